@@ -55,7 +55,10 @@ pub(super) fn long_stop(stop: StopEstimate) {
     let StopEstimate { time, bytes, max_pause } = stop;
     let (time, size) = (time.as_millis().max(1), crate::render::bytes(bytes));
     let advice = match stop.time > max_pause {
-        true => format!("it may stop for {} ms, so the snapshot may be incomplete: --max-stop allows more", max_pause.as_millis()),
+        true => format!(
+            "it may stop for {} ms, so the snapshot may be incomplete: --max-stop allows more",
+            max_pause.as_millis()
+        ),
         false => "--max-stop bounds that, --no-stop avoids it".to_owned(),
     };
     eprint_line(&format!(

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 
 use crate::analysis::{
-    GpuFacts, GrowthWatch, OwnerGroup, ProcessSnapshot, PseudoFrame, SharedProfile, StackLabel, ThreadChoice,
-    owner_groups,
+    GpuFacts, GrowthWatch, OwnerGroup, ProcessSnapshot, PseudoFrame, SharedProfile, StackLabel,
+    ThreadChoice, owner_groups,
 };
 use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, SinkResult, Stops};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
@@ -78,15 +78,16 @@ pub(super) fn observe(
     let mut stops = Stops::default();
     let mut grouping = Grouping::begin()?;
     let mut failed = "no snapshot was read".to_owned();
-    let mut look = |at: Instant, growth: &mut GrowthWatch| match read_owners(&mut readers, options.look) {
-        Ok(look) => {
-            stops.merge(look.snapshot.stops);
-            // The moment of the stop, not the end of the analysis after it.
-            let time = at.elapsed().saturating_sub(look.snapshot.age);
-            grouping.add(time, look.snapshot, growth);
-        }
-        Err(error) => failed = error.to_string(),
-    };
+    let mut look =
+        |at: Instant, growth: &mut GrowthWatch| match read_owners(&mut readers, options.look) {
+            Ok(look) => {
+                stops.merge(look.snapshot.stops);
+                // The moment of the stop, not the end of the analysis after it.
+                let time = at.elapsed().saturating_sub(look.snapshot.age);
+                grouping.add(time, look.snapshot, growth);
+            }
+            Err(error) => failed = error.to_string(),
+        };
     let began = Instant::now();
     // Attaching takes as long as a look: both at the same time.
     let attaching = LineRecording::begin(identity.clone(), pid)?;
@@ -148,7 +149,9 @@ impl Grouping {
                 }
                 last = Some(snapshot);
             }
-            last.map(|last| done_last.send(last));
+            if let Some(last) = last {
+                let _ = done_last.send(last);
+            }
         })?;
         Ok(Grouping { snapshots: Some(snapshots), grouped, last, _thread: thread })
     }

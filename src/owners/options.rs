@@ -131,7 +131,8 @@ mod tests {
     #[test]
     fn a_stop_is_announced_where_it_is_long_or_longer_than_it_may_be() {
         let announced = |bytes, max_pause| {
-            StopEstimate::of(bytes, Duration::from_millis(max_pause)).map(|stop| stop.time.as_millis())
+            StopEstimate::of(bytes, Duration::from_millis(max_pause))
+                .map(|stop| stop.time.as_millis())
         };
         assert_eq!(announced(100 << 20, 1000), None);
         assert_eq!(announced(1 << 30, 1000), Some(500));

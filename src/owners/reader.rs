@@ -37,8 +37,10 @@ const NEIGHBOURS: u64 = 16;
 const MAX_NEIGHBOURS: u64 = 256;
 /// By so much the pages to copy may grow after one round, by neighbours; those that were missing themselves always come.
 const MAX_GROWTH: f64 = 0.5;
-/// For so long the newest objects are followed while the process stands still: about what the copying takes in a large job.
-const MAX_FOLLOWING: Duration = Duration::from_millis(8);
+/// For so long the newest objects are followed while the process stands still: about what the copying beside it takes in a large
+/// job. A round more costs more than that, so each round may take longer, up to this many times as long.
+const MAX_FOLLOWING: Duration = Duration::from_millis(25);
+const MAX_FOLLOWING_FACTOR: u32 = 4;
 /// For so long they are looked for before it is stopped.
 const MAX_SEARCH_OF_RECENT: Duration = Duration::from_millis(200);
 /// Part of the time for a look that learning which pages matter may take.
@@ -222,7 +224,8 @@ impl Look<'_> {
         let ground = Ground { memory: &newest, ..self.ground(&blocks) };
         let whole = std::thread::scope(|scope| {
             let copying = scope.spawn(|| memory.copy(&plan, gone_on));
-            newest.copy_until(Instant::now() + MAX_FOLLOWING);
+            let follow = MAX_FOLLOWING * round.min(MAX_FOLLOWING_FACTOR);
+            newest.copy_until(Instant::now() + follow);
             let whole = newest.copy(&recent_plan, gone_on);
             // What fails here is met again by the walk.
             let _ = ground.read_newest();

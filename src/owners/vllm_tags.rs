@@ -85,8 +85,7 @@ fn allocations(heap: &PythonHeap<'_>, module: Addr) -> Result<Vec<Allocation>, S
 
 fn allocation(heap: &PythonHeap<'_>, key: Addr, value: Addr) -> Option<Allocation> {
     let address = heap.integer(key)?;
-    let [handle, tag, copy] =
-        heap.attributes_called(value, ["handle", "tag", "cpu_backup_tensor"]);
+    let [handle, tag, copy] = heap.attributes_called(value, ["handle", "tag", "cpu_backup_tensor"]);
     let [device, bytes, at, _] = heap.items(handle?)[..] else { return None };
     let (device, bytes) = (heap.integer(device)?, heap.integer(bytes)?);
     let tag = heap.text(tag?).filter(|tag| tag.chars().count() <= MAX_TAG)?;
@@ -107,8 +106,11 @@ fn sums(allocations: Vec<Allocation>) -> SleepTags {
     if tags.len() > MAX_TAGS {
         return SleepTags::Unknown(format!("vLLM's allocator has {} tags", tags.len()));
     }
-    let memory = |((device, tag), (bytes, on_host))| {
-        TaggedMemory { device: CudaIndex(device), tag, bytes, on_host }
+    let memory = |((device, tag), (bytes, on_host))| TaggedMemory {
+        device: CudaIndex(device),
+        tag,
+        bytes,
+        on_host,
     };
     SleepTags::Known(tags.into_iter().map(memory).collect())
 }

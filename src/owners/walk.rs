@@ -140,11 +140,9 @@ impl Ground<'_> {
         // What the graph keeps is explained by it.
         let in_use = InUse::new(self.blocks);
         // The copies of weights that autocast keeps in C++: no variable leads to them, and no cycle of objects holds them.
-        let is_of_cpp = |object: &Addr| {
-            found.referred_once.contains(object) && tensors.is_kept_by_cpp(*object)
-        };
-        let needs_name =
-            |object: Addr| rows.needs_name(object, &in_use) && !is_of_cpp(&object);
+        let is_of_cpp =
+            |object: &Addr| found.referred_once.contains(object) && tensors.is_kept_by_cpp(*object);
+        let needs_name = |object: Addr| rows.needs_name(object, &in_use) && !is_of_cpp(&object);
         let ways = rows.ways(&found);
         let unreached = paths::of_variables(&heap, &found, &locals, &ways, &mut named, &needs_name);
         parts.end("names by variables");

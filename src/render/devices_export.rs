@@ -7,8 +7,7 @@ use super::devices::{DevicesTarget, DevicesView};
 use super::interchange::CsvSheet;
 use super::json::{
     DeviceMemoryJson, DeviceProcessJson, DevicesJson, FragmentationJson, GpuJson, JobDeviceJson,
-    JobJson, JsonDocument, LeftBehindJson, MigDeviceJson, MissedJson,
-    SleepTagJson,
+    JobJson, JsonDocument, LeftBehindJson, MigDeviceJson, MissedJson, SleepTagJson,
 };
 use crate::analysis::{DeviceBreakdown, DeviceSnapshot, OutsideTorch};
 use crate::model::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus};

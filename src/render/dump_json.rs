@@ -7,8 +7,7 @@ use super::RenderError;
 use super::dump::{DumpOptions, OwnersOrReason, activity_text, allocator_text, labels};
 use super::json::{
     BlockJson, ConsistencyJson, DumpDeviceJson, DumpFrameJson, DumpJson, DumpOwnersJson,
-    FragmentationJson, JsonDocument, MissedJson, SegmentJson, SleepTagJson,
-    ThreadJson,
+    FragmentationJson, JsonDocument, MissedJson, SegmentJson, SleepTagJson, ThreadJson,
 };
 use super::owners_json::{devices, incomplete};
 use crate::analysis::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};

@@ -7,9 +7,7 @@ use std::time::{Duration, Instant};
 use super::readers::TargetReaders;
 use super::sleep::sleep_unless;
 use crate::model::{OwnershipSnapshot, SleepTags, StackTable, Stops, ThreadSample};
-use crate::owners::{
-    LookOptions, LookRequest, OwnerError, OwnerReader, StopPolicy, vllm_tags,
-};
+use crate::owners::{LookOptions, LookRequest, OwnerError, OwnerReader, StopPolicy, vllm_tags};
 use crate::python::HeapError;
 use crate::torch::TorchError;
 

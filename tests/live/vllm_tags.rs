@@ -46,7 +46,10 @@ fn memory_asleep_under_vllm_is_told_by_its_tags() {
     let asleep = device(&target);
     for name in ["weights", "kv_cache"] {
         let share = tag(&asleep, name);
-        assert_eq!((&share["asleep"], &share["mapped"]), (&Value::from(bytes(name)), &Value::from(0)));
+        assert_eq!(
+            (&share["asleep"], &share["mapped"]),
+            (&Value::from(bytes(name)), &Value::from(0))
+        );
     }
     for words in [&["dump"][..], &["devices"], &["summary", "--for", "100ms"]] {
         let text = memspy(&target, words);

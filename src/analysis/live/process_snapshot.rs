@@ -8,7 +8,8 @@ use crate::analysis::blocks::fragmentation::Fragmentation;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, DeviceUsage, GpuDevice,
     MissReason, MissedObservation, ProcessUsage, ReaderKind, Record, RecordSink, RecordingStart,
-    SinkResult, SleepTags, SnapshotConsistency, StackId, StackTable, TargetRuntime, ThreadActivity, ThreadId,
+    SinkResult, SleepTags, SnapshotConsistency, StackId, StackTable, TargetRuntime, ThreadActivity,
+    ThreadId,
 };
 
 /// A thread at the moment of the look.
@@ -267,11 +268,7 @@ impl KnownDevice<'_> {
         }
     }
 
-    fn tags(
-        &self,
-        reserved: Option<u64>,
-        process: Option<u64>,
-    ) -> Result<Vec<TagShare>, String> {
+    fn tags(&self, reserved: Option<u64>, process: Option<u64>) -> Result<Vec<TagShare>, String> {
         match self.tags {
             // It has none where the process has nothing.
             SleepTags::Unknown(why) if self.cuda_index.is_some() => Err(why.clone()),

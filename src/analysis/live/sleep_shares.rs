@@ -69,7 +69,9 @@ pub(super) fn tag_shares(
             (asleep, all) if asleep == all => {
                 SleepState::Known { mapped: 0, asleep: known + open_bytes }
             }
-            _ => SleepState::Unknown("it has no copy on the host, and the driver's figure fits both"),
+            _ => {
+                SleepState::Unknown("it has no copy on the host, and the driver's figure fits both")
+            }
         }
     };
     let share = |tag: usize| TagShare {
