@@ -222,14 +222,13 @@ impl Look<'_> {
         let (memory, gone_on) = (&self.memory, &stop.gone_on);
         newest.close_with(gone_on.clone());
         let ground = Ground { memory: &newest, ..self.ground(&blocks) };
-        let whole = std::thread::scope(|scope| {
-            let copying = scope.spawn(|| memory.copy(&plan, gone_on));
+        let whole = memory.copy_beside(&plan, gone_on, || {
             let follow = MAX_FOLLOWING * round.min(MAX_FOLLOWING_FACTOR);
             newest.copy_until(Instant::now() + follow);
             let whole = newest.copy(&recent_plan, gone_on);
             // What fails here is met again by the walk.
             let _ = ground.read_newest();
-            copying.join().unwrap_or(false) && whole
+            whole
         });
         if missing != Missing::ReadStanding || !whole {
             stop.end();

@@ -148,6 +148,15 @@ impl PagePlan {
     }
 }
 
+/// Copies on a thread of its own while this one does `other`; whether both are whole.
+pub(super) fn beside(copy: impl FnOnce() -> bool + Send, other: impl FnOnce() -> bool) -> bool {
+    std::thread::scope(|scope| {
+        let copying = scope.spawn(copy);
+        let is_whole = other();
+        copying.join().unwrap_or(false) && is_whole
+    })
+}
+
 /// Sorted pages as spans: neighbours are one.
 fn runs(numbers: &[u64]) -> Vec<AddressRange> {
     let mut spans: Vec<AddressRange> = Vec::new();

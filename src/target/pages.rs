@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::budget::Budget;
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
-use super::page_copy::{CHUNK_PAGES, Chunk, PAGE, PagePlan, new_chunk};
+use super::page_copy::{CHUNK_PAGES, Chunk, PAGE, PagePlan, beside, new_chunk};
 use super::page_index::PageIndex;
 use super::ptrace_stop::GoneOn;
 use parking_lot::{Mutex, MutexGuard};
@@ -177,6 +177,16 @@ impl PageCache {
         }
         (pages.planned, pages.copied) = (pages.numbers.len(), pages.numbers.len());
         copied.whole
+    }
+
+    /// The same, while this thread does `other`, which reads other memory of the process. Whether both are whole.
+    pub fn copy_beside(
+        &self,
+        plan: &PagePlan,
+        gone_on: &GoneOn,
+        other: impl FnOnce() -> bool,
+    ) -> bool {
+        beside(|| self.copy(plan, gone_on), other)
     }
 
     /// A look at many small places without taking the lock for each.
