@@ -165,6 +165,8 @@ fn a_job_that_may_not_stand_still_for_long_goes_on_at_once() {
         false => done.err.contains("--max-stop") && done.err.contains("--no-stop"),
     };
     assert!(told, "{}", done.err);
+    // Before it was stopped, not after.
+    assert!(done.err.contains("the job is about to be stopped for some"), "{}", done.err);
     assert!(!threads(target.pid()).contains(['t', 'T']));
 }
 

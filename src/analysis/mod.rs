@@ -54,6 +54,7 @@ pub use live::live_profile::{
     IsLibrary, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack, SharedProfile,
 };
 pub use live::process_snapshot::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
+pub use live::sleep_shares::{SleepState, TagShare};
 pub use live::usage_history::{PeakUsage, UsageHistory};
 pub use oom::oom_message::requested_bytes;
 pub use oom::oom_report::{

@@ -11,6 +11,7 @@ use crate::model::{CudaIndex, OwnershipSnapshot};
 use crate::render::{self, DumpOptions};
 use crate::sampler::{
     CommonOptions, RankProcess, RecordOptions, Recorder, TargetReaders, attach, read_owners,
+    read_sleep_tags,
 };
 
 use super::args::DumpArgs;
@@ -78,6 +79,7 @@ fn members(args: &DumpArgs) -> Result<Vec<ProcessDump>> {
 }
 
 fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> Result<ProcessDump> {
+    readers.announce_long_stops(hints::long_stop);
     let options = args.cost.options();
     let owners = match read_owners(&mut readers, options) {
         Ok(look) => Ok(look.snapshot),
@@ -85,12 +87,14 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     };
     let read_at = owners.as_ref().ok().and_then(|owners| Instant::now().checked_sub(owners.age));
     let process = readers.identity();
+    let tags = read_sleep_tags(&readers);
     let mut look = ProcessSnapshot::new();
     Recorder::new(
         readers,
         RecordOptions { rate: 1, duration: None, follow: None, common: CommonOptions::default() },
     )
     .record_once(output::host(), &mut look)?;
+    look.set_tags(tags);
     // Ids of another pid namespace are not those of /proc here.
     if process.pids().len() == 1 {
         look.mark_asleep(&|id| process.is_asleep(id) == Some(true));

@@ -3,8 +3,10 @@
 use anyhow::{Error, anyhow};
 
 use crate::model::LookLimit;
-use crate::sampler::{AttachError, ProbeError, TargetIdentity};
+use crate::sampler::{AttachError, ProbeError, StopEstimate, TargetIdentity};
 use crate::target::{AccessFacts, ProcessError, StopError};
+
+use super::eprint_line;
 
 /// The error of an attempt to attach to process `pid`, with what to do next.
 pub(super) fn attach(error: AttachError, pid: u32) -> Error {
@@ -46,6 +48,22 @@ pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
         }
         _ => "record without --exact",
     }
+}
+
+/// Says of a long stop before it how long it may take.
+pub(super) fn long_stop(stop: StopEstimate) {
+    let StopEstimate { time, bytes, max_pause } = stop;
+    let (time, size) = (time.as_millis().max(1), crate::render::bytes(bytes));
+    let advice = match stop.time > max_pause {
+        true => format!(
+            "it may stop for {} ms, so the snapshot may be incomplete: --max-stop allows more",
+            max_pause.as_millis()
+        ),
+        false => "--max-stop bounds that, --no-stop avoids it".to_owned(),
+    };
+    eprint_line(&format!(
+        "the job is about to be stopped for some {time} ms, while {size} of its memory are copied; {advice}"
+    ));
 }
 
 /// What to do when the job could not be stopped for a snapshot.

@@ -1,20 +1,21 @@
 //! A job observed for some seconds: snapshots of its owners, and at the same time a recording of its lines.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
 use crate::analysis::{
-    GpuFacts, GrowthWatch, ProcessSnapshot, PseudoFrame, SharedProfile, StackLabel, ThreadChoice,
-    owner_groups,
+    GpuFacts, GrowthWatch, OwnerGroup, ProcessSnapshot, PseudoFrame, SharedProfile, StackLabel,
+    ThreadChoice, owner_groups,
 };
 use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, SinkResult, Stops};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
 use crate::sampler::{
     AttachError, AttachedRecorder, CommonOptions, ExactOptions, ExactRecorder, LookOptions,
-    RecordOptions, Recorder, TargetIdentity, TargetReaders, Worker, read_owners, sleep_unless,
+    RecordOptions, Recorder, TargetIdentity, TargetReaders, Worker, read_owners, read_sleep_tags,
+    sleep_unless,
 };
 
 use super::{hints, output};
@@ -71,31 +72,25 @@ pub(super) fn observe(
     options: ObserveOptions,
     stop: &AtomicBool,
 ) -> Result<JobObservation> {
-    let (process, pid) = (readers.identity(), readers.pid());
+    let (identity, pid) = (readers.identity(), readers.pid());
     // The first snapshot finds out which memory matters: it is as good as the others, but takes longest.
     let mut growth = GrowthWatch::default();
     let mut stops = Stops::default();
-    let mut last = Err("no snapshot was read".to_owned());
-    let mut look = |at: Instant, growth: &mut GrowthWatch| {
-        match read_owners(&mut readers, options.look) {
+    let mut grouping = Grouping::begin()?;
+    let mut failed = "no snapshot was read".to_owned();
+    let mut look =
+        |at: Instant, growth: &mut GrowthWatch| match read_owners(&mut readers, options.look) {
             Ok(look) => {
-                let snapshot = look.snapshot;
-                stops.merge(snapshot.stops);
-                if snapshot.incomplete.is_none() {
-                    // The moment of the stop, not the end of the analysis after it.
-                    let time = at.elapsed().saturating_sub(snapshot.age);
-                    growth.add_owners(time.as_secs_f64(), owner_groups(&snapshot));
-                }
-                last = Ok(snapshot);
+                stops.merge(look.snapshot.stops);
+                // The moment of the stop, not the end of the analysis after it.
+                let time = at.elapsed().saturating_sub(look.snapshot.age);
+                grouping.add(time, look.snapshot, growth);
             }
-            Err(error) if last.is_err() => last = Err(error.to_string()),
-            // The snapshot before this one is good enough.
-            Err(_) => {}
-        }
-    };
+            Err(error) => failed = error.to_string(),
+        };
     let began = Instant::now();
     // Attaching takes as long as a look: both at the same time.
-    let attaching = LineRecording::begin(process.clone(), pid)?;
+    let attaching = LineRecording::begin(identity.clone(), pid)?;
     look(began, &mut growth);
     let mut recording = attaching.attached(pid)?;
     let until = Instant::now() + options.duration;
@@ -104,7 +99,7 @@ pub(super) fn observe(
     let mut at_end = None;
     for round in 1.. {
         // From the beginning of one look to that of the next, with a rest for the machine in between.
-        let rest = Instant::now() + options.every / 4;
+        let rest = Instant::now() + options.every / 8;
         next = (next + options.every).max(rest).min(until);
         let wait = next.saturating_duration_since(Instant::now());
         sleep_unless(wait, || stop.load(Ordering::Relaxed) || recording.is_over());
@@ -113,7 +108,7 @@ pub(super) fn observe(
         }
         recording.lines(began, &mut growth, &mut lines);
         if round >= MIN_ROUNDS && next >= until {
-            at_end = Some(ProcessAtEnd::begin(process.clone(), pid)?);
+            at_end = Some(ProcessAtEnd::begin(identity.clone(), pid)?);
         }
         look(began, &mut growth);
         // Fewer snapshots say nothing about growth: where each takes long, the observation is made longer.
@@ -124,10 +119,66 @@ pub(super) fn observe(
     }
     let at_end = match at_end {
         Some(reading) => reading,
-        None => ProcessAtEnd::begin(process, pid)?,
+        None => ProcessAtEnd::begin(identity, pid)?,
     };
     lines.seconds = recording.end();
-    Ok(JobObservation { process: at_end.read()?, growth, last, stops, lines, readers })
+    let mut process = at_end.read()?;
+    process.set_tags(read_sleep_tags(&readers));
+    // The snapshot before one that failed is good enough.
+    let last = grouping.end(&mut growth).ok_or(failed);
+    Ok(JobObservation { process, growth, last, stops, lines, readers })
+}
+
+/// Groups owners on a thread of its own: in a large job that takes as long as the next snapshot.
+struct Grouping {
+    snapshots: Option<Sender<(Duration, OwnershipSnapshot)>>,
+    grouped: Receiver<(Duration, Vec<OwnerGroup>)>,
+    last: Receiver<OwnershipSnapshot>,
+    _thread: Worker<()>,
+}
+
+impl Grouping {
+    fn begin() -> Result<Grouping> {
+        let (snapshots, to_group) = channel::<(Duration, OwnershipSnapshot)>();
+        let ((done, grouped), (done_last, last)) = (channel(), channel());
+        let thread = Worker::spawn("owners", move |_| {
+            let mut last = None;
+            for (time, snapshot) in to_group {
+                if snapshot.incomplete.is_none() {
+                    let _ = done.send((time, owner_groups(&snapshot)));
+                }
+                last = Some(snapshot);
+            }
+            if let Some(last) = last {
+                let _ = done_last.send(last);
+            }
+        })?;
+        Ok(Grouping { snapshots: Some(snapshots), grouped, last, _thread: thread })
+    }
+
+    /// Takes a snapshot, and hands over to `growth` what has been grouped meanwhile.
+    fn add(&mut self, time: Duration, snapshot: OwnershipSnapshot, growth: &mut GrowthWatch) {
+        if let Some(snapshots) = &self.snapshots {
+            let _ = snapshots.send((time, snapshot));
+        }
+        add_groups(self.grouped.try_iter(), growth);
+    }
+
+    /// Adds all groups to `growth`; the last snapshot, if there was one.
+    fn end(mut self, growth: &mut GrowthWatch) -> Option<OwnershipSnapshot> {
+        self.snapshots = None;
+        add_groups(self.grouped.iter(), growth);
+        self.last.recv().ok()
+    }
+}
+
+fn add_groups(
+    grouped: impl Iterator<Item = (Duration, Vec<OwnerGroup>)>,
+    growth: &mut GrowthWatch,
+) {
+    for (time, groups) in grouped {
+        growth.add_owners(time.as_secs_f64(), groups);
+    }
 }
 
 /// A look at process, threads and devices on a thread of its own: it waits for names and snapshots.

@@ -226,7 +226,10 @@ impl TensorReadArgs {
 }
 
 fn attached(args: &TensorReadArgs) -> Result<TargetReaders> {
-    attach(args.pid, &AtomicBool::new(false)).map_err(|error| hints::attach(error, args.pid))
+    let readers = attach(args.pid, &AtomicBool::new(false));
+    let mut readers = readers.map_err(|error| hints::attach(error, args.pid))?;
+    readers.announce_long_stops(hints::long_stop);
+    Ok(readers)
 }
 
 /// One snapshot; how long it stopped the job goes to standard error when the output is for programs.

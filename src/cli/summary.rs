@@ -46,7 +46,9 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
 }
 
 fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
-    attach(pid, stop).map_err(|error| hints::attach(error, pid))
+    let mut readers = attach(pid, stop).map_err(|error| hints::attach(error, pid))?;
+    readers.announce_long_stops(hints::long_stop);
+    Ok(readers)
 }
 
 /// Observes all ranks at the same time, each on a thread of its own, and then hands over one after the other. A rank that fails

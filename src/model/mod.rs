@@ -20,6 +20,7 @@ pub mod ownership;
 pub mod quantity;
 pub mod record;
 pub mod sink_error;
+pub mod sleep_tags;
 pub mod source_file;
 pub mod stack;
 pub mod tensors;
@@ -64,6 +65,7 @@ pub use record::{
     TargetRuntime, ThreadSample, TrainingStep,
 };
 pub use sink_error::{SinkError, SinkResult};
+pub use sleep_tags::{SleepTags, TaggedMemory};
 pub use source_file::is_library;
 pub use stack::{
     Definition, Frame, FrameId, Function, FunctionId, StackId, StackNode, StackTable, Thread,

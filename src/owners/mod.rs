@@ -13,8 +13,10 @@ mod paths;
 mod reader;
 mod referrers;
 mod rows;
+mod vllm_tags;
 mod walk;
 
 pub use error::OwnerError;
-pub use options::{LookOptions, LookRequest, StopPolicy};
+pub use options::{AnnounceStop, LookOptions, LookRequest, StopEstimate, StopPolicy};
 pub use reader::OwnerReader;
+pub use vllm_tags::vllm_tags;

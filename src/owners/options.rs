@@ -57,6 +57,35 @@ pub struct LookRequest<'a> {
     pub(super) asked: Option<&'a str>,
     /// Whether the process may be stopped a second time, whenever that is, if the first copy of its memory was not enough.
     pub(super) may_stop_again: bool,
+    /// Is told of a long stop before it.
+    pub(super) announce: Option<AnnounceStop>,
+}
+
+/// What is told of a stop that may be long, before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StopEstimate {
+    /// How long it may take.
+    pub time: Duration,
+    /// How many bytes are to be copied in it.
+    pub bytes: u64,
+    /// How long it may take at most.
+    pub max_pause: Duration,
+}
+
+/// Takes the estimate.
+pub type AnnounceStop = fn(StopEstimate);
+
+/// Copied per second by a slow machine.
+const SLOW_COPY: u64 = 2 << 30;
+/// A stop as long as this is announced.
+const LONG_STOP: Duration = Duration::from_millis(100);
+
+impl StopEstimate {
+    /// Of a stop for the copy of so many bytes; `None` for one that is not worth a word.
+    pub(super) fn of(bytes: u64, max_pause: Duration) -> Option<StopEstimate> {
+        let time = Duration::from_secs_f64(bytes as f64 / SLOW_COPY as f64);
+        (time >= LONG_STOP || time > max_pause).then_some(StopEstimate { time, bytes, max_pause })
+    }
 }
 
 impl<'a> LookRequest<'a> {
@@ -64,7 +93,12 @@ impl<'a> LookRequest<'a> {
     /// too, which takes as long again.
     pub fn new(options: LookOptions, asked: Option<&'a str>) -> LookRequest<'a> {
         let budget = Budget::new(options.max_time, options.max_memory);
-        LookRequest { options, budget, asked, may_stop_again: true }
+        LookRequest { options, budget, asked, may_stop_again: true, announce: None }
+    }
+
+    /// The same look, which tells `announce` of a long stop before it.
+    pub fn announced_by(self, announce: Option<AnnounceStop>) -> LookRequest<'a> {
+        LookRequest { announce, ..self }
     }
 
     /// The same look, whose moment matters: where one stop is not enough it fails with
@@ -87,5 +121,21 @@ impl<'a> LookRequest<'a> {
     /// The time that is left for it.
     pub fn time_left(&self) -> Duration {
         self.budget.left()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_is_announced_where_it_is_long_or_longer_than_it_may_be() {
+        let announced = |bytes, max_pause| {
+            StopEstimate::of(bytes, Duration::from_millis(max_pause))
+                .map(|stop| stop.time.as_millis())
+        };
+        assert_eq!(announced(100 << 20, 1000), None);
+        assert_eq!(announced(1 << 30, 1000), Some(500));
+        assert_eq!(announced(100 << 20, 20), Some(48));
     }
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashSet;
 
 use super::error::OwnerError;
-use super::options::{LookRequest, StopPolicy};
+use super::options::{LookRequest, StopEstimate, StopPolicy};
 use super::walk::{Ground, Walked};
 use crate::model::{
     AllocatorBackend, AllocatorSnapshot, Incomplete, LookLimit, Nanos, OwnershipSnapshot,
@@ -21,7 +21,7 @@ use crate::model::{
 };
 use crate::python::{HeapError, Listing, PythonReader};
 use crate::target::{
-    GoneOn, MemoryError, PageCache, Process, ProcessError, StopError, StoppedProcess,
+    GoneOn, MemoryError, PAGE, PageCache, Process, ProcessError, StopError, StoppedProcess,
 };
 use crate::torch::{TensorReader, TorchReader};
 
@@ -37,6 +37,12 @@ const NEIGHBOURS: u64 = 16;
 const MAX_NEIGHBOURS: u64 = 256;
 /// By so much the pages to copy may grow after one round, by neighbours; those that were missing themselves always come.
 const MAX_GROWTH: f64 = 0.5;
+/// For so long the newest objects are followed while the process stands still: about what the copying beside it takes in a large
+/// job. A round more costs more than that, so each round may take longer, up to this many times as long.
+const MAX_FOLLOWING: Duration = Duration::from_millis(25);
+const MAX_FOLLOWING_FACTOR: u32 = 4;
+/// For so long they are looked for before it is stopped.
+const MAX_SEARCH_OF_RECENT: Duration = Duration::from_millis(200);
 /// Part of the time for a look that learning which pages matter may take.
 const LEARNING: f64 = 0.45;
 
@@ -132,6 +138,11 @@ impl Look<'_> {
         }
         let knows_all = unknown.is_none();
         let mut walk_took = began.elapsed();
+        if let Some(announce) = self.request.announce
+            && let Some(estimate) = StopEstimate::of(pages.len() as u64 * PAGE as u64, max_pause)
+        {
+            announce(estimate);
+        }
         for round in 1.. {
             // A round that may come to nothing has to leave the time for another one.
             let has_time = self.request.budget.left() > walk_took.mul_f64(2.5);
@@ -184,7 +195,14 @@ impl Look<'_> {
         round: u32,
     ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
         let max_pause = self.request.options.max_pause;
+        // A job at work makes objects all the time: where they lie now is asked once more, while it runs.
+        let recent = self.recent_pages();
+        let is_recent: FxHashSet<u64> = recent.iter().copied().collect();
+        pages.retain(|page| !is_recent.contains(page));
         let plan = self.memory.plan(pages);
+        let newest = PageCache::within(Box::new(self.process.memory()), self.request.budget);
+        let recent_plan = newest.plan(&recent);
+        pages.extend(&recent);
         self.memory.keep_within(self.request.budget);
         let mut stop = Stopped::of(self.process, max_pause, self.stops)?;
         let blocks = match self.blocks() {
@@ -199,14 +217,28 @@ impl Look<'_> {
                 return Err(error);
             }
         };
-        let whole = self.memory.copy(&plan, &stop.gone_on);
-        self.memory.close_with(stop.gone_on.clone());
-        if missing != Missing::ReadStanding || !whole {
+        // The newest objects are followed beside the copying, for no longer than that takes anyway in a large job: what lies
+        // beyond is missing in the copy, and the walk after the stop finds that out.
+        let (memory, gone_on) = (&self.memory, &stop.gone_on);
+        newest.close_with(gone_on.clone());
+        let ground = Ground { memory: &newest, ..self.ground(&blocks) };
+        let whole = memory.copy_beside(&plan, gone_on, || {
+            let follow = MAX_FOLLOWING * round.min(MAX_FOLLOWING_FACTOR);
+            newest.copy_until(Instant::now() + follow);
+            let whole = newest.copy(&recent_plan, gone_on);
             // What fails here is met again by the walk.
-            let _ = self.ground(&blocks).read_newest();
-            self.memory.end_copy();
+            let _ = ground.read_newest();
+            whole
+        });
+        if missing != Missing::ReadStanding || !whole {
             stop.end();
+            self.memory.adopt(&newest);
+            self.memory.end_copy();
+        } else {
+            self.memory.adopt(&newest);
+            self.memory.close_with(stop.gone_on.clone());
         }
+        drop(newest);
         if !whole || missing == Missing::Refused {
             self.memory.close();
         }
@@ -226,6 +258,15 @@ impl Look<'_> {
         let snapshot = self.map(walked, blocks)?;
         let age = stop.age();
         Ok(Some(OwnershipSnapshot { pause: Some(stop.stopped_for), age, ..snapshot }))
+    }
+
+    /// The pages in which the objects lie that the process, which runs, has made last.
+    fn recent_pages(&self) -> Vec<u64> {
+        let budget = self.request.budget.but_at_most(MAX_SEARCH_OF_RECENT);
+        let memory = PageCache::within(Box::new(self.process.memory()), budget);
+        // It changes meanwhile: what fails here is met again when it stands still.
+        let _ = Ground { memory: &memory, ..self.ground(&[]) }.read_newest();
+        memory.pages()
     }
 
     fn walk(

@@ -33,6 +33,8 @@ pub(super) enum ObjectRole {
 #[derive(Debug, Default)]
 pub(super) struct RelevantObjects {
     pub(super) tensors: Vec<Addr>,
+    /// Tensors that have one reference only.
+    pub(super) referred_once: FxHashSet<Addr>,
     pub(super) modules: Vec<Addr>,
     pub(super) optimizers: Vec<Addr>,
     pub(super) counting: Vec<CountingObject>,
@@ -137,7 +139,10 @@ impl Ground<'_> {
         let locals = heap.locals();
         // What the graph keeps is explained by it.
         let in_use = InUse::new(self.blocks);
-        let needs_name = |object: Addr| rows.needs_name(object, &in_use);
+        // The copies of weights that autocast keeps in C++: no variable leads to them, and no cycle of objects holds them.
+        let is_of_cpp =
+            |object: &Addr| found.referred_once.contains(object) && tensors.is_kept_by_cpp(*object);
+        let needs_name = |object: Addr| rows.needs_name(object, &in_use) && !is_of_cpp(&object);
         let ways = rows.ways(&found);
         let unreached = paths::of_variables(&heap, &found, &locals, &ways, &mut named, &needs_name);
         parts.end("names by variables");
@@ -191,7 +196,12 @@ fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
         let class = &object.class;
         let role = *roles.entry(class.at).or_insert_with(|| role(heap, class, types));
         match role {
-            ObjectRole::Tensor => found.tensors.push(object.at),
+            ObjectRole::Tensor => {
+                found.tensors.push(object.at);
+                if object.references == 1 {
+                    found.referred_once.insert(object.at);
+                }
+            }
             ObjectRole::Module => found.modules.push(object.at),
             ObjectRole::Optimizer => found.optimizers.push(object.at),
             ObjectRole::Counting(kind) => {

@@ -275,6 +275,14 @@ impl PythonReader {
         }
     }
 
+    /// The heap without the list of its objects, for following references from modules; `None` where py-spy reads the stacks.
+    pub fn unlisted_heap<'a>(&self, memory: &'a PageCache) -> Option<PythonHeap<'a>> {
+        match &self.reader {
+            ReaderBackend::Own(own) => Some(PythonHeap::unlisted(memory, own.interpreter())),
+            ReaderBackend::PySpy(_) => None,
+        }
+    }
+
     /// What is covered, for `doctor`.
     pub fn coverage(&self) -> ReaderCoverage {
         let uncovered = match &self.reader {

@@ -9,6 +9,7 @@ use super::escape::EscapeGuard;
 use super::fragmentation::fragmentation_text;
 use super::label::one_line;
 use super::size::optional_bytes;
+use super::sleep_tags::tag_rows;
 use crate::analysis::{DeviceBreakdown, DeviceSnapshot, OutsideTorch, ProcessSnapshot};
 use crate::model::{
     DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, LeftBehind, MissReason,
@@ -287,6 +288,9 @@ fn write_shares(
         row("f  = c - a, free in PyTorch's cache", optional_bytes(device.cached))?;
         if let Some(unmapped) = device.unmapped.filter(|unmapped| *unmapped > 0) {
             row("of c unmapped (asleep), at least", optional_bytes(Some(unmapped)))?;
+        }
+        for (name, value) in tag_rows(device) {
+            row(&format!("   {name}"), value)?;
         }
     }
     row("in use on the device (nvidia-smi: used)", optional_bytes(device.used))?;

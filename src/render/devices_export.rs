@@ -7,7 +7,7 @@ use super::devices::{DevicesTarget, DevicesView};
 use super::interchange::CsvSheet;
 use super::json::{
     DeviceMemoryJson, DeviceProcessJson, DevicesJson, FragmentationJson, GpuJson, JobDeviceJson,
-    JobJson, JsonDocument, LeftBehindJson, MigDeviceJson, MissedJson,
+    JobJson, JsonDocument, LeftBehindJson, MigDeviceJson, MissedJson, SleepTagJson,
 };
 use crate::analysis::{DeviceBreakdown, DeviceSnapshot, OutsideTorch};
 use crate::model::{DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus};
@@ -226,6 +226,8 @@ fn job(view: &DevicesView<'_>, target: &DevicesTarget) -> JobJson {
         cached_free: device.cached,
         process: shares.process,
         unmapped_at_least: device.unmapped,
+        vllm_tags: SleepTagJson::list(&device.tags).0,
+        vllm_tags_unknown_because: SleepTagJson::list(&device.tags).1,
         outside_pytorch: shares.outside,
         outside_pytorch_unknown_because: match &device.outside {
             OutsideTorch::Bytes(_) => None,

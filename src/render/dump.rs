@@ -10,6 +10,7 @@ use super::label::{FrameLabels, one_line};
 use super::owner_groups::{group_rows, outside_tensors, write_rows};
 use super::owners::{TensorsOptions, categories, incomplete, pause, write_storages};
 use super::size::{bytes, optional_bytes};
+use super::sleep_tags::tag_rows;
 use crate::analysis::{
     DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot, owner_groups,
 };
@@ -273,6 +274,9 @@ fn write_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result
         }
         if let Some(unmapped) = device.unmapped.filter(|unmapped| *unmapped > 0) {
             row("unmapped (asleep), at least", bytes(unmapped))?;
+        }
+        for (name, value) in tag_rows(device) {
+            row(&format!("  {name}"), value)?;
         }
         let outside = match &device.outside {
             OutsideTorch::Bytes(size) => bytes(*size),

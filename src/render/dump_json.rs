@@ -7,7 +7,7 @@ use super::RenderError;
 use super::dump::{DumpOptions, OwnersOrReason, activity_text, allocator_text, labels};
 use super::json::{
     BlockJson, ConsistencyJson, DumpDeviceJson, DumpFrameJson, DumpJson, DumpOwnersJson,
-    FragmentationJson, JsonDocument, MissedJson, SegmentJson, ThreadJson,
+    FragmentationJson, JsonDocument, MissedJson, SegmentJson, SleepTagJson, ThreadJson,
 };
 use super::owners_json::{devices, incomplete};
 use crate::analysis::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
@@ -77,6 +77,7 @@ fn device(device: &DeviceSnapshot) -> DumpDeviceJson {
         OutsideTorch::Bytes(bytes) => (Some(*bytes), None),
         OutsideTorch::Unknown(why) => (None, Some(why.clone())),
     };
+    let (tags, tags_unknown) = SleepTagJson::list(&device.tags);
     DumpDeviceJson {
         cuda_index: device.cuda_index.map(|c| c.0),
         nvml_index: device.nvml_index,
@@ -90,6 +91,8 @@ fn device(device: &DeviceSnapshot) -> DumpDeviceJson {
         largest_free_block: device.fragmentation.as_ref().map(|f| f.largest_free),
         fragmentation: device.fragmentation.as_ref().map(FragmentationJson::from),
         unmapped_at_least: device.unmapped,
+        vllm_tags: tags,
+        vllm_tags_unknown_because: tags_unknown,
         outside_pytorch: outside,
         outside_pytorch_unknown_because: why,
         other_processes: device.others,

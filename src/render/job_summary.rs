@@ -13,7 +13,8 @@ use super::label::one_line;
 use super::owner_groups::{GroupRow, group_label, group_rows, outside_tensors};
 use super::owners::incomplete;
 use super::size::{bytes, count, optional_bytes, percent};
-use crate::analysis::{GpuFacts, GrowthWatch, ProcessSnapshot};
+use super::sleep_tags::tag_rows;
+use crate::analysis::{GpuFacts, GrowthWatch, OwnerGroup, ProcessSnapshot};
 use crate::model::{CudaIndex, OwnershipSnapshot, Stops, TensorDevice};
 use crate::ownership::breakdown;
 
@@ -28,6 +29,8 @@ const GROWN: usize = 3;
 const FINDINGS: usize = 4;
 /// Growth below this many bytes per second is not worth reporting.
 const MIN_RATE: f64 = 1024.0;
+/// Tags of vLLM's memory on a device: it has two.
+const MAX_TAG_ROWS: usize = 3;
 /// Cells of a bar.
 const BAR: usize = 80;
 /// A part of all that is allocated, which has to be attributed for a table of lines to say something: a hundredth.
@@ -99,6 +102,7 @@ pub fn job_summary_text(
     let (owners, max_lines) = if is_rank { (4, 16) } else { (OWNERS, MAX_LINES) };
     let mut top = head(summary);
     top.extend(bars(summary.gpus, is_rank));
+    top.extend(asleep(summary.process));
     top.extend(owner_lines(summary, owners));
     top.extend(grown(summary));
     let mut bottom = finding_lines(summary, if is_rank { 2 } else { FINDINGS });
@@ -172,6 +176,20 @@ fn bars(gpus: &[GpuFacts], is_short: bool) -> Vec<String> {
     lines
 }
 
+/// What is unmapped under the allocator, and vLLM's memory by tag.
+fn asleep(process: &ProcessSnapshot) -> Vec<String> {
+    let mut lines = Vec::new();
+    for device in process.devices() {
+        let Some(gpu) = device.cuda_index else { continue };
+        if let Some(unmapped) = device.unmapped.filter(|unmapped| *unmapped > 0) {
+            lines.push(format!("GPU {}: unmapped (asleep), at least {}", gpu.0, bytes(unmapped)));
+        }
+        let tags = tag_rows(&device).into_iter().take(MAX_TAG_ROWS);
+        lines.extend(tags.map(|(name, value)| format!("GPU {}: {name}: {value}", gpu.0)));
+    }
+    lines
+}
+
 /// The greatest owners of all devices of the last complete snapshot.
 fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     let snapshot = match summary.look {
@@ -187,7 +205,13 @@ fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
         .filter(|(device, _)| on_gpu(device))
         .map(|(_, sums)| sums.allocated.unwrap_or_else(|| sums.in_tensors()))
         .sum();
-    let groups = crate::analysis::owner_groups(snapshot);
+    // Those of the last complete snapshot are known already.
+    let known = snapshot.incomplete.is_none().then(|| summary.growth.last());
+    let mut own = Vec::new();
+    let groups: &[OwnerGroup] = known.filter(|groups| !groups.is_empty()).unwrap_or_else(|| {
+        own = crate::analysis::owner_groups(snapshot);
+        &own
+    });
     let groups: Vec<_> = groups.iter().filter(|group| on_gpu(&group.device)).collect();
     let mut outside: Vec<(String, u64)> = Vec::new();
     for (_, sums) in sums.iter().filter(|(device, _)| on_gpu(device)) {

@@ -44,6 +44,7 @@ mod ranked_lines;
 mod referrers;
 mod report;
 mod size;
+mod sleep_tags;
 mod summary;
 mod warnings;
 

@@ -37,7 +37,7 @@ mod steps;
 mod ticker;
 mod worker;
 
-pub use crate::owners::{LookOptions, OwnerError, StopPolicy};
+pub use crate::owners::{AnnounceStop, LookOptions, OwnerError, StopEstimate, StopPolicy};
 pub use crate::probe::ProbeError;
 pub use crate::target::CommandPattern;
 pub use crate::torch::TorchError;
@@ -48,7 +48,9 @@ pub use device_watch::{DevicePoll, MachineReading, TargetReading};
 pub use diagnosis::{ProbeCoverage, StackCoverage, TimedSnapshot};
 pub use exact::{ExactAvailability, ExactOptions, ExactRecorder};
 pub use history::{HistoryError, read_history};
-pub use owners::{OwnerReading, ReadOwners, read_owners, read_referrers, watch_owners};
+pub use owners::{
+    OwnerReading, ReadOwners, read_owners, read_referrers, read_sleep_tags, watch_owners,
+};
 pub use process_tree::{ProcessTree, RankProcess, rank_of};
 pub use readers::{AttachError, TargetIdentity, TargetReaders};
 pub use recorder::{RecordOptions, Recorder};

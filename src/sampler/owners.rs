@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::readers::TargetReaders;
 use super::sleep::sleep_unless;
-use crate::model::{OwnershipSnapshot, StackTable, Stops, ThreadSample};
-use crate::owners::{LookOptions, LookRequest, OwnerError, OwnerReader, StopPolicy};
+use crate::model::{OwnershipSnapshot, SleepTags, StackTable, Stops, ThreadSample};
+use crate::owners::{LookOptions, LookRequest, OwnerError, OwnerReader, StopPolicy, vllm_tags};
 use crate::python::HeapError;
 use crate::torch::TorchError;
 
@@ -87,6 +87,8 @@ pub(super) fn look_prepared(
     stops: &mut Stops,
 ) -> Result<OwnerReading, OwnerError> {
     let stop_policy = request.stop_policy();
+    // Once: the next ones are as long.
+    request = request.announced_by(readers.announce.take());
     let (Some(reader), Some(python)) = (&mut readers.owners, &readers.python) else {
         return Err(OwnerError::NoTorch);
     };
@@ -112,6 +114,7 @@ pub(super) fn look_prepared(
                     && attempts < most
                     && !request.time_left().is_zero() =>
             {
+                request = request.announced_by(None);
                 if stop_policy == StopPolicy::Stop {
                     std::thread::sleep(REST);
                 }
@@ -133,6 +136,12 @@ fn may_be_torn(error: &OwnerError, stop_policy: StopPolicy) -> bool {
 /// Lists that cannot be made out may have been met between two words of a change; if they stay so, that is to be said.
 fn may_pass(error: &OwnerError) -> bool {
     error.is_transient() || matches!(error, OwnerError::Heap(HeapError::NoLists { .. }))
+}
+
+/// The memory of vLLM's allocator that can sleep by device and tag, in the process that `readers` read.
+pub fn read_sleep_tags(readers: &TargetReaders) -> SleepTags {
+    let python = readers.python.as_ref();
+    python.map_or(SleepTags::NotLoaded, |python| vllm_tags(&readers.process, python))
 }
 
 /// How long a process may be unreadable before it is gone.

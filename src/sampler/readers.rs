@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::gpu::{CudaVisibility, GpuError, GpuReader};
 use crate::model::{AllocatorBackend, GpuDevice};
-use crate::owners::OwnerReader;
+use crate::owners::{AnnounceStop, OwnerReader};
 use crate::python::{PythonError, PythonReader};
 use crate::target::{Process, ProcessError};
 use crate::torch::{TorchError, TorchReader};
@@ -100,6 +100,8 @@ pub struct TargetReaders {
     pub(super) took: Duration,
     /// What reads its owners, once that was asked for.
     pub(super) owners: Option<OwnerReader>,
+    /// Is told of a long stop before it.
+    pub(super) announce: Option<AnnounceStop>,
 }
 
 /// A process that was opened once, for whoever attaches to it later or once more: never to another one that has its pid by then.
@@ -182,10 +184,16 @@ impl TargetReaders {
             visibility,
             took: Duration::ZERO,
             owners: None,
+            announce: None,
         };
         readers.find_torch();
         readers.took = start.elapsed();
         readers
+    }
+
+    /// Lets `announce` know of each stop that may be long, before it.
+    pub fn announce_long_stops(&mut self, announce: AnnounceStop) {
+        self.announce = Some(announce);
     }
 
     /// Looks again for what was not there at the last look: PyTorch being imported, CUDA being

@@ -9,11 +9,14 @@ use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::ptrace_stop::GoneOn;
 
 /// Bytes copied at once for a small look. Longer pieces copy mostly what nobody looks at.
-pub(super) const PAGE: usize = 4096;
+pub const PAGE: usize = 4096;
 /// Pages copied by one system call, and for which room is made at once.
 pub(super) const CHUNK_PAGES: usize = 256;
+/// Pages that are sorted together: the more, the longer are the runs of neighbours, which the kernel copies faster; the fewer,
+/// the more exactly is copied first what comes first.
+const PORTION_PAGES: usize = 16 * CHUNK_PAGES;
 /// Threads that copy; more only wait for the memory.
-const MAX_THREADS: usize = 4;
+const MAX_THREADS: usize = 8;
 /// Chunks that make another thread worth its start.
 const CHUNKS_A_THREAD: usize = 8;
 
@@ -31,7 +34,7 @@ pub(super) fn new_chunk() -> io::Result<Chunk> {
 /// Which pages are to be copied, and in which order.
 #[derive(Debug)]
 pub struct PagePlan {
-    /// By place. The order asked for, but sorted within each chunk, so that neighbours are read as one.
+    /// By place. The order asked for, but sorted within each portion, so that neighbours are read as one.
     numbers: Vec<u64>,
     /// By chunk.
     spans: Vec<Vec<AddressRange>>,
@@ -50,11 +53,8 @@ impl PagePlan {
     /// A plan for these pages, of which those that come first are copied first.
     pub(super) fn new(pages: &[u64]) -> PagePlan {
         let mut numbers = pages.to_vec();
-        let spans = numbers.chunks_mut(CHUNK_PAGES).map(|chunk| {
-            chunk.sort_unstable();
-            runs(chunk)
-        });
-        PagePlan { spans: spans.collect(), numbers }
+        numbers.chunks_mut(PORTION_PAGES).for_each(|portion| portion.sort_unstable());
+        PagePlan { spans: numbers.chunks(CHUNK_PAGES).map(runs).collect(), numbers }
     }
 
     /// How many bytes are to be copied.
@@ -146,6 +146,15 @@ impl PagePlan {
             failed.extend(numbers.iter().enumerate().map(closed));
         }
     }
+}
+
+/// Copies on a thread of its own while this one does `other`; whether both are whole.
+pub(super) fn beside(copy: impl FnOnce() -> bool + Send, other: impl FnOnce() -> bool) -> bool {
+    std::thread::scope(|scope| {
+        let copying = scope.spawn(copy);
+        let is_whole = other();
+        copying.join().unwrap_or(false) && is_whole
+    })
 }
 
 /// Sorted pages as spans: neighbours are one.

@@ -41,6 +41,13 @@ impl PageIndex {
         }
     }
 
+    /// Whether the copy of page `number` is at `place`.
+    pub(super) fn has(&self, number: u64, place: u32) -> bool {
+        let (region, page) = split(number);
+        let table = self.regions.get(&region);
+        table.is_some_and(|table| self.tables[*table as usize][page] == place + FIRST_PLACE)
+    }
+
     /// Notes what became of page `number`.
     pub(super) fn insert(&mut self, number: u64, place: Result<u32, MemoryError>) {
         let (region, page) = split(number);

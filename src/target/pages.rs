@@ -1,8 +1,10 @@
 //! Memory kept by page: a look at many small objects costs one copy for each page they lie in.
 
+use std::time::Instant;
+
 use super::budget::Budget;
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
-use super::page_copy::{CHUNK_PAGES, Chunk, PAGE, PagePlan, new_chunk};
+use super::page_copy::{CHUNK_PAGES, Chunk, PAGE, PagePlan, beside, new_chunk};
 use super::page_index::PageIndex;
 use super::ptrace_stop::GoneOn;
 use parking_lot::{Mutex, MutexGuard};
@@ -37,6 +39,8 @@ struct CachedPages {
     closed: bool,
     /// Set when the process whose copy this is goes on.
     gone_on: Option<GoneOn>,
+    /// When the copying ends, whatever is still asked for.
+    until: Option<Instant>,
     /// How many pages were planned to be copied, and how many were read while the process stood still: those after them are late.
     planned: usize,
     copied: usize,
@@ -75,6 +79,30 @@ impl PageCache {
     /// Closes it as soon as the process goes on, whoever lets it: no page read after that is ever taken for one of before.
     pub fn close_with(&self, gone_on: GoneOn) {
         self.pages.lock().gone_on = Some(gone_on);
+    }
+
+    /// Ends the copying at this moment: whatever is asked for later fails as a limit ([`MemoryError::TimeUp`]).
+    pub fn copy_until(&self, until: Instant) {
+        self.pages.lock().until = Some(until);
+    }
+
+    /// Takes over the pages that `other` copied while the process stood still; those planned there count as planned here.
+    pub fn adopt(&self, other: &PageCache) {
+        let (mut pages, other) = (self.pages.lock(), other.pages.lock());
+        for place in 0..other.numbers.len() {
+            if place == other.planned {
+                pages.planned = pages.numbers.len();
+            }
+            let number = other.numbers[place];
+            // What could not be copied is in no index.
+            if other.index.has(number, place as u32) && !pages.append(number, other.page(place)) {
+                pages.refused += 1;
+                return;
+            }
+        }
+        if other.planned == other.numbers.len() {
+            pages.planned = pages.numbers.len();
+        }
     }
 
     /// Bytes copied so far.
@@ -151,6 +179,16 @@ impl PageCache {
         copied.whole
     }
 
+    /// The same, while this thread does `other`, which reads other memory of the process. Whether both are whole.
+    pub fn copy_beside(
+        &self,
+        plan: &PagePlan,
+        gone_on: &GoneOn,
+        other: impl FnOnce() -> bool,
+    ) -> bool {
+        beside(|| self.copy(plan, gone_on), other)
+    }
+
     /// A look at many small places without taking the lock for each.
     pub fn reader(&self) -> PageReader<'_> {
         PageReader { cache: self, pages: self.pages.lock() }
@@ -163,6 +201,42 @@ impl CachedPages {
         if self.exceeded.is_none() {
             self.exceeded = self.budget.and_then(|budget| budget.exceeded(self.needed));
         }
+        self.check_time();
+    }
+
+    fn check_time(&mut self) {
+        if self.exceeded.is_none() && self.until.is_some_and(|until| Instant::now() >= until) {
+            self.exceeded = Some(MemoryError::TimeUp);
+        }
+    }
+
+    /// The copy at a place.
+    fn page(&self, place: usize) -> &[u8] {
+        let start = place % CHUNK_PAGES * PAGE;
+        &self.chunks[place / CHUNK_PAGES][start..start + PAGE]
+    }
+
+    /// Room for one more page; `None` where the kernel gives no memory.
+    fn room(&mut self) -> Option<&mut [u8]> {
+        let count = self.numbers.len();
+        let (chunk, start) = (count / CHUNK_PAGES, count % CHUNK_PAGES * PAGE);
+        if chunk >= self.chunks.len() {
+            self.chunks.push(new_chunk().ok()?);
+        }
+        Some(&mut self.chunks[chunk][start..start + PAGE])
+    }
+
+    /// Adds the copy of a page, unless there is one already; whether there was room for it.
+    fn append(&mut self, number: u64, bytes: &[u8]) -> bool {
+        if matches!(self.index.get(number), Some(Ok(_))) {
+            return true;
+        }
+        let Some(room) = self.room() else { return false };
+        room.copy_from_slice(bytes);
+        self.index.insert(number, Ok(self.numbers.len() as u32));
+        self.numbers.push(number);
+        self.used.push(false);
+        true
     }
 }
 
@@ -227,8 +301,7 @@ impl PageReader<'_> {
                 place
             }
         } as usize;
-        let start = place % CHUNK_PAGES * PAGE;
-        Ok(&self.pages.chunks[place / CHUNK_PAGES][start..start + PAGE])
+        Ok(self.pages.page(place))
     }
 
     fn copy(&mut self, number: u64) -> Result<u32, MemoryError> {
@@ -238,16 +311,17 @@ impl PageReader<'_> {
             pages.refused += 1;
             return Err(MemoryError::Closed(addr));
         }
-        let count = pages.numbers.len();
-        let (chunk, start) = (count / CHUNK_PAGES, count % CHUNK_PAGES * PAGE);
-        if chunk >= pages.chunks.len() {
-            let Ok(chunk) = new_chunk() else {
-                pages.refused += 1;
-                return Err(MemoryError::OutOfRoom);
-            };
-            pages.chunks.push(chunk);
+        pages.check_time();
+        if let Some(error) = pages.exceeded {
+            pages.refused += 1;
+            return Err(error);
         }
-        let read = self.cache.memory.read(addr, &mut pages.chunks[chunk][start..start + PAGE]);
+        let count = pages.numbers.len();
+        let Some(room) = pages.room() else {
+            pages.refused += 1;
+            return Err(MemoryError::OutOfRoom);
+        };
+        let read = self.cache.memory.read(addr, room);
         // Asked after the read: it may have met the process as it went on.
         if pages.gone_on.as_ref().is_some_and(GoneOn::is_set) {
             pages.closed = true;

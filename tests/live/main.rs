@@ -70,3 +70,4 @@ mod top_ranks;
 mod torch_allocator;
 mod torch_load;
 mod torch_objects;
+mod vllm_tags;

@@ -100,6 +100,7 @@ mod tests {
             fragmentation: None,
             outside,
             unmapped: Some(0),
+            tags: Ok(Vec::new()),
             others: None,
             snapshot: None,
             counters: None,

@@ -20,7 +20,7 @@ use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::analysis::profile::warning::RecordingWarning;
 use crate::model::{
     CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,
-    Record, RecordSink, SinkResult, SnapshotConsistency, is_library,
+    Record, RecordSink, SinkResult, SleepTags, SnapshotConsistency, is_library,
 };
 
 /// What a profile may take of memory before it has to begin anew, in bytes. A training job stays below a tenth of it; a
@@ -264,6 +264,7 @@ impl LiveProfile {
             reserved_then: nvml.and_then(|n| self.reserved_then.get(&n)).copied(),
             allocator: self.profile.runtime().map(|r| &r.allocator),
             failed: usage.is_none().then(failed).flatten(),
+            tags: &SleepTags::NotLoaded,
         }
         .snapshot();
         // Younger than the profile's: exact events tell more often than the counters are read.

@@ -3,4 +3,5 @@
 pub(super) mod device_breakdown;
 pub(super) mod live_profile;
 pub(super) mod process_snapshot;
+pub(super) mod sleep_shares;
 pub(super) mod usage_history;

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::sleep_shares::{TagShare, tag_shares};
 use crate::analysis::blocks::fragmentation::Fragmentation;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, DeviceUsage, GpuDevice,
     MissReason, MissedObservation, ProcessUsage, ReaderKind, Record, RecordSink, RecordingStart,
-    SinkResult, SnapshotConsistency, StackId, StackTable, TargetRuntime, ThreadActivity, ThreadId,
+    SinkResult, SleepTags, SnapshotConsistency, StackId, StackTable, TargetRuntime, ThreadActivity,
+    ThreadId,
 };
 
 /// A thread at the moment of the look.
@@ -64,6 +66,8 @@ pub struct DeviceSnapshot {
     /// Reserved, and not there: at least so much was unmapped under the allocator, as the sleep modes of vLLM and
     /// torch_memory_saver do. 0 where the process holds no less than what is reserved; `None` is unknown.
     pub unmapped: Option<u64>,
+    /// Of the reserved memory, what vLLM's allocator can put asleep, by tag; or why that is not known.
+    pub tags: Result<Vec<TagShare>, String>,
     /// Used by other processes.
     pub others: Option<u64>,
     /// The allocator's segments and blocks.
@@ -101,6 +105,7 @@ pub struct ProcessSnapshot {
     missed: Vec<MissedObservation>,
     /// What was reserved when the driver was asked, where the map is of another moment.
     reserved_with_usage: BTreeMap<CudaIndex, u64>,
+    tags: SleepTags,
 }
 
 impl ProcessSnapshot {
@@ -136,6 +141,11 @@ impl ProcessSnapshot {
             let id = id.and_then(|id| u32::try_from(id).ok());
             thread.asleep = thread.activity != ThreadActivity::Active && id.is_some_and(is_asleep);
         }
+    }
+
+    /// Takes what vLLM's allocator keeps.
+    pub fn set_tags(&mut self, tags: SleepTags) {
+        self.tags = tags;
     }
 
     /// What could not be read.
@@ -198,6 +208,7 @@ impl ProcessSnapshot {
             reserved_then: cuda_index.and_then(|c| self.reserved_with_usage.get(&c)).copied(),
             allocator: self.runtime.as_ref().map(|r| &r.allocator),
             failed,
+            tags: &self.tags,
         }
         .snapshot()
     }
@@ -215,6 +226,8 @@ pub(crate) struct KnownDevice<'a> {
     pub(crate) allocator: Option<&'a AllocatorBackend>,
     /// Why the driver did not answer.
     pub(crate) failed: Option<String>,
+    /// What vLLM's allocator keeps.
+    pub(crate) tags: &'a SleepTags,
 }
 
 impl KnownDevice<'_> {
@@ -248,9 +261,23 @@ impl KnownDevice<'_> {
             unmapped: process
                 .zip(self.reserved_then.or(reserved))
                 .map(|(process, reserved)| reserved.saturating_sub(process)),
+            tags: self.tags(self.reserved_then.or(reserved), process),
             others: usage.zip(process).map(|(u, process)| u.used.saturating_sub(process)),
             snapshot: self.snapshot.cloned(),
             counters: counters.map(|c| Box::new(*c)),
+        }
+    }
+
+    fn tags(&self, reserved: Option<u64>, process: Option<u64>) -> Result<Vec<TagShare>, String> {
+        match self.tags {
+            // It has none where the process has nothing.
+            SleepTags::Unknown(why) if self.cuda_index.is_some() => Err(why.clone()),
+            SleepTags::Unknown(_) | SleepTags::NotLoaded => Ok(Vec::new()),
+            SleepTags::Known(tags) => {
+                let here: Vec<_> =
+                    tags.iter().filter(|tag| Some(tag.device) == self.cuda_index).collect();
+                Ok(tag_shares(&here, reserved, process))
+            }
         }
     }
 

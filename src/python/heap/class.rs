@@ -241,6 +241,14 @@ impl PythonHeap<'_> {
         self.text(module)
     }
 
+    /// The value of an attribute that a class statement gives (not its bases').
+    pub fn class_attribute(&self, class: &PyClass, name: &str) -> Option<Addr> {
+        if !class.is_heap_type() {
+            return None;
+        }
+        self.named_value(class.dict, name)
+    }
+
     /// Name and offset of the `__slots__` of a class and its bases.
     pub(super) fn slots<'c>(&self, class: &'c PyClass) -> &'c [(Arc<str>, u64)] {
         class.slots.get_or_init(|| {

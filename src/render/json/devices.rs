@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{FragmentationJson, JsonFormat};
+use super::{FragmentationJson, JsonFormat, SleepTagJson};
 use crate::model::{MissReason, MissedObservation};
 
 /// `memspy devices --json`: the GPUs of the machine, and what some jobs have on them. Sizes in bytes; with `--every` one line per
@@ -179,6 +179,10 @@ pub struct JobDeviceJson {
     pub process: Option<u64>,
     /// Of the reserved bytes at least this many have no memory behind them: it was unmapped below the allocator.
     pub unmapped_at_least: Option<u64>,
+    /// The memory that vLLM's allocator can put asleep, by tag; empty without vLLM, `null` where it could not be read.
+    pub vllm_tags: Option<Vec<SleepTagJson>>,
+    /// Why it could not; `null` where it could.
+    pub vllm_tags_unknown_because: Option<String>,
     /// Of that not PyTorch's: CUDA context, libraries, other allocators.
     pub outside_pytorch: Option<u64>,
     /// Why that is not known.

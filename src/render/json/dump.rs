@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{DeviceOwnersJson, FragmentationJson, IncompleteJson, JsonFormat, MissedJson};
+use super::{
+    DeviceOwnersJson, FragmentationJson, IncompleteJson, JsonFormat, MissedJson, SleepTagJson,
+};
 
 /// `memspy dump --json`: a process at one moment: its stacks, and where its GPU memory is. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -97,6 +99,10 @@ pub struct DumpDeviceJson {
     pub fragmentation: Option<FragmentationJson>,
     /// Of the reserved bytes at least this many have no memory behind them: it was unmapped below the allocator.
     pub unmapped_at_least: Option<u64>,
+    /// The memory that vLLM's allocator can put asleep, by tag; empty without vLLM, `null` where it could not be read.
+    pub vllm_tags: Option<Vec<SleepTagJson>>,
+    /// Why it could not; `null` where it could.
+    pub vllm_tags_unknown_because: Option<String>,
     /// What the process uses beside PyTorch's allocator: CUDA context, libraries, other allocators.
     pub outside_pytorch: Option<u64>,
     /// Why that is not known; `null` where it is.

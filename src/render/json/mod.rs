@@ -14,6 +14,7 @@ mod owners;
 mod rank_lines;
 #[cfg(test)]
 mod schema_tests;
+mod sleep_tags;
 mod summary;
 
 use std::io::Write;
@@ -51,6 +52,7 @@ pub use owners::{
 pub use rank_lines::{
     RankFunctionJson, RankJson, RankLineJson, RankLinesJson, RankValueJson, RankValuesJson,
 };
+pub use sleep_tags::SleepTagJson;
 pub use summary::{
     GpuLinesJson, GrowthJson, KeeperJson, LineBytesJson, LineGrowthJson, ObservedGrowthJson,
     ObservedLinesJson, OwnerGrowthJson, SummaryFindingJson, SummaryGpuJson, SummaryJson,

@@ -19,6 +19,10 @@ const SPARSE_BSC: u8 = 6;
 /// `ScalarType::Long`, of the sizes of nested tensors; how many of these are read.
 const INT64: DType = DType(4);
 const MAX_NESTED: usize = 1 << 16;
+/// `intrusive_ptr_target.combined_refcount_`, and the bit of it that says that there is an object of Python: `kHasPyObject`.
+/// Before it stood two counters there, the upper of which never comes to this.
+const COMBINED_REFCOUNT: u64 = 8;
+const HAS_PY_OBJECT: u64 = 1 << 63;
 /// No `ScalarType` has a larger index.
 const MAX_DTYPES: u16 = 64;
 
@@ -113,6 +117,14 @@ impl<'a> TensorDecoder<'a> {
         let at = object + self.head.shift(self.layout.python.offset) as u64;
         let at = self.memory.pointer(at).ok()?;
         self.classes.is_tensor(self.memory, at).then_some(at)
+    }
+
+    /// Whether C++ holds the `TensorImpl` of a Python tensor, and by that one reference to the object itself, as PyTorch since
+    /// 2.10 says in one word (`combined_refcount_`, c10/util/intrusive_ptr.h); `false` for older versions, which do not.
+    pub fn is_kept_by_cpp(&self, object: Addr) -> bool {
+        let word = self.impl_of(object).and_then(|at| self.memory.u64(at + COMBINED_REFCOUNT).ok());
+        // The object holds one of the references, all others are of C++.
+        word.is_some_and(|word| word & HAS_PY_OBJECT != 0 && word as u32 > 1)
     }
 
     /// The dictionaries of hooks that a Python tensor has (`THPVariable.backward_hooks`, `.post_accumulate_grad_hooks`: after its

@@ -131,6 +131,7 @@ pub const HANDED_ON: &[(&str, &str)] = &[
     ("gpu", "GpuError"),
     ("owners", "LookOptions"),
     ("owners", "OwnerError"),
+    ("owners", "StopEstimate"),
     ("owners", "StopPolicy"),
     ("probe", "ProbeAvailability"),
     ("probe", "ProbeError"),

@@ -1,0 +1,150 @@
+//! What of vLLM's memory is mapped and what is asleep, by tag.
+//!
+//! A copy on the host says that a tag's memory is unmapped. Without one the driver's figure has to tell: PyTorch counts what is
+//! unmapped as reserved, the driver does not count it. Tags sleep and wake as a whole, so every choice of sleeping tags says how much the
+//! process would have outside PyTorch; what is the same in all possible choices is known.
+
+use crate::model::TaggedMemory;
+
+/// More than a process has outside PyTorch on one device: context, kernels, NCCL's buffers.
+const MAX_OUTSIDE: i128 = 8 << 30;
+/// Tags without a copy that are tried in all combinations.
+const MAX_CHOICES: usize = 12;
+
+/// Whether memory of a tag is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SleepState {
+    /// Bytes that are mapped, and bytes that are asleep.
+    Known {
+        /// There.
+        mapped: u64,
+        /// Unmapped.
+        asleep: u64,
+    },
+    /// Not known, and why.
+    Unknown(&'static str),
+}
+
+/// The memory of one tag on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TagShare {
+    /// The tag.
+    pub tag: String,
+    /// All of it.
+    pub bytes: u64,
+    /// What is there.
+    pub state: SleepState,
+}
+
+/// The tags of one device, of whose memory PyTorch has `reserved` bytes and the driver counts `process` bytes.
+pub(super) fn tag_shares(
+    tags: &[&TaggedMemory],
+    reserved: Option<u64>,
+    process: Option<u64>,
+) -> Vec<TagShare> {
+    let without_copy: Vec<u64> =
+        tags.iter().map(|tag| tag.bytes.saturating_sub(tag.on_host)).collect();
+    let open: Vec<usize> = (0..tags.len()).filter(|&tag| without_copy[tag] > 0).collect();
+    let on_host: u64 = tags.iter().map(|tag| tag.on_host.min(tag.bytes)).sum();
+    // What would lie outside PyTorch if no more than what has a copy were asleep.
+    let outside = reserved.zip(process).map(|(reserved, process)| {
+        i128::from(process) - i128::from(reserved) + i128::from(on_host)
+    });
+    let choices = match (outside, open.len()) {
+        (Some(outside), ..=MAX_CHOICES) => possible(&open, &without_copy, outside),
+        _ => Vec::new(),
+    };
+    let state = |tag: usize| {
+        let (known, open_bytes) = (tags[tag].on_host.min(tags[tag].bytes), without_copy[tag]);
+        let Some(bit) = open.iter().position(|&open| open == tag) else {
+            return SleepState::Known { mapped: 0, asleep: known };
+        };
+        let asleep = choices.iter().filter(|choice| *choice >> bit & 1 == 1).count();
+        match (asleep, choices.len()) {
+            _ if outside.is_none() => {
+                SleepState::Unknown("the driver does not tell what the process has on the GPU")
+            }
+            (_, 0) => SleepState::Unknown("the driver's figure fits no choice of tags"),
+            (0, _) => SleepState::Known { mapped: open_bytes, asleep: known },
+            (asleep, all) if asleep == all => {
+                SleepState::Known { mapped: 0, asleep: known + open_bytes }
+            }
+            _ => {
+                SleepState::Unknown("it has no copy on the host, and the driver's figure fits both")
+            }
+        }
+    };
+    let share = |tag: usize| TagShare {
+        tag: tags[tag].tag.clone(),
+        bytes: tags[tag].bytes,
+        state: state(tag),
+    };
+    (0..tags.len()).map(share).collect()
+}
+
+/// The choices of sleeping tags, as bits, by which the process has outside PyTorch no less than nothing and no more than it can have.
+fn possible(open: &[usize], bytes: &[u64], outside: i128) -> Vec<u32> {
+    let of = |choice: &u32| {
+        let asleep = open.iter().enumerate().filter(|(bit, _)| choice >> bit & 1 == 1);
+        asleep.map(|(_, &tag)| i128::from(bytes[tag])).sum::<i128>()
+    };
+    let fits = |choice: &u32| (0..=MAX_OUTSIDE).contains(&(outside + of(choice)));
+    (0..1u32 << open.len()).filter(fits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::CudaIndex;
+
+    const GIB: u64 = 1 << 30;
+
+    fn tag(tag: &str, bytes: u64, on_host: u64) -> TaggedMemory {
+        TaggedMemory { device: CudaIndex(0), tag: tag.into(), bytes, on_host }
+    }
+
+    fn states(tags: &[TaggedMemory], reserved: u64, process: Option<u64>) -> Vec<SleepState> {
+        let tags: Vec<&TaggedMemory> = tags.iter().collect();
+        let shares = tag_shares(&tags, Some(reserved), process);
+        shares.into_iter().map(|share| share.state).collect()
+    }
+
+    fn mapped(bytes: u64) -> SleepState {
+        SleepState::Known { mapped: bytes, asleep: 0 }
+    }
+
+    fn asleep(bytes: u64) -> SleepState {
+        SleepState::Known { mapped: 0, asleep: bytes }
+    }
+
+    #[test]
+    fn tags_that_sleep_are_told_by_their_copies_and_by_the_drivers_figure() {
+        let awake = [tag("weights", 16 * GIB, 0), tag("kv_cache", 40 * GIB, 0)];
+        assert_eq!(states(&awake, 57 * GIB, Some(58 * GIB)), [mapped(16 * GIB), mapped(40 * GIB)]);
+        let first = [tag("weights", 16 * GIB, 16 * GIB), tag("kv_cache", 40 * GIB, 0)];
+        assert_eq!(states(&first, 57 * GIB, Some(2 * GIB)), [asleep(16 * GIB), asleep(40 * GIB)]);
+        // Woken by `wake_up(["weights"])`.
+        assert_eq!(states(&awake, 57 * GIB, Some(18 * GIB)), [mapped(16 * GIB), asleep(40 * GIB)]);
+        // `sleep(level=2)` keeps no copies.
+        assert_eq!(states(&awake, 57 * GIB, Some(2 * GIB)), [asleep(16 * GIB), asleep(40 * GIB)]);
+    }
+
+    #[test]
+    fn a_small_tag_without_a_copy_is_unknown_and_not_called_mapped() {
+        let small = [tag("weights", 16 * GIB, 16 * GIB), tag("kv_cache", GIB, 0)];
+        let states = states(&small, 18 * GIB, Some(3 * GIB));
+        assert_eq!(states[0], asleep(16 * GIB));
+        assert!(matches!(states[1], SleepState::Unknown(_)), "{states:?}");
+    }
+
+    #[test]
+    fn without_the_drivers_figure_only_a_copy_tells() {
+        let tags = [tag("weights", GIB, GIB), tag("kv_cache", GIB, 0)];
+        let states = states(&tags, 3 * GIB, None);
+        assert_eq!(states[0], asleep(GIB));
+        assert!(matches!(states[1], SleepState::Unknown(_)), "{states:?}");
+        // More than is reserved cannot be asleep.
+        let wrong = super::tag_shares(&[&tag("kv_cache", GIB, 0)], Some(90 * GIB), Some(GIB));
+        assert!(matches!(wrong[0].state, SleepState::Unknown(_)), "{wrong:?}");
+    }
+}

@@ -1,0 +1,28 @@
+//! Tags of memory that a program's allocator can unmap and map again: vLLM's sleep mode.
+
+use super::gpu::CudaIndex;
+
+/// What is known of such an allocator in a process.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum SleepTags {
+    /// None is loaded.
+    #[default]
+    NotLoaded,
+    /// One is, but what it keeps could not be read, and why.
+    Unknown(String),
+    /// Its memory by device and tag.
+    Known(Vec<TaggedMemory>),
+}
+
+/// The memory of one tag on one device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaggedMemory {
+    /// The device.
+    pub device: CudaIndex,
+    /// `weights`, `kv_cache` or what the program chose.
+    pub tag: String,
+    /// All of it, mapped or not.
+    pub bytes: u64,
+    /// Of that, what has a copy on the host: it is unmapped on the device.
+    pub on_host: u64,
+}

@@ -1,0 +1,46 @@
+//! vLLM's memory by tag, as a part of other documents.
+
+use serde::{Deserialize, Serialize};
+
+use crate::analysis::{SleepState, TagShare};
+
+/// The memory of one tag of vLLM's allocator that can sleep, in bytes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct SleepTagJson {
+    /// The tag: `weights`, `kv_cache` or what the program chose.
+    pub tag: String,
+    /// All of it.
+    pub bytes: u64,
+    /// Of that mapped; `null` where that is not known.
+    pub mapped: Option<u64>,
+    /// Of that asleep: reserved in PyTorch, without memory behind it; `null` where that is not known.
+    pub asleep: Option<u64>,
+    /// Why that is not known; `null` where it is.
+    pub unknown_because: Option<String>,
+}
+
+impl SleepTagJson {
+    /// The tags of a device, or why they are not known.
+    pub(in crate::render) fn list(
+        tags: &Result<Vec<TagShare>, String>,
+    ) -> (Option<Vec<SleepTagJson>>, Option<String>) {
+        let tag = |share: &TagShare| {
+            let (mapped, asleep, why) = match &share.state {
+                SleepState::Known { mapped, asleep } => (Some(*mapped), Some(*asleep), None),
+                SleepState::Unknown(why) => (None, None, Some((*why).to_owned())),
+            };
+            SleepTagJson {
+                tag: share.tag.clone(),
+                bytes: share.bytes,
+                mapped,
+                asleep,
+                unknown_because: why,
+            }
+        };
+        match tags {
+            Ok(tags) => (Some(tags.iter().map(tag).collect()), None),
+            Err(why) => (None, Some(why.clone())),
+        }
+    }
+}
