@@ -62,6 +62,8 @@ def attached(command):
     """Starts a profiler and gives it a moment to attach; what attaching costs the job is not in the window."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     time.sleep(1.0)
+    if process.poll() is not None:
+        sys.exit(f"{' '.join(command)} ended at once: {process.stderr.read().strip()}")
     return process
 
 
