@@ -59,8 +59,14 @@ fi
 say "What process $pid is doing now"
 "${attach[@]}" $memspy dump -p $pid
 
+# Root sees every allocation with its stack; anybody else's samples say where the job was when memory came.
+how=()
+if [ "$(id -u)" -eq 0 ] || [ "${attach[0]:-}" = sudo ]; then
+  how=(--exact)
+fi
 say "Recording process $pid for $seconds seconds"
-"${attach[@]}" $memspy record -p $pid -o $results/trace.bin -d "$seconds" --force
+"${attach[@]}" $memspy record -p $pid "${how[@]}" -o $results/trace.bin -d "$seconds" --force ||
+  "${attach[@]}" $memspy record -p $pid -o $results/trace.bin -d "$seconds" --force
 
 say "Where the memory came from, line by line"
 $memspy lines $results/trace.bin

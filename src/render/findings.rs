@@ -33,7 +33,14 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
     let (kind, text, command) = match finding {
         Finding::Grows { growth } => (
             "grows",
-            format!("{} grows by {}", group_label(&growth.group), rate(growth)),
+            match growth.may_be_one_step() {
+                true => format!(
+                    "{} rose by {} while observed: one long step may do that",
+                    group_label(&growth.group),
+                    rate(growth)
+                ),
+                false => format!("{} grows by {}", group_label(&growth.group), rate(growth)),
+            },
             why(growth, pid),
         ),
         Finding::GraphsKept { group } => (
@@ -122,7 +129,7 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
 
 /// The command that says what keeps an owner that grows.
 fn why(growth: &OwnerGrowth, pid: u32) -> String {
-    match &growth.group.example {
+    match growth.group.example.as_ref().filter(|_| !growth.may_be_one_step()) {
         // What a shell would not take as it is, is quoted.
         Some(name) if !name.contains('\'') => {
             format!("memspy referrers -p {pid} '{}'", one_line(name))
