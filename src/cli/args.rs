@@ -30,7 +30,7 @@ use crate::analysis::MarkerLine;
 
 pub use checkpoint::{PauseArgs, ResumeArgs};
 pub use devices::{DevicesArgs, DevicesFormat};
-pub use diff::DiffArgs;
+pub use diff::{DiffArgs, DiffByArg};
 pub use export::{ExportArgs, ExportFormat};
 pub use exporter::ExporterArgs;
 pub use flame::{FlameArgs, FlameFormat, FlameMoment, GroupByArg};
@@ -110,7 +110,7 @@ pub enum Command {
     Report(ReportArgs),
     /// Rank the lines of a trace by their memory at the peak
     Lines(LinesArgs),
-    /// Compare two traces: which lines hold more or less memory at the peak
+    /// Compare two traces, or two moments of one: which lines, functions, stacks or owners hold more or less memory
     Diff(DiffArgs),
     /// Export a trace for other tools: PyTorch's memory_viz, speedscope, pprof, CSV, JSON
     Export(ExportArgs),

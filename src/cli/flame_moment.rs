@@ -1,5 +1,6 @@
 //! `memspy flame --at T`, `--at oom` and `--from T --to T`: a moment or a stretch that is no peak and no end.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -49,34 +50,15 @@ fn one(
     empty: &dyn Fn() -> Profile,
 ) -> Result<String> {
     let recording = StoredRecording::trace(&rank.trace)?;
-    let begin = rank.profile.begins().unwrap_or_default();
     let end = rank.profile.duration();
-    let inside = |time: Duration| {
-        let nanos = Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        if nanos < begin || nanos > end {
-            bail!(
-                "{:.3} s is outside of the recording, which is from {:.3} s to {:.3} s",
-                time.as_secs_f64(),
-                begin.seconds(),
-                end.seconds()
-            );
-        }
-        Ok(nanos)
-    };
+    let inside = |time| inside(&rank.profile, time);
     let (from, to) = match part {
         Part::At(time) => (None, Some(inside(time)?)),
         Part::AtOom => {
-            let mut oom = OomMoment::default();
-            recording.reread(&mut oom)?;
-            let time = oom.time();
-            (
-                None,
-                Some(
-                    time.context(
-                        "the recording has no out-of-memory error: --at oom has no moment",
-                    )?,
-                ),
-            )
+            let time = oom_time(&recording)?;
+            let time =
+                time.context("the recording has no out-of-memory error: --at oom has no moment")?;
+            (None, Some(time))
         }
         Part::Window(from, to) => {
             if rank.profile.exact().is_none() {
@@ -92,13 +74,9 @@ fn one(
             (Some(from), Some(to))
         }
     };
-    let mut profile = empty();
-    replay::limit(&mut profile, std::fs::metadata(&rank.trace).map_or(0, |file| file.len()));
     // What is live at the end of a stretch is known only to who saw all before it.
     let first = from.filter(|_| churn);
-    recording.reread(&mut TimeRange::new(&mut profile, first, to))?;
-    profile.finish();
-    profile.check_work().with_context(|| format!("cannot read {}", rank.trace.display()))?;
+    let profile = read_part(&recording, &rank.trace, empty(), (first, to))?;
     if let Some(to) = to
         && profile.main_gpu().is_none()
         && rank.profile.main_gpu().is_some()
@@ -114,4 +92,40 @@ fn one(
         }
         Some(from) => format!("allocated from {:.3} s to {to:.3} s and live then", from.seconds()),
     })
+}
+
+/// A time of a recording.
+pub(super) fn inside(profile: &Profile, time: Duration) -> Result<Nanos> {
+    let (begin, end) = (profile.begins().unwrap_or_default(), profile.duration());
+    let nanos = Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
+    if nanos < begin || nanos > end {
+        bail!(
+            "{:.3} s is outside of the recording, which is from {:.3} s to {:.3} s",
+            time.as_secs_f64(),
+            begin.seconds(),
+            end.seconds()
+        );
+    }
+    Ok(nanos)
+}
+
+/// When the job last ran out of memory; `None` when it did not.
+pub(super) fn oom_time(recording: &StoredRecording<'_>) -> Result<Option<Nanos>> {
+    let mut oom = OomMoment::default();
+    recording.reread(&mut oom)?;
+    Ok(oom.time())
+}
+
+/// Reads what happened from one moment to another into the empty `profile`.
+pub(super) fn read_part(
+    recording: &StoredRecording<'_>,
+    trace: &Path,
+    mut profile: Profile,
+    (first, last): (Option<Nanos>, Option<Nanos>),
+) -> Result<Profile> {
+    replay::limit(&mut profile, std::fs::metadata(trace).map_or(0, |file| file.len()));
+    recording.reread(&mut TimeRange::new(&mut profile, first, last))?;
+    profile.finish();
+    profile.check_work().with_context(|| format!("cannot read {}", trace.display()))?;
+    Ok(profile)
 }

@@ -1,48 +1,75 @@
-//! The table of `memspy diff`: what two moments hold by line.
+//! The table of `memspy diff`: what two moments hold by line, function, stack or owner.
 
 use std::io::Write;
 
 use super::RenderError;
 use super::escape::EscapeGuard;
-use super::label::{one_line, short_file};
+use super::label::{FrameLabels, one_line, short_file};
 use super::size::{bytes, count, short_bytes, short_signed_bytes, signed_bytes};
-use crate::analysis::{ChangedPlace, ComparedMoment, LineChange, Moment, Profile, line_changes};
+use crate::analysis::{
+    ChangedPlace, ComparedMoment, LineChange, Moment, OwnerStacks, Profile, StackLabel, StackStep,
+    function_changes, line_changes, ownership_changes, stack_changes,
+};
 
-/// Writes the lines whose memory differs most, `limit` of them at most.
-pub fn line_diff_text(
+/// Characters of a stack that are shown.
+const MAX_STACK: usize = 110;
+
+/// What the rows of a comparison by code are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiffRows {
+    /// Lines of the program.
+    Lines,
+    /// Functions of the program.
+    Functions,
+    /// Whole stacks.
+    Stacks {
+        /// Whether steps on two lines of a function are two: where both moments are of one recording.
+        with_lines: bool,
+    },
+}
+
+/// How a comparison is shown.
+#[derive(Debug, Clone, Copy)]
+pub struct DiffStyle<'a> {
+    /// Which moments: `at the peak`.
+    pub moments: &'a str,
+    /// At most this many rows.
+    pub limit: Option<usize>,
+    /// Whether file names are shown in full, and matched so.
+    pub full_filenames: bool,
+}
+
+/// Writes the places in the code whose memory differs most.
+pub fn diff_text(
     out: &mut dyn Write,
     (label_before, before): (&str, ComparedMoment<'_>),
     (label_after, after): (&str, ComparedMoment<'_>),
-    limit: Option<usize>,
-    full_filenames: bool,
+    rows: DiffRows,
+    style: DiffStyle<'_>,
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
-    let name = |profile: &Profile, file: &str| {
+    let file = |profile: &Profile, file: &str| {
         let directory = profile.start().and_then(|start| start.directory.as_deref());
-        if full_filenames { file.to_owned() } else { short_file(file, directory).to_owned() }
+        if style.full_filenames { file.to_owned() } else { short_file(file, directory).to_owned() }
     };
-    let changes = line_changes(before, after, &name);
-    let (of_before, of_after) = (before.folded.total, after.folded.total);
-    let moment = match before.folded.moment {
-        Moment::Peak => "at the peak",
-        Moment::End => "at the end",
+    let text = |profile: &Profile, label: StackLabel| {
+        let with_lines = rows == DiffRows::Stacks { with_lines: true };
+        FrameLabels::new(profile, style.full_filenames).label(label, with_lines)
     };
-    writeln!(
-        out,
-        "GPU memory {moment}: {} in A, {} in B, {} ({})",
-        bytes(of_before),
-        bytes(of_after),
-        difference(of_after as i64 - of_before as i64),
-        share(of_after as i64 - of_before as i64, of_before),
-    )?;
+    let (changes, noun) = match rows {
+        DiffRows::Lines => (line_changes(before, after, &file), "line"),
+        DiffRows::Functions => (function_changes(before, after, &file), "function"),
+        DiffRows::Stacks { .. } => (stack_changes(before, after, &text), "stack"),
+    };
+    write_totals(out, style.moments, before.folded.total, after.folded.total)?;
     for (letter, label, of) in [("A", label_before, before), ("B", label_after, after)] {
         let how = match (of.profile.exact(), of.folded.estimated_from) {
             (Some(exact), _) if exact.stacks_are_guessed() => {
-                "total exact, lines a guess from sampled stacks"
+                format!("total exact, {noun}s a guess from sampled stacks")
             }
-            (Some(_), None) => "exact",
-            (Some(_), Some(_)) => "total exact, lines estimated from sampled stacks",
-            (None, _) => "sampled",
+            (Some(_), None) => "exact".to_owned(),
+            (Some(_), Some(_)) => format!("total exact, {noun}s estimated from sampled stacks"),
+            (None, _) => "sampled".to_owned(),
         };
         let (device, time) = (of.folded.device.0, of.folded.snapshot.time.seconds());
         writeln!(out, "{letter}: {}, GPU {device}, at {time:.3} s, {how}", one_line(label))?;
@@ -56,15 +83,82 @@ pub fn line_diff_text(
             )?;
         }
     }
+    write_changes(out, &changes, noun, style.limit)
+}
+
+/// A snapshot of the owners that is compared.
+#[derive(Debug, Clone)]
+pub struct ComparedOwners<'a> {
+    /// Whose: a file and a device.
+    pub label: &'a str,
+    /// The snapshot.
+    pub stacks: &'a OwnerStacks,
+    /// Which of those recorded it is: `the last`.
+    pub which: String,
+}
+
+/// Writes the owners whose memory differs most.
+pub fn owner_diff_text(
+    out: &mut dyn Write,
+    before: &ComparedOwners<'_>,
+    after: &ComparedOwners<'_>,
+    style: DiffStyle<'_>,
+) -> Result<(), RenderError> {
+    let out = &mut EscapeGuard::text(out);
+    let changes = ownership_changes(before.stacks, after.stacks);
+    let total = |of: fn(&LineChange) -> u64| changes.iter().map(of).sum();
+    write_totals(out, "by owner", total(|row| row.before), total(|row| row.after))?;
+    for (letter, ComparedOwners { label, stacks, which }) in [("A", before), ("B", after)] {
+        let pause = stacks.pause.map_or_else(
+            || "the process ran on".to_owned(),
+            |pause| format!("the process was stopped for {:.1} ms", pause.0 as f64 / 1e6),
+        );
+        let time = stacks.time.seconds();
+        writeln!(
+            out,
+            "{letter}: {}, snapshot of the owners at {time:.3} s ({which}), {pause}",
+            one_line(label)
+        )?;
+    }
+    write_changes(out, &changes, "owner", style.limit)
+}
+
+fn write_totals(
+    out: &mut dyn Write,
+    moments: &str,
+    before: u64,
+    after: u64,
+) -> Result<(), RenderError> {
+    let change = after as i64 - before as i64;
+    writeln!(
+        out,
+        "GPU memory {moments}: {} in A, {} in B, {} ({})",
+        bytes(before),
+        bytes(after),
+        difference(change),
+        share(change, before),
+    )?;
+    Ok(())
+}
+
+/// Writes the rows. What they and the lines below them name comes to the totals of both moments.
+fn write_changes(
+    out: &mut dyn Write,
+    changes: &[LineChange],
+    noun: &str,
+    limit: Option<usize>,
+) -> Result<(), RenderError> {
     let changed: Vec<&LineChange> = changes.iter().filter(|c| c.difference() != 0).collect();
     let shown = limit.unwrap_or(changed.len()).min(changed.len());
     if changed.is_empty() {
-        writeln!(out, "\nno line holds more or less in one than in the other")?;
+        writeln!(out, "\nno {noun} holds more or less in one than in the other")?;
         return Ok(());
     }
     let rows: Vec<(String, String)> = changed.iter().take(shown).map(|row| place(row)).collect();
     let width = rows.iter().map(|(place, _)| place.chars().count()).max().unwrap_or(0);
-    writeln!(out, "\n{:>10} {:>10} {:>11}  {:<width$}  source", "A", "B", "difference", "line")?;
+    let source = if noun == "line" { "source" } else { "" };
+    let head = format!("{:>10} {:>10} {:>11}  {noun:<width$}  {source}", "A", "B", "difference");
+    writeln!(out, "\n{}", head.trim_end())?;
     for (row, (place, source)) in changed.iter().zip(rows) {
         let line = format!(
             "{:>10} {:>10} {:>11}  {place:<width$}  {source}",
@@ -74,18 +168,20 @@ pub fn line_diff_text(
         );
         writeln!(out, "{}", line.trim_end())?;
     }
-    let same = changes.len() - changed.len();
     let rest: i64 = changed[shown..].iter().map(|row| row.difference()).sum();
     if shown < changed.len() {
         let more = count((changed.len() - shown) as u64);
         writeln!(
             out,
-            "{more} more lines differ, by {} together: --limit 0 lists them",
+            "{more} more {noun}s differ, by {} together: --limit 0 lists them",
             difference(rest)
         )?;
     }
-    if same > 0 {
-        writeln!(out, "lines that hold the same in both: {}", count(same as u64))?;
+    let same: Vec<u64> =
+        changes.iter().filter(|row| row.difference() == 0).map(|row| row.after).collect();
+    if !same.is_empty() {
+        let (number, size) = (count(same.len() as u64), bytes(same.iter().sum()));
+        writeln!(out, "{noun}s that hold the same in both: {number} ({size})")?;
     }
     Ok(())
 }
@@ -93,6 +189,14 @@ pub fn line_diff_text(
 fn place(row: &LineChange) -> (String, String) {
     match &row.place {
         ChangedPlace::Without(mark) => (mark.clone(), String::new()),
+        ChangedPlace::Function { file, function } => {
+            (format!("{} ({})", one_line(function), one_line(file)), String::new())
+        }
+        ChangedPlace::Stack(steps) => (stack(steps), String::new()),
+        ChangedPlace::Owner(path) => {
+            let path: Vec<String> = path.iter().map(|step| one_line(step)).collect();
+            (path.join(" > "), String::new())
+        }
         ChangedPlace::Line { file, function, before, after, source } => {
             let number = |line: u32| if line == 0 { "?".to_owned() } else { line.to_string() };
             let lines = match (*before, *after) {
@@ -108,6 +212,34 @@ fn place(row: &LineChange) -> (String, String) {
     }
 }
 
+/// A stack on one line, innermost step first. Where it is too long, callers of libraries go first, then the outermost steps.
+fn stack(steps: &[StackStep]) -> String {
+    let joined = |steps: &[&str]| steps.join(" < ");
+    let whole: Vec<&str> = steps.iter().map(|step| &*step.text).collect();
+    let text = joined(&whole);
+    if text.chars().count() <= MAX_STACK {
+        return text;
+    }
+    let mut short: Vec<&str> = Vec::new();
+    for (at, step) in steps.iter().enumerate() {
+        match step.library && at > 0 {
+            true if short.last() == Some(&"…") => {}
+            true => short.push("…"),
+            false => short.push(&step.text),
+        }
+    }
+    // Room for the mark of what is left out.
+    let fits = |steps: &[&str]| joined(steps).chars().count() + 4 <= MAX_STACK;
+    let is_cut = joined(&short).chars().count() > MAX_STACK;
+    while is_cut && short.len() > 1 && !fits(&short) {
+        short.pop();
+    }
+    if is_cut && short.last() != Some(&"…") {
+        short.push("…");
+    }
+    joined(&short)
+}
+
 fn difference(value: i64) -> String {
     if value > 0 { format!("+{}", signed_bytes(value)) } else { signed_bytes(value) }
 }
@@ -120,5 +252,38 @@ fn share(change: i64, of: u64) -> String {
     match of {
         0 => "A had none".to_owned(),
         of => format!("{:+.1} %", change as f64 * 100.0 / of as f64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(texts: &[(&str, bool)]) -> Vec<StackStep> {
+        let step = |&(text, library): &(&str, bool)| StackStep { text: text.into(), library };
+        texts.iter().map(step).collect()
+    }
+
+    #[test]
+    fn a_long_stack_loses_callers_of_libraries_before_lines_of_the_program() {
+        let inner = ("linear (torch/nn/functional.py)", true);
+        let short =
+            steps(&[inner, ("_call_impl (torch/nn/module.py)", true), ("train (t.py)", false)]);
+        assert!(stack(&short).contains("_call_impl"), "it fits");
+        let library = ("_wrapped_call_impl (torch/nn/modules/module.py)", true);
+        let long = steps(&[
+            inner,
+            library,
+            library,
+            ("forward (net.py)", false),
+            library,
+            ("main (t.py)", false),
+        ]);
+        let expected = "linear (torch/nn/functional.py) < … < forward (net.py) < … < main (t.py)";
+        assert_eq!(stack(&long), expected);
+        let name = "x".repeat(40);
+        let own: Vec<(&str, bool)> = [(&*name, false); 9].to_vec();
+        let text = stack(&steps(&own));
+        assert_eq!(text, format!("{name} < {name} < …"));
     }
 }

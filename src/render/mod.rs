@@ -75,7 +75,7 @@ pub use job_summary::{
 };
 pub use label::{FrameLabels, one_line, short_file};
 pub use like::{like_modelsize_json, like_modelsize_text, like_trumpy_json, like_trumpy_text};
-pub use line_diff::line_diff_text;
+pub use line_diff::{ComparedOwners, DiffRows, DiffStyle, diff_text, owner_diff_text};
 pub use lines::{LinesOptions, lines_text};
 pub use lines_export::{lines_csv, lines_json};
 pub use oom_report::oom_report_text;

@@ -75,7 +75,7 @@ fn lines_that_moved_are_compared_with_themselves() {
     assert_eq!(joined[1], "0 B 4.00 MiB +4.00 MiB train.py:7 (only B) v = new()", "{text}");
     assert_eq!(joined[2], "3.00 MiB 0 B -3.00 MiB train.py:5 (only A) w = gone()", "{text}");
     assert_eq!(joined[3], "10.0 MiB 8.00 MiB -2.00 MiB train.py:4 (A: 2) x = load()", "{text}");
-    assert_eq!(joined[4], "lines that hold the same in both: 1", "{text}");
+    assert_eq!(joined[4], "lines that hold the same in both: 1 (7.00 MiB)", "{text}");
 }
 
 #[test]

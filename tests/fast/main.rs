@@ -33,6 +33,7 @@ mod analysis_waiting;
 mod architecture;
 mod cli_bad_input;
 mod damage_told;
+mod diff_moments;
 mod exact_attribution;
 mod exact_beginning;
 mod exact_lines;

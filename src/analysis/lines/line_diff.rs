@@ -36,14 +36,34 @@ pub enum ChangedPlace {
         /// Its text, where it is known.
         source: Option<String>,
     },
+    /// A function: all its lines together.
+    Function {
+        /// The file, as both recordings name it.
+        file: String,
+        /// The function.
+        function: String,
+    },
+    /// A whole stack, innermost step first.
+    Stack(Vec<StackStep>),
+    /// An owner: its category, then the path to it.
+    Owner(Vec<String>),
     /// No line is known.
     Without(String),
 }
 
-/// A line, and what it holds in two moments.
+/// A step of a compared stack.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct StackStep {
+    /// Its text.
+    pub text: String,
+    /// Whether it is code of a library.
+    pub library: bool,
+}
+
+/// A place (line, function, stack or owner), and what it holds in two moments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineChange {
-    /// The line.
+    /// The place.
     pub place: ChangedPlace,
     /// Its live bytes in the first moment.
     pub before: u64,
@@ -68,6 +88,9 @@ struct HoldingLine {
     bytes: u64,
 }
 
+/// The bytes of lines whose function the recording does not name.
+pub(in crate::analysis) const UNKNOWN_FUNCTION: &str = "[unknown function]";
+
 /// Whether two lines are the same.
 type SameLine<'a> = &'a dyn Fn(&HoldingLine, &HoldingLine) -> bool;
 /// Lines by file and function.
@@ -89,14 +112,26 @@ pub fn line_changes(
         let after = of_after.remove(&name).unwrap_or_default();
         pair(&name, before, after, &mut changes);
     }
-    let mut none: BTreeMap<String, (u64, u64)> = BTreeMap::new();
-    none_before.into_iter().for_each(|(mark, bytes)| none.entry(mark).or_default().0 += bytes);
-    none_after.into_iter().for_each(|(mark, bytes)| none.entry(mark).or_default().1 += bytes);
-    changes.extend(none.into_iter().map(|(mark, (before, after))| LineChange {
-        place: ChangedPlace::Without(mark),
-        before,
-        after,
-    }));
+    let without = |(mark, bytes)| (ChangedPlace::Without(mark), bytes);
+    changes
+        .extend(joined(none_before.into_iter().map(without), none_after.into_iter().map(without)));
+    ranked(changes)
+}
+
+/// Rows of what both moments hold, those of the same place as one.
+pub(in crate::analysis) fn joined(
+    before: impl Iterator<Item = (ChangedPlace, u64)>,
+    after: impl Iterator<Item = (ChangedPlace, u64)>,
+) -> Vec<LineChange> {
+    let mut rows: BTreeMap<ChangedPlace, (u64, u64)> = BTreeMap::new();
+    before.for_each(|(place, bytes)| rows.entry(place).or_default().0 += bytes);
+    after.for_each(|(place, bytes)| rows.entry(place).or_default().1 += bytes);
+    let row = |(place, (before, after))| LineChange { place, before, after };
+    rows.into_iter().map(row).collect()
+}
+
+/// The greatest change first, without what holds nothing in both moments.
+pub(in crate::analysis) fn ranked(mut changes: Vec<LineChange>) -> Vec<LineChange> {
     changes.retain(|change| change.before > 0 || change.after > 0);
     changes.sort_by(|a, b| {
         let rank = |c: &LineChange| Reverse((c.difference().unsigned_abs(), c.after.max(c.before)));
@@ -156,19 +191,15 @@ fn by_function(
     for stack in &folded.stacks {
         match charged(profile, &stack.path) {
             Some(frame) => *lines.entry(frame).or_default() += stack.bytes,
-            None => {
-                let mark = stack.path.iter().find_map(|label| match label {
-                    StackLabel::Pseudo(mark) => Some(*mark),
-                    _ => None,
-                });
-                let mark = mark.unwrap_or(PseudoFrame::NoPython).text().to_owned();
-                *none.entry(mark).or_default() += stack.bytes;
-            }
+            None => *none.entry(mark_of(&stack.path)).or_default() += stack.bytes,
         }
     }
     let mut functions = FunctionLines::new();
     for (frame, bytes) in lines {
-        let Some(function) = profile.stacks().get_function(frame.function) else { continue };
+        let Some(function) = profile.stacks().get_function(frame.function) else {
+            *none.entry(UNKNOWN_FUNCTION.to_owned()).or_default() += bytes;
+            continue;
+        };
         let name = (file(profile, &function.file), function.name.to_string());
         let distance = i64::from(frame.line) - i64::from(function.first_line);
         let source = profile.source_line(frame).map(str::to_owned);
@@ -182,8 +213,17 @@ fn by_function(
     (functions, none)
 }
 
+/// What is said of a stack without any line.
+pub(in crate::analysis) fn mark_of(path: &[StackLabel]) -> String {
+    let mark = path.iter().find_map(|label| match label {
+        StackLabel::Pseudo(mark) => Some(*mark),
+        _ => None,
+    });
+    mark.unwrap_or(PseudoFrame::NoPython).text().to_owned()
+}
+
 /// The innermost line of the program; without one the innermost line.
-fn charged(profile: &Profile, path: &[StackLabel]) -> Option<Frame> {
+pub(in crate::analysis) fn charged(profile: &Profile, path: &[StackLabel]) -> Option<Frame> {
     let frame = |label: &StackLabel| match label {
         StackLabel::Frame(frame) => Some(*frame),
         _ => None,

@@ -1,6 +1,7 @@
 //! The table of lines: what the counters reached while each line was on a stack.
 
 pub(in crate::analysis) mod bounds;
+pub(super) mod group_diff;
 pub(super) mod line_diff;
 mod node_stats;
 pub(in crate::analysis) mod ranking;

@@ -94,7 +94,8 @@ pub enum FlameMoment {
     Time(Duration),
 }
 
-fn moment(text: &str) -> Result<FlameMoment, String> {
+/// A moment of a recording.
+pub(super) fn moment(text: &str) -> Result<FlameMoment, String> {
     match text {
         "peak" => Ok(FlameMoment::Peak),
         "end" => Ok(FlameMoment::End),
