@@ -45,7 +45,10 @@ fn sizes_beyond_all_memory_are_no_panic_in_differences_and_tables_of_owners() {
     save(&sound, &sampled(None));
     save(&trace, &with_numbers(sampled(None), LARGE));
     let (trace, sound) = (text(&trace), text(&sound));
-    let commands: [&[&str]; 3] = [
+    let commands: [&[&str]; 6] = [
+        &["diff", &sound, &trace, "--by", "owner"],
+        &["diff", &trace, &sound, "--by", "stack"],
+        &["diff", &trace, "--from", "end", "--by", "function"],
         &["flame", &trace, "--diff", &sound, "-o", "-"],
         &["flame", &sound, "--diff", &trace, "-o", "-"],
         &["oom-report", &trace],
