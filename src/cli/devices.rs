@@ -8,9 +8,9 @@ use std::time::Instant;
 use anyhow::{Context, Result, anyhow};
 
 use crate::analysis::{DeviceSnapshot, ProcessSnapshot};
-use crate::model::{DeviceStatus, LeftBehind, RecordSink, SleepTags};
+use crate::model::{DeviceStatus, LeftBehind, RecordSink};
 use crate::render::{self, DevicesTarget, DevicesView};
-use crate::sampler::{DevicePoll, TargetReaders, read_sleep_tags, sleep_unless};
+use crate::sampler::{DevicePoll, TargetReaders, sleep_unless};
 
 use super::args::{DevicesArgs, DevicesFormat};
 use super::flame::into_io;
@@ -108,10 +108,7 @@ impl DevicePoller {
             let is_asleep = |device: &DeviceSnapshot| device.unmapped.is_some_and(|size| size > 0);
             // What sleeps is named by what the program keeps of it.
             if look.devices().iter().any(is_asleep) {
-                look.set_tags(match TargetReaders::attach(target.pid) {
-                    Ok(readers) => read_sleep_tags(&readers),
-                    Err(error) => SleepTags::Unknown(error.to_string()),
-                });
+                look.set_tags(self.watch.sleep_tags(target.pid));
             }
             targets.push(DevicesTarget { pid: target.pid, paused: target.paused, look });
         }

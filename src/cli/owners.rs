@@ -43,7 +43,7 @@ pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
         },
         each: args.each,
     };
-    let mut readers = attached(&args.read_args)?;
+    let mut readers = attached(args.read_args.pid, &AtomicBool::new(false))?;
     if !args.all_devices {
         refuse_launcher(&readers)?;
     }
@@ -123,7 +123,7 @@ pub(super) fn graph(args: &GraphArgs) -> Result<()> {
             graph(&GraphArgs { read_args, ..args.clone() })
         });
     }
-    let mut readers = attached(&args.read_args)?;
+    let mut readers = attached(args.read_args.pid, &AtomicBool::new(false))?;
     refuse_launcher(&readers)?;
     let snapshot = read_snapshot(&mut readers, &args.read_args)?;
     let json = args.read_args.json;
@@ -175,7 +175,7 @@ pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
             referrers(&ReferrersArgs { read_args, ..args.clone() })
         });
     }
-    let mut readers = attached(&args.read_args)?;
+    let mut readers = attached(args.read_args.pid, &AtomicBool::new(false))?;
     let snapshot = read_referrers(&mut readers, args.read_args.options(), &args.tensor)
         .map_err(|error| refused(error, pid))?
         .snapshot;
@@ -225,9 +225,9 @@ impl TensorReadArgs {
     }
 }
 
-fn attached(args: &TensorReadArgs) -> Result<TargetReaders> {
-    let readers = attach(args.pid, &AtomicBool::new(false));
-    let mut readers = readers.map_err(|error| hints::attach(error, args.pid))?;
+/// Attaches to a process whose owners are to be read: a long stop is announced before it.
+pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
+    let mut readers = attach(pid, stop).map_err(|error| hints::attach(error, pid))?;
     readers.announce_long_stops(hints::long_stop);
     Ok(readers)
 }

@@ -8,14 +8,15 @@ use anyhow::{Result, bail};
 
 use crate::analysis::{FindingFacts, findings};
 use crate::render::{self, GrowthKeeper, JobSummary, ToldFinding};
-use crate::sampler::{LookOptions, TargetReaders, attach, read_referrers};
+use crate::sampler::{LookOptions, read_referrers};
 
 use super::args::{GrowthArgs, SummaryArgs};
 use super::flame::into_io;
 use super::members::{members, refuse_launcher};
 use super::observe::{JobObservation, ObserveOptions, observe};
+use super::owners::attached;
 use super::signals::StopSignals;
-use super::{eprint_line, hints, in_one_line, output};
+use super::{eprint_line, in_one_line, output};
 
 /// Snapshots in the time of a summary.
 const SUMMARY_LOOKS: u32 = 3;
@@ -43,12 +44,6 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     refuse_launcher(&readers)?;
     let observation = observe(readers, options, &stop)?;
     print(args.json, args.pid, &observation, None)
-}
-
-fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
-    let mut readers = attach(pid, stop).map_err(|error| hints::attach(error, pid))?;
-    readers.announce_long_stops(hints::long_stop);
-    Ok(readers)
 }
 
 /// Observes all ranks at the same time, each on a thread of its own, and then hands over one after the other. A rank that fails

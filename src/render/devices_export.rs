@@ -213,29 +213,32 @@ fn gpu(status: &DeviceStatus) -> GpuJson {
 fn job(view: &DevicesView<'_>, target: &DevicesTarget) -> JobJson {
     let look = &target.look;
     let used = view.used(target);
-    let devices = used.iter().map(|(_, device, shares)| JobDeviceJson {
-        index: device.nvml_index,
-        cuda_index: device.cuda_index.map(|c| c.0),
-        total: device.total,
-        used: device.used,
-        free: device.free,
-        driver_reserved: device.driver_reserved,
-        reserved: device.reserved,
-        reserved_on_device: shares.torch,
-        allocated: device.allocated,
-        cached_free: device.cached,
-        process: shares.process,
-        unmapped_at_least: device.unmapped,
-        vllm_tags: SleepTagJson::list(&device.tags).0,
-        vllm_tags_unknown_because: SleepTagJson::list(&device.tags).1,
-        outside_pytorch: shares.outside,
-        outside_pytorch_unknown_because: match &device.outside {
-            OutsideTorch::Bytes(_) => None,
-            OutsideTorch::Unknown(why) => Some(why.to_string()),
-        },
-        other_processes: shares.others,
-        no_process: shares.unlisted,
-        fragmentation: device.fragmentation.as_ref().map(FragmentationJson::from),
+    let devices = used.iter().map(|(_, device, shares)| {
+        let (vllm_tags, vllm_tags_unknown_because) = SleepTagJson::list(&device.tags);
+        JobDeviceJson {
+            index: device.nvml_index,
+            cuda_index: device.cuda_index.map(|c| c.0),
+            total: device.total,
+            used: device.used,
+            free: device.free,
+            driver_reserved: device.driver_reserved,
+            reserved: device.reserved,
+            reserved_on_device: shares.torch,
+            allocated: device.allocated,
+            cached_free: device.cached,
+            process: shares.process,
+            unmapped_at_least: device.unmapped,
+            vllm_tags,
+            vllm_tags_unknown_because,
+            outside_pytorch: shares.outside,
+            outside_pytorch_unknown_because: match &device.outside {
+                OutsideTorch::Bytes(_) => None,
+                OutsideTorch::Unknown(why) => Some(why.to_string()),
+            },
+            other_processes: shares.others,
+            no_process: shares.unlisted,
+            fragmentation: device.fragmentation.as_ref().map(FragmentationJson::from),
+        }
     });
     let not_read = look.missed().iter().map(MissedJson::from);
     JobJson {

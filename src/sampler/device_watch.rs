@@ -5,10 +5,11 @@ use std::time::Duration;
 use crate::gpu::{GpuError, MachineReader};
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, DeviceStatus, LeftBehind, MissReason,
-    MissedObservation, ReaderKind, Record, RecordSink, SnapshotConsistency,
+    MissedObservation, ReaderKind, Record, RecordSink, SleepTags, SnapshotConsistency,
 };
 use crate::target::left_behind::{device_file_holders, is_orphan};
 
+use super::owners::read_sleep_tags;
 use super::readers::{TargetReaders, TorchState};
 use super::session::RecordingSession;
 use crate::suspend::PauseFile;
@@ -58,6 +59,16 @@ impl DevicePoll {
     /// Whether targets were given and all have ended.
     pub fn has_lost_all(&self, given: usize) -> bool {
         given > 0 && self.targets.is_empty()
+    }
+
+    /// What vLLM's allocator keeps in one of the targets. They are read without Python otherwise.
+    pub fn sleep_tags(&self, pid: u32) -> SleepTags {
+        let target = self.targets.iter().find(|target| target.readers.process.pid() == pid);
+        match target.map(|target| target.readers.identity().attach()) {
+            Some(Ok(readers)) => read_sleep_tags(&readers),
+            Some(Err(error)) => SleepTags::Unknown(error.to_string()),
+            None => SleepTags::NotLoaded,
+        }
     }
 
     /// Looks once.

@@ -122,12 +122,16 @@ impl RecordLimits {
                 requested_bytes,
                 freed_requested_bytes,
             } = delta;
-            for number in [allocations, frees, allocated_bytes, freed_bytes] {
+            for number in [
+                allocations,
+                frees,
+                allocated_bytes,
+                freed_bytes,
+                requested_bytes,
+                freed_requested_bytes,
+            ] {
                 self.allocated(number.unsigned_abs())?;
             }
-            [requested_bytes, freed_requested_bytes]
-                .into_iter()
-                .try_for_each(|number| self.allocated(number.unsigned_abs()))?;
         }
         Ok(())
     }

@@ -23,6 +23,28 @@ pub(crate) struct Script {
     pub(crate) consistency: SnapshotConsistency,
 }
 
+/// What so many blocks of together so many MiB do to the counters when they are allocated.
+pub(crate) fn allocated(blocks: i64, mib: u64) -> CounterDelta {
+    let bytes = (mib * MIB) as i64;
+    CounterDelta {
+        allocations: blocks,
+        allocated_bytes: bytes,
+        requested_bytes: bytes,
+        ..CounterDelta::default()
+    }
+}
+
+/// And when they are freed.
+pub(crate) fn freed(blocks: i64, mib: u64) -> CounterDelta {
+    let bytes = (mib * MIB) as i64;
+    CounterDelta {
+        frees: blocks,
+        freed_bytes: bytes,
+        freed_requested_bytes: bytes,
+        ..CounterDelta::default()
+    }
+}
+
 impl Script {
     pub(crate) fn new() -> Script {
         let mut script = Script {
@@ -88,25 +110,11 @@ impl Script {
     }
 
     pub(crate) fn allocates(&mut self, mib: u64, apart: u64, threads: Vec<FollowedThread>) {
-        let size = (mib * MIB) as i64;
-        let amounts = CounterDelta {
-            allocations: 1,
-            allocated_bytes: size,
-            requested_bytes: size,
-            ..CounterDelta::default()
-        };
-        self.change(amounts, apart, threads);
+        self.change(allocated(1, mib), apart, threads);
     }
 
     pub(crate) fn frees(&mut self, mib: u64) {
-        let size = (mib * MIB) as i64;
-        let amounts = CounterDelta {
-            frees: 1,
-            freed_bytes: size,
-            freed_requested_bytes: size,
-            ..CounterDelta::default()
-        };
-        self.change(amounts, 2_000, Vec::new());
+        self.change(freed(1, mib), 2_000, Vec::new());
     }
 
     /// A map of `blocks`: MiB from the start of the segment, and size in MiB.
@@ -305,14 +313,7 @@ fn blocks_freed_several_at_once_are_found_by_their_sums() {
     script.allocates(8, 3_000, stood(0));
     script.blocks = vec![(0, 2), (2, 4), (6, 8)];
     script.map();
-    let bytes = 6 * MIB as i64;
-    let both = CounterDelta {
-        frees: 2,
-        freed_bytes: bytes,
-        freed_requested_bytes: bytes,
-        ..CounterDelta::default()
-    };
-    script.change(both, 3_000, stood(1));
+    script.change(freed(2, 6), 3_000, stood(1));
     script.allocates(2, 3_000, stood(1));
     script.allocates(4, 3_000, stood(1));
     let (stacks, _) = script.end(&[(0, 2), (2, 4), (6, 8)]);
@@ -328,8 +329,8 @@ fn a_free_whose_bytes_asked_for_are_told_by_the_next_change_is_found() {
     script.blocks = vec![(0, 2)];
     script.map();
     let bytes = 2 * MIB as i64;
-    let freed = CounterDelta { frees: 1, freed_bytes: bytes, ..CounterDelta::default() };
-    script.change(freed, 3_000, stood(1));
+    let untold = CounterDelta { freed_requested_bytes: 0, ..freed(1, 2) };
+    script.change(untold, 3_000, stood(1));
     let told = CounterDelta { freed_requested_bytes: bytes, ..CounterDelta::default() };
     script.change(told, 3_000, stood(1));
     script.allocates(2, 3_000, stood(1));
@@ -392,13 +393,7 @@ fn a_block_freed_and_allocated_again_at_its_address_has_a_new_maker() {
 #[test]
 fn blocks_of_a_change_of_several_allocations_share_its_candidates() {
     let mut script = Script::new();
-    let amounts = CounterDelta {
-        allocations: 2,
-        allocated_bytes: 6 * MIB as i64,
-        requested_bytes: 6 * MIB as i64,
-        ..CounterDelta::default()
-    };
-    script.change(amounts, 5_000, went(0, 1));
+    script.change(allocated(2, 6), 5_000, went(0, 1));
     let (stacks, known) = script.end(&[(0, 2), (2, 4)]);
     assert_eq!(stacks, in_mib(&[("f", 3), ("g", 3)]));
     assert_eq!(known.certain, Some(0));

@@ -1,19 +1,12 @@
 //! Which of several like blocks was freed, and what a change of several blocks was: recordings made up for each rule, named
 //! after the defect that it mends.
 
-use crate::analysis_followed::{MIB, Script, in_mib, stood};
-use memspy::model::{CounterDelta, FollowedThread, SnapshotConsistency};
+use crate::analysis_followed::{MIB, Script, allocated, freed, in_mib, stood};
+use memspy::model::{FollowedThread, SnapshotConsistency};
 
 impl Script {
     fn frees_at(&mut self, mib: u64, threads: Vec<FollowedThread>) {
-        let size = (mib * MIB) as i64;
-        let amounts = CounterDelta {
-            frees: 1,
-            freed_bytes: size,
-            freed_requested_bytes: size,
-            ..CounterDelta::default()
-        };
-        self.change(amounts, 3_000, threads);
+        self.change(freed(1, mib), 3_000, threads);
     }
 
     /// Allocations of one iteration: MiB and stack.
@@ -123,13 +116,7 @@ fn a_change_of_several_blocks_was_not_recognised_as_what_each_iteration_does() {
     for &(mib, stack) in &LAYERS[..4] {
         script.allocates(mib, 3_000, stood(stack));
     }
-    let both = CounterDelta {
-        allocations: 2,
-        allocated_bytes: 14 * MIB as i64,
-        requested_bytes: 14 * MIB as i64,
-        ..CounterDelta::default()
-    };
-    script.change(both, 3_000_000, Vec::new());
+    script.change(allocated(2, 14), 3_000_000, Vec::new());
     let (stacks, known) = script.end(&[(0, 4), (4, 6), (10, 8), (18, 10), (28, 2), (30, 12)]);
     assert_eq!(stacks, in_mib(&[("f", 30), ("g", 12)]));
     // Which of all kinds with room in it the two are of is likely, not proven.

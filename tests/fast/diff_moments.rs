@@ -5,12 +5,11 @@ use std::process::Command;
 
 use assert_cmd::cargo::cargo_bin;
 
-use crate::analysis_script::{MIB, Script};
+use crate::analysis_script::{MIB, Script, owners};
 use crate::exact_script::Probed;
+use crate::flame_moments;
 use crate::trace_support;
-use memspy::model::{
-    CudaIndex, Nanos, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, Record, TensorCategory,
-};
+use memspy::model::{Record, TensorCategory};
 
 fn memspy(folder: &Path, words: &[&str]) -> (i32, String, String) {
     let done = Command::new(cargo_bin("memspy")).args(words).current_dir(folder).output().unwrap();
@@ -85,31 +84,9 @@ fn seconds(time: u64) -> String {
     format!("{}s", time as f64 / 1e9)
 }
 
-/// 300 MiB from before; 64 MiB of `forward`, then 32 MiB of `train`, then the 64 MiB are freed and 8 MiB of `train` allocated.
-/// Returns the time after each step.
+/// The recording of `flame_moments`, and the time after each of its steps.
 fn exact(folder: &Path) -> Vec<String> {
-    let mut s = Probed::new();
-    s.enter(0, "train", 10);
-    s.malloc(0, 0, 300 * MIB);
-    s.begin();
-    let mut times = Vec::new();
-    let mut now = |s: &mut Probed| {
-        s.now += 500_000_000;
-        times.push(seconds(s.now));
-        s.now += 500_000_000;
-    };
-    s.enter(0, "forward", 20);
-    let activation = s.malloc(0, 0, 64 * MIB);
-    s.leave(0);
-    now(&mut s);
-    s.malloc(0, 0, 32 * MIB);
-    now(&mut s);
-    s.release(0, activation);
-    s.malloc(0, 0, 8 * MIB);
-    now(&mut s);
-    s.finish();
-    write(folder, "run.bin", &s.records);
-    times
+    flame_moments::exact(folder).into_iter().map(flame_moments::at).collect()
 }
 
 /// Random allocations of whole MiB in three functions and on several lines; `shift` moves all lines. Returns a time in the middle.
@@ -329,34 +306,15 @@ fn owned(folder: &Path, name: &str, more: u64) -> [String; 3] {
         s.tick();
         times.push(seconds(s.now + 1_000_000));
         s.tick();
-        let owned = |category, owner: &str, mib: u64| OwnedStorages {
-            category,
-            owner: owner.into(),
-            bytes: mib * MIB,
-            count: 1,
-        };
-        let held = vec![
-            owned(TensorCategory::Parameter, "layers.0.weight", layers),
-            owned(TensorCategory::Parameter, "layers.1.weight", layers),
-            owned(TensorCategory::OptimizerState, "AdamW.exp_avg[layers.0.weight]", optimizer),
-            owned(TensorCategory::Saved, "[saved by MulBackward0]", saved),
-        ];
-        let device = OwnedOnDevice {
-            device: CudaIndex(0),
-            allocated: (2 * layers + optimizer + saved + 6) * MIB,
-            rounding: 2 * MIB,
-            without_tensor: 4 * MIB,
-            results: None,
-            held,
-        };
-        s.records.push(Record::Ownership(OwnershipBreakdown {
-            time: Nanos(s.now),
-            pause: None,
-            devices: vec![device],
-            age: Nanos(0),
-            unnamed_blocks: Vec::new(),
-            blocks: Vec::new(),
-        }));
+        s.records.push(owners(
+            s.now,
+            &[
+                (TensorCategory::Parameter, "layers.0.weight", layers),
+                (TensorCategory::Parameter, "layers.1.weight", layers),
+                (TensorCategory::OptimizerState, "AdamW.exp_avg[layers.0.weight]", optimizer),
+                (TensorCategory::Saved, "[saved by MulBackward0]", saved),
+            ],
+        ));
     }
     s.tick();
     times.push(seconds(s.now + 1_000_000));

@@ -46,7 +46,7 @@ fn pairs(stacks: &[(&str, u64)]) -> Vec<(String, u64)> {
 
 /// 300 MiB from before; 64 MiB of `forward`, then 32 MiB of `train`, then the 64 MiB are freed and 8 MiB of `train` allocated.
 /// Returns the time after each step, in seconds.
-fn exact(folder: &Path) -> Vec<f64> {
+pub(crate) fn exact(folder: &Path) -> Vec<f64> {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     s.malloc(0, 0, 300 * MIB);
@@ -71,7 +71,7 @@ fn exact(folder: &Path) -> Vec<f64> {
     times
 }
 
-fn at(time: f64) -> String {
+pub(crate) fn at(time: f64) -> String {
     format!("{time}s")
 }
 

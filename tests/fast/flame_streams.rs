@@ -5,12 +5,10 @@ use std::process::Command;
 
 use assert_cmd::cargo::cargo_bin;
 
-use crate::analysis_script::{MIB, Script};
+use crate::analysis_script::{MIB, Script, owners};
 use crate::exact_script::Probed;
 use crate::trace_support;
-use memspy::model::{
-    CudaIndex, Nanos, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, Record, TensorCategory,
-};
+use memspy::model::{Record, TensorCategory};
 
 const SIDE: u64 = 0x55d0_1234;
 
@@ -171,34 +169,15 @@ fn categories_add_up_to_what_the_allocator_held_and_are_refused_where_not_record
     let mut records = sampled();
     let trace = write(&folder, "without.bin", &records);
     refused(&trace, &["--by", "category"], &["record with --owners"]);
-    let owned = |category, owner: &str, mib: u64| OwnedStorages {
-        category,
-        owner: owner.into(),
-        bytes: mib * MIB,
-        count: 1,
-    };
-    let held = vec![
-        owned(TensorCategory::Parameter, "layers.0.weight", 20),
-        owned(TensorCategory::Parameter, "layers.1.weight", 10),
-        owned(TensorCategory::OptimizerState, "AdamW.exp_avg[layers.0.weight]", 20),
-        owned(TensorCategory::Saved, "[saved by MulBackward0]", 5),
-    ];
-    let device = OwnedOnDevice {
-        device: CudaIndex(0),
-        allocated: 61 * MIB,
-        rounding: 2 * MIB,
-        without_tensor: 4 * MIB,
-        results: None,
-        held,
-    };
-    let owners = Record::Ownership(OwnershipBreakdown {
-        time: Nanos(25_000_000),
-        pause: None,
-        devices: vec![device],
-        age: Nanos(0),
-        unnamed_blocks: Vec::new(),
-        blocks: Vec::new(),
-    });
+    let owners = owners(
+        25_000_000,
+        &[
+            (TensorCategory::Parameter, "layers.0.weight", 20),
+            (TensorCategory::Parameter, "layers.1.weight", 10),
+            (TensorCategory::OptimizerState, "AdamW.exp_avg[layers.0.weight]", 20),
+            (TensorCategory::Saved, "[saved by MulBackward0]", 5),
+        ],
+    );
     records.insert(records.len() - 1, owners);
     let trace = write(&folder, "owners.bin", &records);
     let expected = [

@@ -118,13 +118,18 @@ impl GroupReplay {
         };
         let is_open = self.live.iter().any(differs);
         let block = self.live.remove(at);
+        self.take_address(&block);
+        self.frees.push(ReplayedFree { block, site: moment.site, time: moment.time, is_open });
+    }
+
+    /// A block of the map before was freed: it had one of the addresses of its batch that are gone, whichever that was.
+    fn take_address(&mut self, block: &ReplayedBlock) {
         if let BlockSource::Snapshot(_) = block.from
             && !block.attribution.certain
             && let Some(gone) = self.gone.get_mut(&block.batch)
         {
             *gone = gone.saturating_sub(1);
         }
-        self.frees.push(ReplayedFree { block, site: moment.site, time: moment.time, is_open });
     }
 
     /// Whether the map that ends the replay leaves it open or shows that it was freed.
@@ -177,8 +182,8 @@ impl GroupReplay {
             matches!(block.from, BlockSource::Snapshot(_)) && self.can_free(block)
         }) {
             let Some((_, _, free)) = wrong.pop() else { break };
-            let Some(free) = self.frees.get_mut(free) else { break };
-            let usual = sites.usual(group, &free.site);
+            let Some(site) = self.frees.get(free).map(|free| free.site) else { break };
+            let usual = sites.usual(group, &site);
             let batch = self.live[at].batch;
             let is_usual = |block: &ReplayedBlock| {
                 matches!(block.from, BlockSource::Snapshot(_))
@@ -192,13 +197,12 @@ impl GroupReplay {
             } else {
                 self.live.iter().rposition(is_usual).unwrap_or(at)
             };
-            let block = self.live.remove(at);
-            if !block.attribution.certain
-                && let Some(gone) = self.gone.get_mut(&block.batch)
-            {
-                *gone = gone.saturating_sub(1);
+            let mut block = self.live.remove(at);
+            self.take_address(&block);
+            if let Some(free) = self.frees.get_mut(free) {
+                std::mem::swap(&mut free.block, &mut block);
             }
-            self.live.push(std::mem::replace(&mut free.block, block));
+            self.live.push(block);
         }
         self.live.sort_by_key(|block| block.attribution.allocated_at);
     }
