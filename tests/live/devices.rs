@@ -218,13 +218,13 @@ fn the_parts_belong_to_one_moment_also_of_a_job_at_work() {
         target.say(request);
         target.read_until_ready();
     }
-    let mut reserved = Vec::new();
+    let mut allocated = Vec::new();
     for attempt in 0.. {
         let look = look(&target);
         let device = &look["processes"][0]["devices"][0];
         // On a busy machine the job may change during every attempt to read it: what is not known of one moment is not told.
         if device["outside_pytorch"].is_null() {
-            assert!(attempt < 45, "{} of {attempt} looks were of one moment", reserved.len());
+            assert!(attempt < 45, "{} of {attempt} looks were of one moment", allocated.len());
             continue;
         }
         let part = |key: &str| device[key].as_u64().unwrap();
@@ -232,12 +232,12 @@ fn the_parts_belong_to_one_moment_also_of_a_job_at_work() {
         assert_eq!(parts.map(part).iter().sum::<u64>(), part("used"));
         // The context; had the job taken memory between two readings, it would be more or less.
         assert_eq!(part("outside_pytorch"), 552_402_944);
-        reserved.push(part("reserved"));
-        if reserved.len() == 15 {
+        allocated.push(part("allocated"));
+        if allocated.len() == 15 {
             break;
         }
     }
-    assert!(reserved.iter().max() > reserved.iter().min(), "it was at work: {reserved:?}");
+    assert!(allocated.iter().max() > allocated.iter().min(), "it was at work: {allocated:?}");
     target.read_until_ready();
 }
 

@@ -6,6 +6,7 @@
 pub mod browser;
 pub mod damaged;
 pub mod exact;
+pub mod fork_server;
 pub mod memspy;
 pub mod oom;
 pub mod pythons;

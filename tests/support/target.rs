@@ -1,13 +1,16 @@
 //! A target process: started, waited for until it says READY, killed when dropped.
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use super::fork_server::ForkedTarget;
 
 /// A running target program that has said READY on its standard output.
 pub struct Target {
-    child: Child,
-    input: Option<ChildStdin>,
-    output: BufReader<ChildStdout>,
+    process: TargetProcess,
+    input: Option<Box<dyn Write + Send>>,
+    output: BufReader<Box<dyn Read + Send>>,
     /// The lines it printed before READY, without their line ends.
     pub said: Vec<String>,
 }
@@ -25,9 +28,25 @@ impl Target {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
-        let input = child.stdin.take();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let mut target = Target { child, input, output, said: Vec::new() };
+        let input = Box::new(child.stdin.take().unwrap());
+        let output = Box::new(child.stdout.take().unwrap());
+        Target::wait_for(TargetProcess::Started(child), input, output, is_ready)
+    }
+
+    /// As `start`, with a script of Python forked from one that has imported PyTorch.
+    pub fn fork(script: &Path, arguments: &[&str]) -> Target {
+        let (process, input, output) = ForkedTarget::start(script, arguments);
+        Target::wait_for(TargetProcess::Forked(process), Box::new(input), Box::new(output), |line| line == "READY")
+    }
+
+    fn wait_for(
+        process: TargetProcess,
+        input: Box<dyn Write + Send>,
+        output: Box<dyn Read + Send>,
+        is_ready: impl Fn(&str) -> bool,
+    ) -> Target {
+        let output = BufReader::new(output);
+        let mut target = Target { process, input: Some(input), output, said: Vec::new() };
         loop {
             match target.line() {
                 line if is_ready(&line) => return target,
@@ -38,14 +57,17 @@ impl Target {
 
     /// Its pid.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        match &self.process {
+            TargetProcess::Started(child) => child.id(),
+            TargetProcess::Forked(target) => target.pid(),
+        }
     }
 
     /// The next line it prints, without the line end; panics when it ends instead.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         let read = self.output.read_line(&mut line).unwrap();
-        assert!(read > 0, "the target ended instead of printing a line: {:?}", self.child.wait());
+        assert!(read > 0, "the target ended instead of printing a line: {:?}", self.wait());
         line.truncate(line.trim_end().len());
         line
     }
@@ -74,21 +96,38 @@ impl Target {
         self.input = None;
         let mut rest = String::new();
         std::io::Read::read_to_string(&mut self.output, &mut rest).unwrap();
-        let status = self.child.wait().unwrap();
+        let status = self.wait();
         assert!(status.success(), "the target ended with {status}: {rest}");
         rest
     }
 
     /// Waits for its end without asking for it.
-    pub fn wait(&mut self) -> std::process::ExitStatus {
-        self.child.wait().unwrap()
+    pub fn wait(&mut self) -> ExitStatus {
+        match &mut self.process {
+            TargetProcess::Started(child) => child.wait().unwrap(),
+            TargetProcess::Forked(target) => target.wait(),
+        }
     }
 
     /// Kills it with SIGKILL and waits for its end.
     pub fn kill(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        match &mut self.process {
+            TargetProcess::Started(child) => {
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+            TargetProcess::Forked(target) => {
+                target.kill();
+                target.wait();
+            }
+        }
     }
+}
+
+/// How a target came to be.
+enum TargetProcess {
+    Started(Child),
+    Forked(ForkedTarget),
 }
 
 impl Drop for Target {
