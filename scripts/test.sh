@@ -36,8 +36,7 @@ trap 'kill $setting_up 2>/dev/null || true' EXIT
 section "Lints, and building the tests"
 # 'cargo clippy' checks all dependencies without building them, and 'cargo doc' wants that too; 'cargo test' builds them. Clippy as
 # the compiler of this crate lints what it builds, with the same -D warnings: dependencies are compiled once.
-RUSTC_WORKSPACE_WRAPPER=$(rustup which clippy-driver 2>/dev/null || command -v clippy-driver)
-export RUSTC_WORKSPACE_WRAPPER CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
+export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-for-tests CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 cargo test --no-run --all-targets --quiet
 
 section "Documentation"
