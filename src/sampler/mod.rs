@@ -35,6 +35,7 @@ mod source_embedder;
 mod step_shape;
 mod steps;
 mod ticker;
+mod time_slice;
 mod worker;
 
 pub use crate::owners::{AnnounceStop, LookOptions, OwnerError, StopEstimate, StopPolicy};

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use crate::model::FollowTotals;
 use crate::python::StackPoller;
 use crate::sampler::priority::raise_priority;
+use crate::sampler::time_slice::shorten_time_slice;
 use crate::sampler::worker::{StopSignal, Worker};
 use crate::target::{MemoryError, Process};
 
@@ -83,6 +84,8 @@ impl Follower {
             if std::thread::available_parallelism().is_ok_and(|n| n.get() >= MANY_PROCESSORS) {
                 raise_priority();
             }
+            // Where nothing grants it, polls are further apart on busy machines, which the summary tells.
+            let _ = shorten_time_slice();
             // Sleeps of microseconds are wanted; usually the kernel lengthens them by fifty.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             let mut polling = Polling {
@@ -187,6 +190,7 @@ impl Polling<'_> {
                 Next::Sleep(time) | Next::HoldBack(time) => {
                     self.totals.held_back += u64::from(matches!(next, Next::HoldBack(_)));
                     self.sleep(time);
+                    pace.woke(start.elapsed(), now + time);
                     last = None;
                 }
             }
