@@ -190,7 +190,6 @@ impl Polling<'_> {
                 Next::Sleep(time) | Next::HoldBack(time) => {
                     self.totals.held_back += u64::from(matches!(next, Next::HoldBack(_)));
                     self.sleep(time);
-                    pace.woke(start.elapsed(), now + time);
                     last = None;
                 }
             }

@@ -15,13 +15,6 @@ const LONGEST_WHEN_BUSY: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(5);
 /// What may be used beyond the budget at once, and what is saved up at most, as a stretch of time.
 const SAVED_UP: Duration = Duration::from_secs(1);
-/// A poll that comes so much later than the one before, without a sleep, was kept from the processor.
-const KEPT_AWAY: Duration = Duration::from_micros(500);
-/// For so long after that the processors count as busy.
-const BUSY_FOR: Duration = Duration::from_millis(200);
-/// How long polls follow each other without a sleep while the processors are busy: a thread that sleeps before its time slice is
-/// over is served at once when it wakes, one that has used it up waits for the others' slices of milliseconds.
-const BETWEEN_SLEEPS_WHEN_BUSY: Duration = Duration::from_micros(80);
 /// How long polling rests when the budget is used up.
 const REST: Duration = Duration::from_millis(5);
 
@@ -50,11 +43,6 @@ pub(super) struct FollowPace {
     moved: Duration,
     /// Until when to poll without sleep.
     spin_until: Duration,
-    /// When the last poll was, and since when polls follow each other without sleep.
-    polled: Duration,
-    awake_since: Duration,
-    /// Until when the processors count as busy.
-    busy_until: Duration,
 }
 
 impl FollowPace {
@@ -68,9 +56,6 @@ impl FollowPace {
             changed: now,
             moved: now,
             spin_until: now + AFTER_CHANGE,
-            polled: now,
-            awake_since: now,
-            busy_until: Duration::ZERO,
         }
     }
 
@@ -81,10 +66,6 @@ impl FollowPace {
 
     /// Takes what the last poll saw: whether counters changed, or else whether a thread moved.
     pub(super) fn saw(&mut self, now: Duration, changed: bool, moved: bool) {
-        if now.saturating_sub(self.polled) > KEPT_AWAY {
-            self.busy_until = now + BUSY_FOR;
-        }
-        self.polled = now;
         if changed {
             self.changed = now;
             self.spin_until = self.spin_until.max(now + AFTER_CHANGE);
@@ -112,23 +93,13 @@ impl FollowPace {
         (self.at, self.used) = (now, used);
     }
 
-    /// A sleep is over that was to end at `due`.
-    pub(super) fn woke(&mut self, now: Duration, due: Duration) {
-        if now.saturating_sub(due) > KEPT_AWAY {
-            self.busy_until = now + BUSY_FOR;
-        }
-        (self.polled, self.awake_since) = (now, now);
-    }
-
     /// What to do before the next poll.
     pub(super) fn next(&self, now: Duration) -> Next {
         if self.saved <= 0.0 {
             return Next::HoldBack(REST);
         }
         if now < self.spin_until {
-            let awake = now.saturating_sub(self.awake_since);
-            let has_to_sleep = now < self.busy_until && awake >= BETWEEN_SLEEPS_WHEN_BUSY;
-            return if has_to_sleep { Next::Sleep(SHORTEST) } else { Next::Poll };
+            return Next::Poll;
         }
         let quiet = now.saturating_sub(self.changed.max(self.moved));
         let longest = (now.saturating_sub(self.changed) / 40_000).clamp(LONGEST_WHEN_BUSY, LONGEST);
@@ -156,33 +127,10 @@ mod tests {
         assert_eq!(pace.next(us(900_000)), Next::Sleep(us(50)));
         assert_eq!(pace.next(us(20_000_000)), Next::Sleep(us(500)));
         assert_eq!(pace.next(us(999_000_000)), Next::Sleep(LONGEST));
-        pace.woke(us(999_000_000), us(999_000_000));
         pace.saw(us(999_000_000), false, true);
         assert_eq!(pace.next(us(999_000_200)), Next::Poll, "a thread moved");
         pace.saw(us(999_000_300), true, true);
         assert_eq!(pace.next(us(999_002_200)), Next::Poll, "memory was allocated");
-    }
-
-    /// Two loops beside it on two processors kept it away for 35 % of the time.
-    #[test]
-    fn where_the_processors_are_busy_it_sleeps_before_its_slice_is_over() {
-        let mut pace = FollowPace::new(1.0, us(0), us(0));
-        pace.saw(us(90), true, true);
-        assert_eq!(pace.next(us(90)), Next::Poll, "nobody else wants the processor");
-        pace.saw(us(3_000), true, true);
-        assert_eq!(pace.next(us(3_000)), Next::Sleep(SHORTEST), "it was kept away for 3 ms");
-        pace.woke(us(3_010), us(3_010));
-        pace.saw(us(3_012), true, true);
-        assert_eq!(pace.next(us(3_012)), Next::Poll);
-        pace.saw(us(3_095), true, true);
-        assert_eq!(pace.next(us(3_095)), Next::Sleep(SHORTEST));
-        pace.woke(us(203_000), us(203_000));
-        pace.saw(us(203_001), true, true);
-        pace.saw(us(203_100), true, true);
-        assert_eq!(pace.next(us(203_100)), Next::Poll, "no longer busy");
-        pace.woke(us(204_000), us(203_110));
-        pace.saw(us(204_090), true, true);
-        assert_eq!(pace.next(us(204_090)), Next::Sleep(SHORTEST), "it woke late");
     }
 
     /// Whatever happens, over any long time no more is used than the budget allows.
