@@ -135,8 +135,8 @@ def run(job, watched):
 
 
 def words(args):
-    given = shlex.split(args.words)
-    return ["--follow"] + (given if "--cpu" in args.words else ["--cpu", "100", *given])
+    # Without words: the default options, which follow.
+    return shlex.split(args.words)
 
 
 def check_speed(name, job, args):
@@ -346,7 +346,7 @@ def main():
                         help="of: " + "; ".join(JOBS) + " (write + for the comma in a name)")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--show", type=int, default=3, help="stacks shown that differ most")
-    parser.add_argument("--words", default="", help="more words for 'memspy record --follow' [default: --cpu 100]")
+    parser.add_argument("--words", default="", help="more words for 'memspy record' [default: none, which follows]")
     parser.add_argument("--save", help="a folder for the traces and the truth beside each")
     parser.add_argument("--part", choices=PARTS, help="only this, in this process")
     args = parser.parse_args()

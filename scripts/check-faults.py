@@ -130,7 +130,7 @@ int sim_is_listed(const char *list, const char *call) {
 
 MODES = {
     "sampled": ["record", "-r", "200", "-o", "OUT", "--force"],
-    "followed": ["record", "--follow", "-o", "OUT", "--force"],
+    "followed": ["record", "-o", "OUT", "--force"],
     "exact": ["record", "--exact", "-o", "OUT", "--force"],
     "--owners": ["record", "--owners", "-o", "OUT", "--force"],
     "--keep": ["record", "--keep", "200K", "-o", "OUT", "--force"],

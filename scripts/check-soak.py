@@ -3,7 +3,7 @@
 
     scripts/check-soak.py MEMSPY [--minutes 60] [--run-with scripts/with-sim] [--python python3]
 
-The job is tests/targets/transformer12.py; beside it run 'record --follow', 'record -r 1000' and 'record --exact --keep 20s'. The resident memory of each memspy is read every 10 s. Flat is: the median of the last quarter is at most
+The job is tests/targets/transformer12.py; beside it run 'record --follow' (as by default), 'record -r 1000' and 'record --exact --keep 20s'. The resident memory of each memspy is read every 10 s. Flat is: the median of the last quarter is at most
 10 % or 16 MiB above that of the second quarter. At the end each recording must end whole, be read without a word of damage, and its summary is
 printed with what it says was lost; exact recordings compare their counts with the allocator's own counters, and say so where they
 differ. Ends with a table, and exit code 0 when all is as it should be.

@@ -69,7 +69,7 @@ beside_a_job() {
 scripts/setup-env.sh "$torch" "$cpython" >/dev/null || { echo "PyTorch $torch, CPython $cpython could not be set up" >&2; exit 1; }
 cargo build --quiet || exit 1
 beside_a_job dump
-beside_a_job record -d 3 -o /dev/null
+beside_a_job record -d 3 -r 200 -o /dev/null
 beside_a_job record -d 3 --follow -o /dev/null
 [ "$(id -u)" -ne 0 ] || beside_a_job record -d 3 --exact -o /dev/null
 said=$(scripts/test-versions.sh "$pair" | tail -n 1)

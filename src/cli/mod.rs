@@ -18,6 +18,7 @@ mod flame;
 mod flame_moment;
 mod flame_streams;
 mod flight;
+mod following;
 mod hints;
 mod history;
 mod iterations;

@@ -15,7 +15,7 @@ use crate::flight::{
     Aggregation, FlightRecorder, OnTrigger, OomReportPrinter, RankContext, RecordOutput, SinkChain,
     TableOutput, TriggerState, oom_report_path,
 };
-use crate::model::{AllocatorBackend, FreeTracking, ProbeBackend, RecordSink, SinkResult};
+use crate::model::{FollowTotals, FreeTracking, ProbeBackend, RecordSink, SinkResult};
 use crate::render;
 use crate::sampler::{
     AttachedRecorder, BackgroundSink, CommonOptions, ExactOptions, ExactRecorder, RecordOptions,
@@ -28,6 +28,7 @@ use super::args::{
     FlameFormat, FreesArg, MomentArg, OnTriggerArg, ProbesArg, RecordArgs, RecordFormat,
 };
 use super::flight::{warn, write_oom_report};
+use super::following::FollowChoice;
 use super::launch::LaunchedProgram;
 use super::output::FileNameFields;
 use super::signals::StopSignals;
@@ -40,25 +41,12 @@ use super::{
 /// Stacks after which a recording that goes on for days begins to number them anew: some 30 MiB of them.
 const MAX_IDS: usize = 1 << 17;
 
-/// How much of one processor following may use where nothing is said: the job comes first.
-fn processor_share() -> f64 {
-    match std::thread::available_parallelism().map_or(1, |processors| processors.get()) {
-        1..=3 => 0.1,
-        4..=7 => 0.5,
-        _ => 1.0,
-    }
-}
-
-/// How much of one processor following may use; `None` where the allocator is not to be followed.
-fn follow(args: &RecordArgs) -> Option<f64> {
-    args.follow.then(|| args.cpu.map_or_else(processor_share, |percent| percent / 100.0))
-}
-
 /// Runs it.
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     if args.records_several() {
         record_ranks::check(args)?;
     }
+    let follow = FollowChoice::for_record(args)?;
     // The name with %p in it cannot be checked before the program runs; all others are, before it starts.
     let host = output::host();
     let named = |pid: u32| -> Result<PathBuf> {
@@ -99,8 +87,14 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     privileges::give_up_for(args);
     let pid = launched.as_ref().map(LaunchedProgram::pid).or(args.pid).unwrap_or_default();
     if args.records_several() {
-        let recorded =
-            record_ranks::record(&Arc::new(args.clone()), pid, &mut launched, &host, &stop);
+        let recorded = record_ranks::record(
+            &Arc::new(args.clone()),
+            &follow,
+            pid,
+            &mut launched,
+            &host,
+            &stop,
+        );
         return ended(launched, recorded);
     }
     let attached = match &launched {
@@ -110,7 +104,9 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
         None => attach(pid, &stop),
     };
     let recorded = match attached {
-        Ok(readers) => record(args, readers, named(pid)?, host, &stop, RankContext::default()),
+        Ok(readers) => {
+            record(args, readers, named(pid)?, host, &stop, RankContext::default(), &follow)
+        }
         Err(_) if launched.as_mut().is_some_and(LaunchedProgram::has_ended) => {
             Err(anyhow!("the program ended before memspy found a Python in it"))
         }
@@ -143,12 +139,13 @@ pub(super) fn record(
     host: String,
     stop: &Arc<AtomicBool>,
     rank: RankContext,
+    follow: &FollowChoice,
 ) -> Result<()> {
     output::check(&path, args.force)?;
     if has_triggers(args) {
         output::check(&oom_report_path(&path), args.force)?;
     }
-    let mut attached = attached(&readers);
+    let mut attached = attached(&readers, follow)?;
     if let (false, Some(error)) = (args.no_source, readers.source_refusal()) {
         eprint_line(&format!("no source text is read from files: {error}"));
     }
@@ -170,7 +167,8 @@ pub(super) fn record(
         // What is kept has numbers of its own.
         forget_after: args.until.kept().map(|_| MAX_IDS),
     };
-    let wanted = RecordOptions { rate: args.rate, duration, follow: follow(args), common: also };
+    let wanted =
+        RecordOptions { rate: follow.rate, duration, follow: follow.budget.clone(), common: also };
     let sources = readers.sources();
     // Before the file is made: probes that are refused leave nothing behind.
     let recorder = recorder(args, wanted, readers, &mut attached)?;
@@ -181,7 +179,7 @@ pub(super) fn record(
         attached.drain(..).for_each(|line| eprint_line(&line));
         show(&bar, progress);
     };
-    let (sinks, result) = if args.no_source {
+    let (sinks, result, followed) = if args.no_source {
         drive(recorder, sink, host, stop, &mut observe, |s| s)?
     } else {
         let sink = SourceEmbedder::new(sink, sources);
@@ -224,7 +222,8 @@ pub(super) fn record(
             }
             end_reading(args, &path, reading)
         }
-    }
+    }?;
+    follow.unfollowed(followed.as_ref())
 }
 
 /// Whether a condition is waited for.
@@ -408,18 +407,19 @@ fn drive<S: RecordSink + Send + 'static>(
     stop: &AtomicBool,
     observe: &mut dyn FnMut(&RecordingProgress),
     unwrap: impl FnOnce(S) -> SinkChain,
-) -> Result<(Option<SinkChain>, SinkResult)> {
+) -> Result<(Option<SinkChain>, SinkResult, Option<FollowTotals>)> {
     let mut background = BackgroundSink::new(sink).context("cannot start the writing thread")?;
     let sink = &mut background;
     let recorded = recorder.run(host, sink, stop, observe);
+    let followed = recorded.as_ref().ok().and_then(|end| end.totals.follow);
     let recorded = recorded.map(|_| ());
     let (sink, written) = background.finish();
     // The writing thread's own error says why; the recorder only notices that it is gone.
-    Ok((sink.map(unwrap), written.and(recorded)))
+    Ok((sink.map(unwrap), written.and(recorded), followed))
 }
 
 /// What was attached to, and what cannot be seen of it yet.
-fn attached(readers: &TargetReaders) -> Vec<String> {
+fn attached(readers: &TargetReaders, follow: &FollowChoice) -> Result<Vec<String>> {
     let python = readers.python_version();
     let python = python.map_or("no Python".to_owned(), |version| format!("Python {version}"));
     let torch = readers.torch_version().map_or(String::new(), |v| format!(", PyTorch {v}"));
@@ -428,31 +428,11 @@ fn attached(readers: &TargetReaders) -> Vec<String> {
         readers.pid(),
         readers.attach_time().as_secs_f64() * 1e3,
     )];
-    let limit = match readers.allocator() {
-        AllocatorBackend::Native => None,
-        AllocatorBackend::NotLoaded => {
-            Some("PyTorch's CUDA part is not loaded in it; waiting for it".to_owned())
-        }
-        AllocatorBackend::NotInitialized => {
-            Some("PyTorch has not used CUDA in it yet; waiting for it".to_owned())
-        }
-        AllocatorBackend::CudaMallocAsync => {
-            Some("it uses backend:cudaMallocAsync, which keeps no counters or blocks".to_owned())
-        }
-        AllocatorBackend::Pluggable(name) => {
-            Some(format!("it uses a CUDA allocator of its own ({name})"))
-        }
-        AllocatorBackend::Unknown(what) => {
-            Some(format!("its CUDA allocator cannot be read: {what}"))
-        }
-    };
-    if let Some(limit) = limit {
-        lines.push(format!("{limit}; recording stacks and the driver's totals"));
-    }
+    lines.extend(follow.opening(readers)?);
     if let (Some(error), true) = (readers.driver_refusal(), readers.has_torch()) {
         lines.push(format!("{error}; memory outside PyTorch will be unknown"));
     }
-    lines
+    Ok(lines)
 }
 
 fn progress_bar(args: &RecordArgs, duration: Option<Duration>) -> ProgressBar {

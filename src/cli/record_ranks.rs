@@ -11,6 +11,7 @@ use crate::flight::RankContext;
 use crate::sampler::{ProcessTree, RankProcess, Worker};
 
 use super::args::{RecordArgs, RecordFormat};
+use super::following::FollowChoice;
 use super::launch::LaunchedProgram;
 use super::output::FileNameFields;
 use super::{eprint_line, hints, in_one_line, output, set_line_prefix};
@@ -43,6 +44,7 @@ pub(super) fn check(args: &RecordArgs) -> Result<()> {
 /// Records the members of the family of process `pid` until all have ended, `stop` is set or the time is over.
 pub(super) fn record(
     args: &Arc<RecordArgs>,
+    follow: &FollowChoice,
     pid: u32,
     launched: &mut Option<LaunchedProgram>,
     host: &str,
@@ -63,6 +65,7 @@ pub(super) fn record(
     eprint_line(&format!(
         "following {who}; each that uses CUDA is recorded; Ctrl-C ends the recording"
     ));
+    follow.sharing().iter().for_each(|line| eprint_line(line));
     let mut next = Instant::now();
     let begin = Instant::now();
     let job = RankContext::default();
@@ -75,7 +78,8 @@ pub(super) fn record(
             next = Instant::now() + interval;
             for member in family.poll() {
                 let label = member.label();
-                match start(args, member, job.with_label(label.clone()), left, host, stop) {
+                let rank = job.with_label(label.clone());
+                match start(args, follow, member, rank, left, host, stop) {
                     Ok(recording) => {
                         recorded += 1;
                         running.push(recording);
@@ -116,6 +120,7 @@ pub(super) fn record(
 /// Starts the recording of one member, which may go on for `left`.
 fn start(
     args: &Arc<RecordArgs>,
+    follow: &FollowChoice,
     member: RankProcess,
     rank: RankContext,
     left: Option<Duration>,
@@ -141,9 +146,10 @@ fn start(
     args.duration = left;
     let label = rank.label.clone().unwrap_or_default();
     let (host, stop, name) = (host.to_owned(), Arc::clone(stop), label.clone());
+    let follow = follow.clone();
     let thread = Worker::spawn(&naming.pid.to_string(), move |_| {
         set_line_prefix(&name);
-        super::record::record(&args, member.readers, path, host, &stop, rank)
+        super::record::record(&args, member.readers, path, host, &stop, rank, &follow)
     })
     .context("cannot start a thread for it")?;
     Ok(RankRecording { label, thread })

@@ -17,6 +17,7 @@ use crate::sampler::{
 use crate::tui::{self, AttachFn, BoxError, FindRanks, NewRank, Palette, TopError, TopOptions};
 
 use super::args::TopArgs;
+use super::following::FollowChoice;
 use super::signals::StopSignals;
 use super::{hints, output};
 
@@ -63,15 +64,15 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
 }
 
 /// What of the words a recording needs.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct TopRecordOptions {
-    rate: u32,
+    follow: FollowChoice,
     exact: bool,
 }
 
 impl TopRecordOptions {
     fn from_args(args: &TopArgs) -> TopRecordOptions {
-        TopRecordOptions { rate: args.rate, exact: args.exact }
+        TopRecordOptions { follow: FollowChoice::for_top(args), exact: args.exact }
     }
 }
 
@@ -98,9 +99,9 @@ fn attaching(
             None => attach(pid, &stop).map_err(advised)?,
         };
         let wanted = RecordOptions {
-            rate: how.rate,
+            rate: how.follow.rate,
             duration: None,
-            follow: None,
+            follow: how.follow.budget.clone(),
             common: CommonOptions::default(),
         };
         let recorder = Recorder::new(readers, wanted).with_snapshot_interval(MIN_SNAPSHOT_INTERVAL);
@@ -121,7 +122,7 @@ fn members(args: &TopArgs, stop: &Arc<AtomicBool>) -> Result<FindRanks> {
             .into_iter()
             .map(|RankProcess { readers, rank }| {
                 let pid = readers.pid();
-                let attach = attaching(how, pid, Some(readers), Arc::clone(&stop));
+                let attach = attaching(how.clone(), pid, Some(readers), Arc::clone(&stop));
                 NewRank { rank, pid, attach }
             })
             .collect();

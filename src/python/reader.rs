@@ -171,6 +171,11 @@ impl PythonReader {
         }
     }
 
+    /// Whether there is a [`StackPoller`] for it: not when py-spy reads the stacks.
+    pub fn can_be_polled(&self) -> bool {
+        matches!(self.reader, ReaderBackend::Own(_))
+    }
+
     /// The threads of the last sample, for a [`StackPoller`]; empty when py-spy reads the stacks.
     pub fn poll_targets(&self) -> Vec<PollTarget> {
         match &self.reader {

@@ -7,6 +7,7 @@ use inferno::flamegraph::color::{BasicPalette, Palette};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::RenderError;
+use super::certainty::evidence;
 use super::collapsed::{NameStyle, label_text, stacks, step, without_separator};
 use super::escape::EscapeGuard;
 use super::exact;
@@ -14,9 +15,7 @@ use super::flame_text::tree_text;
 use super::label::{FrameLabels, one_line};
 use super::ranked_lines::MUCH_BEFORE;
 use super::size::{bytes, count, percent};
-use crate::analysis::{
-    FoldedProfile, MemoryGroup, Moment, OwnerPart, OwnerStacks, Profile, TimeResolution,
-};
+use crate::analysis::{FoldedProfile, MemoryGroup, Moment, OwnerPart, OwnerStacks, Profile};
 use crate::model::{CudaIndex, SnapshotConsistency};
 
 /// How a flamegraph is drawn.
@@ -279,56 +278,13 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
         _ => "true peak unknown".to_owned(),
     };
     let mut text = format!("at {:.3} s, {below}", snapshot.time.seconds());
-    let resolution = folded.resolution;
-    if let (Some(certain), true) = (resolution.certain, resolution.seen > 0) {
-        text += &format!("; {}", certainty(resolution, certain));
-    } else if resolution.seen > 0 {
-        text += &format!(
-            "; a guess from samples {:.1} ms apart: {}",
-            resolution.p95 as f64 / 1e6,
-            evidence(resolution)
-        );
+    if let Some(evidence) = evidence(folded.resolution) {
+        text += &format!("; {evidence}");
     }
     text += &format!("; {} more cached", bytes(snapshot.cached()));
     text += whose_is_before(folded);
     if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {
         text += "; map torn";
-    }
-    text
-}
-
-/// On which evidence bytes are drawn where stacks were sampled: what was seen beside an allocation need not have made it.
-fn evidence(resolution: TimeResolution) -> String {
-    let seen = resolution.seen;
-    let shared = seen.saturating_sub(resolution.one_stack).saturating_sub(resolution.not_seen);
-    let parts = [
-        (resolution.one_stack, "had one stack nearby"),
-        (shared, "had several"),
-        (resolution.not_seen, "none (not seen)"),
-    ];
-    let told = parts.into_iter().filter(|(bytes, _)| *bytes > 0);
-    let told =
-        told.map(|(bytes, what)| format!("{:.0} % of the bytes {what}", percent(bytes, seen)));
-    told.collect::<Vec<_>>().join(", ").replacen(" of the bytes had several", " had several", 1)
-}
-
-/// How much is known of who allocated what, where the allocator was followed.
-fn certainty(resolution: TimeResolution, certain: u64) -> String {
-    let seen = resolution.seen;
-    let shared = seen.saturating_sub(resolution.one_stack).saturating_sub(resolution.not_seen);
-    let likely = resolution.one_stack.saturating_sub(certain);
-    let mut text = format!(
-        "{:.0} % of the bytes are on the stack that allocated them",
-        percent(certain, seen)
-    );
-    for (bytes, what) in [
-        (likely, "likely so"),
-        (shared, "shared between candidates"),
-        (resolution.not_seen, "not seen"),
-    ] {
-        if bytes > 0 {
-            text += &format!(", {:.0} % {what}", percent(bytes, seen));
-        }
     }
     text
 }

@@ -94,7 +94,8 @@ pub(super) fn sampling_line(profile: &Profile) -> String {
 /// What following the allocator did and cost.
 pub(super) fn following_line(profile: &Profile, totals: &FollowTotals) -> String {
     if totals.polls == 0 {
-        return "the allocator was not followed: there was nothing to poll".to_owned();
+        return "the allocator was not followed, for nothing used it: the lines are from samples"
+            .to_owned();
     }
     let micros = |nanos: f64| format!("{:.1} µs", nanos / 1e3);
     let mut text = format!(

@@ -69,6 +69,7 @@ pub fn diff_text(
             }
             (Some(_), None) => "exact".to_owned(),
             (Some(_), Some(_)) => format!("total exact, {noun}s estimated from sampled stacks"),
+            (None, _) if of.folded.resolution.certain.is_some() => "followed".to_owned(),
             (None, _) => "sampled".to_owned(),
         };
         let (device, time) = (of.folded.device.0, of.folded.snapshot.time.seconds());

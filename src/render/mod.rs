@@ -5,6 +5,7 @@
 //! Never prints, never exits, never opens a file.
 //! Start reading at [`flame`](fn@flame) and [`lines_text`].
 
+mod certainty;
 mod checkpoint;
 mod clock;
 mod collapsed;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use super::RenderError;
+use super::certainty::evidence;
 use super::clock::utc;
 use super::escape::EscapeGuard;
 use super::header::{end_text, time_range};
@@ -373,7 +374,10 @@ impl OomReportText<'_> {
             let share = percent(rest, whole);
             writeln!(out, "    {:>12} {share:>5.1} %  in {lines} more lines", bytes(rest))?;
         }
-        Ok(())
+        match evidence(live.resolution).filter(|_| live.memory.is_none()) {
+            Some(evidence) => writeln!(out, "    how sure: {evidence}"),
+            None => Ok(()),
+        }
     }
 
     fn owners(&self, out: &mut dyn Write) -> io::Result<()> {

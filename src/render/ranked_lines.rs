@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use super::RenderError;
+use super::certainty::certainty_at_peak;
 use super::escape::EscapeGuard;
 use super::header::{allocated_line, sampling_line};
 use super::label::{FrameLabels, one_line};
@@ -89,6 +90,9 @@ fn headline(profile: &Profile, table: &LineTable, ranking: &LineRanking) -> Stri
     let how = match profile.exact() {
         Some(exact) if table.doubt.is_none() => format!("exact, {} events", count(exact.events())),
         Some(exact) => format!("{} events, not all exact", count(exact.events())),
+        None if profile.followed_changes() > 0 => {
+            format!("followed, {} changes", count(profile.followed_changes()))
+        }
         None => format!("sampled, {} samples", count(profile.samples())),
     };
     let mut text = allocated_line(profile, table.device);
@@ -142,9 +146,10 @@ fn notes(
     if let Some(doubt) = &table.doubt {
         notes.push(format!("Nothing is marked exact: {doubt}."));
     } else if !exact {
-        notes.extend(not_seen(ranking));
+        let certainty = certainty_at_peak(profile, table.device).unwrap_or_default();
         notes.push(
-            "~: an estimate from samples; the line that allocated may be one nearby. 'record --exact' (as root) knows it."
+            format!("{certainty} ~: an estimate. 'record --exact' (as root) knows.")
+                .trim()
                 .to_owned(),
         );
     } else if table.estimated {
@@ -174,17 +179,6 @@ fn before_recording(profile: &Profile, ranking: &LineRanking) -> Option<String> 
         "[before recording], {}: {}. By name: memspy flame.",
         bytes(*before),
         parts.join(", ")
-    ))
-}
-
-/// Which part of the bytes lies on no line because nobody was seen allocating them.
-fn not_seen(ranking: &LineRanking) -> Option<String> {
-    let (_, total) = ranking.moment?;
-    let (_, bytes) =
-        ranking.without_line.iter().find(|(pseudo, _)| *pseudo == PseudoFrame::NotSeen)?;
-    Some(format!(
-        "{:.0} % of the bytes at the peak were allocated between two samples by a thread not seen doing it: [not seen].",
-        percent(*bytes, total)
     ))
 }
 

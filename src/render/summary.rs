@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use super::RenderError;
+use super::certainty::certainty_at_peak;
 use super::escape::EscapeGuard;
 use super::exact::{events_line, notes};
 use super::header::{end_text, following_line, gpu_line, sampling_line};
@@ -40,6 +41,9 @@ pub fn summary(
     for gpu in profile.gpus() {
         any = true;
         writeln!(out, "  {}", gpu_line(profile, gpu))?;
+        if let Some(certainty) = certainty_at_peak(profile, gpu) {
+            writeln!(out, "  {certainty}")?;
+        }
     }
     if !any {
         writeln!(out, "  no GPU memory of PyTorch was seen")?;

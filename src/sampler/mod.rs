@@ -35,6 +35,7 @@ mod source_embedder;
 mod step_shape;
 mod steps;
 mod ticker;
+mod time_slice;
 mod worker;
 
 pub use crate::owners::{AnnounceStop, LookOptions, OwnerError, StopEstimate, StopPolicy};
@@ -47,6 +48,7 @@ pub use background::BackgroundSink;
 pub use device_watch::{DevicePoll, MachineReading, TargetReading};
 pub use diagnosis::{ProbeCoverage, StackCoverage, TimedSnapshot};
 pub use exact::{ExactAvailability, ExactOptions, ExactRecorder};
+pub use follow::FollowBudget;
 pub use history::{HistoryError, read_history};
 pub use owners::{
     OwnerReading, ReadOwners, read_owners, read_referrers, read_sleep_tags, watch_owners,

@@ -233,6 +233,35 @@ impl TargetReaders {
         }
     }
 
+    /// Why its allocator can never be followed; `None` when it can be, now or once it is in use.
+    pub fn follow_refusal(&self) -> Option<String> {
+        match &self.python {
+            None => Some("it runs no Python".to_owned()),
+            Some(python) if !python.can_be_polled() => {
+                Some(format!("the stacks of its Python {} cannot be polled", python.version()))
+            }
+            Some(_) => self.allocator_refusal(),
+        }
+    }
+
+    /// Why its allocator can never be read; `None` when it can be, now or once it is in use.
+    pub fn allocator_refusal(&self) -> Option<String> {
+        match self.allocator() {
+            AllocatorBackend::Native
+            | AllocatorBackend::NotLoaded
+            | AllocatorBackend::NotInitialized => None,
+            AllocatorBackend::CudaMallocAsync => Some(
+                "it uses backend:cudaMallocAsync, which keeps no counters or blocks".to_owned(),
+            ),
+            AllocatorBackend::Pluggable(name) => {
+                Some(format!("it uses a CUDA allocator of its own ({name})"))
+            }
+            AllocatorBackend::Unknown(what) => {
+                Some(format!("its CUDA allocator cannot be read: {what}"))
+            }
+        }
+    }
+
     /// PyTorch's version; `None` when it is not loaded or does not say.
     pub fn torch_version(&self) -> Option<String> {
         match &self.torch {

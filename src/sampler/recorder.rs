@@ -13,7 +13,7 @@ use crate::model::{
 
 use crate::torch::TorchError;
 
-use super::follow::Following;
+use super::follow::{FollowBudget, Following};
 use super::priority::raise_priority;
 use super::readers::{TargetReaders, TorchState};
 use super::recording_loop::{self, RecordingProgress, RecordingSource};
@@ -39,9 +39,8 @@ pub struct RecordOptions {
     pub rate: u32,
     /// How long; `None` for until stopped.
     pub duration: Option<Duration>,
-    /// Whether the allocator is followed besides: polled all the time while it allocates, with at most this part of one
-    /// processor.
-    pub follow: Option<f64>,
+    /// Whether the allocator is followed besides: polled all the time while it allocates, within this budget.
+    pub follow: Option<FollowBudget>,
     /// What else.
     pub common: CommonOptions,
 }
@@ -160,8 +159,8 @@ impl Recorder {
     }
 
     fn start_following(&mut self) {
-        let Some(share) = self.options.follow else { return };
-        match Following::start(&self.session, share) {
+        let Some(budget) = &self.options.follow else { return };
+        match Following::start(&self.session, budget) {
             Ok(following) => self.following = following,
             Err(e) => {
                 self.session.losses.add(ReaderKind::Stacks, MissReason::Failed(e.to_string()), 1)

@@ -190,6 +190,9 @@ fn head(buffer: &mut Buffer, area: Rect, picture: &ViewModel, state: &ViewState,
             facts.push(format!("{} lost", render::count(counts.lost)));
         }
         None => {
+            if counts.changes > 0 {
+                facts.push(format!("followed, {} changes", render::count(counts.changes)));
+            }
             facts.push(format!("{} Hz, {} samples", head.rate, render::count(counts.samples)));
             facts.push(format!("{} late", render::count(counts.late)));
         }

@@ -1,6 +1,6 @@
 //! Recordings of jobs by the state of their allocator: its kinds, devices, and jobs that come to it late or never.
 
-use crate::support::memspy::{Recording, collapsed, lines, memspy, total, wait_until};
+use crate::support::memspy::{Recording, collapsed, lines, memspy, memspy_at, total, wait_until};
 use crate::support::target::Target;
 use crate::support::{pythons, sim};
 use serde_json::Value;
@@ -69,6 +69,9 @@ fn the_async_backend_keeps_no_counters_and_memspy_says_so() {
     let done = recording.wait().ok();
     assert!(done.err.contains("backend:cudaMallocAsync"), "{}", done.err);
     assert!(done.err.contains("stacks and the driver's totals"), "{}", done.err);
+    assert!(done.err.contains("not followed, but sampled 200 times a second"), "{}", done.err);
+    let words = ["record", "--follow", "-o", "/dev/null", "--force"];
+    memspy_at(target.pid(), &words).refused(&["cannot be followed", "cudaMallocAsync"]);
     let trace = recording.trace().to_str().unwrap();
     memspy(&["flame", trace, "-o", "-"]).refused(&["cudaMallocAsync"]);
     memspy(&["lines", trace]).refused(&["cudaMallocAsync"]);
@@ -101,6 +104,14 @@ fn a_python_without_pytorch_gives_stacks_only_and_the_reports_say_why() {
     let done = recording.wait().ok();
     assert!(done.err.contains("PyTorch's CUDA part is not loaded"), "{}", done.err);
     assert!(done.err.contains("no GPU memory of PyTorch was seen"), "{}", done.err);
+    assert!(
+        done.err.contains("the allocator was not followed, for nothing used it"),
+        "{}",
+        done.err
+    );
+    let words = ["record", "--follow", "-d", "0.1", "-o", "/dev/null", "--force"];
+    let asked = memspy_at(target.pid(), &words);
+    asked.refused_last(&["was not followed", "without --follow that is no error"]);
     assert!(!done.err.contains("memspy flame"), "no use of advising it: {}", done.err);
     let trace = recording.trace().to_str().unwrap();
     for command in ["flame", "lines"] {

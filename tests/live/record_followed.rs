@@ -1,10 +1,10 @@
-//! `memspy record --follow`: no change is lost, and what is called certain is so.
+//! Recordings that follow the allocator, as `memspy record` does by default: no change is lost, and what is called certain is so.
 
 use std::collections::HashMap;
 
 use crate::support::memspy::{Recording, collapsed, memspy, total};
 use crate::support::sim;
-use memspy::model::{FollowedChange, Record};
+use memspy::model::{FollowTotals, FollowedChange, Record};
 use memspy::trace::TraceReader;
 use serde_json::Value;
 
@@ -35,6 +35,14 @@ fn changes(recording: &Recording) -> Vec<FollowedChange> {
     batches.flatten().collect()
 }
 
+/// What the poller did, and how many seconds were recorded.
+fn totals(recording: &Recording) -> (FollowTotals, f64) {
+    let mut records: Vec<Record> = Vec::new();
+    TraceReader::open(recording.trace()).unwrap().replay(&mut records).unwrap();
+    let Some(Record::End(end)) = records.last() else { panic!("no end") };
+    (end.totals.follow.unwrap(), end.time.seconds())
+}
+
 fn bytes_of(stacks: &[(String, u64)], part: &str) -> u64 {
     stacks.iter().filter(|(stack, _)| stack.contains(part)).map(|(_, bytes)| bytes).sum()
 }
@@ -42,7 +50,7 @@ fn bytes_of(stacks: &[(String, u64)], part: &str) -> u64 {
 /// Sampled 200 times a second, this job was said to allocate in `time.sleep`, "100 % to one stack".
 #[test]
 fn a_function_that_sleeps_is_not_charged_with_what_another_one_allocates() {
-    let (truth, recording, said) = followed("sleepy", &["--follow", "--cpu", "100"]);
+    let (truth, recording, said) = followed("sleepy", &["--cpu", "100"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
     let proven = collapsed(recording.trace(), &["--at", "end", "--certain"]);
     let line = format!("followed.py:{})", truth["line"]);
@@ -59,7 +67,7 @@ fn a_function_that_sleeps_is_not_charged_with_what_another_one_allocates() {
 /// The same with plain samples: they cannot see who allocates in between, and do not say that it was who sleeps.
 #[test]
 fn samples_of_a_function_that_sleeps_do_not_charge_it_with_what_another_one_allocates() {
-    let (truth, recording, said) = followed("sleepy", &[]);
+    let (truth, recording, said) = followed("sleepy", &["-r", "200"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
     eprintln!("{stacks:?}: {said}");
     assert_eq!(total(&stacks), 25 * 16 * MIB, "{stacks:?}");
@@ -69,14 +77,16 @@ fn samples_of_a_function_that_sleeps_do_not_charge_it_with_what_another_one_allo
     let told = bytes_of(&stacks, &line) + bytes_of(&stacks, "[not seen]");
     assert!(told >= 18 * 16 * MIB, "{stacks:?}");
     let lines = memspy(&["lines", recording.trace().to_str().unwrap()]).ok().out;
-    let share = "% of the bytes at the peak were allocated between two samples by a thread not seen doing it";
-    assert!(lines.contains(share), "{lines}");
+    let share = "Sampled, at the peak: a guess from samples ";
+    assert!(lines.contains(share) && lines.contains("% not seen"), "{lines}");
 }
 
 /// Whatever was missed, the changes add up to what the allocator counted.
 #[test]
-fn followed_changes_join_without_a_gap() {
-    let (truth, recording, _) = followed("sleepy", &["--follow"]);
+fn recordings_follow_by_default_and_the_changes_join_without_a_gap() {
+    let (truth, recording, said) = followed("sleepy", &[]);
+    assert!(said.contains("following PyTorch's allocator with at most"), "{said}");
+    assert!(said.contains("followed: "), "{said}");
     let changes = changes(&recording);
     let first = changes.first().unwrap();
     let base = [first.live[0], first.live[1]];
@@ -101,10 +111,45 @@ fn followed_changes_join_without_a_gap() {
     assert!(changes.windows(2).all(|pair| pair[0].after <= pair[1].after));
 }
 
-/// Against PyTorch's own memory history: what is called certain is right.
 #[test]
-fn what_is_certain_is_what_pytorchs_own_history_says() {
-    let (truth, recording, said) = followed("train", &["--follow", "--cpu", "100"]);
+fn a_transformer_that_trains_is_followed_as_pytorchs_own_history_says() {
+    let (right, total) = check_against_history("train");
+    assert!(right > total / 10, "{right} of {total} bytes are on the right stack");
+}
+
+#[test]
+fn a_conv_net_with_changing_shapes_is_followed_as_pytorchs_own_history_says() {
+    check_against_history("images");
+}
+
+#[test]
+fn a_model_that_generates_is_followed_as_pytorchs_own_history_says() {
+    check_against_history("decode");
+}
+
+/// The innermost frame of the job's own file.
+fn own_line(stack: &str) -> String {
+    let own = |frame: &&str| frame.contains("/followed.py:");
+    stack.split(';').rfind(own).unwrap_or(stack).to_owned()
+}
+
+fn by_line(stacks: &HashMap<String, u64>) -> HashMap<String, u64> {
+    let mut lines = HashMap::new();
+    for (stack, bytes) in stacks {
+        *lines.entry(own_line(stack)).or_default() += bytes;
+    }
+    lines
+}
+
+/// Bytes that both have at the same place.
+fn shared(ours: &HashMap<String, u64>, theirs: &HashMap<String, u64>) -> u64 {
+    ours.iter().map(|(place, bytes)| *bytes.min(theirs.get(place).unwrap_or(&0))).sum()
+}
+
+/// Against PyTorch's own memory history: what is called certain is right, and most bytes are on the right line however seldom
+/// this machine lets the poller run. Gives the bytes on the right stack, and all.
+fn check_against_history(job: &str) -> (u64, u64) {
+    let (truth, recording, said) = followed(job, &["--cpu", "100"]);
     let mut history: HashMap<String, u64> = HashMap::new();
     for block in truth["stacks"].as_array().unwrap() {
         let frames = block[1]
@@ -132,39 +177,40 @@ fn what_is_certain_is_what_pytorchs_own_history_says() {
     let of = |stack: &String| history.get(stack).copied().unwrap_or(0);
     let total: u64 = history.values().sum();
     assert_eq!(all.values().sum::<u64>(), truth["allocated"].as_u64().unwrap());
-    let right: u64 = all.iter().map(|(stack, bytes)| (*bytes).min(of(stack))).sum();
+    let right = shared(&all, &history);
+    let on_line = shared(&by_line(&all), &by_line(&history));
     let certain: u64 = proven.values().sum();
     let wrong: u64 = proven.iter().map(|(stack, bytes)| bytes.saturating_sub(of(stack))).sum();
-    eprintln!("{total} bytes: {right} right, {certain} certain, {wrong} of these wrong; {said}");
-    assert!(right > total / 10, "{right} of {total} bytes are right: {said}");
+    eprintln!(
+        "{job}, {total} bytes: {right} right, {on_line} on the right line, {certain} certain, {wrong} of these wrong; {said}"
+    );
+    // A job of a third of a second beside other tests: where the poller was hardly run, nothing can be asked of it.
+    let (totals, _) = totals(&recording);
+    if 10 * totals.single_changes >= 3 * totals.changes {
+        assert!(on_line > total / 4, "{on_line} of {total} bytes are on the right line: {said}");
+    }
     assert!(wrong * 200 <= certain, "{wrong} of {certain} bytes are called certain and wrong");
+    (right, total)
 }
 
-/// Following costs the job, so it is asked for.
+/// Who asks for a rate has it, and nothing else.
 #[test]
-fn nothing_is_followed_unless_asked_for() {
-    let (_, recording, said) = followed("sleepy", &[]);
+fn with_a_rate_nothing_is_followed() {
+    let (_, recording, said) = followed("sleepy", &["-r", "200"]);
     assert!(changes(&recording).is_empty());
-    assert!(!said.contains("followed:"), "{said}");
+    assert!(!said.contains("follow"), "{said}");
     let trace = recording.trace().to_str().unwrap();
     let words = ["flame", trace, "-f", "collapsed", "-o", "-", "--certain"];
-    memspy(&words).refused(&["certain", "followed", "--follow"]);
+    memspy(&words).refused(&["certain", "followed", "without -r"]);
 }
 
 /// The share of the processor that is asked for is kept.
 #[test]
 fn following_keeps_its_budget() {
-    let (_, recording, said) = followed("train", &["--follow", "--cpu", "5"]);
-    let mut records: Vec<Record> = Vec::new();
-    TraceReader::open(recording.trace()).unwrap().replay(&mut records).unwrap();
-    let Some(Record::End(end)) = records.last() else { panic!("no end") };
-    let totals = end.totals.follow.unwrap();
+    let (_, recording, said) = followed("train", &["--cpu", "5"]);
+    let (totals, seconds) = totals(&recording);
     // A second's worth may be used at once.
-    let most = 0.05 * (end.time.seconds() + 1.0) + 0.1;
-    assert!(
-        totals.cpu_nanos as f64 / 1e9 <= most,
-        "{totals:?} in {} s: {said}",
-        end.time.seconds()
-    );
+    let most = 0.05 * (seconds + 1.0) + 0.1;
+    assert!(totals.cpu_nanos as f64 / 1e9 <= most, "{totals:?} in {seconds} s: {said}");
     assert!(said.contains("of a processor"), "{said}");
 }

@@ -384,7 +384,7 @@ fn wait_for_level(recording: &Recording, allocated: u64) {
 
 #[test]
 fn what_is_older_than_a_sampled_recording_is_told_by_owner_to_the_byte() {
-    check_before_by_owner(&["--owners=1"]);
+    check_before_by_owner(&["-r", "200", "--owners=1"]);
 }
 
 #[test]
@@ -394,7 +394,7 @@ fn what_is_older_than_an_exact_recording_is_told_by_owner_to_the_byte() {
 
 #[test]
 fn what_is_older_than_a_followed_recording_is_told_by_owner_to_the_byte() {
-    check_before_by_owner(&["--follow", "--owners=1"]);
+    check_before_by_owner(&["--owners=1"]);
 }
 
 fn check_before_by_owner(mode: &[&str]) {

@@ -2,10 +2,12 @@
 
     python tests/targets/followed.py sleepy   sleeps in one function, allocates 16 MiB in another, in turn
     python tests/targets/followed.py train    a small transformer trains; PyTorch's own memory history is the truth
+    python tests/targets/followed.py images   the same with a conv net and images of changing size
+    python tests/targets/followed.py decode   the same with a model that generates tokens, whose keys and values are kept
 
 READY when CUDA is in use; at a line on standard input the job begins, and READY again when it stands still. Then it prints
 {"allocated", "allocations", "frees", "line", "stacks"}: live bytes, PyTorch's counts, the line that allocates (sleepy), and
-(train) [[bytes, [[file, line], ...]], ...] with the innermost frame first, without frames where C++ threads allocated. Ends
+(but for sleepy) [[bytes, [[file, line], ...]], ...] with the innermost frame first, without frames where C++ threads allocated. Ends
 when stdin closes.
 """
 import json
@@ -32,8 +34,42 @@ def sleepy():
         keep()
 
 
+def images():
+    layers = [nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for step in range(25):
+        time.sleep(0.01)
+        size = (24, 32, 40)[step % 3]
+        batch = torch.randn(8, 3, size, size, device="cuda")
+        labels = torch.zeros(8, dtype=torch.long, device="cuda")
+        loss = nn.functional.cross_entropy(model(batch), labels)
+        if step == 24:
+            return loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+@torch.no_grad()
+def decode():
+    width, layers = 256, 3
+    weights = [[torch.randn(width, width, device="cuda") for _ in range(4)] for _ in range(layers)]
+    cache = [None] * layers
+    token = torch.randn(4, 1, width, device="cuda")
+    for _ in range(25):
+        time.sleep(0.01)
+        for layer, (query, key, value, out) in enumerate(weights):
+            keys, values = token @ key, token @ value
+            if cache[layer] is not None:
+                keys = torch.cat([cache[layer][0], keys], dim=1)
+                values = torch.cat([cache[layer][1], values], dim=1)
+            cache[layer] = (keys, values)
+            token = token + nn.functional.scaled_dot_product_attention(token @ query, keys, values) @ out
+    return weights, cache, token
+
+
 def train():
-    torch.cuda.memory._record_memory_history(enabled="state", stacks="python")
     layer = nn.TransformerEncoderLayer(256, 4, 1024, dropout=0.1, batch_first=True)
     model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False).cuda()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -59,7 +95,9 @@ def main():
     torch.zeros(1, device="cuda")
     print("READY", flush=True)
     sys.stdin.readline()
-    held = {"sleepy": sleepy, "train": train}[sys.argv[1]]()
+    if sys.argv[1] != "sleepy":
+        torch.cuda.memory._record_memory_history(enabled="state", stacks="python")
+    held = {"sleepy": sleepy, "train": train, "images": images, "decode": decode}[sys.argv[1]]()
     torch.cuda.synchronize()
     stats = torch.cuda.memory_stats()
     print(json.dumps({
@@ -68,7 +106,7 @@ def main():
         "frees": stats["allocation.all.freed"],
         "line": keep.__code__.co_firstlineno + 1,
         "file": __file__,
-        "stacks": live_stacks() if sys.argv[1] == "train" else [],
+        "stacks": [] if sys.argv[1] == "sleepy" else live_stacks(),
     }))
     print("READY", flush=True)
     sys.stdin.readline()

@@ -21,6 +21,13 @@ pub(crate) enum AllocationOrigin {
     Below(ThreadId, StackId),
 }
 
+impl AllocationOrigin {
+    /// Whether a thread was seen where it allocated.
+    pub(crate) fn is_stack(&self) -> bool {
+        matches!(self, AllocationOrigin::Stack(..))
+    }
+}
+
 /// How a block's bytes are charged. Blocks born alike share one.
 #[derive(Debug)]
 pub(crate) struct BlockAttribution {
@@ -58,6 +65,11 @@ impl BlockAttribution {
             matches!(origin, AllocationOrigin::Before | AllocationOrigin::BeforeOwned(_))
         };
         self.shares.iter().all(|(origin, _)| is_before(origin))
+    }
+
+    /// Whether nobody is known who can have allocated it.
+    pub(crate) fn is_not_seen(&self) -> bool {
+        matches!(self.shares[..], [(AllocationOrigin::NotSeen, _)])
     }
 
     /// Calls `take` with the whole bytes each origin gets; their sum is `bytes`.

@@ -60,6 +60,9 @@ impl PseudoFrame {
     }
 }
 
+/// Polls are closer together, in nanoseconds; samples are not.
+const SAMPLED_SPAN: u64 = 1_000_000;
+
 /// One step of a folded stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StackLabel {
@@ -106,6 +109,9 @@ pub struct TimeResolution {
     pub one_stack: u64,
     /// Bytes of blocks of which it is proven which stack allocated them; `None` where the allocator was not followed.
     pub certain: Option<u64>,
+    /// Where the allocator was followed: bytes of blocks with one stack that the polls did not see allocated, or only far apart, and
+    /// the samples did.
+    pub from_samples: u64,
     /// Bytes of which nothing is known but that they were allocated during the recording: no thread was seen that can have
     /// done it.
     pub not_seen: u64,
@@ -213,7 +219,7 @@ pub enum FoldError {
     },
     /// Only recordings that followed the allocator know this.
     #[error(
-        "what is certain is known only where the allocator was followed ('memspy record --follow')"
+        "what is certain is known only where the allocator was followed ('memspy record' without -r)"
     )]
     NotFollowed,
     /// No memory of the kind asked for was seen.
@@ -271,6 +277,12 @@ impl Profile {
         options: FoldOptions,
     ) -> Result<FoldedProfile, FoldError> {
         self.attribution().fold(device, moment, options)
+    }
+
+    /// How sharply it is known who allocated the blocks at a device's peak; `None` of exact recordings, and where no map was read.
+    pub fn peak_resolution(&self, device: CudaIndex) -> Option<TimeResolution> {
+        let sampled = self.exact().is_none();
+        self.snapshot(device, Moment::Peak).filter(|_| sampled).map(|peak| resolution(peak))
     }
 
     /// The same of a sampled recording.
@@ -445,6 +457,9 @@ fn resolution(snapshot: &AttributedSnapshot) -> TimeResolution {
             resolution.seen += size;
             if let [(AllocationOrigin::Stack(..), _)] = charge.shares[..] {
                 resolution.one_stack += size;
+                if snapshot.followed && !charge.certain && span > SAMPLED_SPAN {
+                    resolution.from_samples += size;
+                }
             }
         }
         if charge.certain {

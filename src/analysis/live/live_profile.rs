@@ -34,6 +34,8 @@ const DEFINITION: u64 = 320;
 pub struct LiveCounts {
     /// Looks at the stacks.
     pub samples: u64,
+    /// Changes of the allocator's counters that were followed; 0 where it is only sampled.
+    pub changes: u64,
     /// Looks that came too late to be made.
     pub late: u64,
     /// Stacks, counters and snapshots that the job changed during every attempt to read them.
@@ -206,6 +208,7 @@ impl LiveProfile {
         let exact = self.profile.exact().map(|exact| exact.events());
         LiveCounts {
             samples: before.samples + self.profile.samples(),
+            changes: before.changes + self.profile.followed_changes(),
             late: before.late + losses.late(ReaderKind::Stacks),
             torn: before.torn + readers.iter().map(|r| losses.torn(*r)).sum::<u64>(),
             failed: before.failed + readers.iter().map(|r| losses.failed(*r)).sum::<u64>(),

@@ -1,20 +1,20 @@
 //! One device over a recording: counters, peak, timeline, living blocks and the moments kept.
 
 mod following;
+mod sampled;
 
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
-use crate::analysis::attribution::rules::{
-    BlockGroup, SnapshotInterval, attribute_allocations, hidden_frees,
-};
+use crate::analysis::attribution::counter_intervals::{CounterIntervals, PerPool};
+use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::lines::bounds::CounterBracket;
 use crate::analysis::owners::before_recording::{BlockOwners, OwnedBlocks};
 use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
+use crate::analysis::profile::device::sampled::new_blocks;
 use crate::analysis::profile::high_water::HighWater;
 use crate::analysis::profile::timeline::{Timeline, TimelinePoint};
 use crate::model::{
@@ -27,6 +27,24 @@ use crate::model::{
 struct LiveBlock {
     kind: BlockGroup,
     attribution: Option<Arc<BlockAttribution>>,
+    /// What the samples say of a block whose allocation the polls did not see.
+    sampled: Option<Arc<BlockAttribution>>,
+}
+
+impl LiveBlock {
+    /// Nobody is charged yet.
+    fn new(kind: BlockGroup) -> LiveBlock {
+        LiveBlock { kind, attribution: None, sampled: None }
+    }
+
+    /// Who is charged: what the polls saw, else what the samples say.
+    fn charge(&self) -> Option<&Arc<BlockAttribution>> {
+        let seen = self.attribution.as_ref();
+        match &self.sampled {
+            Some(sampled) if seen.is_some_and(|seen| seen.is_not_seen()) => Some(sampled),
+            _ => seen,
+        }
+    }
 }
 
 /// A map's allocated blocks by address, and the sums of the rest.
@@ -56,7 +74,7 @@ impl SnapshotBlocks {
                     let pool = if segment.small { Pool::Small } else { Pool::Large };
                     let kind = BlockGroup { size: block.size, requested: block.requested, pool };
                     // A torn map may show an address twice; the later block counts.
-                    seen.blocks.insert(block.address, LiveBlock { kind, attribution: None });
+                    seen.blocks.insert(block.address, LiveBlock::new(kind));
                 }
                 BlockState::PendingFree => seen.pending_free += block.size,
                 BlockState::Inactive => seen.largest_free = seen.largest_free.max(block.size),
@@ -247,9 +265,7 @@ impl DeviceProfile {
     pub(crate) fn live_blocks(
         &self,
     ) -> impl Iterator<Item = (u64, BlockGroup, Option<&Arc<BlockAttribution>>)> + '_ {
-        self.living
-            .iter()
-            .map(|(&address, block)| (address, block.kind, block.attribution.as_ref()))
+        self.living.iter().map(|(&address, block)| (address, block.kind, block.charge()))
     }
 
     /// Goes on from the map that an earlier part of the recording read last, at `mapped`.
@@ -264,7 +280,8 @@ impl DeviceProfile {
         for (block, charge) in blocks {
             let pool = if block.small { Pool::Small } else { Pool::Large };
             let kind = BlockGroup { size: block.size, requested: block.requested, pool };
-            self.living.insert(block.address, LiveBlock { kind, attribution: Some(charge) });
+            let live = LiveBlock { attribution: Some(charge), ..LiveBlock::new(kind) };
+            self.living.insert(block.address, live);
         }
         self.last_snapshot = Some(mapped);
         // What the counters did before it has been charged already.
@@ -299,6 +316,7 @@ impl DeviceProfile {
                 .find_map(|known| known.get(address).filter(|k| k.kind == block.kind));
             if let Some(known) = known {
                 block.attribution.clone_from(&known.attribution);
+                block.sampled.clone_from(&known.sampled);
                 lived_on[0] += block.kind.size as i64;
                 lived_on[block.kind.pool as usize] += block.kind.size as i64;
             }
@@ -314,100 +332,20 @@ impl DeviceProfile {
         max_work: u64,
     ) -> u64 {
         if self.followed.is_some() {
+            let new = new_blocks(&snapshot.blocks);
             self.charge_followed(snapshot);
+            self.charge_unseen(snapshot, new, lived_on, (tick, seen_last), max_work);
             return snapshot.blocks.len() as u64;
         }
         self.find_reused(&mut snapshot.blocks, &mut lived_on);
-        let mut born: FxHashMap<BlockGroup, u64> = FxHashMap::default();
-        let mut in_blocks: PerPool = [0; 3];
-        for block in snapshot.blocks.values() {
-            in_blocks[0] += block.kind.size as i64;
-            in_blocks[block.kind.pool as usize] += block.kind.size as i64;
-            if block.attribution.is_none() {
-                *born.entry(block.kind).or_default() += 1;
-            }
-        }
-        if born.is_empty() {
-            return 0;
-        }
-        self.book_rest(in_blocks, tick, snapshot.time, seen_last);
-        let work = born.len() as u64 * self.ledger.work();
-        if work > max_work {
-            return work;
-        }
-        let between = SnapshotInterval {
-            survived: lived_on,
-            from: self.last_snapshot.map_or(0, |t| t.0),
-            to: snapshot.time.0,
-            seen_last,
-        };
-        let charges = attribute_allocations(&self.ledger, &born, &between);
+        let (charges, work) =
+            self.charges_by_samples(snapshot, None, lived_on, (tick, seen_last), max_work);
         for block in snapshot.blocks.values_mut() {
             if block.attribution.is_none() {
                 block.attribution = charges.get(&block.kind).cloned();
             }
         }
         work
-    }
-
-    /// Takes the charge from blocks that must have been freed and allocated again (rule 2).
-    fn find_reused(&self, blocks: &mut FxHashMap<u64, LiveBlock>, lived_on: &mut PerPool) {
-        let mut hidden = hidden_frees(&self.ledger, *lived_on);
-        if hidden.iter().all(|&h| h == 0) {
-            return;
-        }
-        let mut youngest: Vec<(u64, u64)> = blocks
-            .iter()
-            .filter_map(|(&address, b)| Some((b.attribution.as_ref()?.allocated_at, address)))
-            .filter(|&(born, _)| born > 0)
-            .collect();
-        youngest.sort_unstable_by(|a, b| b.cmp(a));
-        for (_, address) in youngest {
-            let Some(block) = blocks.get_mut(&address) else {
-                continue;
-            };
-            let size = block.kind.size as i64;
-            let pool = block.kind.pool as usize;
-            let pool_or_all = if self.ledger.unpooled { 0 } else { pool };
-            if size <= hidden[pool_or_all] {
-                hidden[pool_or_all] -= size;
-                block.attribution = None;
-                lived_on[0] -= size;
-                lived_on[pool] -= size;
-            }
-        }
-    }
-
-    /// Adds what the map shows beyond the counters of its tick: allocated after they were read.
-    fn book_rest(
-        &mut self,
-        in_blocks: PerPool,
-        tick: Nanos,
-        time: Nanos,
-        seen: &[(AllocationOrigin, u64)],
-    ) {
-        let Some((_, counters)) = &self.counters else {
-            return;
-        };
-        let current = crate::analysis::attribution::counter_intervals::per_pool(|p| {
-            counters.stat(crate::model::Metric::AllocatedBytes, p).current
-        });
-        let mut bytes = [0; 3];
-        for p in 0..3 {
-            bytes[p] = (in_blocks[p] - current[p]).max(0);
-        }
-        if bytes[0] > 0 {
-            self.ledger.push(CounterInterval {
-                from: tick.0.min(time.0),
-                to: time.0.max(tick.0),
-                bytes,
-                count: [0; 3],
-                requested: [0; 3],
-                low_after: in_blocks,
-                open: true,
-                seen: seen.to_vec(),
-            });
-        }
     }
 
     /// Gives the blocks that are older than the recording to their owners, now and at the moments kept; says whether there has
@@ -456,7 +394,7 @@ impl DeviceProfile {
             Vec::with_capacity(snapshot.blocks.len());
         let mut ownerless = Vec::new();
         for (&address, block) in &snapshot.blocks {
-            let charge = block.attribution.as_ref().unwrap_or(&before).clone();
+            let charge = block.charge().unwrap_or(&before).clone();
             if charge.allocated_at == 0 {
                 before_recording += block.kind.size;
             }

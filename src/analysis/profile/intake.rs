@@ -373,6 +373,7 @@ impl RecordSink for Profile {
             Record::Followed(batch) => {
                 // Polls do not see the GIL.
                 let changes = if self.choice.gil_only { &[] } else { &batch.changes[..] };
+                self.followed_changes += changes.len() as u64;
                 for change in changes {
                     let profile = self.profiles.entry(change.device).or_default();
                     profile.follow(change, &self.stacks, &self.engine, &self.host_only);

@@ -103,6 +103,7 @@ pub struct Profile {
     bounds: BTreeMap<CudaIndex, BoundsByStack>,
     samples_of_stack: Vec<u64>,
     samples: u64,
+    followed_changes: u64,
     stacks_read: u64,
     ticks: u64,
     last_time: Nanos,
@@ -303,6 +304,11 @@ impl Profile {
     /// Looks at the threads' stacks.
     pub fn samples(&self) -> u64 {
         self.samples
+    }
+
+    /// Changes of the allocator's counters that were followed.
+    pub fn followed_changes(&self) -> u64 {
+        self.followed_changes
     }
 
     /// Thread stacks read.

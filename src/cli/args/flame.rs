@@ -41,7 +41,7 @@ pub struct FlameArgs {
     /// Draw everything that was allocated while recording, or between --from and --to, instead of what was live at one moment (exact traces)
     #[arg(long, conflicts_with_all = ["at", "min_lifetime"], help_heading = "What is drawn")]
     pub total_allocated: bool,
-    /// Draw only the bytes whose stack is proven (traces recorded with --follow)
+    /// Draw only the bytes whose stack is proven (of traces that followed the allocator: not with -r or --exact)
     #[arg(long, conflicts_with_all = ["total_allocated", "min_lifetime", "memory"])]
     pub certain: bool,
     /// Leave out blocks that were freed sooner than this (500ms, 2s; exact traces)

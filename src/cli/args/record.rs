@@ -21,6 +21,7 @@ use crate::sampler::CommandPattern;
 #[command(after_help = "Examples:
   memspy record -p 12345 -o trace.bin           until Ctrl-C, or until the job ends
   memspy record -p 12345 -d 20s -o trace.bin    for 20 seconds
+  memspy record -r 200 -p 12345 -o trace.bin    samples only: costs the job less, lines are a guess
   memspy record --exact -p 12345 -o trace.bin   every allocation, with its exact stack (root)
   memspy record -o trace.bin -- python train.py
   memspy record --match 'ray::.*' -o ray-%p.bin  every process called so, also those that start later
@@ -40,17 +41,18 @@ pub struct RecordArgs {
     /// How long to record (20s, 10min; a number without a unit is seconds) [default: until Ctrl-C or until the job ends]
     #[arg(short, long, value_name = "TIME", value_parser = time)]
     pub duration: Option<Duration>,
-    /// Samples per second
-    #[arg(short, long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub rate: u32,
-    /// Also poll the allocator's counters and the Python stacks every few microseconds while the job allocates. This attributes
-    /// far more of the memory to the right line, without root. Its polls use up to --cpu of a processor, and slow down a job that
-    /// allocates all the time (figures: docs/accuracy.md, benches/README.md)
-    #[arg(long, conflicts_with = "exact", help_heading = "What is recorded")]
+    /// Sample this many times a second and do nothing else: cheaper, and more of the memory is on the wrong line. Default: the
+    /// allocator is followed (--cpu), with 200 samples a second besides; what cannot be followed is sampled alone
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub rate: Option<u32>,
+    /// Follow the allocator or fail. Following is the default: its counters and the Python stacks are polled every few
+    /// microseconds while the job allocates, without root. Without this word a job that cannot be followed is sampled
+    #[arg(long, conflicts_with_all = ["exact", "rate", "gil"], help_heading = "What is recorded")]
     pub follow: bool,
-    /// The most of one processor that the polls of --follow may use (20, 50%), on average; naming what they saw comes on top
-    /// (docs/accuracy.md). With less, less memory gets its line [default: 100; on machines with fewer than eight processors 50, with fewer than four 10]
-    #[arg(long, value_name = "PERCENT", value_parser = processor_percent, requires = "follow", help_heading = "What is recorded")]
+    /// The most of one processor that the polls of following may use (20, 50%), on average; naming what they saw comes on top
+    /// (docs/accuracy.md). With less, less memory gets its line. With -s and --match all processes share it, evenly
+    /// [default: 10 with fewer than four processors, 50 with fewer than eight, else 100; for -s and --match 100 for every eight processors]
+    #[arg(long, value_name = "PERCENT", value_parser = processor_percent, conflicts_with_all = ["exact", "rate", "gil"], help_heading = "What is recorded")]
     pub cpu: Option<f64>,
     /// Record the process and its descendants, also those that start later: one file for each that uses CUDA (%r in the file
     /// name becomes the rank). For torchrun and other launchers

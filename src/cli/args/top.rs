@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::SnapshotArgs;
-use super::values::{pid, time};
+use super::values::{pid, processor_percent, time};
 
 /// `memspy top`.
 #[derive(Debug, Args)]
@@ -22,9 +22,14 @@ pub struct TopArgs {
     /// torchrun and other launchers
     #[arg(short, long)]
     pub subprocesses: bool,
-    /// Samples per second
-    #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub rate: u32,
+    /// Sample this many times a second and do nothing else: cheaper, and more of the memory is on the wrong line. Default: the
+    /// allocator is followed (--cpu), with 100 samples a second besides; what cannot be followed is sampled alone
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub rate: Option<u32>,
+    /// The most of one processor that following may use, as with 'memspy record'; with -s all processes share it, evenly
+    /// [default: 10 with fewer than four processors, 50 with fewer than eight, else 100; with -s 100 for every eight processors]
+    #[arg(long, value_name = "PERCENT", value_parser = processor_percent, conflicts_with_all = ["exact", "rate", "gil"])]
+    pub cpu: Option<f64>,
     /// Redraw at this interval, from 100ms to 30s; + and - change it
     #[arg(long, default_value = "250ms", value_name = "TIME", value_parser = interval)]
     pub refresh: Duration,
@@ -71,11 +76,16 @@ mod tests {
         let Ok(Command::Top(top)) = parse("memspy top -p 0x10 --refresh 2") else { panic!() };
         assert_eq!(
             (top.pid, top.rate, top.refresh, top.exact),
-            (16, 100, Duration::from_secs(2), false)
+            (16, None, Duration::from_secs(2), false)
         );
-        for wrong in
-            ["", "-p 1 --refresh 0.01", "-p 1 --refresh 60", "-p 1 --exact -r 5", "-p 1 -r 0"]
-        {
+        for wrong in [
+            "",
+            "-p 1 --refresh 0.01",
+            "-p 1 --refresh 60",
+            "-p 1 --exact -r 5",
+            "-p 1 -r 0",
+            "-p 1 -r 5 --cpu 5",
+        ] {
             assert!(parse(&format!("memspy top {wrong}")).is_err(), "{wrong}");
         }
     }

@@ -35,11 +35,15 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A part of one processor, in per cent, with the sign or without.
+/// A thousand processors.
+const MAX_PROCESSOR_PERCENT: f64 = 100_000.0;
+
+/// A part of the processors, 100 per cent being one of them, with the sign or without.
 pub(super) fn processor_percent(text: &str) -> Result<f64, String> {
     match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
-        Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(percent),
-        _ => Err("a number of per cent greater than 0, at most 100".to_owned()),
+        Ok(percent) if percent > 0.0 && percent <= MAX_PROCESSOR_PERCENT => Ok(percent),
+        _ => Err("a number of per cent greater than 0, at most 100,000 (100 is one processor)"
+            .to_owned()),
     }
 }
 

@@ -4,13 +4,13 @@ use serde::Serialize;
 
 use super::ReportedRecording;
 use super::names::sentence;
-use crate::analysis::{FoldOptions, Moment, PeakTime};
+use crate::analysis::PeakTime;
 use crate::model::{AllocatorBackend, CudaIndex};
+use crate::render::certainty::certainty_at_peak;
 use crate::render::clock::utc;
 use crate::render::exact::{events_line, notes};
 use crate::render::header::{end_text, following_line, sampling_line};
 use crate::render::label::one_line;
-use crate::render::size::percent;
 
 /// How sharply a recording knows who allocated what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -81,30 +81,7 @@ pub(super) fn facts(
 
 /// How well the stacks of a device's peak are known, in a sentence.
 pub(super) fn certainty(recording: &ReportedRecording<'_>, device: CudaIndex) -> Option<String> {
-    let profile = recording.profile;
-    match sharpness(recording) {
-        Sharpness::Exact => Some("Exact: every allocation has the stack that made it.".to_owned()),
-        Sharpness::Estimated => Some(
-            "Estimated: a sample of the allocations has stacks, and stands for the others. The totals are exact."
-                .to_owned(),
-        ),
-        Sharpness::Sampled => {
-            let folded = profile.fold(device, Moment::Peak, FoldOptions::default()).ok()?;
-            let resolution = folded.resolution;
-            let mut text = "Sampled: the totals are the allocator's own; the stacks are those seen nearby, and a line \
-                            may be one of its neighbours."
-                .to_owned();
-            if let Some(certain) = resolution.certain {
-                let share = percent(certain, folded.total);
-                text += &format!(" At the peak, {share:.0} % of the bytes are proven to be on their line.");
-            } else if resolution.seen > 0 {
-                let share = percent(resolution.one_stack, resolution.seen);
-                let share = format!("{share:.0} % of the bytes allocated while recording");
-                text += &format!(" At the peak, only one stack came into question for {share}.");
-            }
-            Some(text)
-        }
-    }
+    certainty_at_peak(recording.profile, device)
 }
 
 /// The allocator's own high-water mark: bytes, and between which moments it was reached, in nanoseconds.

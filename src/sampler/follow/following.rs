@@ -2,8 +2,8 @@
 
 use std::io;
 
-use super::Follower;
 use super::assembler::Assembler;
+use super::{FollowBudget, Follower};
 use crate::model::{
     AllocatorCounters, CudaIndex, FollowTotals, FollowedChange, FollowedChanges, Metric,
     MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, SinkResult, StackSample,
@@ -23,17 +23,17 @@ pub(in crate::sampler) struct Following {
 }
 
 impl Following {
-    /// Starts polling with at most `share` of one processor. `None` where the stacks of the target cannot be polled.
+    /// Starts polling with a part of `budget`. `None` where the stacks of the target cannot be polled.
     pub(in crate::sampler) fn start(
         session: &RecordingSession,
-        share: f64,
+        budget: &FollowBudget,
     ) -> io::Result<Option<Self>> {
         let process = &session.readers.process;
         let python = session.readers.python.as_ref();
         let Some((stacks, namer)) = python.and_then(|python| python.stack_poller(process)) else {
             return Ok(None);
         };
-        let follower = Follower::start(process, stacks, share, session.start)?;
+        let follower = Follower::start(process, stacks, budget.join(), session.start)?;
         let assembler = Assembler::new(namer);
         Ok(Some(Following { follower, assembler, later: Vec::new() }))
     }

@@ -4,6 +4,7 @@
 //! what was gathered its names, on the thread of the recorder.
 
 mod assembler;
+mod budget;
 mod chains;
 mod following;
 mod pace;
@@ -20,9 +21,12 @@ use parking_lot::Mutex;
 use crate::model::FollowTotals;
 use crate::python::StackPoller;
 use crate::sampler::priority::raise_priority;
+use crate::sampler::time_slice::shorten_time_slice;
 use crate::sampler::worker::{StopSignal, Worker};
 use crate::target::{MemoryError, Process};
 
+use budget::BudgetPart;
+pub use budget::FollowBudget;
 pub(super) use following::Following;
 use pace::{FollowPace, Next};
 use poll::{Plan, PollState, RawBatch};
@@ -58,11 +62,11 @@ struct Follower {
 }
 
 impl Follower {
-    /// Starts it; it may use `share` of one processor, and its times count from `start`.
+    /// Starts it; it keeps to its part of the budget, and its times count from `start`.
     fn start(
         process: &Process,
         stacks: StackPoller,
-        share: f64,
+        part: BudgetPart,
         start: Instant,
     ) -> std::io::Result<Follower> {
         let shared = Arc::new(Handover {
@@ -80,6 +84,8 @@ impl Follower {
             if std::thread::available_parallelism().is_ok_and(|n| n.get() >= MANY_PROCESSORS) {
                 raise_priority();
             }
+            // Where nothing grants it, polls are further apart on busy machines, which the summary tells.
+            let _ = shorten_time_slice();
             // Sleeps of microseconds are wanted; usually the kernel lengthens them by fifty.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             let mut polling = Polling {
@@ -90,7 +96,7 @@ impl Follower {
                 totals: FollowTotals::default(),
                 durations: vec![0; BUCKETS],
             };
-            let ended = polling.run(share).err();
+            let ended = polling.run(&part).err();
             polling.tell(ended);
             for_thread.asleep.store(true, Ordering::Release);
         })?;
@@ -141,11 +147,11 @@ struct Polling<'a> {
 }
 
 impl Polling<'_> {
-    fn run(&mut self, share: f64) -> Result<(), MemoryError> {
+    fn run(&mut self, part: &BudgetPart) -> Result<(), MemoryError> {
         let start = self.start;
         let clock = || start.elapsed().as_nanos() as u64;
         let mut plans = 0;
-        let mut pace = FollowPace::new(share, start.elapsed(), processor_time());
+        let mut pace = FollowPace::new(part.processors(), start.elapsed(), processor_time());
         let mut last: Option<u64> = None;
         while !self.stop.is_set() {
             let newest = self.shared.plans.load(Ordering::Acquire);
@@ -173,18 +179,16 @@ impl Polling<'_> {
             let now = Duration::from_nanos(ended);
             pace.saw(now, outcome.changed, outcome.moved);
             if pace.wants_use(now) {
+                pace.set_share(part.processors());
                 pace.take_use(now, processor_time());
             }
-            match pace.next(now) {
+            let next = pace.next(now);
+            match next {
                 Next::Poll => {}
                 // The next poll confirms what this one saw.
                 Next::Sleep(_) | Next::HoldBack(_) if self.state.is_pending() => {}
-                Next::Sleep(time) => {
-                    self.sleep(time);
-                    last = None;
-                }
-                Next::HoldBack(time) => {
-                    self.totals.held_back += 1;
+                Next::Sleep(time) | Next::HoldBack(time) => {
+                    self.totals.held_back += u64::from(matches!(next, Next::HoldBack(_)));
                     self.sleep(time);
                     last = None;
                 }

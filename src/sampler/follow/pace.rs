@@ -59,6 +59,11 @@ impl FollowPace {
         }
     }
 
+    /// From now on it may use `share` of one processor.
+    pub(super) fn set_share(&mut self, share: f64) {
+        self.share = share;
+    }
+
     /// Takes what the last poll saw: whether counters changed, or else whether a thread moved.
     pub(super) fn saw(&mut self, now: Duration, changed: bool, moved: bool) {
         if changed {

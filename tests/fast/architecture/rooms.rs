@@ -61,7 +61,7 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
                     "owners",
                     "suspend",
                 ],
-                &["rustix"],
+                &["nix", "rustix"],
             ),
         ),
         (
@@ -109,6 +109,7 @@ pub const EVERYWHERE: &[&str] = &["std", "core", "thiserror", "rustc_hash", "par
 /// Files in which `unsafe` may stand, each for one stated reason.
 pub const UNSAFE: &[&str] = &[
     "src/probe/syscall.rs",          // bpf(2)
+    "src/sampler/time_slice.rs",     // sched_setattr(2)
     "src/suspend/checkpoint_api.rs", // calls the driver's library
     "src/target/tsc.rs",             // rdtsc
 ];

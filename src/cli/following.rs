@@ -1,0 +1,131 @@
+//! Whether a recording follows the allocator, within which budget, and what is said of that when it begins.
+
+use std::thread::available_parallelism;
+
+use anyhow::{Result, bail};
+
+use crate::model::{AllocatorBackend, FollowTotals};
+use crate::sampler::{FollowBudget, TargetReaders};
+
+use super::args::{RecordArgs, RecordFormat, TopArgs};
+
+/// Samples a second beside following, and where a job that cannot be followed is sampled.
+const RECORD_RATE: u32 = 200;
+/// The same of `top`, which redraws a few times a second.
+const TOP_RATE: u32 = 100;
+
+/// How a recording samples, and whether it follows the allocator besides.
+#[derive(Debug, Clone)]
+pub(super) struct FollowChoice {
+    /// Samples a second.
+    pub(super) rate: u32,
+    /// What all polls may use; `None` where the allocator is not to be followed.
+    pub(super) budget: Option<FollowBudget>,
+    /// Whether a job that cannot be followed is an error.
+    is_required: bool,
+    /// Whether several processes share the budget.
+    is_shared: bool,
+}
+
+impl FollowChoice {
+    /// What the words of `record` ask for. A rate alone is plain sampling.
+    pub(super) fn for_record(args: &RecordArgs) -> Result<FollowChoice> {
+        let is_shared = args.records_several();
+        if let (Some(percent), false) = (args.cpu, is_shared)
+            && percent > 100.0
+        {
+            bail!(
+                "--cpu {percent} is more than one processor, and the polls of one process use one at most: more than 100 is \
+                 for -s and --match, where all processes share it"
+            );
+        }
+        // Of polls it is not known who holds the GIL.
+        let by_gil = args.stacks.gil && args.format != RecordFormat::Trace;
+        let samples_only = args.exact || args.rate.is_some() || by_gil;
+        Ok(FollowChoice {
+            rate: args.rate.unwrap_or(RECORD_RATE),
+            budget: (!samples_only).then(|| budget(args.cpu)),
+            is_required: args.follow,
+            is_shared,
+        })
+    }
+
+    /// What the words of `top` ask for.
+    pub(super) fn for_top(args: &TopArgs) -> FollowChoice {
+        let samples_only = args.exact || args.rate.is_some() || args.gil;
+        FollowChoice {
+            rate: args.rate.unwrap_or(TOP_RATE),
+            budget: (!samples_only).then(|| budget(args.cpu)),
+            is_required: false,
+            is_shared: args.subprocesses,
+        }
+    }
+
+    /// What is said of a recording that has attached, besides to which process; fails where following was asked for and cannot be.
+    pub(super) fn opening(&self, readers: &TargetReaders) -> Result<Option<String>> {
+        let (refusal, limit) = (readers.follow_refusal(), readers.allocator_refusal());
+        if let (true, Some(why)) = (self.is_required, &refusal) {
+            bail!(
+                "process {} cannot be followed: {why}; without --follow it is sampled",
+                readers.pid()
+            );
+        }
+        let waits = match readers.allocator() {
+            AllocatorBackend::NotLoaded => Some("PyTorch's CUDA part is not loaded in it"),
+            AllocatorBackend::NotInitialized => Some("PyTorch has not used CUDA in it yet"),
+            _ => None,
+        };
+        let is_limited = waits.is_some() || limit.is_some();
+        let mut parts = Vec::new();
+        parts.extend(waits.map(|wait| format!("{wait}; waiting for it")));
+        parts.extend(limit.clone());
+        if is_limited {
+            parts.push("recording stacks and the driver's totals".to_owned());
+        }
+        match (&self.budget, refusal) {
+            (None, _) => {}
+            (Some(_), Some(why)) => {
+                let why = if limit.is_some() { String::new() } else { format!("{why}: ") };
+                parts.push(format!("{why}not followed, but sampled {} times a second", self.rate));
+            }
+            (Some(budget), None) => {
+                let then = if is_limited { "then " } else { "" };
+                parts.push(format!("{then}following PyTorch's allocator {}", self.within(budget)));
+            }
+        }
+        Ok((!parts.is_empty()).then(|| parts.join("; ")))
+    }
+
+    /// What is wrong with a recording that has ended, where following was asked for.
+    pub(super) fn unfollowed(&self, totals: Option<&FollowTotals>) -> Result<()> {
+        if self.is_required && totals.is_none_or(|totals| totals.polls == 0) {
+            bail!(
+                "the allocator was not followed: the job used no memory of PyTorch's CUDA allocator while it was recorded; \
+                 without --follow that is no error"
+            );
+        }
+        Ok(())
+    }
+
+    /// How the processes that are recorded share the budget.
+    pub(super) fn sharing(&self) -> Option<String> {
+        let budget = self.budget.as_ref()?;
+        Some(format!(
+            "their allocators are followed with at most {:.0} % of a processor in all, shared evenly (--cpu)",
+            100.0 * budget.processors()
+        ))
+    }
+
+    fn within(&self, budget: &FollowBudget) -> String {
+        let percent = 100.0 * budget.of_one_process();
+        let shared = if self.is_shared { ", shared with the others" } else { "" };
+        format!("with at most {percent:.0} % of a processor (--cpu{shared})")
+    }
+}
+
+fn budget(percent: Option<f64>) -> FollowBudget {
+    match percent {
+        Some(percent) => FollowBudget::new(percent / 100.0),
+        None => FollowBudget::for_machine(available_parallelism().map_or(1, |n| n.get())),
+    }
+}

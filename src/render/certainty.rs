@@ -1,0 +1,95 @@
+//! How sure it is which line allocated the bytes of a moment: the same words in every report.
+
+use super::size::percent;
+use crate::analysis::{Profile, TimeResolution};
+use crate::model::CudaIndex;
+
+/// How sure it is which line allocated the bytes at a device's peak, in a sentence; `None` where nothing was seen being allocated.
+pub(super) fn certainty_at_peak(profile: &Profile, device: CudaIndex) -> Option<String> {
+    let Some(exact) = profile.exact() else {
+        let resolution = profile.peak_resolution(device)?;
+        let how = if resolution.certain.is_some() { "Followed" } else { "Sampled" };
+        return Some(format!("{how}, at the peak: {}.", evidence(resolution)?));
+    };
+    let text = if exact.stacks_are_guessed() {
+        "Exact sizes: the lines are a guess from samples."
+    } else if exact.is_estimated() {
+        "Exact totals: a sample of the allocations has lines, and stands for the others."
+    } else {
+        "Exact: every allocation that was seen is on the line that made it."
+    };
+    Some(text.to_owned())
+}
+
+/// On which evidence the bytes allocated while recording are on their lines; `None` where there are none.
+pub(super) fn evidence(resolution: TimeResolution) -> Option<String> {
+    let TimeResolution { seen, one_stack, not_seen, from_samples, .. } = resolution;
+    let shared = seen.saturating_sub(one_stack).saturating_sub(not_seen);
+    let candidates = "shared between candidates";
+    let (begin, first, rest) = match resolution.certain {
+        Some(certain) => {
+            let likely = one_stack.saturating_sub(certain).saturating_sub(from_samples);
+            let rest = vec![
+                (likely, "most likely so"),
+                (from_samples, "a guess from samples"),
+                (shared, candidates),
+                (not_seen, "not seen"),
+            ];
+            (String::new(), (certain, "are on the line that allocated them"), rest)
+        }
+        None => {
+            let apart = resolution.p95 as f64 / 1e6;
+            let begin = format!("a guess from samples {apart:.1} ms apart: ");
+            let rest = vec![(shared, candidates), (not_seen, "not seen")];
+            (begin, (one_stack, "had one candidate"), rest)
+        }
+    };
+    let mut text = format!("{begin}{} of the bytes {}", share(first.0, seen), first.1);
+    for (bytes, what) in rest.into_iter().filter(|(bytes, _)| *bytes > 0) {
+        text += &format!(", {} {what}", share(bytes, seen));
+    }
+    (seen > 0).then_some(text)
+}
+
+/// A part in per cent, which is 0 or 100 only where that is so.
+fn share(part: u64, whole: u64) -> String {
+    match percent(part, whole) {
+        much if part < whole && much > 99.0 => format!("{:.1} %", (much * 10.0).floor() / 10.0),
+        little if part > 0 && little < 0.5 => format!("{little:.1} %"),
+        some => format!("{some:.0} %"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_of_followed_and_sampled_bytes_in_words() {
+        let followed = TimeResolution {
+            seen: 1000,
+            one_stack: 940,
+            certain: Some(310),
+            from_samples: 30,
+            not_seen: 10,
+            ..TimeResolution::default()
+        };
+        assert_eq!(
+            evidence(followed).unwrap(),
+            "31 % of the bytes are on the line that allocated them, 60 % most likely so, 3 % a guess from samples, \
+             5 % shared between candidates, 1 % not seen"
+        );
+        let sampled = TimeResolution {
+            seen: 1000,
+            one_stack: 998,
+            not_seen: 2,
+            p95: 5_000_000,
+            ..TimeResolution::default()
+        };
+        assert_eq!(
+            evidence(sampled).unwrap(),
+            "a guess from samples 5.0 ms apart: 99.8 % of the bytes had one candidate, 0.2 % not seen"
+        );
+        assert_eq!(evidence(TimeResolution::default()), None);
+    }
+}

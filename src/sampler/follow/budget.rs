@@ -1,0 +1,93 @@
+//! How much of the processors the polls of one recording may use, shared by the processes that it records.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The processor time that all polls of one recording may use together.
+///
+/// Processes that are followed at the same time have equal parts of it, and none more than one processor, for one thread polls it.
+/// Clones share one budget.
+#[derive(Debug, Clone)]
+pub struct FollowBudget {
+    /// In processors: 0.5 is half of one.
+    processors: f64,
+    /// How many processes are followed now.
+    followed: Arc<AtomicUsize>,
+}
+
+impl FollowBudget {
+    /// A budget of so many processors: 0.5 is half of one.
+    pub fn new(processors: f64) -> FollowBudget {
+        FollowBudget { processors, followed: Arc::default() }
+    }
+
+    /// The budget where nothing is said, on a machine with this many processors: the job comes first.
+    ///
+    /// With several processes it is for all of them: a machine with many processors runs many ranks.
+    pub fn for_machine(processors: usize) -> FollowBudget {
+        FollowBudget::new(match processors {
+            0..=3 => 0.1,
+            4..=7 => 0.5,
+            many => (many / 8) as f64,
+        })
+    }
+
+    /// How many processors one process may use that is followed alone.
+    pub fn of_one_process(&self) -> f64 {
+        self.processors.min(1.0)
+    }
+
+    /// How many processors all processes may use together.
+    pub fn processors(&self) -> f64 {
+        self.processors
+    }
+
+    /// One more process is followed, until the part is dropped.
+    pub(super) fn join(&self) -> BudgetPart {
+        self.followed.fetch_add(1, Ordering::Relaxed);
+        BudgetPart(self.clone())
+    }
+}
+
+/// The part of a budget that one process has now.
+pub(super) struct BudgetPart(FollowBudget);
+
+impl BudgetPart {
+    /// In processors; it changes when others begin and end.
+    pub(super) fn processors(&self) -> f64 {
+        let followed = self.0.followed.load(Ordering::Relaxed).max(1);
+        (self.0.processors / followed as f64).min(1.0)
+    }
+}
+
+impl Drop for BudgetPart {
+    fn drop(&mut self) {
+        self.0.followed.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Eight ranks, each with a budget of its own, would have had eight processors.
+    #[test]
+    fn processes_followed_together_share_one_budget() {
+        let budget = FollowBudget::new(1.0);
+        let ranks: Vec<BudgetPart> = (0..8).map(|_| budget.clone().join()).collect();
+        assert!(ranks.iter().all(|rank| rank.processors() == 0.125));
+        let mut ranks = ranks;
+        ranks.truncate(2);
+        assert!(ranks.iter().all(|rank| rank.processors() == 0.5), "six have ended");
+    }
+
+    #[test]
+    fn no_process_uses_more_than_one_processor_however_large_the_budget() {
+        let budget = FollowBudget::for_machine(128);
+        assert_eq!((budget.processors(), budget.of_one_process()), (16.0, 1.0));
+        assert_eq!(budget.join().processors(), 1.0);
+        let small: Vec<f64> =
+            [1, 2, 4, 8, 16].map(|n| FollowBudget::for_machine(n).processors()).into();
+        assert_eq!(small, [0.1, 0.1, 0.5, 1.0, 2.0]);
+    }
+}
