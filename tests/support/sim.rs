@@ -22,3 +22,10 @@ pub fn command(script: &str, arguments: &[&str]) -> Command {
 pub fn start(script: &str, arguments: &[&str]) -> Target {
     Target::start(command(script, arguments))
 }
+
+/// The Python of the simulated device's PyTorch, without the device.
+pub fn python() -> Command {
+    let name = std::env::var("MEMSPY_SIM").unwrap_or_else(|_| "torch-2.11".to_owned());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Command::new(root.join("target/envs").join(name).join("bin/python"))
+}
