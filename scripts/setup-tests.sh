@@ -32,6 +32,7 @@ timed() {
 }
 timed scripts/setup-env.sh
 timed scripts/setup-pythons.sh
+timed scripts/setup-readers.sh ${all:+--all} # what memspy exports is opened by its real readers
 pairs() { # of a kind, with a GIL or without one
   awk -v kind="$1" -v without="$2" '$3 == kind && ($2 ~ /t$/) == without { print $1, $2 }' scripts/torch-versions.txt | while read -r torch cpython; do
     if scripts/with-python --where "$cpython" >/dev/null 2>&1; then
@@ -43,7 +44,6 @@ pairs() { # of a kind, with a GIL or without one
 }
 pairs always 0
 if [ -n "$all" ]; then
-  timed scripts/setup-readers.sh
   scripts/apt-install prometheus # the exporter is scraped by a real one
   # The client library that calls the tools of 'memspy mcp'.
   [ -x target/mcp-client/bin/python ] || { python3 -m venv target/mcp-client && target/mcp-client/bin/pip install -q "mcp>=1.12,<2"; }

@@ -46,7 +46,7 @@ pub use iterations::iteration::{
     Iteration, IterationEnd, IterationLevels, OwnedInIteration, ParameterBytes,
 };
 pub use lines::group_diff::{function_changes, ownership_changes, stack_changes};
-pub use lines::line_diff::{ChangedPlace, ComparedMoment, LineChange, StackStep, line_changes};
+pub use lines::line_diff::{ChangedPlace, ComparedMoment, MemoryChange, StackStep, line_changes};
 pub use lines::ranking::{LineOrder, LineRanking, RankedLine};
 pub use lines::ranks::{RankFunction, RankRow, RankTable, RankValues};
 pub use lines::{BoundedValue, LineCell, LineError, LineFunction, LineRow, LineTable};

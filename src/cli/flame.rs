@@ -1,6 +1,6 @@
 //! `memspy flame`: a trace as a flamegraph, or as folded stacks.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -200,11 +200,19 @@ fn flame_of_difference(
 fn picture(args: &FlameArgs) -> FlamePicture {
     FlamePicture {
         text: args.picture.text,
+        color: is_terminal_with_colors(args),
         inverted: args.picture.inverted,
         min_width: args.picture.min_width,
         title: args.picture.title.clone(),
         moment: None,
     }
+}
+
+/// Whether standard output is where the tree goes, and a terminal whose user wants colours.
+fn is_terminal_with_colors(args: &FlameArgs) -> bool {
+    args.output.as_deref().is_none_or(|path| path == Path::new("-"))
+        && io::stdout().is_terminal()
+        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 impl From<FlameMoment> for MomentArg {

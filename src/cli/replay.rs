@@ -5,7 +5,6 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -117,10 +116,8 @@ impl StoredRecording<'_> {
         }
         let mut reader = TraceReader::open(path)?;
         let bar = bar(reader.length().unwrap_or(0));
-        let summary = reader.replay_with(sink, &mut |progress| {
-            bar.set_position(progress.bytes);
-            ControlFlow::Continue(())
-        })?;
+        let summary =
+            reader.replay_ahead(sink, &mut |progress| bar.set_position(progress.bytes))?;
         bar.finish_and_clear();
         if summary.records == 0
             && let Some(damage) = &summary.first_damage

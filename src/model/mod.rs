@@ -19,6 +19,7 @@ pub mod owners;
 pub mod ownership;
 pub mod quantity;
 pub mod record;
+mod record_size;
 pub mod sink_error;
 pub mod sleep_tags;
 pub mod source_file;

@@ -11,7 +11,7 @@ use super::certainty::evidence;
 use super::collapsed::{NameStyle, label_text, stacks, step, without_separator};
 use super::escape::EscapeGuard;
 use super::exact;
-use super::flame_text::tree_text;
+use super::flame_text::{TreeStyle, tree_text};
 use super::label::{FrameLabels, one_line};
 use super::ranked_lines::MUCH_BEFORE;
 use super::size::{bytes, count, percent};
@@ -23,6 +23,8 @@ use crate::model::{CudaIndex, SnapshotConsistency};
 pub struct FlamePicture {
     /// As a tree of text, and not as SVG.
     pub text: bool,
+    /// Whether the tree of text goes to a terminal that shows colours.
+    pub color: bool,
     /// Whether it begins with the lines that allocate, and their callers follow.
     pub inverted: bool,
     /// The least share of the whole that a frame is drawn for, in percent.
@@ -209,7 +211,12 @@ pub(super) fn draw(
         return Err(RenderError::Empty);
     }
     if picture.text {
-        return tree_text(out, lines, &[title, subtitle], picture.inverted, picture.min_width);
+        let style = TreeStyle {
+            inverted: picture.inverted,
+            min_percent: picture.min_width,
+            color: picture.color,
+        };
+        return tree_text(out, lines, &[title, subtitle], style);
     }
     let mut options = Options::default();
     options.title = picture.title.as_deref().map_or(title, one_line);

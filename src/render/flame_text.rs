@@ -18,24 +18,44 @@ struct TextNode {
     children: BTreeMap<String, usize>,
 }
 
+/// How the tree is drawn.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct TreeStyle {
+    /// Whether it begins with what allocates.
+    pub(super) inverted: bool,
+    /// The least share of the whole that is shown, in percent; `None` for [`MIN_PERCENT`].
+    pub(super) min_percent: Option<f64>,
+    /// Whether the terminal shows colours.
+    pub(super) color: bool,
+}
+
+/// A line of the tree that is still to be written.
+enum PendingLine<'a> {
+    /// A node's number, its name, how far it is set in, and whether it is called by the line above it with all that this holds.
+    Node { at: usize, name: &'a str, depth: usize, is_only: bool },
+    /// What is too small to be shown, below all that is larger.
+    Small { count: usize, bytes: u64, depth: usize },
+}
+
+/// What stands before a frame that the line above it calls, in the same column: stacks are deep, and terminals are narrow.
+const ONLY: &str = "└ ";
+
 /// Writes folded lines, `a;b;c BYTES`, as a tree; the largest first, and frames with the same bytes one below the other.
 pub(super) fn tree_text(
     out: &mut dyn Write,
     lines: &[String],
     heads: &[String],
-    inverted: bool,
-    min_percent: Option<f64>,
+    style: TreeStyle,
 ) -> Result<(), RenderError> {
     if lines.is_empty() {
         return Err(RenderError::Empty);
     }
-    let out = &mut EscapeGuard::text(out);
     let mut nodes = vec![TextNode::default()];
     for line in lines {
         let Some((stack, bytes)) = line.rsplit_once(' ') else { continue };
         let bytes: u64 = bytes.parse().unwrap_or(0);
         let mut path: Vec<&str> = stack.split(';').collect();
-        if inverted {
+        if style.inverted {
             path.reverse();
         }
         let mut at = 0;
@@ -50,34 +70,61 @@ pub(super) fn tree_text(
         }
     }
     for head in heads {
-        writeln!(out, "{head}")?;
+        writeln!(EscapeGuard::text(&mut *out), "{head}")?;
     }
     let whole = nodes[0].bytes;
-    let least = min_percent.unwrap_or(MIN_PERCENT);
+    let least = style.min_percent.unwrap_or(MIN_PERCENT);
     let is_shown = |node: usize| percent(nodes[node].bytes, whole) >= least;
-    // A number of a node, its name, and how far it is set in; without recursion, as stacks can be very deep.
-    let mut open: Vec<(usize, &str, usize)> = vec![(0, "all", 0)];
-    while let Some((at, name, depth)) = open.pop() {
+    let mut write = |bytes: u64, depth: usize, name: &str| -> Result<(), RenderError> {
+        let (share, indent) = (percent(bytes, whole), "  ".repeat(depth));
+        let line = format!("{:>10} {share:>5.1} %  {indent}{name}", short_bytes(bytes));
+        // Colours are memspy's own: they go around what the guard has let through.
+        let (color, end) = if style.color { color_of(share, name) } else { ("", "") };
+        out.write_all(color.as_bytes())?;
+        write!(EscapeGuard::text(&mut *out), "{line}")?;
+        Ok(writeln!(out, "{end}")?)
+    };
+    // Without recursion, as stacks can be very deep.
+    let mut open = vec![PendingLine::Node { at: 0, name: "all", depth: 0, is_only: false }];
+    while let Some(line) = open.pop() {
+        let (at, depth) = match line {
+            PendingLine::Small { count, bytes, depth } => {
+                write(bytes, depth, &format!("[{count} smaller]"))?;
+                continue;
+            }
+            PendingLine::Node { at, name, depth, is_only } => {
+                write(nodes[at].bytes, depth, &[if is_only { ONLY } else { "" }, name].concat())?;
+                (at, depth)
+            }
+        };
         let node = &nodes[at];
-        let indent = "  ".repeat(depth);
-        let share = percent(node.bytes, whole);
-        writeln!(out, "{:>10} {share:>5.1} %  {indent}{name}", short_bytes(node.bytes))?;
         let mut children: Vec<(usize, &str)> =
             node.children.iter().map(|(name, child)| (*child, &**name)).collect();
         children.sort_by_key(|(child, name)| (Reverse(nodes[*child].bytes), *name));
         let goes_on = children.first().is_some_and(|(child, _)| nodes[*child].bytes == node.bytes);
-        let below = if goes_on && at != 0 { depth } else { depth + 1 };
+        let is_only = goes_on && at != 0;
+        let below = if is_only { depth } else { depth + 1 };
         let (shown, small): (Vec<_>, Vec<_>) =
             children.into_iter().partition(|(child, _)| is_shown(*child));
         if !small.is_empty() {
             let bytes: u64 = small.iter().map(|(child, _)| nodes[*child].bytes).sum();
-            let (indent, share) = ("  ".repeat(below), percent(bytes, whole));
-            let count = small.len();
-            writeln!(out, "{:>10} {share:>5.1} %  {indent}[{count} smaller]", short_bytes(bytes))?;
+            open.push(PendingLine::Small { count: small.len(), bytes, depth: below });
         }
-        open.extend(shown.into_iter().rev().map(|(child, name)| (child, name, below)));
+        let line = |(at, name)| PendingLine::Node { at, name, depth: below, is_only };
+        open.extend(shown.into_iter().rev().map(line));
     }
     Ok(())
+}
+
+/// What is put before and after a line: red for half of the memory and more, yellow for a tenth; dim for what is no code.
+fn color_of(share: f64, name: &str) -> (&'static str, &'static str) {
+    let color = match share {
+        _ if name.starts_with('[') => "\x1b[2m",
+        50.0.. => "\x1b[31m",
+        10.0.. => "\x1b[33m",
+        _ => return ("", ""),
+    };
+    (color, "\x1b[0m")
 }
 
 #[cfg(test)]
@@ -87,7 +134,8 @@ mod tests {
     fn text(lines: &[&str], inverted: bool, least: Option<f64>) -> String {
         let lines: Vec<String> = lines.iter().map(|line| (*line).to_owned()).collect();
         let mut out = Vec::new();
-        tree_text(&mut out, &lines, &["Head".to_owned()], inverted, least).unwrap();
+        let style = TreeStyle { inverted, min_percent: least, color: false };
+        tree_text(&mut out, &lines, &["Head".to_owned()], style).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -115,6 +163,39 @@ mod tests {
         let text = text(&LINES, true, Some(20.0));
         let names: Vec<&str> = text.lines().skip(2).map(|line| line[21..].trim_start()).collect();
         // The one that is left out is not lost.
-        assert_eq!(names, ["[2 smaller]", "f", "step", "main", "g", "step", "main"]);
+        assert_eq!(names, ["f", "└ step", "└ main", "g", "└ step", "└ main", "[2 smaller]"]);
+    }
+
+    #[test]
+    fn what_is_small_stands_below_what_is_larger() {
+        let lines = ["a;x 900", "b 95", "c 3", "d 2"];
+        let shares: Vec<String> =
+            text(&lines, false, None).lines().skip(2).map(|line| line[20..].to_owned()).collect();
+        assert_eq!(shares, ["  a", "  └ x", "  b", "  [2 smaller]"]);
+    }
+
+    #[test]
+    fn a_frame_that_the_line_above_calls_is_told_from_one_beside_it() {
+        let rows = |lines: &[&str]| -> Vec<String> {
+            text(lines, false, None).lines().skip(2).map(|line| line[20..].to_owned()).collect()
+        };
+        // Both had the same text: 'b' below 'a', or beside it with as many bytes.
+        assert_eq!(rows(&["a;b 50", "c 50"]), ["  a", "  └ b", "  c"]);
+        assert_eq!(rows(&["a 50", "b 50", "c 50"]), ["  a", "  b", "  c"]);
+    }
+
+    #[test]
+    fn colours_are_around_the_lines_and_a_name_can_make_none() {
+        let lines: Vec<String> =
+            ["hot\x1b[2J 90", "warm 9", "[no Python] 1"].map(str::to_owned).into();
+        let mut out = Vec::new();
+        let style = TreeStyle { color: true, min_percent: Some(0.5), ..TreeStyle::default() };
+        tree_text(&mut out, &lines, &[], style).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let rows: Vec<&str> = text.lines().collect();
+        assert!(rows[0].starts_with("\x1b[31m") && rows[0].ends_with("all\x1b[0m"), "{text:?}");
+        assert!(rows[1].ends_with("hot\\x1b[2J\x1b[0m"), "{text:?}");
+        assert!(!rows[2].contains('\x1b'), "{text:?}");
+        assert!(rows[3].starts_with("\x1b[2m"), "{text:?}");
     }
 }

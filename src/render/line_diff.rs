@@ -7,8 +7,8 @@ use super::escape::EscapeGuard;
 use super::label::{FrameLabels, one_line, short_file};
 use super::size::{bytes, count, short_bytes, short_signed_bytes, signed_bytes};
 use crate::analysis::{
-    ChangedPlace, ComparedMoment, LineChange, Moment, OwnerStacks, Profile, StackLabel, StackStep,
-    function_changes, line_changes, ownership_changes, stack_changes,
+    ChangedPlace, ComparedMoment, MemoryChange, Moment, OwnerStacks, Profile, StackLabel,
+    StackStep, function_changes, line_changes, ownership_changes, stack_changes,
 };
 
 /// Characters of a stack that are shown.
@@ -107,7 +107,7 @@ pub fn owner_diff_text(
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
     let changes = ownership_changes(before.stacks, after.stacks);
-    let total = |of: fn(&LineChange) -> u64| changes.iter().map(of).sum();
+    let total = |of: fn(&MemoryChange) -> u64| changes.iter().map(of).sum();
     write_totals(out, "by owner", total(|row| row.before), total(|row| row.after))?;
     for (letter, ComparedOwners { label, stacks, which }) in [("A", before), ("B", after)] {
         let pause = stacks.pause.map_or_else(
@@ -145,11 +145,11 @@ fn write_totals(
 /// Writes the rows. What they and the lines below them name comes to the totals of both moments.
 fn write_changes(
     out: &mut dyn Write,
-    changes: &[LineChange],
+    changes: &[MemoryChange],
     noun: &str,
     limit: Option<usize>,
 ) -> Result<(), RenderError> {
-    let changed: Vec<&LineChange> = changes.iter().filter(|c| c.difference() != 0).collect();
+    let changed: Vec<&MemoryChange> = changes.iter().filter(|c| c.difference() != 0).collect();
     let shown = limit.unwrap_or(changed.len()).min(changed.len());
     if changed.is_empty() {
         writeln!(out, "\nno {noun} holds more or less in one than in the other")?;
@@ -187,7 +187,7 @@ fn write_changes(
     Ok(())
 }
 
-fn place(row: &LineChange) -> (String, String) {
+fn place(row: &MemoryChange) -> (String, String) {
     match &row.place {
         ChangedPlace::Without(mark) => (mark.clone(), String::new()),
         ChangedPlace::Function { file, function } => {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::worker::Worker;
-use crate::model::{Event, Record, RecordSink, SinkError, SinkResult, ThreadSample};
+use crate::model::{Record, RecordSink, SinkError, SinkResult};
 
 /// Records are handed over this many at a time, or when the first of them is this old: what is not
 /// handed over is lost when memspy is killed.
@@ -19,8 +19,6 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Bytes that may wait. When the disk, or what reads along, is slower than that for long, sampling waits (and its missed
 /// instants are counted; exact events find no room in the kernel, and are counted there) rather than take ever more memory.
 const MAX_WAITING: usize = 192 << 20;
-/// What a record takes besides what it holds a number of.
-const RECORD_BYTES: usize = 256;
 
 /// What is handed over.
 enum QueueItem {
@@ -85,24 +83,6 @@ impl Drop for Taking {
     }
 }
 
-/// Bytes that a record takes in memory, about.
-fn bytes(record: &Record) -> usize {
-    let held = match record {
-        Record::Events(batch) => batch.events.len() * size_of::<Event>(),
-        Record::Sample(sample) => sample.threads.len() * size_of::<ThreadSample>(),
-        Record::Snapshot(snapshot) => {
-            snapshot.segments.iter().map(|segment| 64 * segment.blocks.len()).sum()
-        }
-        Record::Ownership(snapshot) => {
-            let held = snapshot.devices.iter().map(|device| 96 * device.held.len());
-            held.sum::<usize>() + 32 * snapshot.unnamed_blocks.len() + 64 * snapshot.blocks.len()
-        }
-        Record::Source(source) => source.text.len(),
-        _ => 0,
-    };
-    RECORD_BYTES + held
-}
-
 impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
     /// Starts the thread.
     pub fn new(sink: S) -> io::Result<Self> {
@@ -149,7 +129,7 @@ impl<S: RecordSink + Send + 'static> RecordSink for BackgroundSink<S> {
         if self.batch.records.is_empty() {
             self.since = Instant::now();
         }
-        self.batch.bytes += bytes(record);
+        self.batch.bytes += record.bytes_held();
         self.batch.records.push(record.clone());
         let is_full = self.batch.records.len() >= BATCH || self.batch.bytes >= BATCH_BYTES;
         if is_full || self.since.elapsed() >= MAX_BATCH_AGE { self.send_batch() } else { Ok(()) }
@@ -199,7 +179,7 @@ fn drain<S: RecordSink>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Nanos, StackSample};
+    use crate::model::{Event, Nanos, StackSample};
 
     fn sample(n: u64) -> Record {
         Record::Sample(StackSample { time: Nanos(n), threads: Vec::new() })
@@ -261,7 +241,7 @@ mod tests {
             site: None,
         };
         let record = Record::Events(EventBatch { events: vec![event; 1 << 14] });
-        let one = bytes(&record);
+        let one = record.bytes_held();
         assert!(one > 100_000, "{one}");
         let recording = std::thread::spawn(move || {
             for _ in 0..3 * MAX_WAITING / one {

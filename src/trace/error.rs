@@ -131,6 +131,12 @@ pub enum ReadError {
         /// Its reason.
         source: io::Error,
     },
+    /// The thread that reads ahead could not be started.
+    #[error("cannot start a thread that reads the trace: {source}")]
+    Thread {
+        /// The system's reason.
+        source: io::Error,
+    },
     /// The receiver of the records takes no more.
     #[error("the trace's records could not be taken: {source}")]
     Sink {

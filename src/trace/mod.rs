@@ -182,6 +182,7 @@ mod error;
 mod id_map;
 mod join;
 mod limits;
+mod read_ahead;
 mod reader;
 mod renumberer;
 mod ring;

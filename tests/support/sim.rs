@@ -36,3 +36,10 @@ fn begins_with_torch(script: &Path, arguments: &[&str]) -> bool {
     let is_default = std::env::var_os("MEMSPY_SIM").is_none();
     imports && !sets_allocator && !is_watched && is_default && !super::everything_is_there()
 }
+
+/// The Python of the simulated device's PyTorch, without the device.
+pub fn python() -> Command {
+    let name = std::env::var("MEMSPY_SIM").unwrap_or_else(|_| "torch-2.11".to_owned());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Command::new(root.join("target/envs").join(name).join("bin/python"))
+}

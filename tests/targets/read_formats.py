@@ -97,4 +97,5 @@ def speedscope_sum(path):
     return sum(sum(profile["weights"]) for profile in content["profiles"])
 
 
-print(json.dumps({"pprof": pprof_sums(sys.argv[1]), "speedscope": speedscope_sum(sys.argv[2])}))
+if __name__ == "__main__":
+    print(json.dumps({"pprof": pprof_sums(sys.argv[1]), "speedscope": speedscope_sum(sys.argv[2])}))

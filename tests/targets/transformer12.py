@@ -5,11 +5,14 @@
 After READY the test writes requests; each is answered with one line of JSON:
     window [SECONDS]            trains that long (default 2) and prints iterations and allocations per second
     history python|all|off      switches PyTorch's own memory history, the yardstick to compare with
+    dump                        how long _snapshot() and pickling of that history take, and how many bytes and entries it has
+    memlab on|off               switches pytorch_memlab's line profiler on the function of one iteration
 One process measures with and without a profiler in turn, so a slow machine cannot pass for a slow profiler.
 """
 import argparse
 import json
 import os
+import pickle
 import time
 
 import handshake
@@ -67,6 +70,7 @@ def main():
     handshake.ready({"pid": os.getpid(), "device": args.device, "layers": args.layers})
 
     number = 0
+    memlab = None
     for request, *argument in handshake.requests():
         if request == "window":
             seconds = float(argument[0]) if argument else 2.0
@@ -79,6 +83,22 @@ def main():
             else:
                 torch.cuda.memory._record_memory_history(stacks=mode)
             answer = {"history": mode}
+        elif request == "dump":
+            started = time.perf_counter()
+            snapshot = torch.cuda.memory._snapshot()
+            taken = time.perf_counter()
+            size = len(pickle.dumps(snapshot))
+            answer = {"snapshot_s": taken - started, "pickle_s": time.perf_counter() - taken, "bytes": size,
+                      "entries": sum(map(len, snapshot["device_traces"]))}
+        elif request == "memlab" and argument[0] == "on":
+            from pytorch_memlab import LineProfiler
+
+            memlab = LineProfiler(iteration)
+            memlab.enable()
+            answer = {"memlab": "on"}
+        elif request == "memlab":
+            memlab.disable()
+            answer = {"memlab": len(memlab._raw_line_records)}
         else:
             answer = {"unknown request": request}
         print(json.dumps(answer), flush=True)

@@ -59,6 +59,25 @@ impl BlockStatistics {
         all
     }
 
+    /// Adds what a block adds. Only what changes is touched: this is done for every event.
+    pub(crate) fn add_block(&mut self, extent: BlockSizes) {
+        self.each_of_block(extent, |sum, value| *sum += value);
+    }
+
+    /// Takes away what a block added.
+    pub(crate) fn subtract_block(&mut self, extent: BlockSizes) {
+        self.each_of_block(extent, |sum, value| *sum -= value);
+    }
+
+    fn each_of_block(&mut self, extent: BlockSizes, change: impl Fn(&mut i64, i64)) {
+        let pool = if extent.small { Pool::Small } else { Pool::Large };
+        let values = [1, extent.size as i64, extent.requested as i64];
+        for (sums, value) in self.0.chunks_exact_mut(3).zip(values) {
+            change(&mut sums[Pool::All as usize], value);
+            change(&mut sums[pool as usize], value);
+        }
+    }
+
     /// The place of a statistic; `None` for those that are not of blocks.
     pub(crate) fn index(metric: Metric, pool: Pool) -> Option<usize> {
         let kind = match metric {
@@ -90,5 +109,23 @@ impl BlockStatistics {
         let mut grown = *self;
         grown.subtract(before);
         grown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_added_and_taken_away_in_place_as_by_its_statistics() {
+        for extent in [BlockSizes::new(512, 100), BlockSizes::new(4 << 20, (4 << 20) - 7)] {
+            let mut sums = BlockStatistics([5, 1, 4, 700, 100, 600, 70, 10, 60]);
+            let before = sums;
+            sums.add_block(extent);
+            assert_eq!(sums.since(&before), BlockStatistics::new(extent));
+            assert_eq!(sums.get(Metric::Allocation, Pool::All), 6);
+            sums.subtract_block(extent);
+            assert_eq!(sums, before);
+        }
     }
 }

@@ -189,7 +189,7 @@ impl LiveBlocks {
         entry.live.add(amount);
         entry.allocated.add(amount);
         entry.count += 1;
-        entry.statistics.add(&BlockStatistics::new(extent));
+        entry.statistics.add_block(extent);
         self.insert(address, TrackedBlock::new(extent, amount.stands_for, owner.account, born));
         replaced
     }

@@ -197,9 +197,9 @@ impl TorchDevice {
         self.freed_since = 0;
         let extent = BlockSizes::new(size, requested);
         let replaced = self.ledger.allocate(address, extent, owner, time.0);
-        self.held.add(&BlockStatistics::new(extent));
+        self.held.add_block(extent);
         if let Some(replaced) = replaced {
-            self.held.subtract(&BlockStatistics::new(replaced.extent()));
+            self.held.subtract_block(replaced.extent());
             // A block found in a map may only have been ahead of its event.
             self.gone += u64::from(replaced.allocated_at > 0 && !self.frees_from_snapshots);
             let age = time.0.saturating_sub(self.last_snapshot.unwrap_or_default().0);
@@ -348,7 +348,7 @@ impl TorchDevice {
         self.freed_since += freed.size;
         self.freed_bytes += freed.size as i64;
         self.frees += 1;
-        self.held.subtract(&BlockStatistics::new(freed.extent()));
+        self.held.subtract_block(freed.extent());
         let is_it = |larger: &&mut EnlargedBlock| {
             (larger.address, larger.block.allocated_at, larger.freed)
                 == (address, freed.allocated_at, None)

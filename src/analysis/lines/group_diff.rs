@@ -2,7 +2,7 @@
 
 use crate::analysis::flame::fold::StackLabel;
 use crate::analysis::lines::line_diff::{
-    ChangedPlace, ComparedMoment, LineChange, StackStep, UNKNOWN_FUNCTION, charged, joined,
+    ChangedPlace, ComparedMoment, MemoryChange, StackStep, UNKNOWN_FUNCTION, charged, joined,
     mark_of, ranked,
 };
 use crate::analysis::owners::ownership::{OwnerPart, OwnerStacks};
@@ -18,7 +18,7 @@ pub fn function_changes(
     before: ComparedMoment<'_>,
     after: ComparedMoment<'_>,
     file: &dyn Fn(&Profile, &str) -> String,
-) -> Vec<LineChange> {
+) -> Vec<MemoryChange> {
     let rows = |ComparedMoment { profile, folded }| {
         folded.stacks.iter().map(move |stack| {
             let Some(frame) = charged(profile, &stack.path) else {
@@ -42,7 +42,7 @@ pub fn stack_changes(
     before: ComparedMoment<'_>,
     after: ComparedMoment<'_>,
     text: &dyn Fn(&Profile, StackLabel) -> String,
-) -> Vec<LineChange> {
+) -> Vec<MemoryChange> {
     let rows = |ComparedMoment { profile, folded }| {
         folded.stacks.iter().map(move |stack| {
             let step = |label: &StackLabel| StackStep {
@@ -62,7 +62,7 @@ fn is_of_library(profile: &Profile, label: StackLabel) -> bool {
 
 /// What two snapshots of the owners hold by owner, the greatest change first. Owners whose names differ in numbers only, such as
 /// the layers of a model, are one.
-pub fn ownership_changes(before: &OwnerStacks, after: &OwnerStacks) -> Vec<LineChange> {
+pub fn ownership_changes(before: &OwnerStacks, after: &OwnerStacks) -> Vec<MemoryChange> {
     ranked(joined(owner_rows(before).into_iter(), owner_rows(after).into_iter()))
 }
 

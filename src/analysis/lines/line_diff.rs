@@ -62,7 +62,7 @@ pub struct StackStep {
 
 /// A place (line, function, stack or owner), and what it holds in two moments.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LineChange {
+pub struct MemoryChange {
     /// The place.
     pub place: ChangedPlace,
     /// Its live bytes in the first moment.
@@ -71,7 +71,7 @@ pub struct LineChange {
     pub after: u64,
 }
 
-impl LineChange {
+impl MemoryChange {
     /// By how many bytes it holds more in the second moment.
     pub fn difference(&self) -> i64 {
         self.after as i64 - self.before as i64
@@ -102,7 +102,7 @@ pub fn line_changes(
     before: ComparedMoment<'_>,
     after: ComparedMoment<'_>,
     file: &dyn Fn(&Profile, &str) -> String,
-) -> Vec<LineChange> {
+) -> Vec<MemoryChange> {
     let (mut of_before, none_before) = by_function(before, file);
     let (mut of_after, none_after) = by_function(after, file);
     let mut changes = Vec::new();
@@ -122,19 +122,20 @@ pub fn line_changes(
 pub(in crate::analysis) fn joined(
     before: impl Iterator<Item = (ChangedPlace, u64)>,
     after: impl Iterator<Item = (ChangedPlace, u64)>,
-) -> Vec<LineChange> {
+) -> Vec<MemoryChange> {
     let mut rows: BTreeMap<ChangedPlace, (u64, u64)> = BTreeMap::new();
     before.for_each(|(place, bytes)| rows.entry(place).or_default().0 += bytes);
     after.for_each(|(place, bytes)| rows.entry(place).or_default().1 += bytes);
-    let row = |(place, (before, after))| LineChange { place, before, after };
+    let row = |(place, (before, after))| MemoryChange { place, before, after };
     rows.into_iter().map(row).collect()
 }
 
 /// The greatest change first, without what holds nothing in both moments.
-pub(in crate::analysis) fn ranked(mut changes: Vec<LineChange>) -> Vec<LineChange> {
+pub(in crate::analysis) fn ranked(mut changes: Vec<MemoryChange>) -> Vec<MemoryChange> {
     changes.retain(|change| change.before > 0 || change.after > 0);
     changes.sort_by(|a, b| {
-        let rank = |c: &LineChange| Reverse((c.difference().unsigned_abs(), c.after.max(c.before)));
+        let rank =
+            |c: &MemoryChange| Reverse((c.difference().unsigned_abs(), c.after.max(c.before)));
         (rank(a), &a.place).cmp(&(rank(b), &b.place))
     });
     changes
@@ -145,13 +146,13 @@ fn pair(
     name: &(String, String),
     mut before: Vec<HoldingLine>,
     mut after: Vec<HoldingLine>,
-    changes: &mut Vec<LineChange>,
+    changes: &mut Vec<MemoryChange>,
 ) {
     before.sort_by_key(|line| line.line);
     after.sort_by_key(|line| line.line);
     let mut change = |before: Option<&HoldingLine>, after: Option<&HoldingLine>| {
         let source = after.or(before).and_then(|line| line.source.clone());
-        changes.push(LineChange {
+        changes.push(MemoryChange {
             place: ChangedPlace::Line {
                 file: name.0.clone(),
                 function: name.1.clone(),

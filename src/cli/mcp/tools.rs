@@ -1,10 +1,12 @@
 //! The tools of `memspy mcp`: each is a command that looks, with typed arguments.
 
+use clap::ValueEnum;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::protocol::RpcError;
+use crate::cli::args::DiffByArg;
 
 /// Words for memspy's command line.
 type Words = Vec<String>;
@@ -37,6 +39,12 @@ const NO_STOP: Argument = (
 );
 const TRACE: Argument = ("trace", "string", true, "Path of a trace that 'memspy record' wrote");
 const FOR: Argument = ("duration", "string", false, "How long to observe the job: 5s, 2min");
+const DIFF_BY: Argument = (
+    "by",
+    "string",
+    false,
+    "What a row is: a line of the program, a function, a whole stack, or an owner (traces recorded with --owners) [default: line]",
+);
 const GPU: Argument = ("gpu", "integer", false, "Only this GPU, as the job numbers it");
 
 #[derive(Deserialize)]
@@ -72,7 +80,12 @@ struct TraceArguments {
 #[serde(deny_unknown_fields)]
 struct DiffArguments {
     before: String,
-    after: String,
+    after: Option<String>,
+    by: Option<String>,
+    at: Option<String>,
+    from: Option<String>,
+    to: Option<String>,
+    gpu: Option<u32>,
 }
 
 /// All tools.
@@ -160,10 +173,25 @@ pub(super) const TOOLS: &[Tool] = &[
     },
     Tool {
         name: "diff",
-        description: "Two traces compared: which lines hold more at the peak, and which less. The answer is text",
+        description: "Two traces, or two moments of one, compared: what holds more, and what less. The answer is text",
         arguments: &[
-            ("before", "string", true, "Path of the trace to compare with"),
-            ("after", "string", true, "Path of the trace that is compared"),
+            (
+                "before",
+                "string",
+                true,
+                "Path of the trace to compare with; alone, with 'from': of the one whose moments are compared",
+            ),
+            ("after", "string", false, "Path of the trace that is compared"),
+            DIFF_BY,
+            ("at", "string", false, "Of two traces, the moment: peak or end [default: peak]"),
+            (
+                "from",
+                "string",
+                false,
+                "Of one trace, the moment before: 12.5s since it began, peak, end or oom",
+            ),
+            ("to", "string", false, "Of one trace, the moment after [default: end]"),
+            GPU,
         ],
         words: diff,
         is_json: false,
@@ -210,6 +238,12 @@ impl Tool {
                 "array" => property["items"] = json!({"type": "integer", "minimum": 1}),
                 "integer" => property["minimum"] = json!(u32::from(*name == PID.0)),
                 _ => {}
+            }
+            if *name == DIFF_BY.0 {
+                let values = DiffByArg::value_variants().iter();
+                let words = values.filter_map(|value| value.to_possible_value());
+                let words: Vec<String> = words.map(|word| word.get_name().to_owned()).collect();
+                property["enum"] = json!(words);
             }
             properties.insert((*name).to_owned(), property);
         }
@@ -272,7 +306,15 @@ fn trace(command: &[&str], given: Value) -> Result<Words, RpcError> {
 
 fn diff(given: Value) -> Result<Words, RpcError> {
     let given: DiffArguments = read(given)?;
-    Ok(vec!["diff".to_owned(), "--".to_owned(), given.before, given.after])
+    let mut words = vec!["diff".to_owned()];
+    let options = [("by", given.by), ("at", given.at), ("from", given.from), ("to", given.to)];
+    for (option, value) in options {
+        words.extend(value.map(|value| format!("--{option}={value}")));
+    }
+    words.extend(given.gpu.map(|gpu| format!("--gpu={gpu}")));
+    words.extend(["--".to_owned(), given.before]);
+    words.extend(given.after);
+    Ok(words)
 }
 
 #[cfg(test)]
@@ -296,6 +338,10 @@ mod tests {
             for (name, kind, _, _) in tool.arguments {
                 let value = match (*name, *kind) {
                     ("duration", _) => json!("5s"),
+                    ("by", _) => json!("stack"),
+                    // Moments of one trace exclude what only two have.
+                    ("at", _) => continue,
+                    ("from" | "to", _) => json!("end"),
                     (_, "integer") => json!(7),
                     (_, "boolean") => json!(true),
                     (_, "array") => json!([7, 8]),
@@ -319,6 +365,28 @@ mod tests {
                 other => panic!("{}: {other:?}", tool.name),
             }
         }
+    }
+
+    #[test]
+    fn a_client_may_compare_by_function_stack_or_owner_and_two_moments_of_one_trace() {
+        let schema = Tool::find("diff").unwrap().schema();
+        let by = &schema["inputSchema"]["properties"]["by"]["enum"];
+        assert_eq!(*by, json!(["line", "function", "stack", "owner"]));
+        assert_eq!(schema["inputSchema"]["required"], json!(["before"]));
+        let parsed = |given: Value| {
+            let Command::Diff(diff) = parsed(words("diff", given)) else { panic!() };
+            diff
+        };
+        let two = parsed(json!({"before": "a", "after": "b", "by": "function", "at": "end"}));
+        assert_eq!((two.by, two.at), (DiffByArg::Function, crate::cli::args::MomentArg::End));
+        assert_eq!(two.after.unwrap().to_str(), Some("b"));
+        let given = json!({"before": "a", "from": "10s", "to": "peak", "by": "owner", "gpu": 1});
+        let one = parsed(given);
+        assert_eq!((one.by, one.gpu, one.after), (DiffByArg::Owner, Some(1), None));
+        assert!(one.from.is_some() && one.to.is_some());
+        let wrong = words("diff", json!({"before": "a", "after": "b", "by": "colour"}));
+        let wrong = CliArgs::from_words([vec!["memspy".to_owned()], wrong].concat());
+        assert!(wrong.is_err());
     }
 
     #[test]

@@ -122,8 +122,9 @@ pub const THREADS: &[&str] = &[
     "src/cli/",
     "src/target/bounded_worker.rs", // a read of a file that may never return
     "src/target/page_copy.rs",      // a copy by several threads, while the target stands still
-    "src/target/ptrace_stop.rs",    // the thread that lets the target go on when its time is over
-    "src/torch/version.rs",         // a note that may be on a file system that hangs
+    "src/trace/read_ahead.rs", // the thread that reads a trace beside the one that takes its records
+    "src/target/ptrace_stop.rs", // the thread that lets the target go on when its time is over
+    "src/torch/version.rs",    // a note that may be on a file system that hangs
 ];
 
 /// Names of a room that another room hands on, or that its public fields and results lead to, though whoever imports the

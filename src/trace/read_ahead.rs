@@ -1,0 +1,112 @@
+//! Reads a trace on a thread of its own, ahead of the thread that takes its records.
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use super::error::ReadError;
+use super::reader::TraceReader;
+use super::summary::{ReplayProgress, ReplaySummary};
+use crate::model::{Record, RecordSink, SinkError, SinkResult};
+
+/// Bytes of records that are handed over at once.
+const BATCH_BYTES: usize = 1 << 20;
+/// Batches that may wait; two more are being filled and taken.
+const MAX_WAITING: usize = 4;
+/// After a record of this many bytes the reading thread waits until it has been taken: a small part of a hostile file
+/// may stand for very many of them, and they shall not add up.
+const MIN_LARGE_RECORD: usize = 4 << 20;
+
+/// Records that are handed over together.
+#[derive(Default)]
+struct RecordBatch {
+    records: Vec<Record>,
+    bytes: usize,
+    /// How far reading is.
+    progress: Option<ReplayProgress>,
+    /// Dropped with the batch, which tells the reading thread that it has been taken.
+    _taken: Option<SyncSender<()>>,
+}
+
+/// The reading thread's end of the queue.
+struct BatchQueue {
+    batch: RefCell<RecordBatch>,
+    sender: SyncSender<RecordBatch>,
+}
+
+impl BatchQueue {
+    fn send(&self) -> SinkResult {
+        // Only the one who takes the records knows why it stopped.
+        self.sender.send(self.batch.take()).map_err(|_| SinkError::ThreadFailed)
+    }
+}
+
+impl RecordSink for &BatchQueue {
+    fn record(&mut self, record: &Record) -> SinkResult {
+        let bytes = record.bytes_held();
+        let mut batch = self.batch.borrow_mut();
+        batch.records.push(record.clone());
+        batch.bytes += bytes;
+        if batch.bytes < BATCH_BYTES {
+            return Ok(());
+        }
+        let taken = (bytes >= MIN_LARGE_RECORD).then(|| sync_channel(0));
+        let (sender, receiver) = taken.unzip();
+        batch._taken = sender;
+        drop(batch);
+        self.send()?;
+        // Nothing is ever sent: it ends when the batch is dropped.
+        receiver.and_then(|receiver: Receiver<()>| receiver.recv().ok());
+        Ok(())
+    }
+}
+
+impl TraceReader {
+    /// Like [`Self::replay`], with reading, decompressing and decoding on a thread of their own: what `sink` does takes
+    /// place at the same time. `sink` gets the same records, and the outcome is the same. `progress` says how far reading is.
+    pub fn replay_ahead(
+        &mut self,
+        sink: &mut dyn RecordSink,
+        progress: &mut dyn FnMut(ReplayProgress),
+    ) -> Result<ReplaySummary, ReadError> {
+        let (sender, batches) = sync_channel(MAX_WAITING);
+        thread::scope(|scope| {
+            let queue = BatchQueue { batch: RefCell::default(), sender };
+            let reader = &mut *self;
+            let read = move || {
+                let mut note = |now| {
+                    queue.batch.borrow_mut().progress = Some(now);
+                    ControlFlow::Continue(())
+                };
+                let outcome = reader.replay_with(&mut &queue, &mut note);
+                // What was read before an error has been read.
+                let _ = queue.send();
+                outcome
+            };
+            let thread =
+                match thread::Builder::new().name("reader".into()).spawn_scoped(scope, read) {
+                    Ok(thread) => thread,
+                    Err(source) => return Err(ReadError::Thread { source }),
+                };
+            let taken = take(batches, sink, progress);
+            let outcome = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            // It comes before whatever was read behind the record that was not taken.
+            taken.map_err(|source| ReadError::Sink { source })?;
+            outcome
+        })
+    }
+}
+
+/// Gives all records to `sink`, until it takes no more.
+fn take(
+    batches: Receiver<RecordBatch>,
+    sink: &mut dyn RecordSink,
+    progress: &mut dyn FnMut(ReplayProgress),
+) -> SinkResult {
+    for batch in batches {
+        batch.records.iter().try_for_each(|record| sink.record(record))?;
+        batch.progress.map(&mut *progress);
+    }
+    Ok(())
+}
