@@ -7,7 +7,7 @@ use super::oom_report::live_rows;
 use super::size::{bytes, count, percent};
 use crate::analysis::{
     ExactProfile, FoldedProfile, FreeFit, OomDevice, OomReport, Profile, PseudoFrame, StackLabel,
-    UnusableReason, requested_bytes,
+    UnusableReason, free_on_device, requested_bytes,
 };
 use crate::model::{MemoryKind, ProcessUsage, RaisedError};
 
@@ -19,10 +19,14 @@ pub(super) fn sees_refusals(profile: &Profile) -> bool {
     profile.exact().is_some_and(probed)
 }
 
+/// The errors that were raised, the last one first.
+fn errors(report: &OomReport) -> impl Iterator<Item = &RaisedError> {
+    report.oom_exception.iter().rev().filter_map(|oom| oom.error.as_ref())
+}
+
 /// Bytes that the last request asked for: what the driver refused, or PyTorch's words.
 fn asked(report: &OomReport) -> Option<u64> {
-    let errors = || report.oom_exception.iter().rev().filter_map(|oom| oom.error.as_ref());
-    let words = || errors().find_map(|error: &RaisedError| requested_bytes(&error.text));
+    let words = || errors(report).find_map(|error| requested_bytes(&error.text));
     match report.refused.first() {
         // Expandable segments ask the driver piece by piece.
         Some(last) if matches!(last.memory_kind, MemoryKind::Physical(_)) => {
@@ -206,10 +210,12 @@ fn reasons(
             ));
         }
     }
+    // What NVML said may be of before; PyTorch asked when the request failed.
+    let free_then = errors(report).find_map(|error| free_on_device(&error.text));
     if device.cache.is_some()
         && let Some(usage) = &device.usage
         && report.refused.is_empty()
-        && usage.free > usage.total / 20
+        && free_then.unwrap_or(usage.free).min(usage.free) > usage.total / 20
     {
         let why = match sees_refusals(profile) {
             true => "and the driver refused nothing",
