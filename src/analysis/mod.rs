@@ -57,7 +57,7 @@ pub use live::live_profile::{
 pub use live::process_snapshot::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
 pub use live::sleep_shares::{SleepState, TagShare};
 pub use live::usage_history::{PeakUsage, UsageHistory};
-pub use oom::oom_message::requested_bytes;
+pub use oom::oom_message::{free_on_device, requested_bytes};
 pub use oom::oom_report::{
     AllocatorCache, FreeClass, OomDevice, OomReport, OomReportBuilder, RefusedAllocation,
     ThreadAtOom,

@@ -12,6 +12,7 @@ mod options;
 mod paths;
 mod reader;
 mod referrers;
+mod repeats;
 mod rows;
 mod vllm_tags;
 mod walk;

@@ -6,6 +6,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::cpp_ways::CppWays;
 use super::names::{NamePriority, ObjectNames};
+use super::repeats::{MAX_REPEATED, repeats};
 use super::rows::WrappedTensor;
 use super::walk::RelevantObjects;
 use crate::model::is_library;
@@ -13,7 +14,7 @@ use crate::python::{ClassKind, HeapObject, LocalVariable, PythonHeap, ReferenceK
 use crate::target::Addr;
 
 /// Steps from a variable.
-const MAX_DEPTH: u32 = 8;
+pub(super) const MAX_DEPTH: u32 = 8;
 /// A module or a task counts as no farther than this: what a module holds beside its parameters is found however deep it lies in
 /// others, and what a coroutine holds though only the event loop has its task.
 const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
@@ -26,11 +27,13 @@ const MAX_ITEMS: usize = 65_536;
 
 /// An object on the way.
 #[derive(Debug)]
-struct PathNode {
-    at: Addr,
-    from: Option<usize>,
-    edge: ReferenceKind,
-    depth: u32,
+pub(super) struct PathNode {
+    pub(super) at: Addr,
+    pub(super) from: Option<usize>,
+    pub(super) edge: ReferenceKind,
+    pub(super) depth: u32,
+    /// Stands for any number of steps like its own ([`repeats`]).
+    pub(super) is_repeated: bool,
 }
 
 /// Names tensors, outermost modules and optimizers by the variables that lead to them: first those of the program's
@@ -48,7 +51,7 @@ pub(super) fn of_variables(
     wanted.extend(&found.modules);
     wanted.extend(&found.optimizers);
     let modules = found.modules.iter().copied().collect();
-    let mut search = PathSearch { heap, ways, modules, named, wanted, seen: FxHashSet::default() };
+    let mut search = PathSearch::new(heap, ways, modules, named, wanted);
     let unreached = |search: &PathSearch<'_, '_>| -> Vec<Addr> {
         let tensors = found.tensors.iter().copied();
         tensors.filter(|at| !search.seen.contains(at) && needs_name(*at)).collect()
@@ -68,8 +71,7 @@ pub(super) fn to_objects(
     let mut named = ObjectNames::default();
     let all = objects.len();
     let modules = found.modules.iter().copied().collect();
-    let (wanted, seen) = (objects, FxHashSet::default());
-    let mut search = PathSearch { heap, ways, modules, named: &mut named, wanted, seen };
+    let mut search = PathSearch::new(heap, ways, modules, &mut named, objects);
     search.everywhere(locals, &|search| search.named.variables.len() < all);
     named.variables
 }
@@ -81,6 +83,21 @@ struct PathSearch<'h, 'a> {
     named: &'h mut ObjectNames,
     wanted: FxHashSet<Addr>,
     seen: FxHashSet<Addr>,
+    /// The globals of the program's own modules.
+    own_globals: FxHashSet<Addr>,
+}
+
+impl<'h, 'a> PathSearch<'h, 'a> {
+    fn new(
+        heap: &'h PythonHeap<'a>,
+        ways: &'h CppWays,
+        modules: FxHashSet<Addr>,
+        named: &'h mut ObjectNames,
+        wanted: FxHashSet<Addr>,
+    ) -> Self {
+        let (seen, own_globals) = (FxHashSet::default(), FxHashSet::default());
+        PathSearch { heap, ways, modules, named, wanted, seen, own_globals }
+    }
 }
 
 impl PathSearch<'_, '_> {
@@ -132,10 +149,12 @@ impl PathSearch<'_, '_> {
         let (mut own, others): (Vec<_>, Vec<_>) =
             modules.into_iter().partition(|(name, dict)| is_own(name, *dict));
         own.sort_by_key(|(name, _)| name != "__main__");
+        self.own_globals = own.iter().map(|(_, dict)| *dict).collect();
         for (name, dict) in own {
             self.from(of_module(&name, dict), NamePriority::Variable);
         }
         self.from(self.ways.of_nodes.clone(), NamePriority::Variable);
+        self.from(finalizers(heap, &others).into_iter().collect(), NamePriority::Variable);
         self.from(scoped(library), NamePriority::Library);
         if more(self) {
             let roots = others.iter().flat_map(|(name, dict)| of_module(name, *dict)).collect();
@@ -150,14 +169,23 @@ impl PathSearch<'_, '_> {
         for (name, at) in roots {
             if self.enters(at) {
                 names.insert(visits.len(), name);
-                visits.push(PathNode { at, from: None, edge: ReferenceKind::Part, depth: 0 });
+                let edge = ReferenceKind::Part;
+                visits.push(PathNode { at, from: None, edge, depth: 0, is_repeated: false });
             } else if self.wanted.contains(&at) {
                 // Another variable for what was met already.
                 self.name(at, rank, &name);
             }
         }
-        let mut next = 0;
+        let (mut next, mut repeated) = (0, 0);
         while next < visits.len() && next < MAX_VISITS {
+            if repeated < MAX_REPEATED
+                && let Some(first) = repeats(self.heap, &visits, next)
+            {
+                let (from, depth) = (visits[first].from, visits[first].depth);
+                let node = &mut visits[next];
+                (node.from, node.depth, node.is_repeated) = (from, depth, true);
+                repeated += 1;
+            }
             let (at, mut depth) = (visits[next].at, visits[next].depth);
             if self.modules.contains(&at) || self.is_task(at) {
                 depth = depth.min(MAX_DEPTH_OF_LANDMARKS);
@@ -207,11 +235,15 @@ impl PathSearch<'_, '_> {
         let (heap, ways) = (self.heap, self.ways);
         let Some(class) = heap.class_of(at) else { return };
         let kind = class.kind;
-        // Modules are roots themselves; functions and classes of libraries lead everywhere.
-        if kind == ClassKind::Module
-            || rank == NamePriority::Library
-                && matches!(kind, ClassKind::Type | ClassKind::Function)
-        {
+        // Modules are roots themselves; functions and classes of libraries lead everywhere. A function of the program that a
+        // library has was given to it: a hook, a handler.
+        let is_of_library = || match kind {
+            ClassKind::Function => {
+                heap.globals_of(at).is_none_or(|globals| !self.own_globals.contains(&globals))
+            }
+            _ => kind == ClassKind::Type,
+        };
+        if kind == ClassKind::Module || rank == NamePriority::Library && is_of_library() {
             return;
         }
         let mut items = 0;
@@ -231,7 +263,8 @@ impl PathSearch<'_, '_> {
                 // What comes later is not visited, but known to be reached.
                 && visits.len() < MAX_VISITS
             {
-                visits.push(PathNode { at: to, from: Some(from), edge, depth });
+                let from = Some(from);
+                visits.push(PathNode { at: to, from, edge, depth, is_repeated: false });
             }
         };
         for (name, to) in ways.of_tensor(at) {
@@ -258,14 +291,25 @@ fn path(
     let mut edges = Vec::new();
     let mut at = visit;
     while let Some(from) = visits[at].from {
-        edges.push(&visits[at].edge);
+        edges.push(&visits[at]);
         at = from;
     }
     let mut text = names.get(&at).cloned().unwrap_or_default();
-    for edge in edges.into_iter().rev() {
+    for PathNode { edge, is_repeated, .. } in edges.into_iter().rev() {
         text.push_str(&step(heap, edge));
+        if *is_repeated {
+            text.push('…');
+        }
     }
     text
+}
+
+/// What `weakref.finalize` keeps until an object is gone: functions with their arguments. Only a class of the library has them.
+fn finalizers(heap: &PythonHeap<'_>, modules: &[(String, Addr)]) -> Option<(String, Addr)> {
+    let (_, weakref) = modules.iter().find(|(name, _)| name == "weakref")?;
+    let class = heap.named_value(*weakref, "finalize")?;
+    let registry = heap.attribute_of_class(class, "_registry")?;
+    Some(("weakref.finalize._registry".to_owned(), registry))
 }
 
 /// The tensors that wrappers have in their attributes.

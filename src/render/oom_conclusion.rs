@@ -6,7 +6,8 @@ use super::label::FrameLabels;
 use super::oom_report::live_rows;
 use super::size::{bytes, count, percent};
 use crate::analysis::{
-    ExactProfile, FreeFit, OomDevice, OomReport, Profile, UnusableReason, requested_bytes,
+    ExactProfile, FoldedProfile, FreeFit, OomDevice, OomReport, Profile, PseudoFrame, StackLabel,
+    UnusableReason, free_on_device, requested_bytes,
 };
 use crate::model::{MemoryKind, ProcessUsage, RaisedError};
 
@@ -18,10 +19,14 @@ pub(super) fn sees_refusals(profile: &Profile) -> bool {
     profile.exact().is_some_and(probed)
 }
 
+/// The errors that were raised, the last one first.
+fn errors(report: &OomReport) -> impl Iterator<Item = &RaisedError> {
+    report.oom_exception.iter().rev().filter_map(|oom| oom.error.as_ref())
+}
+
 /// Bytes that the last request asked for: what the driver refused, or PyTorch's words.
 fn asked(report: &OomReport) -> Option<u64> {
-    let errors = || report.oom_exception.iter().rev().filter_map(|oom| oom.error.as_ref());
-    let words = || errors().find_map(|error: &RaisedError| requested_bytes(&error.text));
+    let words = || errors(report).find_map(|error| requested_bytes(&error.text));
     match report.refused.first() {
         // Expandable segments ask the driver piece by piece.
         Some(last) if matches!(last.memory_kind, MemoryKind::Physical(_)) => {
@@ -114,11 +119,37 @@ fn growth(profile: &Profile, device: &OomDevice, labels: FrameLabels<'_>) -> Opt
         None => format!("in the {:.1} s recorded", live.snapshot.time.seconds()),
         Some(_) => "while recording".to_owned(),
     };
-    Some(format!(
-        "GPU {}: most of what grew {since} is held by {line}: {about}{size}, {share:.0} % of the {} allocated.",
-        device.device.0,
-        bytes(whole)
-    ))
+    let on = format!("GPU {}", device.device.0);
+    let held = format!("{about}{size}, {share:.0} % of the {} allocated", bytes(whole));
+    let (grown, unknown) = grown(live);
+    // The largest line that is known says nothing of the rest.
+    if unknown > most.bytes {
+        let exact = match profile.exact() {
+            Some(_) => String::new(),
+            None => "; 'record --exact' (as root) tells each line".to_owned(),
+        };
+        return Some(format!(
+            "{on}: which line allocated {} of the {} that grew {since} is not known{exact}. The largest that is known is {line}: {held}.",
+            bytes(unknown),
+            bytes(grown)
+        ));
+    }
+    let part = if most.bytes >= grown / 2 { "most" } else { "the largest part" };
+    Some(format!("{on}: {part} of what grew {since} is held by {line}: {held}."))
+}
+
+/// Bytes that were made while recording, and those of them of which no line is known.
+fn grown(live: &FoldedProfile) -> (u64, u64) {
+    let (mut grown, mut unknown) = (0, 0);
+    for stack in &live.stacks {
+        let is = |what| stack.path.contains(&StackLabel::Pseudo(what));
+        if !is(PseudoFrame::BeforeRecording) {
+            grown += stack.bytes;
+            let is_line = |label: &StackLabel| matches!(label, StackLabel::Frame(_));
+            unknown += if stack.path.iter().any(is_line) { 0 } else { stack.bytes };
+        }
+    }
+    (grown, unknown)
 }
 
 /// What was free in the cache when the driver refused, after PyTorch had given back what it could; known of exact recordings.
@@ -179,10 +210,12 @@ fn reasons(
             ));
         }
     }
+    // What NVML said may be of before; PyTorch asked when the request failed.
+    let free_then = errors(report).find_map(|error| free_on_device(&error.text));
     if device.cache.is_some()
         && let Some(usage) = &device.usage
         && report.refused.is_empty()
-        && usage.free > usage.total / 20
+        && free_then.unwrap_or(usage.free).min(usage.free) > usage.total / 20
     {
         let why = match sees_refusals(profile) {
             true => "and the driver refused nothing",

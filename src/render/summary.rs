@@ -59,6 +59,14 @@ pub fn summary(
     writeln!(out, "  memspy flame {file}    which stacks hold the memory at its peak")?;
     if any {
         writeln!(out, "  memspy lines {file}    the peak reached on every line")?;
+        let is_guessed = match profile.exact() {
+            Some(exact) => exact.stacks_are_guessed(),
+            None => profile.end().is_none_or(|end| end.totals.follow.is_none()),
+        };
+        if is_guessed {
+            let exact = "'memspy record --exact' (as root) knows it";
+            writeln!(out, "  Which line allocated is a guess from samples; {exact}")?;
+        }
     }
     Ok(())
 }

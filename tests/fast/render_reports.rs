@@ -378,7 +378,7 @@ fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
 }
 
 #[test]
-fn the_summary_names_the_commands_to_run_next() {
+fn the_summary_names_the_commands_to_run_next_and_says_that_sampled_lines_are_a_guess() {
     let profile = training().profile();
     let mut out = Vec::new();
     render::summary(&mut out, &profile, "job.memspy", 12 * MIB).unwrap();
@@ -389,6 +389,8 @@ fn the_summary_names_the_commands_to_run_next() {
         "peak allocated 952.00 MiB (reached at",
         "memspy flame job.memspy",
         "memspy lines job.memspy",
+        // It was told nowhere but in the pictures, to who had drawn them.
+        "Which line allocated is a guess from samples; 'memspy record --exact' (as root) knows it",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");
     }

@@ -21,6 +21,7 @@ fn names_by_id(target: &Target) -> BTreeMap<String, Vec<String>> {
     rows.filter_map(|row| Some((row["id"].as_u64()?.to_string(), names(row)))).collect()
 }
 
+/// What `weakref.finalize` keeps, a hook of all modules and what lay beyond the eighth step of a list were "[a Tensor without a name]".
 #[test]
 fn tensors_in_hooks_contexts_locals_of_threads_tasks_and_tees_have_names() {
     let (target, truth) = start();

@@ -9,10 +9,12 @@ import contextvars
 import itertools
 import threading
 import types
+import weakref
 
 import handshake
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
 
 NAMES = {}
 
@@ -72,6 +74,27 @@ def hook_with(name):
     return lambda *_: None if tensor is None else None
 
 
+class Link:
+    def __init__(self, name, before):
+        self.kept = named(name)
+        self.before = before
+
+
+def chain(name, length):
+    """A linked list; what lies deep in it is called by the step that is repeated."""
+    last = None
+    for n in reversed(range(length)):
+        way = ".before" * n if n <= 7 else ".before…"
+        last = Link(name + way + ".kept", last)
+    return last
+
+
+def wrapping(inner, name):
+    """A function that calls another one, as handlers that are put before others do."""
+    tensor = named(name)
+    return lambda *args: (inner(*args), tensor)
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -108,6 +131,16 @@ def main():
     model[0][0].register_forward_pre_hook(hook_with('main: model._modules["0"]._modules["0"]._forward_pre_hooks[8]'))
 
     del deep
+
+    watched = threading.Event()
+    weakref.finalize(watched, hook_with("weakref.finalize._registry[…].func"))
+    weakref.finalize(watched, print, named("weakref.finalize._registry[…].args[0]"))
+    register_module_forward_hook(hook_with("torch.nn.modules.module._global_forward_hooks[9]"))
+    links = chain("main: links", 40)
+    handler = print
+    for n in reversed(range(12)):
+        way = n * ".__closure__[0].cell_contents" + ".__closure__[1]" if n < 2 else ".__closure__[1]…"
+        handler = wrapping(handler, f"main: handler{way}.cell_contents")
 
     variable = contextvars.ContextVar("variable")
     variable.set(named("main: variable.get()"))
@@ -150,7 +183,7 @@ def main():
         return tasks
 
     asyncio.run(work())
-    return made, between, model, tee, alias
+    return made, between, model, tee, alias, watched, links, handler
 
 
 if __name__ == "__main__":

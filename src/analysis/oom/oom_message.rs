@@ -6,9 +6,21 @@
 pub fn requested_bytes(text: &str) -> Option<u64> {
     let (_, rest) = text.split_once("Tried to allocate ")?;
     let mut words = rest.split_whitespace();
-    let number: f64 = words.next()?.parse().ok()?;
-    let unit = words.next()?.trim_end_matches(['.', ',', ';']);
-    let shift = match unit {
+    size(words.next()?, words.next()?)
+}
+
+/// Bytes that the error's words call free on the device ("of which 7.19 MiB is free"; up to PyTorch 2.0 "; 7.19 MiB free;"): asked for
+/// when the request failed.
+pub fn free_on_device(text: &str) -> Option<u64> {
+    let before = text.split_once(" is free").or_else(|| text.split_once(" free;"))?.0;
+    let mut words = before.split_whitespace().rev();
+    let unit = words.next()?;
+    size(words.next()?, unit)
+}
+
+fn size(number: &str, unit: &str) -> Option<u64> {
+    let number: f64 = number.parse().ok()?;
+    let shift = match unit.trim_end_matches(['.', ',', ';']) {
         "bytes" => 0,
         "KiB" => 10,
         "MiB" => 20,
@@ -38,5 +50,16 @@ mod tests {
         ] {
             assert_eq!(requested_bytes(text), bytes, "{text}");
         }
+    }
+
+    /// A sampled report on a full device: "the device had 167.19 MiB free, as last seen: a limit of the job's own".
+    #[test]
+    fn what_was_free_when_a_request_failed_is_read_out_of_the_words() {
+        let now = "GPU 0 has a total capacity of 1.46 GiB of which 7.50 MiB is free. Including";
+        assert_eq!(free_on_device(now), Some(15 << 19));
+        let old = "(GPU 0; 4.00 GiB total capacity; 3.00 GiB already allocated; 512 bytes free; 3";
+        assert_eq!(free_on_device(old), Some(512));
+        assert_eq!(free_on_device("CUDA error: out of memory"), None);
+        assert_eq!(free_on_device(" is free"), None);
     }
 }

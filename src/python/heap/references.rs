@@ -149,6 +149,18 @@ impl PythonHeap<'_> {
         }
     }
 
+    /// The globals of a function; `None` for any other object.
+    pub fn globals_of(&self, function: Addr) -> Option<Addr> {
+        let is_function = self.class_of(function)?.kind == ClassKind::Function;
+        let globals = self.layout.heap.function_globals.in_target(function);
+        self.memory().pointer(globals).ok().filter(|_| is_function)
+    }
+
+    /// What a class itself has under a name.
+    pub fn attribute_of_class(&self, class: Addr, name: &str) -> Option<Addr> {
+        self.named_value(self.class_at(class)?.dict, name)
+    }
+
     fn references_of_function(&self, at: Addr, take: &mut dyn FnMut(ReferenceKind, Addr)) {
         let heap = &self.layout.heap;
         let pointer = |field: Field<Addr>| {

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::OwnerGroup;
+use super::{OwnerGroup, OwnerKind};
+use crate::ownership::name_pattern;
 
 /// A pattern of a group whose bytes or storages are not those of before.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,8 +21,14 @@ pub fn owner_changes(before: &[OwnerGroup], now: &[OwnerGroup]) -> Vec<OwnerChan
     let mut sums: BTreeMap<_, (i64, i64, &OwnerGroup, usize)> = BTreeMap::new();
     for (sign, groups) in [(-1, before), (1, now)] {
         for group in groups {
+            // The patterns of variables begin with the variable; those of graphs and models are the same in all of them.
+            let owner = match group.kind {
+                OwnerKind::Variable => String::new(),
+                _ => name_pattern(&group.owner),
+            };
             for (index, pattern) in group.patterns.iter().enumerate() {
-                let key = (group.device, group.category, group.kind.clone(), &pattern.pattern);
+                let kind = (group.device, group.category, group.kind.clone());
+                let key = (kind, owner.clone(), &pattern.pattern);
                 let sum = sums.entry(key).or_insert((0, 0, group, index));
                 sum.0 += sign * pattern.size.storages as i64;
                 sum.1 += sign * pattern.size.bytes as i64;

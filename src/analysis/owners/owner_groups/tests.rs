@@ -130,3 +130,24 @@ fn changes_are_told_by_pattern() {
         .collect();
     assert_eq!(told, [("f: gone", -1, -9), ("f: kept[*]", 2, 8)]);
 }
+
+/// `tensors --every` of a job that keeps its losses: "+67.25 MiB saved for backward, alive by forward: x", which was that of the pass that ran.
+#[test]
+fn what_a_list_of_losses_keeps_more_is_not_told_of_the_graph_that_runs() {
+    let saved = TensorCategory::Saved;
+    let kept =
+        ["a", "b", "c"].map(|loss| format!("[saved by Gelu] alive by f: losses[\"{loss}\"]"));
+    let before = on_device(&[(saved, &kept[0], 4), (saved, "[saved by Gelu] alive by f: loss", 4)]);
+    let now = on_device(&[
+        (saved, &kept[0], 4),
+        (saved, &kept[1], 4),
+        (saved, &kept[2], 4),
+        (saved, "[saved by Gelu] alive by forward: x", 4),
+    ]);
+    // A recording keeps names as they are, a snapshot joins those that differ in a key.
+    let changes = owner_changes(&recorded_owner_groups(&before), &recorded_owner_groups(&now));
+    let told: Vec<_> = changes.iter().map(|c| (c.group.owner.as_str(), c.bytes)).collect();
+    let losses = told.iter().find(|(owner, _)| owner.starts_with("f: losses[")).unwrap();
+    assert_eq!(losses.1, 8, "{told:?}");
+    assert!(told.contains(&("f: loss", -4)) && told.contains(&("forward: x", 4)), "{told:?}");
+}
