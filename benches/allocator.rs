@@ -3,15 +3,14 @@
 
 #![allow(unreachable_pub, dead_code, reason = "shared with the tests")]
 
-#[path = "../tests/support/sim.rs"]
-mod sim;
-#[path = "../tests/support/target.rs"]
-mod target;
+#[path = "../tests/support/mod.rs"]
+mod support;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use memspy::model::{CudaIndex, Nanos, SnapshotConsistency};
 use memspy::target::Process;
 use memspy::torch::TorchReader;
+use support::sim;
 
 fn allocator(criterion: &mut Criterion) {
     let mut job = sim::start("allocator_load.py", &[]);

@@ -45,7 +45,10 @@ impl ForkServer {
         requests.flush().unwrap();
         let mut answer = String::new();
         self.answers.read_line(&mut answer).unwrap();
-        answer.trim().parse().unwrap_or_else(|_| panic!("the fork server said '{answer}' to {request}"))
+        answer
+            .trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("the fork server said '{answer}' to {request}"))
     }
 }
 
@@ -67,9 +70,12 @@ impl ForkedTarget {
         let (from_output, output) = std::io::pipe().unwrap();
         // The forked process opens the pipes by these names, before the answer.
         let name = |fd: i32| format!("/proc/{}/fd/{fd}", std::process::id());
-        let words: Vec<&str> = [script.to_str().unwrap()].into_iter().chain(arguments.iter().copied()).collect();
+        let words: Vec<&str> =
+            [script.to_str().unwrap()].into_iter().chain(arguments.iter().copied()).collect();
         let state = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/sim/state/0000000000");
-        let pid = ask(&json!({"start": words, "state": state, "input": name(input.as_raw_fd()), "output": name(output.as_raw_fd())}));
+        let pid = ask(
+            &json!({"start": words, "state": state, "input": name(input.as_raw_fd()), "output": name(output.as_raw_fd())}),
+        );
         (ForkedTarget { pid: Pid::from_raw(pid), ended: None }, to_input, from_output)
     }
 
@@ -93,9 +99,13 @@ impl ForkedTarget {
 
     /// Whether it has ended, threads and all.
     fn is_zombie(&self) -> bool {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
-        let field = |name: &str| status.lines().find_map(|l| l.strip_prefix(name)).map(|v| v.trim().to_owned());
-        field("State:").is_none_or(|state| state.starts_with('Z')) && field("Threads:").is_none_or(|threads| threads == "1")
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let field = |name: &str| {
+            status.lines().find_map(|l| l.strip_prefix(name)).map(|v| v.trim().to_owned())
+        };
+        field("State:").is_none_or(|state| state.starts_with('Z'))
+            && field("Threads:").is_none_or(|threads| threads == "1")
     }
 
     pub fn kill(&mut self) {

@@ -21,18 +21,25 @@ pub fn command(script: &str, arguments: &[&str]) -> Command {
 /// Starts such a target and waits until it is READY.
 pub fn start(script: &str, arguments: &[&str]) -> Target {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/targets").join(script);
-    if begins_with_torch(&file, arguments) { Target::fork(&file, arguments) } else { Target::start(command(script, arguments)) }
+    if begins_with_torch(&file, arguments) {
+        Target::fork(&file, arguments)
+    } else {
+        Target::start(command(script, arguments))
+    }
 }
 
 /// Whether nothing that a target does before it imports PyTorch matters, so that it may come from one that has imported it. With all
 /// tests (`--all`) no target does.
 fn begins_with_torch(script: &Path, arguments: &[&str]) -> bool {
-    let text = std::fs::read_to_string(script).unwrap_or_else(|e| panic!("{}: {e}", script.display()));
+    let text =
+        std::fs::read_to_string(script).unwrap_or_else(|e| panic!("{}: {e}", script.display()));
     let imports = text.lines().any(|line| line.trim_start() == "import torch");
     // Read while PyTorch is loaded.
-    let sets_allocator = text.contains("PYTORCH_CUDA_ALLOC_CONF") && !["plain", "two_devices", "none"].iter().any(|mode| arguments == [*mode]);
+    let sets_allocator = text.contains("PYTORCH_CUDA_ALLOC_CONF")
+        && !["plain", "two_devices", "none"].iter().any(|mode| arguments == [*mode]);
     // Their import is the subject.
-    let is_watched = ["late_cuda.py", "renamed.py", "uneven.py"].iter().any(|name| script.ends_with(name));
+    let is_watched =
+        ["late_cuda.py", "renamed.py", "uneven.py"].iter().any(|name| script.ends_with(name));
     let is_default = std::env::var_os("MEMSPY_SIM").is_none();
     imports && !sets_allocator && !is_watched && is_default && !super::everything_is_there()
 }

@@ -36,7 +36,12 @@ impl Target {
     /// As `start`, with a script of Python forked from one that has imported PyTorch.
     pub fn fork(script: &Path, arguments: &[&str]) -> Target {
         let (process, input, output) = ForkedTarget::start(script, arguments);
-        Target::wait_for(TargetProcess::Forked(process), Box::new(input), Box::new(output), |line| line == "READY")
+        Target::wait_for(
+            TargetProcess::Forked(process),
+            Box::new(input),
+            Box::new(output),
+            |line| line == "READY",
+        )
     }
 
     fn wait_for(
