@@ -183,11 +183,19 @@ fn words_that_make_no_sense_get_one_line() {
 }
 
 #[test]
+fn more_than_one_processor_for_the_polls_of_one_process_is_refused() {
+    refused(&["record", "-p", "1", "--cpu", "200"], &["--cpu 200", "-s and --match"]);
+}
+
+#[test]
 fn words_that_make_no_sense_end_with_code_2() {
     for words in [
         &["record"][..],
         &["record", "-p", "abc"],
         &["record", "-p", "1", "-d", "-3"],
+        &["record", "-p", "1", "-r", "200", "--follow"],
+        &["record", "-p", "1", "-r", "200", "--cpu", "5"],
+        &["record", "-p", "1", "--exact", "--follow"],
         &["lines", "t.bin", "--columns", "nonsense"],
         &["frobnicate"],
     ] {

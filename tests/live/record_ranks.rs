@@ -73,7 +73,8 @@ fn every_rank_of_a_data_parallel_job_has_its_trace_and_workers_have_none() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let job = ["ddp", folder.to_str().unwrap(), "--seconds", "2"];
-    record(folder, &[], &job).ok();
+    let said = record(folder, &[], &job).ok().err;
+    assert!(said.contains("of a processor in all, shared evenly (--cpu)"), "{said}");
     let traces = traces(folder);
     let names: Vec<&str> =
         traces.iter().map(|trace| trace.file_name().unwrap().to_str().unwrap()).collect();
