@@ -63,7 +63,7 @@ pub use oom::oom_report::{
     ThreadAtOom,
 };
 pub use oom::trigger::{TriggerCondition, TriggerWatch, UnknownCondition};
-pub use owners::growth::{GrowthWatch, LineGrowth, OwnerGrowth, Rise};
+pub use owners::growth::{GrowthRise, GrowthWatch, LineGrowth, OwnerGrowth};
 pub use owners::owner_groups::{
     GroupSize, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern, owner_changes, owner_groups,
     recorded_owner_groups,

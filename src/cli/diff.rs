@@ -17,7 +17,7 @@ use super::output;
 use super::replay::StoredRecording;
 
 /// One of the two moments.
-struct Side<'a> {
+struct DiffSide<'a> {
     /// The file.
     label: String,
     /// What was read up to the moment, or the whole recording.
@@ -29,7 +29,7 @@ struct Side<'a> {
     until: Option<Nanos>,
 }
 
-impl Side<'_> {
+impl DiffSide<'_> {
     /// Which snapshot of the owners is shown.
     fn which_owners(&self) -> String {
         match (self.until, self.moment) {
@@ -68,7 +68,7 @@ fn two_traces(args: &DiffArgs, after: &Path) -> Result<()> {
     };
     let (profile_before, device_before) = read(&args.before)?;
     let (profile_after, device_after) = read(after)?;
-    let side = |path: &Path, profile, device| Side {
+    let side = |path: &Path, profile, device| DiffSide {
         label: path.display().to_string(),
         profile,
         device,
@@ -112,10 +112,10 @@ struct ReadMoment {
 }
 
 impl ReadMoment {
-    fn side<'a>(&'a self, label: String, whole: &'a Profile, device: CudaIndex) -> Side<'a> {
+    fn side<'a>(&'a self, label: String, whole: &'a Profile, device: CudaIndex) -> DiffSide<'a> {
         let profile = self.cut.as_ref().unwrap_or(whole);
         let until = self.cut.as_ref().map(|_| self.time);
-        Side { label, profile, device, moment: self.moment, until }
+        DiffSide { label, profile, device, moment: self.moment, until }
     }
 }
 
@@ -159,7 +159,12 @@ fn read_moment(
     Ok(ReadMoment { cut: Some(cut), moment: Moment::End, time, name })
 }
 
-fn write(args: &DiffArgs, before: &Side<'_>, after: &Side<'_>, moments: &str) -> Result<()> {
+fn write(
+    args: &DiffArgs,
+    before: &DiffSide<'_>,
+    after: &DiffSide<'_>,
+    moments: &str,
+) -> Result<()> {
     let path =
         output::of_report(args.output.as_deref(), after.profile.start(), PathBuf::from("-"))?;
     let style = DiffStyle {
@@ -174,7 +179,7 @@ fn write(args: &DiffArgs, before: &Side<'_>, after: &Side<'_>, moments: &str) ->
         DiffByArg::Stack => DiffRows::Stacks { with_lines: args.after.is_none() },
         DiffByArg::Owner => {
             let (of_before, of_after) = owners(args, before, after)?;
-            let label = |side: &Side<'_>| format!("{}, GPU {}", side.label, side.device.0);
+            let label = |side: &DiffSide<'_>| format!("{}, GPU {}", side.label, side.device.0);
             let (label_before, label_after) = (label(before), label(after));
             let write = |out: &mut dyn Write| {
                 let [before, after] = [
@@ -187,7 +192,7 @@ fn write(args: &DiffArgs, before: &Side<'_>, after: &Side<'_>, moments: &str) ->
             return output::report(&path, args.force, output::bounded(limits, write));
         }
     };
-    let fold = |side: &Side<'_>| -> Result<FoldedProfile> {
+    let fold = |side: &DiffSide<'_>| -> Result<FoldedProfile> {
         moment(side.profile, side.device, side.moment).with_context(|| side.label.clone())
     };
     let (folded_before, folded_after) = (fold(before)?, fold(after)?);
@@ -203,10 +208,10 @@ fn write(args: &DiffArgs, before: &Side<'_>, after: &Side<'_>, moments: &str) ->
 /// The snapshots of the owners at the two moments.
 fn owners(
     args: &DiffArgs,
-    before: &Side<'_>,
-    after: &Side<'_>,
+    before: &DiffSide<'_>,
+    after: &DiffSide<'_>,
 ) -> Result<(OwnerStacks, OwnerStacks)> {
-    let of = |side: &Side<'_>, other: &Side<'_>| {
+    let of = |side: &DiffSide<'_>, other: &DiffSide<'_>| {
         if let Some(stacks) = side.profile.owners(side.device, side.moment) {
             return Ok(stacks);
         }

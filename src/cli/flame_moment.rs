@@ -14,7 +14,7 @@ use super::replay::{self, StoredRecording};
 
 /// What part of the recordings is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum RecordingPart {
     At(Duration),
     AtOom,
     Window(Duration, Option<Duration>),
@@ -27,9 +27,9 @@ pub(super) fn cut(
     empty: &dyn Fn() -> Profile,
 ) -> Result<Option<String>> {
     let part = match (args.from, args.at) {
-        (Some(from), _) => Part::Window(from, args.to),
-        (None, FlameMoment::Time(at)) => Part::At(at),
-        (None, FlameMoment::Oom) => Part::AtOom,
+        (Some(from), _) => RecordingPart::Window(from, args.to),
+        (None, FlameMoment::Time(at)) => RecordingPart::At(at),
+        (None, FlameMoment::Oom) => RecordingPart::AtOom,
         (None, FlameMoment::Peak | FlameMoment::End) => return Ok(None),
     };
     let mut name = String::new();
@@ -37,14 +37,14 @@ pub(super) fn cut(
         name = one(part, args.total_allocated, rank, empty)
             .with_context(|| rank.trace.display().to_string())?;
     }
-    if part == Part::AtOom {
+    if part == RecordingPart::AtOom {
         name = "when the job ran out of memory".to_owned();
     }
     Ok(Some(name))
 }
 
 fn one(
-    part: Part,
+    part: RecordingPart,
     churn: bool,
     rank: &mut RankTrace,
     empty: &dyn Fn() -> Profile,
@@ -53,14 +53,14 @@ fn one(
     let end = rank.profile.duration();
     let inside = |time| inside(&rank.profile, time);
     let (from, to) = match part {
-        Part::At(time) => (None, Some(inside(time)?)),
-        Part::AtOom => {
+        RecordingPart::At(time) => (None, Some(inside(time)?)),
+        RecordingPart::AtOom => {
             let time = oom_time(&recording)?;
             let time =
                 time.context("the recording has no out-of-memory error: --at oom has no moment")?;
             (None, Some(time))
         }
-        Part::Window(from, to) => {
+        RecordingPart::Window(from, to) => {
             if rank.profile.exact().is_none() {
                 bail!(
                     "what was allocated between two moments is known only of exact recordings ('memspy record --exact')"

@@ -10,7 +10,7 @@ use crate::analysis::{
     GpuFacts, GrowthWatch, OwnerGroup, ProcessSnapshot, PseudoFrame, SharedProfile, StackLabel,
     ThreadChoice, owner_groups,
 };
-use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, SinkResult, Stops};
+use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, SinkResult, StopTotals};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
 use crate::sampler::{
     AttachError, AttachedRecorder, CommonOptions, ExactOptions, ExactRecorder, LookOptions,
@@ -47,7 +47,7 @@ pub(super) struct JobObservation {
     /// The last snapshot, or why there is none.
     pub(super) last: Result<OwnershipSnapshot, String>,
     /// All stops of the job.
-    pub(super) stops: Stops,
+    pub(super) stops: StopTotals,
     /// What lines own.
     pub(super) lines: ObservedLines,
     /// The readers of the snapshots: the next one need not find out again which memory matters.
@@ -75,8 +75,8 @@ pub(super) fn observe(
     let (identity, pid) = (readers.identity(), readers.pid());
     // The first snapshot finds out which memory matters: it is as good as the others, but takes longest.
     let mut growth = GrowthWatch::default();
-    let mut stops = Stops::default();
-    let mut grouping = Grouping::begin()?;
+    let mut stops = StopTotals::default();
+    let mut grouping = GroupingThread::begin()?;
     let mut failed = "no snapshot was read".to_owned();
     let mut look =
         |at: Instant, growth: &mut GrowthWatch| match read_owners(&mut readers, options.look) {
@@ -130,15 +130,15 @@ pub(super) fn observe(
 }
 
 /// Groups owners on a thread of its own: in a large job that takes as long as the next snapshot.
-struct Grouping {
+struct GroupingThread {
     snapshots: Option<Sender<(Duration, OwnershipSnapshot)>>,
     grouped: Receiver<(Duration, Vec<OwnerGroup>)>,
     last: Receiver<OwnershipSnapshot>,
     _thread: Worker<()>,
 }
 
-impl Grouping {
-    fn begin() -> Result<Grouping> {
+impl GroupingThread {
+    fn begin() -> Result<GroupingThread> {
         let (snapshots, to_group) = channel::<(Duration, OwnershipSnapshot)>();
         let ((done, grouped), (done_last, last)) = (channel(), channel());
         let thread = Worker::spawn("owners", move |_| {
@@ -153,7 +153,7 @@ impl Grouping {
                 let _ = done_last.send(last);
             }
         })?;
-        Ok(Grouping { snapshots: Some(snapshots), grouped, last, _thread: thread })
+        Ok(GroupingThread { snapshots: Some(snapshots), grouped, last, _thread: thread })
     }
 
     /// Takes a snapshot, and hands over to `growth` what has been grouped meanwhile.

@@ -51,9 +51,9 @@ pub use machine::{
 pub use oom_exception::{OomException, RaisedError};
 pub use owner_paths::{OwnerId, OwnerPaths};
 pub use owners::{
-    CountingKind, CountingObject, GraphNode, Incomplete, LookLimit, Model, ModelModule, Optimizer,
-    OwnershipSnapshot, Referrer, SavedBy, SavedIn, Stops, TensorCategory, TensorReferrers,
-    TensorRow,
+    CountingKind, CountingObject, GraphNode, IncompleteSnapshot, LookLimit, ModelModule, Optimizer,
+    OwnershipSnapshot, Referrer, RootModule, SavedBy, SavedIn, StopTotals, TensorCategory,
+    TensorReferrers, TensorRow,
 };
 pub use ownership::{
     DeviceOwnership, OwnedBlock, OwnedBytes, OwnedOnDevice, OwnedStorages, OwnershipBreakdown,

@@ -129,7 +129,7 @@ pub struct ModelModule {
 
 /// A module that no other one contains, with all in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Model {
+pub struct RootModule {
     /// The variable that leads to it, else its class.
     pub name: Arc<str>,
     /// It and all modules in it, each once, in the order of `modules()`.
@@ -164,9 +164,9 @@ pub struct OwnershipSnapshot {
     /// together.
     pub pause: Option<Duration>,
     /// All stops that the look took.
-    pub stops: Stops,
+    pub stops: StopTotals,
     /// Why it is not all, and what is missing; `None` when it is all.
-    pub incomplete: Option<Incomplete>,
+    pub incomplete: Option<IncompleteSnapshot>,
     /// How long ago it went on, when all this had been understood.
     pub age: Duration,
     /// Python objects tracked by the garbage collector.
@@ -178,7 +178,7 @@ pub struct OwnershipSnapshot {
     /// What refers to the tensors that were asked about.
     pub referrers: Vec<TensorReferrers>,
     /// The outermost modules that have tensors.
-    pub models: Vec<Model>,
+    pub models: Vec<RootModule>,
     /// The optimizers that have state.
     pub optimizers: Vec<Optimizer>,
     /// Objects of the program that count the steps of training.
@@ -205,7 +205,7 @@ pub enum CountingKind {
 
 /// How often a process was stopped, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stops {
+pub struct StopTotals {
     /// How often.
     pub count: u32,
     /// For how long in all.
@@ -214,7 +214,7 @@ pub struct Stops {
     pub longest: Duration,
 }
 
-impl Stops {
+impl StopTotals {
     /// Adds one stop.
     pub fn add(&mut self, stopped_for: Duration) {
         self.count += 1;
@@ -223,7 +223,7 @@ impl Stops {
     }
 
     /// Adds those of another look.
-    pub fn merge(&mut self, other: Stops) {
+    pub fn merge(&mut self, other: StopTotals) {
         self.count += other.count;
         self.total += other.total;
         self.longest = self.longest.max(other.longest);
@@ -282,7 +282,7 @@ impl fmt::Display for LookLimit {
 
 /// A look that ended before its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Incomplete {
+pub struct IncompleteSnapshot {
     /// The limit that it came to.
     pub limit: LookLimit,
     /// What was not read, or not wholly.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::walk::RelevantObjects;
-use crate::model::{Model, ModelModule, Optimizer, TensorCategory};
+use crate::model::{ModelModule, Optimizer, RootModule, TensorCategory};
 use crate::python::{ClassKind, HeapObject, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
@@ -37,7 +37,7 @@ pub(super) struct ObjectNames {
     /// The tensors of modules that nothing else contains, until the name of the module is known.
     trees: Vec<ModuleTree>,
     /// The same as they are told.
-    pub(super) models: Vec<Model>,
+    pub(super) models: Vec<RootModule>,
     /// The optimizers, with their state.
     pub(super) optimizers: Vec<Optimizer>,
 }
@@ -247,7 +247,7 @@ pub(super) fn finish(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut
         let [training] = heap.attributes_called(tree.root, ["training"]);
         let is_bool = |at: &Addr| heap.class_of(*at).is_some_and(|class| &*class.name == "bool");
         let is_training = training.filter(is_bool).map(|value| heap.is_true(value));
-        named.models.push(Model { name, modules: tree.modules, is_training });
+        named.models.push(RootModule { name, modules: tree.modules, is_training });
         for (tensor, path) in tree.tensors {
             named.add(tensor, NamePriority::Module, format!("{prefix}{path}"));
         }

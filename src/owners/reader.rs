@@ -14,12 +14,12 @@ use rustc_hash::FxHashSet;
 
 use super::error::OwnerError;
 use super::options::{LookRequest, StopEstimate, StopPolicy};
-use super::walk::{Ground, Walked};
+use super::walk::{OwnerWalkInput, WalkResult};
 use crate::model::{
-    AllocatorBackend, AllocatorSnapshot, Incomplete, LookLimit, Nanos, OwnershipSnapshot,
-    SnapshotConsistency, Stops,
+    AllocatorBackend, AllocatorSnapshot, IncompleteSnapshot, LookLimit, Nanos, OwnershipSnapshot,
+    SnapshotConsistency, StopTotals,
 };
-use crate::python::{HeapError, Listing, PythonReader};
+use crate::python::{HeapError, HeapListing, PythonReader};
 use crate::target::{
     GoneOn, MemoryError, PAGE, PageCache, Process, ProcessError, StopError, StoppedProcess,
 };
@@ -70,10 +70,18 @@ impl OwnerReader {
     ) {
         if self.pages.is_empty() && request.options.stop_policy == StopPolicy::Stop {
             let memory = PageCache::within(Box::new(process.memory()), request.budget);
-            let (tensors, stops) = (&self.tensors, &mut Stops::default());
+            let (tensors, stops) = (&self.tensors, &mut StopTotals::default());
             let refused_by = LookLimit::Time(request.options.max_time);
-            let mut look =
-                Look { tensors, process, python, torch, request, memory, stops, refused_by };
+            let mut look = OwnerSnapshot {
+                tensors,
+                process,
+                python,
+                torch,
+                request,
+                memory,
+                stops,
+                refused_by,
+            };
             look.learn(&mut self.pages);
         }
     }
@@ -89,12 +97,13 @@ impl OwnerReader {
         python: &PythonReader,
         torch: Option<&mut TorchReader>,
         request: &LookRequest<'_>,
-        stops: &mut Stops,
+        stops: &mut StopTotals,
     ) -> Result<OwnershipSnapshot, OwnerError> {
         let memory = PageCache::within(Box::new(process.memory()), request.budget);
         let tensors = &self.tensors;
         let refused_by = LookLimit::Time(request.options.max_time);
-        let mut look = Look { tensors, process, python, torch, request, memory, stops, refused_by };
+        let mut look =
+            OwnerSnapshot { tensors, process, python, torch, request, memory, stops, refused_by };
         match request.options.stop_policy {
             StopPolicy::Never => look.running(),
             StopPolicy::Stop => look.stopping(&mut self.pages),
@@ -103,23 +112,23 @@ impl OwnerReader {
 }
 
 /// One look under way.
-struct Look<'a> {
+struct OwnerSnapshot<'a> {
     tensors: &'a TensorReader,
     process: &'a Process,
     python: &'a PythonReader,
     torch: Option<&'a mut TorchReader>,
     request: &'a LookRequest<'a>,
     memory: PageCache,
-    stops: &'a mut Stops,
+    stops: &'a mut StopTotals,
     /// Why a page that is not in the copy is not read.
     refused_by: LookLimit,
 }
 
-impl Look<'_> {
+impl OwnerSnapshot<'_> {
     /// A look at a process that runs on.
     fn running(&mut self) -> Result<OwnershipSnapshot, OwnerError> {
         let blocks = self.blocks()?;
-        let walked = self.walk(&blocks, Listing::Whole, &mut || {});
+        let walked = self.walk(&blocks, HeapListing::Whole, &mut || {});
         let walked = walked.map_err(|error| match self.told(error) {
             // They are known by where they lead, and that changes while the process runs.
             OwnerError::Heap(HeapError::NoLists { .. }) => HeapError::Changing.into(),
@@ -148,9 +157,11 @@ impl Look<'_> {
             let has_time = self.request.budget.left() > walk_took.mul_f64(2.5);
             let options = &self.request.options;
             let missing = match round < MAX_ROUNDS && has_time && knows_all {
-                true => Missing::ReadLate,
-                false if knows_all && round > 1 && walk_took < max_pause => Missing::ReadStanding,
-                false => Missing::Refused,
+                true => MissingPage::ReadLate,
+                false if knows_all && round > 1 && walk_took < max_pause => {
+                    MissingPage::ReadStanding
+                }
+                false => MissingPage::Refused,
             };
             self.refused_by = match (unknown, has_time) {
                 (Some(limit), _) => limit,
@@ -175,7 +186,7 @@ impl Look<'_> {
         let time = self.request.options.max_time.mul_f64(LEARNING);
         self.memory.keep_within(self.request.budget.but_at_most(time));
         // Whatever fails here may be met whole when the process stands still.
-        let _ = self.walk(&blocks, Listing::Rough, &mut || {});
+        let _ = self.walk(&blocks, HeapListing::Rough, &mut || {});
         *pages = self.memory.pages();
         let of = self.request.options.max_time;
         Some(match self.memory.exceeded()? {
@@ -191,7 +202,7 @@ impl Look<'_> {
     fn round(
         &mut self,
         pages: &mut Vec<u64>,
-        missing: Missing,
+        missing: MissingPage,
         round: u32,
     ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
         let max_pause = self.request.options.max_pause;
@@ -204,7 +215,7 @@ impl Look<'_> {
         let recent_plan = newest.plan(&recent);
         pages.extend(&recent);
         self.memory.keep_within(self.request.budget);
-        let mut stop = Stopped::of(self.process, max_pause, self.stops)?;
+        let mut stop = StoppedForCopy::of(self.process, max_pause, self.stops)?;
         let blocks = match self.blocks() {
             // They were not read while it stood still.
             _ if stop.gone_on.is_set() => Err(self.cut(LookLimit::Pause(max_pause))),
@@ -221,7 +232,7 @@ impl Look<'_> {
         // beyond is missing in the copy, and the walk after the stop finds that out.
         let (memory, gone_on) = (&self.memory, &stop.gone_on);
         newest.close_with(gone_on.clone());
-        let ground = Ground { memory: &newest, ..self.ground(&blocks) };
+        let ground = OwnerWalkInput { memory: &newest, ..self.ground(&blocks) };
         let whole = memory.copy_beside(&plan, gone_on, || {
             let follow = MAX_FOLLOWING * round.min(MAX_FOLLOWING_FACTOR);
             newest.copy_until(Instant::now() + follow);
@@ -230,7 +241,7 @@ impl Look<'_> {
             let _ = ground.read_newest();
             whole
         });
-        if missing != Missing::ReadStanding || !whole {
+        if missing != MissingPage::ReadStanding || !whole {
             stop.end();
             self.memory.adopt(&newest);
             self.memory.end_copy();
@@ -239,12 +250,12 @@ impl Look<'_> {
             self.memory.close_with(stop.gone_on.clone());
         }
         drop(newest);
-        if !whole || missing == Missing::Refused {
+        if !whole || missing == MissingPage::Refused {
             self.memory.close();
         }
-        let walked = self.walk(&blocks, Listing::Whole, &mut || _ = stop.end());
+        let walked = self.walk(&blocks, HeapListing::Whole, &mut || _ = stop.end());
         self.stops.add(stop.end());
-        let is_mixed = missing == Missing::ReadLate && self.memory.late_pages() > 0;
+        let is_mixed = missing == MissingPage::ReadLate && self.memory.late_pages() > 0;
         let is_all = walked.as_ref().is_ok_and(|walked| walked.missing.is_empty());
         remember(pages, &self.memory, is_all && !is_mixed, round);
         if is_mixed {
@@ -265,22 +276,22 @@ impl Look<'_> {
         let budget = self.request.budget.but_at_most(MAX_SEARCH_OF_RECENT);
         let memory = PageCache::within(Box::new(self.process.memory()), budget);
         // It changes meanwhile: what fails here is met again when it stands still.
-        let _ = Ground { memory: &memory, ..self.ground(&[]) }.read_newest();
+        let _ = OwnerWalkInput { memory: &memory, ..self.ground(&[]) }.read_newest();
         memory.pages()
     }
 
     fn walk(
         &self,
         blocks: &[AllocatorSnapshot],
-        listing: Listing,
+        listing: HeapListing,
         read_all: &mut dyn FnMut(),
-    ) -> Result<Walked, OwnerError> {
+    ) -> Result<WalkResult, OwnerError> {
         self.ground(blocks).walk(listing, read_all)
     }
 
-    fn ground<'g>(&'g self, blocks: &'g [AllocatorSnapshot]) -> Ground<'g> {
-        let Look { tensors, python, memory, request, .. } = self;
-        Ground { tensors, python, memory, blocks, asked: request.asked }
+    fn ground<'g>(&'g self, blocks: &'g [AllocatorSnapshot]) -> OwnerWalkInput<'g> {
+        let OwnerSnapshot { tensors, python, memory, request, .. } = self;
+        OwnerWalkInput { tensors, python, memory, blocks, asked: request.asked }
     }
 
     /// An error of a walk; if that came to a limit, this says so.
@@ -317,17 +328,17 @@ impl Look<'_> {
     /// What is told of a walk.
     fn map(
         &self,
-        walked: Walked,
+        walked: WalkResult,
         blocks: Vec<AllocatorSnapshot>,
     ) -> Result<OwnershipSnapshot, OwnerError> {
-        let Walked { tensors, nodes, referrers, counting, models, optimizers, .. } = walked;
-        let Walked { objects, unreadable, misfits, missing, .. } = walked;
+        let WalkResult { tensors, nodes, referrers, counting, models, optimizers, .. } = walked;
+        let WalkResult { objects, unreadable, misfits, missing, .. } = walked;
         let limit = self.memory.exceeded().map(|error| self.limit(error));
         let limit = limit.unwrap_or_else(|| self.limit_of_copy());
         if tensors.is_empty() && !missing.is_empty() {
             return Err(self.cut(limit));
         }
-        let incomplete = (!missing.is_empty()).then_some(Incomplete { limit, missing });
+        let incomplete = (!missing.is_empty()).then_some(IncompleteSnapshot { limit, missing });
         let (pause, age, stops) = (None, Duration::ZERO, *self.stops);
         Ok(OwnershipSnapshot {
             tensors,
@@ -361,7 +372,7 @@ impl Look<'_> {
 
 /// What a walk does where a page is not in the copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Missing {
+enum MissingPage {
     /// It is read all the same, though the process goes on: to know what else is needed.
     ReadLate,
     /// It is read while the process still stands.
@@ -405,24 +416,24 @@ fn add_missing(pages: &mut Vec<u64>, missing: &[u64], round: u32) {
 }
 
 /// A process that stands still, and what is known of that when it is over.
-struct Stopped {
+struct StoppedForCopy {
     stop: Option<StoppedProcess>,
     gone_on: GoneOn,
     since: Instant,
     stopped_for: Duration,
 }
 
-impl Stopped {
+impl StoppedForCopy {
     fn of(
         process: &Process,
         max_pause: Duration,
-        stops: &mut Stops,
-    ) -> Result<Stopped, OwnerError> {
+        stops: &mut StopTotals,
+    ) -> Result<StoppedForCopy, OwnerError> {
         let since = Instant::now();
         match StoppedProcess::for_at_most(process, max_pause) {
             Ok(stop) => {
                 let gone_on = stop.gone_on();
-                Ok(Stopped { stop: Some(stop), gone_on, since, stopped_for: Duration::ZERO })
+                Ok(StoppedForCopy { stop: Some(stop), gone_on, since, stopped_for: Duration::ZERO })
             }
             Err(error) => {
                 // All other threads stood still while this one was waited for.

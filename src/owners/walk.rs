@@ -8,11 +8,11 @@ use super::paths;
 use super::referrers;
 use super::rows::TensorRows;
 use crate::model::{
-    AllocatorSnapshot, CountingKind, CountingObject, GraphNode, Model, Optimizer, TensorReferrers,
-    TensorRow,
+    AllocatorSnapshot, CountingKind, CountingObject, GraphNode, Optimizer, RootModule,
+    TensorReferrers, TensorRow,
 };
 use crate::ownership::InUse;
-use crate::python::{HeapObject, Listing, PyClass, PythonHeap, PythonReader};
+use crate::python::{HeapListing, HeapObject, PyClass, PythonHeap, PythonReader};
 use crate::target::{Addr, PageCache};
 use crate::torch::{TensorReader, TensorTypes};
 
@@ -42,7 +42,7 @@ pub(super) struct RelevantObjects {
 
 /// What is walked over.
 #[derive(Clone, Copy)]
-pub(super) struct Ground<'a> {
+pub(super) struct OwnerWalkInput<'a> {
     pub(super) tensors: &'a TensorReader,
     pub(super) python: &'a PythonReader,
     pub(super) memory: &'a PageCache,
@@ -54,12 +54,12 @@ pub(super) struct Ground<'a> {
 
 /// What was found.
 #[derive(Debug, Default)]
-pub(super) struct Walked {
+pub(super) struct WalkResult {
     pub(super) tensors: Vec<TensorRow>,
     pub(super) nodes: Vec<GraphNode>,
     pub(super) referrers: Vec<TensorReferrers>,
     pub(super) counting: Vec<CountingObject>,
-    pub(super) models: Vec<Model>,
+    pub(super) models: Vec<RootModule>,
     pub(super) optimizers: Vec<Optimizer>,
     pub(super) objects: u64,
     pub(super) unreadable: u64,
@@ -69,13 +69,13 @@ pub(super) struct Walked {
 }
 
 /// Notes which parts of a walk came to a limit.
-struct Parts<'a> {
+struct LimitedParts<'a> {
     memory: &'a PageCache,
     refused: u64,
     missing: Vec<&'static str>,
 }
 
-impl Parts<'_> {
+impl LimitedParts<'_> {
     /// `part` has been walked.
     fn end(&mut self, part: &'static str) {
         let refused = self.memory.refused();
@@ -86,12 +86,12 @@ impl Parts<'_> {
     }
 }
 
-impl Ground<'_> {
+impl OwnerWalkInput<'_> {
     /// Reads what a process that runs has made since a walk over it: new objects, what they refer to, and what the functions
     /// that run just now have in their variables. So little that it can be done while it stands still.
     pub(super) fn read_newest(&self) -> Result<(), OwnerError> {
         let memory = self.memory;
-        let heap = self.python.heap_listed(memory, Listing::Newest)?;
+        let heap = self.python.heap_listed(memory, HeapListing::Newest)?;
         let head = self.python.object_head();
         let types = self.tensors.types(memory, head)?.ok_or(OwnerError::NoTorch)?;
         let found = find(&heap, types);
@@ -117,11 +117,11 @@ impl Ground<'_> {
     /// Walks over all objects. From the call of `read_all` on nothing is read any more.
     pub(super) fn walk(
         &self,
-        listing: Listing,
+        listing: HeapListing,
         read_all: &mut dyn FnMut(),
-    ) -> Result<Walked, OwnerError> {
+    ) -> Result<WalkResult, OwnerError> {
         let memory = self.memory;
-        let mut parts = Parts { memory, refused: memory.refused(), missing: Vec::new() };
+        let mut parts = LimitedParts { memory, refused: memory.refused(), missing: Vec::new() };
         let heap = self.python.heap_listed(memory, listing)?;
         let head = self.python.object_head();
         let types = self.tensors.types(memory, head)?.ok_or(OwnerError::NoTorch)?;
@@ -173,7 +173,7 @@ impl Ground<'_> {
         let (objects, unreadable) = (heap.objects().len() as u64, heap.unreadable());
         let (missing, counting) = (parts.missing, found.counting);
         let ObjectNames { models, optimizers, .. } = named;
-        Ok(Walked {
+        Ok(WalkResult {
             tensors,
             nodes,
             referrers,

@@ -6,7 +6,7 @@
 use super::driver;
 use super::plan::ProbePlan;
 use crate::abi::{AutogradInfo, UnwindInfo};
-use crate::target::usdt::{Operand, UsdtArgument, UsdtProbe};
+use crate::target::usdt::{ArgumentOperand, UsdtArgument, UsdtProbe};
 
 /// An offset that a structure does not have.
 const NOWHERE: u32 = u32::MAX;
@@ -132,9 +132,9 @@ fn sites(sites: &[UsdtProbe]) -> Vec<u8> {
 fn argument(argument: Option<&UsdtArgument>) -> [u8; 16] {
     let (operand, base, index, scale, value) = match argument.map(|a| a.operand) {
         None => (0, 0, NO_INDEX, 0, 0),
-        Some(Operand::Constant(value)) => (1, 0, NO_INDEX, 0, value),
-        Some(Operand::Register(register)) => (2, register.pt_regs_index(), NO_INDEX, 0, 0),
-        Some(Operand::Memory { base, index, displacement }) => {
+        Some(ArgumentOperand::Constant(value)) => (1, 0, NO_INDEX, 0, value),
+        Some(ArgumentOperand::Register(register)) => (2, register.pt_regs_index(), NO_INDEX, 0, 0),
+        Some(ArgumentOperand::Memory { base, index, displacement }) => {
             let (index, scale) = index.map_or((NO_INDEX, 0), |(r, s)| (r.pt_regs_index(), s));
             (3, base.pt_regs_index(), index, scale, displacement)
         }

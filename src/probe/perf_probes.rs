@@ -24,7 +24,7 @@ use super::syscall::ProbePoint;
 use super::targets::{ProbeTargets, open};
 use super::uprobe::{OPEN_UPROBE, uprobe};
 use crate::model::{AddressSpace, CudaIndex, EventKind, FreeTracking, MemoryKind, StackSource};
-use crate::target::usdt::{Operand, Register, UsdtArgument, UsdtProbe};
+use crate::target::usdt::{ArgumentOperand, Register, UsdtArgument, UsdtProbe};
 use crate::target::{Mapping, Process};
 
 /// Room for the samples of one thread at one site: a thousand, and where the kernel does not lend that much, sixty.
@@ -275,14 +275,14 @@ impl SampledSite {
         let (mut registers, mut stack) = (0, false);
         for argument in &arguments {
             match argument.operand {
-                Operand::Constant(_) => {}
-                Operand::Register(register) => registers |= 1 << register.perf_number(),
-                Operand::Memory { base, index: None, .. } => {
+                ArgumentOperand::Constant(_) => {}
+                ArgumentOperand::Register(register) => registers |= 1 << register.perf_number(),
+                ArgumentOperand::Memory { base, index: None, .. } => {
                     let pointer = Register::named("rsp")?;
                     registers |= 1 << base.perf_number() | 1 << pointer.perf_number();
                     stack = true;
                 }
-                Operand::Memory { index: Some(_), .. } => return None,
+                ArgumentOperand::Memory { index: Some(_), .. } => return None,
             }
         }
         let point =
@@ -393,9 +393,9 @@ impl PerfSample<'_> {
 
     fn value(&self, argument: &UsdtArgument) -> Option<i64> {
         let whole = match argument.operand {
-            Operand::Constant(value) => return Some(value),
-            Operand::Register(register) => self.register(register)?,
-            Operand::Memory { base, displacement, .. } => {
+            ArgumentOperand::Constant(value) => return Some(value),
+            ArgumentOperand::Register(register) => self.register(register)?,
+            ArgumentOperand::Memory { base, displacement, .. } => {
                 let at = self.register(base)?.wrapping_add_signed(displacement);
                 let start = at.checked_sub(self.register(Register::named("rsp")?)?)? as usize;
                 let bytes = self.stack.get(start..start.checked_add(argument.size.into())?)?;
@@ -427,7 +427,7 @@ pub(super) fn try_open(path: &CStr, point: &ProbePoint, process: u32) -> Result<
 mod tests {
     use super::*;
 
-    fn argument(size: u8, signed: bool, operand: Operand) -> UsdtArgument {
+    fn argument(size: u8, signed: bool, operand: ArgumentOperand) -> UsdtArgument {
         UsdtArgument { size, signed, operand }
     }
 
@@ -442,12 +442,13 @@ mod tests {
             stack: &stack,
         };
         let value = |size, signed, operand| seen.value(&argument(size, signed, operand));
-        assert_eq!(value(8, false, Operand::Register(rax)), Some(0xdead));
+        assert_eq!(value(8, false, ArgumentOperand::Register(rax)), Some(0xdead));
         // The device is the lowest byte of a register whose rest means nothing.
-        assert_eq!(value(1, true, Operand::Register(rdx)), Some(-13));
-        assert_eq!(value(1, false, Operand::Register(rdx)), Some(0xf3));
-        assert_eq!(value(4, true, Operand::Constant(5)), Some(5));
-        let on_stack = |displacement| Operand::Memory { base: rsp, index: None, displacement };
+        assert_eq!(value(1, true, ArgumentOperand::Register(rdx)), Some(-13));
+        assert_eq!(value(1, false, ArgumentOperand::Register(rdx)), Some(0xf3));
+        assert_eq!(value(4, true, ArgumentOperand::Constant(5)), Some(5));
+        let on_stack =
+            |displacement| ArgumentOperand::Memory { base: rsp, index: None, displacement };
         assert_eq!(value(4, true, on_stack(16)), Some(-7));
         assert_eq!(value(8, true, on_stack(60)), None);
         assert_eq!(value(8, true, on_stack(-8)), None);

@@ -4,7 +4,7 @@ use super::attribute::IntegerAttribute;
 use super::error::PythonError;
 use super::exceptions::ExceptionFinder;
 use super::follow::{ChainNamer, PollTarget, StackPoller};
-use super::heap::{HeapError, Listing, PythonHeap};
+use super::heap::{HeapError, HeapListing, PythonHeap};
 use super::variables::IntegerVariable;
 use crate::abi::{PyObjectHeader, UnwindInfo};
 use crate::model::{StackTable, ThreadId, ThreadSample};
@@ -258,7 +258,7 @@ impl PythonReader {
     /// # Errors
     /// [`HeapError::Collecting`] and [`HeapError::Changing`] pass; the others are final for this process.
     pub fn heap<'a>(&self, memory: &'a PageCache) -> Result<PythonHeap<'a>, HeapError> {
-        self.heap_listed(memory, Listing::Whole)
+        self.heap_listed(memory, HeapListing::Whole)
     }
 
     /// The same with a list of objects that is as exact as `listing` says.
@@ -268,7 +268,7 @@ impl PythonReader {
     pub fn heap_listed<'a>(
         &self,
         memory: &'a PageCache,
-        listing: Listing,
+        listing: HeapListing,
     ) -> Result<PythonHeap<'a>, HeapError> {
         match &self.reader {
             ReaderBackend::Own(own) => {

@@ -10,7 +10,7 @@ use super::label::one_line;
 use super::owner_groups::group_label;
 use super::size::{bytes, count};
 use crate::analysis::GrowthWatch;
-use crate::model::{Stops, TensorReferrers};
+use crate::model::{StopTotals, TensorReferrers};
 
 /// Rows of owners, and of lines.
 const OWNERS: usize = 15;
@@ -34,7 +34,7 @@ pub fn growth_text(
     watch: &GrowthWatch,
     lines: &ObservedLines,
     keepers: &[GrowthKeeper],
-    stops: Stops,
+    stops: StopTotals,
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
     growing_owners(out, watch)?;

@@ -15,7 +15,7 @@ use super::owners::incomplete;
 use super::size::{bytes, count, optional_bytes, percent};
 use super::sleep_tags::tag_rows;
 use crate::analysis::{GpuFacts, GrowthWatch, OwnerGroup, ProcessSnapshot};
-use crate::model::{CudaIndex, OwnershipSnapshot, Stops, TensorDevice};
+use crate::model::{CudaIndex, OwnershipSnapshot, StopTotals, TensorDevice};
 use crate::ownership::breakdown;
 
 /// Lines of the screen, and columns.
@@ -85,7 +85,7 @@ pub struct JobSummary<'a> {
     /// The last snapshot, or why there is none.
     pub look: Result<&'a OwnershipSnapshot, &'a str>,
     /// Stops of the job.
-    pub stops: Stops,
+    pub stops: StopTotals,
     /// What lines own.
     pub lines: &'a ObservedLines,
     /// What follows.
@@ -384,7 +384,7 @@ fn foot(summary: &JobSummary<'_>) -> Vec<String> {
 }
 
 /// How often and how long the process was stopped.
-pub(super) fn stops_text(Stops { count: stops, total, longest }: Stops) -> String {
+pub(super) fn stops_text(StopTotals { count: stops, total, longest }: StopTotals) -> String {
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     format!(
         "the process was stopped {stops} times, {:.1} ms in all, {:.1} ms at most",

@@ -119,7 +119,7 @@ pub fn metrics_content_type(format: MetricsFormat) -> &'static str {
 /// Never, as text is written to memory.
 pub fn metrics_text(jobs: &[ExportedJob], format: MetricsFormat) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Jobs(jobs.to_vec())));
+    registry.register_collector(Box::new(ExportedJobs(jobs.to_vec())));
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(match format {
@@ -129,160 +129,168 @@ pub fn metrics_text(jobs: &[ExportedJob], format: MetricsFormat) -> Result<Strin
 }
 
 /// A family of series.
-struct Family {
+struct SeriesFamily {
     name: &'static str,
     unit: Option<Unit>,
     kind: MetricType,
     help: &'static str,
 }
 
-impl Family {
-    const fn bytes(name: &'static str, help: &'static str) -> Family {
-        Family { name, unit: Some(Unit::Bytes), kind: MetricType::Gauge, help }
+impl SeriesFamily {
+    const fn bytes(name: &'static str, help: &'static str) -> SeriesFamily {
+        SeriesFamily { name, unit: Some(Unit::Bytes), kind: MetricType::Gauge, help }
     }
 
-    const fn ratio(name: &'static str, help: &'static str) -> Family {
-        Family { name, unit: None, kind: MetricType::Gauge, help }
+    const fn ratio(name: &'static str, help: &'static str) -> SeriesFamily {
+        SeriesFamily { name, unit: None, kind: MetricType::Gauge, help }
     }
 
-    const fn seconds(name: &'static str, help: &'static str) -> Family {
-        Family { name, unit: Some(Unit::Seconds), kind: MetricType::Gauge, help }
+    const fn seconds(name: &'static str, help: &'static str) -> SeriesFamily {
+        SeriesFamily { name, unit: Some(Unit::Seconds), kind: MetricType::Gauge, help }
     }
 
-    const fn counter(name: &'static str, help: &'static str) -> Family {
-        Family { name, unit: None, kind: MetricType::Counter, help }
+    const fn counter(name: &'static str, help: &'static str) -> SeriesFamily {
+        SeriesFamily { name, unit: None, kind: MetricType::Counter, help }
     }
 }
 
-type Labels = Vec<(&'static str, String)>;
+type SeriesLabels = Vec<(&'static str, String)>;
 
 /// A value of a series.
 #[derive(Clone, Copy)]
-enum Value {
+enum SeriesValue {
     Count(u64),
     Part(f64),
 }
 
 /// A figure of a GPU: its family, and how it is read off.
-type GpuFigure = (Family, fn(&ExportedGpu) -> Option<Value>);
+type GpuFigure = (SeriesFamily, fn(&ExportedGpu) -> Option<SeriesValue>);
 
-fn count(value: Option<u64>) -> Option<Value> {
-    value.map(Value::Count)
+fn count(value: Option<u64>) -> Option<SeriesValue> {
+    value.map(SeriesValue::Count)
 }
 
 /// All figures that are one number a GPU.
 fn gpu_figures() -> Vec<GpuFigure> {
     vec![
         (
-            Family::bytes(
+            SeriesFamily::bytes(
                 "memspy_allocated",
                 "Allocated by the program in PyTorch: torch.cuda.memory_allocated()",
             ),
             |gpu| count(gpu.allocated),
         ),
         (
-            Family::bytes(
+            SeriesFamily::bytes(
                 "memspy_reserved",
                 "Held by PyTorch's caching allocator: torch.cuda.memory_reserved()",
             ),
             |gpu| count(gpu.reserved),
         ),
         (
-            Family::bytes(
+            SeriesFamily::bytes(
                 "memspy_allocated_peak",
                 "torch.cuda.max_memory_allocated(): since the job last reset its peaks",
             ),
             |gpu| count(gpu.allocated_peak),
         ),
         (
-            Family::bytes(
+            SeriesFamily::bytes(
                 "memspy_reserved_peak",
                 "torch.cuda.max_memory_reserved(): since the job last reset its peaks",
             ),
             |gpu| count(gpu.reserved_peak),
         ),
         (
-            Family::bytes(
+            SeriesFamily::bytes(
                 "memspy_inactive_split",
                 "Free pieces of segments that are also in use: inactive_split_bytes.all.current of torch.cuda.memory_stats()",
             ),
             |gpu| count(gpu.inactive_split),
         ),
         (
-            Family::bytes(
+            SeriesFamily::bytes(
                 "memspy_cached_free",
                 "Free in the caching allocator, by the last map of its blocks",
             ),
             |gpu| count(gpu.cached_free),
         ),
         (
-            Family::bytes(
+            SeriesFamily::bytes(
                 "memspy_largest_free_block",
                 "The largest free block of the caching allocator, by the last map of its blocks",
             ),
             |gpu| count(gpu.largest_free),
         ),
         (
-            Family::ratio(
+            SeriesFamily::ratio(
                 "memspy_fragmentation_ratio",
                 "Part of the free cache that is not in its largest block; no series where nothing is free",
             ),
-            |gpu| gpu.fragmentation().map(Value::Part),
+            |gpu| gpu.fragmentation().map(SeriesValue::Part),
         ),
         (
-            Family::bytes(
+            SeriesFamily::bytes(
                 "memspy_outside_pytorch",
                 "Held by the process beside PyTorch's allocator: CUDA context, libraries, other allocators",
             ),
             |gpu| count(gpu.outside),
         ),
         (
-            Family::bytes("memspy_other_processes", "Held by other processes on the same device"),
+            SeriesFamily::bytes(
+                "memspy_other_processes",
+                "Held by other processes on the same device",
+            ),
             |gpu| count(gpu.others),
         ),
-        (Family::bytes("memspy_device_total", "Memory of the device"), |gpu| count(gpu.total)),
-        (Family::bytes("memspy_device_free", "Free on the device"), |gpu| count(gpu.free)),
+        (SeriesFamily::bytes("memspy_device_total", "Memory of the device"), |gpu| {
+            count(gpu.total)
+        }),
+        (SeriesFamily::bytes("memspy_device_free", "Free on the device"), |gpu| count(gpu.free)),
         (
-            Family::counter(
+            SeriesFamily::counter(
                 "memspy_alloc_retries",
                 "Driver allocations that failed and were tried again after the cache was freed: num_alloc_retries",
             ),
             |gpu| count(gpu.retries),
         ),
         (
-            Family::counter("memspy_ooms", "Out-of-memory errors that PyTorch threw: num_ooms"),
+            SeriesFamily::counter(
+                "memspy_ooms",
+                "Out-of-memory errors that PyTorch threw: num_ooms",
+            ),
             |gpu| count(gpu.ooms),
         ),
         (
-            Family::seconds(
+            SeriesFamily::seconds(
                 "memspy_owner_look_stop",
                 "For how long the job stood still for the last look at its owners",
             ),
-            |gpu| gpu.owner_stop.map(Value::Part),
+            |gpu| gpu.owner_stop.map(SeriesValue::Part),
         ),
     ]
 }
 
 /// What is encoded.
 #[derive(Debug)]
-struct Jobs(Vec<ExportedJob>);
+struct ExportedJobs(Vec<ExportedJob>);
 
-impl Collector for Jobs {
+impl Collector for ExportedJobs {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let of_jobs = |labels: fn(&ExportedJob) -> Labels, value: fn(&ExportedJob) -> u64| {
-            let one = |job: &ExportedJob| (labels(job), Value::Count(value(job)));
+        let of_jobs = |labels: fn(&ExportedJob) -> SeriesLabels, value: fn(&ExportedJob) -> u64| {
+            let one = |job: &ExportedJob| (labels(job), SeriesValue::Count(value(job)));
             self.0.iter().map(one).collect::<Vec<_>>()
         };
-        let process = Family {
+        let process = SeriesFamily {
             name: "memspy_process_info",
             unit: None,
             kind: MetricType::Gauge,
             help: "A process that is watched, what it runs, and its PyTorch; always 1",
         };
         write(&mut encoder, &process, &of_jobs(info_labels, |_| 1))?;
-        let samples = Family::counter("memspy_samples", "Samples taken of the process");
+        let samples = SeriesFamily::counter("memspy_samples", "Samples taken of the process");
         write(&mut encoder, &samples, &of_jobs(job_labels, |job| job.samples))?;
-        let failed = Family::counter(
+        let failed = SeriesFamily::counter(
             "memspy_failed_reads",
             "Reads of the process that failed, or during which it changed what was read",
         );
@@ -293,12 +301,12 @@ impl Collector for Jobs {
                 self.gpus().filter_map(|(job, gpu): (&ExportedJob, _)| one(job, gpu)).collect();
             write(&mut encoder, &family, &series)?;
         }
-        let lines = Family::bytes(
+        let lines = SeriesFamily::bytes(
             "memspy_line",
             "ESTIMATE from samples: live bytes by the line of the program that allocated them; the greatest lines, and [other]",
         );
         write(&mut encoder, &lines, &self.named("line", |gpu| &gpu.lines))?;
-        let owners = Family::bytes(
+        let owners = SeriesFamily::bytes(
             "memspy_owner",
             "Bytes by owner at the last look (--owners); the greatest owners, and [other]",
         );
@@ -306,7 +314,7 @@ impl Collector for Jobs {
     }
 }
 
-impl Jobs {
+impl ExportedJobs {
     fn gpus(&self) -> impl Iterator<Item = (&ExportedJob, &ExportedGpu)> {
         self.0.iter().flat_map(|job| job.gpus.iter().map(move |gpu| (job, gpu)))
     }
@@ -316,8 +324,8 @@ impl Jobs {
         &self,
         key: &'static str,
         of: fn(&ExportedGpu) -> &Vec<NamedBytes>,
-    ) -> Vec<(Labels, Value)> {
-        let mut series: Vec<(Labels, Value)> = Vec::new();
+    ) -> Vec<(SeriesLabels, SeriesValue)> {
+        let mut series: Vec<(SeriesLabels, SeriesValue)> = Vec::new();
         for (job, gpu) in self.gpus() {
             let before = series.len();
             for row in of(gpu) {
@@ -327,8 +335,8 @@ impl Jobs {
                 }
                 labels.push((key, label(&row.name)));
                 match series[before..].iter_mut().find(|(known, _)| *known == labels) {
-                    Some((_, Value::Count(bytes))) => *bytes += row.bytes,
-                    _ => series.push((labels, Value::Count(row.bytes))),
+                    Some((_, SeriesValue::Count(bytes))) => *bytes += row.bytes,
+                    _ => series.push((labels, SeriesValue::Count(row.bytes))),
                 }
             }
         }
@@ -336,20 +344,20 @@ impl Jobs {
     }
 }
 
-fn job_labels(job: &ExportedJob) -> Labels {
+fn job_labels(job: &ExportedJob) -> SeriesLabels {
     let mut labels = vec![("pid", job.pid.to_string())];
     labels.extend(job.rank.map(|rank| ("rank", rank.to_string())));
     labels
 }
 
-fn info_labels(job: &ExportedJob) -> Labels {
+fn info_labels(job: &ExportedJob) -> SeriesLabels {
     let mut labels = job_labels(job);
     labels.push(("command", label(&job.command)));
     labels.extend(job.pytorch.as_ref().map(|version| ("pytorch", label(version))));
     labels
 }
 
-fn gpu_labels(job: &ExportedJob, gpu: &ExportedGpu) -> Labels {
+fn gpu_labels(job: &ExportedJob, gpu: &ExportedGpu) -> SeriesLabels {
     let mut labels = job_labels(job);
     labels.extend(gpu.gpu.map(|number| ("gpu", number.to_string())));
     labels.extend(gpu.device.map(|number| ("device", number.to_string())));
@@ -369,8 +377,8 @@ fn label(text: &str) -> String {
 /// Writes the series of a family, if there are any.
 fn write(
     encoder: &mut DescriptorEncoder<'_>,
-    family: &Family,
-    series: &[(Labels, Value)],
+    family: &SeriesFamily,
+    series: &[(SeriesLabels, SeriesValue)],
 ) -> fmt::Result {
     if series.is_empty() {
         return Ok(());
@@ -380,9 +388,11 @@ fn write(
     for (labels, value) in series {
         let one = metric.encode_family(labels)?;
         match (value, family.kind) {
-            (Value::Count(count), MetricType::Counter) => ConstCounter::new(*count).encode(one)?,
-            (Value::Count(count), _) => ConstGauge::new(*count).encode(one)?,
-            (Value::Part(part), _) => ConstGauge::new(*part).encode(one)?,
+            (SeriesValue::Count(count), MetricType::Counter) => {
+                ConstCounter::new(*count).encode(one)?
+            }
+            (SeriesValue::Count(count), _) => ConstGauge::new(*count).encode(one)?,
+            (SeriesValue::Part(part), _) => ConstGauge::new(*part).encode(one)?,
         }
     }
     Ok(())

@@ -12,8 +12,9 @@ use super::owner_groups::{
 use super::size::{bytes, count};
 use crate::analysis::{StorageChange, changes, owner_changes, owner_groups, saved};
 use crate::model::{
-    DeviceOwnership, Frame, Incomplete, LookLimit, OwnershipSnapshot, PythonTensors, StackTable,
-    Stops, StorageGroup, TensorCategory, TensorDevice, TensorRow, ThreadSample, is_library,
+    DeviceOwnership, Frame, IncompleteSnapshot, LookLimit, OwnershipSnapshot, PythonTensors,
+    StackTable, StopTotals, StorageGroup, TensorCategory, TensorDevice, TensorRow, ThreadSample,
+    is_library,
 };
 use crate::ownership::{breakdown, owner_label, storages};
 
@@ -353,7 +354,7 @@ pub(super) fn footer(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Resul
 
 /// What is missing in a snapshot and why, in a sentence; `None` where nothing is.
 pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
-    let Incomplete { limit, missing } = snapshot.incomplete.as_ref()?;
+    let IncompleteSnapshot { limit, missing } = snapshot.incomplete.as_ref()?;
     let advice = match limit {
         LookLimit::Pause(_) => "; --max-stop allows more, --no-stop needs no standstill",
         LookLimit::Time(_) | LookLimit::Finding { .. } | LookLimit::Repeating(_) => {
@@ -374,7 +375,7 @@ pub fn pause(snapshot: &OwnershipSnapshot) -> String {
     match snapshot.pause {
         Some(pause) => {
             let ms = |time: Duration| time.as_secs_f64() * 1e3;
-            let Stops { count, total, longest } = snapshot.stops;
+            let StopTotals { count, total, longest } = snapshot.stops;
             let all = match count {
                 0 | 1 => String::new(),
                 _ => format!(" at the longest ({count} stops, {:.1} ms in all)", ms(total)),

@@ -13,8 +13,8 @@ use super::json::{
 };
 use crate::analysis::{SavedSummary, owner_groups, saved};
 use crate::model::{
-    DeviceOwnership, GraphNode, Incomplete, LookLimit, OwnershipSnapshot, SavedBy, SavedIn, Stops,
-    TensorCategory, TensorReferrers, TensorRow,
+    DeviceOwnership, GraphNode, IncompleteSnapshot, LookLimit, OwnershipSnapshot, SavedBy, SavedIn,
+    StopTotals, TensorCategory, TensorReferrers, TensorRow,
 };
 use crate::ownership::breakdown;
 
@@ -86,7 +86,7 @@ fn saved_sums(summary: SavedSummary) -> SavedJson {
 }
 
 /// How often the process was stopped.
-fn stops(stops: Stops) -> StopsJson {
+fn stops(stops: StopTotals) -> StopsJson {
     StopsJson {
         count: stops.count,
         total_seconds: stops.total.as_secs_f64(),
@@ -95,7 +95,7 @@ fn stops(stops: Stops) -> StopsJson {
 }
 
 /// Why a snapshot is incomplete.
-pub(super) fn incomplete(incomplete: &Incomplete) -> IncompleteJson {
+pub(super) fn incomplete(incomplete: &IncompleteSnapshot) -> IncompleteJson {
     let seconds = |time: std::time::Duration| {
         // A duration is never infinite, so that JSON has a number for it.
         Number::from_f64(time.as_secs_f64()).unwrap_or_else(|| time.as_secs().into())

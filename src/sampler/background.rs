@@ -32,7 +32,7 @@ pub struct BackgroundSink<S> {
     batch: Batch,
     since: Instant,
     to_thread: Option<Sender<QueueItem>>,
-    queue: Arc<Queue>,
+    queue: Arc<RecordQueue>,
     thread: Option<Worker<(S, SinkResult)>>,
 }
 
@@ -45,7 +45,7 @@ struct Batch {
 
 /// How much waits between the two threads.
 #[derive(Default)]
-struct Queue {
+struct RecordQueue {
     state: Mutex<QueueState>,
     changed: Condvar,
 }
@@ -57,7 +57,7 @@ struct QueueState {
     over: bool,
 }
 
-impl Queue {
+impl RecordQueue {
     /// Waits until there is room for `bytes`, and takes it. What is larger than all room goes alone.
     fn enter(&self, bytes: usize) {
         let mut state = self.state.lock();
@@ -74,9 +74,9 @@ impl Queue {
 }
 
 /// Lets go whoever waits for room when the thread ends, in whatever way.
-struct Taking(Arc<Queue>);
+struct QueueReader(Arc<RecordQueue>);
 
-impl Drop for Taking {
+impl Drop for QueueReader {
     fn drop(&mut self) {
         self.0.state.lock().over = true;
         self.0.changed.notify_all();
@@ -87,8 +87,8 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
     /// Starts the thread.
     pub fn new(sink: S) -> io::Result<Self> {
         let (to_thread, batches) = channel();
-        let queue = Arc::new(Queue::default());
-        let taking = Taking(Arc::clone(&queue));
+        let queue = Arc::new(RecordQueue::default());
+        let taking = QueueReader(Arc::clone(&queue));
         let thread = Worker::spawn("writer", move |_| drain(sink, batches, &taking))?;
         Ok(BackgroundSink {
             batch: Batch::default(),
@@ -147,7 +147,7 @@ impl<S: RecordSink + Send + 'static> RecordSink for BackgroundSink<S> {
 fn drain<S: RecordSink>(
     mut sink: S,
     batches: Receiver<QueueItem>,
-    taking: &Taking,
+    taking: &QueueReader,
 ) -> (S, SinkResult) {
     for handed in batches {
         let Batch { records, bytes } = match handed {

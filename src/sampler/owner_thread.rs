@@ -11,7 +11,7 @@ use super::optimizer_counter::OptimizerCounter;
 use super::owners::{OwnerReading, learn, look_prepared, prepare};
 use super::readers::{TargetIdentity, TargetReaders};
 use super::worker::{StopSignal, Worker};
-use crate::model::{CountingObject, Nanos, OwnershipBreakdown, OwnershipSnapshot, Stops};
+use crate::model::{CountingObject, Nanos, OwnershipBreakdown, OwnershipSnapshot, StopTotals};
 use crate::owners::{LookOptions, LookRequest, OwnerError};
 use crate::ownership::summarize;
 
@@ -39,20 +39,20 @@ pub(super) type OwnerThreadReading =
 /// The thread.
 pub(super) struct OwnerThread {
     looks: Receiver<OwnerThreadReading>,
-    shared: Arc<Shared>,
+    shared: Arc<OwnerThreadShared>,
     thread: Worker,
 }
 
 /// What the thread and whoever started it tell each other.
 #[derive(Default)]
-struct Shared {
+struct OwnerThreadShared {
     /// Since when a look is due, and for how long its moment is worth waiting for.
     due: Mutex<Option<(Instant, Duration)>>,
     /// The moment has come.
     go: AtomicBool,
 }
 
-impl Shared {
+impl OwnerThreadShared {
     fn set_due(&self, due: Option<(Instant, Duration)>) {
         *self.due.lock() = due;
     }
@@ -83,7 +83,7 @@ impl OwnerThread {
         options: LookOptions,
         start: Instant,
     ) -> std::io::Result<OwnerThread> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(OwnerThreadShared::default());
         let (sender, looks) = sync_channel(MAX_QUEUED);
         let told = Arc::clone(&shared);
         let thread = Worker::spawn("owners", move |stop| {
@@ -136,10 +136,10 @@ fn aimed_look(
     readers: &mut TargetReaders,
     options: LookOptions,
     start: Instant,
-    (shared, stop): (&Shared, &StopSignal),
+    (shared, stop): (&OwnerThreadShared, &StopSignal),
     timeout: Option<Duration>,
 ) -> (OwnerThreadReading, Duration, Duration) {
-    let (mut stops, mut took) = (Stops::default(), Duration::ZERO);
+    let (mut stops, mut took) = (StopTotals::default(), Duration::ZERO);
     let mut misses = 0;
     loop {
         let began = Instant::now();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::readers::TargetReaders;
 use super::sleep::sleep_unless;
-use crate::model::{OwnershipSnapshot, SleepTags, StackTable, Stops, ThreadSample};
+use crate::model::{OwnershipSnapshot, SleepTags, StackTable, StopTotals, ThreadSample};
 use crate::owners::{LookOptions, LookRequest, OwnerError, OwnerReader, StopPolicy, vllm_tags};
 use crate::python::HeapError;
 use crate::torch::TorchError;
@@ -37,7 +37,7 @@ pub fn read_owners(
     readers: &mut TargetReaders,
     options: impl Into<LookOptions>,
 ) -> Result<OwnerReading, OwnerError> {
-    read_with_retries(readers, options.into(), None, &mut Stops::default())
+    read_with_retries(readers, options.into(), None, &mut StopTotals::default())
 }
 
 /// As [`read_owners`], and looks for what refers to the tensors called `asked` (or at that address, `0x…`).
@@ -46,7 +46,7 @@ pub fn read_referrers(
     options: impl Into<LookOptions>,
     asked: &str,
 ) -> Result<OwnerReading, OwnerError> {
-    read_with_retries(readers, options.into(), Some(asked), &mut Stops::default())
+    read_with_retries(readers, options.into(), Some(asked), &mut StopTotals::default())
 }
 
 /// The same; `stops` counts how often the process was stopped and for how long, also where it came to nothing.
@@ -54,7 +54,7 @@ pub(super) fn read_with_retries(
     readers: &mut TargetReaders,
     options: LookOptions,
     asked: Option<&str>,
-    stops: &mut Stops,
+    stops: &mut StopTotals,
 ) -> Result<OwnerReading, OwnerError> {
     prepare(readers)?;
     look_prepared(readers, LookRequest::new(options, asked), stops)
@@ -84,7 +84,7 @@ pub(super) fn prepare(readers: &mut TargetReaders) -> Result<(), OwnerError> {
 pub(super) fn look_prepared(
     readers: &mut TargetReaders,
     mut request: LookRequest<'_>,
-    stops: &mut Stops,
+    stops: &mut StopTotals,
 ) -> Result<OwnerReading, OwnerError> {
     let stop_policy = request.stop_policy();
     // Once: the next ones are as long.

@@ -24,10 +24,10 @@ const CHUNKS_A_THREAD: usize = 8;
 ///
 /// A mapping of its own, not from the heap: an allocator keeps what it is given back, and a look needs many times what memspy
 /// otherwise does. Dropped, it is the kernel's again at once.
-pub(super) type Chunk = MmapMut;
+pub(super) type CopyBuffer = MmapMut;
 
 /// Room for a chunk, in memory already: a first write to each page takes as long as its copy.
-pub(super) fn new_chunk() -> io::Result<Chunk> {
+pub(super) fn new_chunk() -> io::Result<CopyBuffer> {
     MmapOptions::new().len(CHUNK_PAGES * PAGE).populate().map_anon()
 }
 
@@ -42,7 +42,7 @@ pub struct PagePlan {
 
 /// What a copy came to.
 #[derive(Debug)]
-pub(super) struct Copied {
+pub(super) struct CopyOutcome {
     /// Whether everything was read while the process stood still.
     pub(super) whole: bool,
     /// Places that were not read, and why.
@@ -68,7 +68,7 @@ impl PagePlan {
 
     /// Chunks for all of it, those at hand first. Where the kernel gives no more memory, the plan becomes shorter: what is not
     /// copied is missing, and told so.
-    pub(super) fn fit(&mut self, mut chunks: Vec<Chunk>) -> Vec<Chunk> {
+    pub(super) fn fit(&mut self, mut chunks: Vec<CopyBuffer>) -> Vec<CopyBuffer> {
         chunks.truncate(self.spans.len());
         while chunks.len() < self.spans.len() {
             match new_chunk() {
@@ -86,9 +86,9 @@ impl PagePlan {
     pub(super) fn copy(
         &self,
         memory: &dyn Memory,
-        chunks: &mut [Chunk],
+        chunks: &mut [CopyBuffer],
         gone_on: &GoneOn,
-    ) -> Copied {
+    ) -> CopyOutcome {
         let most = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
         let threads = (self.spans.len() / CHUNKS_A_THREAD).clamp(1, most);
         let work = Mutex::new(self.spans.iter().zip(chunks.iter_mut()).enumerate());
@@ -110,7 +110,7 @@ impl PagePlan {
         });
         let failed = failed.into_inner();
         let is_answer = |error: &MemoryError| matches!(error, MemoryError::Fault { .. });
-        Copied { whole: failed.iter().all(|(_, error)| is_answer(error)), failed }
+        CopyOutcome { whole: failed.iter().all(|(_, error)| is_answer(error)), failed }
     }
 
     fn copy_chunk(

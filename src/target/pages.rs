@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::budget::Budget;
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
-use super::page_copy::{CHUNK_PAGES, Chunk, PAGE, PagePlan, beside, new_chunk};
+use super::page_copy::{CHUNK_PAGES, CopyBuffer, PAGE, PagePlan, beside, new_chunk};
 use super::page_index::PageIndex;
 use super::ptrace_stop::GoneOn;
 use parking_lot::{Mutex, MutexGuard};
@@ -27,7 +27,7 @@ pub struct PageCache {
 #[derive(Default)]
 struct CachedPages {
     index: PageIndex,
-    chunks: Vec<Chunk>,
+    chunks: Vec<CopyBuffer>,
     /// By place: the number of the page, and whether it was looked at since it was copied.
     numbers: Vec<u64>,
     used: Vec<bool>,

@@ -75,7 +75,7 @@ impl Register {
 
 /// Where an argument is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operand {
+pub enum ArgumentOperand {
     /// It is this number.
     Constant(i64),
     /// In a register.
@@ -99,7 +99,7 @@ pub struct UsdtArgument {
     /// Whether it is a signed number.
     pub signed: bool,
     /// Where it is.
-    pub operand: Operand,
+    pub operand: ArgumentOperand,
 }
 
 /// A place marked for probes.
@@ -198,9 +198,9 @@ fn argument(text: &str) -> Option<UsdtArgument> {
     let (size, operand) = text.split_once('@').unwrap_or(("8", text));
     let size: i8 = size.parse().ok()?;
     let operand = if let Some(number) = operand.strip_prefix('$') {
-        Operand::Constant(number.parse().ok()?)
+        ArgumentOperand::Constant(number.parse().ok()?)
     } else if let Some(name) = operand.strip_prefix('%') {
-        Operand::Register(Register::named(name)?)
+        ArgumentOperand::Register(Register::named(name)?)
     } else {
         let (displacement, inside) = operand.strip_suffix(')')?.split_once('(')?;
         let mut parts = inside.split(',');
@@ -208,7 +208,7 @@ fn argument(text: &str) -> Option<UsdtArgument> {
         let base = register()?;
         let index = register();
         let scale = parts.next().map_or(Some(1), |scale| scale.trim().parse().ok())?;
-        Operand::Memory {
+        ArgumentOperand::Memory {
             base,
             index: index.map(|register| (register, scale)),
             displacement: if displacement.is_empty() { 0 } else { displacement.parse().ok()? },
@@ -229,14 +229,17 @@ mod tests {
             UsdtArgument {
                 size: 8,
                 signed: true,
-                operand: Operand::Register(Register::named("rax").unwrap())
+                operand: ArgumentOperand::Register(Register::named("rax").unwrap())
             }
         );
-        assert_eq!(parse("-1@%dl").operand, Operand::Register(Register::named("rdx").unwrap()));
+        assert_eq!(
+            parse("-1@%dl").operand,
+            ArgumentOperand::Register(Register::named("rdx").unwrap())
+        );
         assert_eq!(Register::named("sil").unwrap().pt_regs_index(), 13);
         assert_eq!(
             parse("8@-56(%rbp)").operand,
-            Operand::Memory {
+            ArgumentOperand::Memory {
                 base: Register::named("rbp").unwrap(),
                 index: None,
                 displacement: -56
@@ -244,13 +247,13 @@ mod tests {
         );
         assert_eq!(
             parse("4@16(%rax,%rcx,8)").operand,
-            Operand::Memory {
+            ArgumentOperand::Memory {
                 base: Register::named("rax").unwrap(),
                 index: Some((Register::named("rcx").unwrap(), 8)),
                 displacement: 16
             }
         );
-        assert_eq!(parse("-4@$-5").operand, Operand::Constant(-5));
+        assert_eq!(parse("-4@$-5").operand, ArgumentOperand::Constant(-5));
         for wrong in ["8@%xmm0", "8@", "8@(%rax", "8@sym(%rip)"] {
             assert_eq!(argument(wrong), None, "{wrong}");
         }

@@ -29,7 +29,7 @@ const ADDRESS: &str = "a record states memory beyond the last address";
 const LINE: &str = "a record states a line that no file has";
 
 /// Why a record is refused.
-type Refusal = &'static str;
+type RefusalReason = &'static str;
 
 /// What the records read so far have in sum.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub(super) struct RecordLimits {
 
 impl RecordLimits {
     /// Whether a record may come next; the reason if not.
-    pub(super) fn check(&mut self, record: &Record) -> Result<(), Refusal> {
+    pub(super) fn check(&mut self, record: &Record) -> Result<(), RefusalReason> {
         match record {
             Record::Start(start) => below(start.unix_nanos, MAX_UNIX, TIME),
             Record::Runtime(runtime) => time(runtime.time),
@@ -91,12 +91,12 @@ impl RecordLimits {
         }
     }
 
-    fn allocated(&mut self, bytes: u64) -> Result<(), Refusal> {
+    fn allocated(&mut self, bytes: u64) -> Result<(), RefusalReason> {
         self.allocated = self.allocated.saturating_add(bytes);
         below(self.allocated, MAX_TOTAL, TOTAL)
     }
 
-    fn event(&mut self, event: &Event) -> Result<(), Refusal> {
+    fn event(&mut self, event: &Event) -> Result<(), RefusalReason> {
         time(event.time)?;
         match event.change {
             EventKind::Allocated { address, size, levels, .. } => {
@@ -109,7 +109,7 @@ impl RecordLimits {
         }
     }
 
-    fn change(&mut self, change: &FollowedChange) -> Result<(), Refusal> {
+    fn change(&mut self, change: &FollowedChange) -> Result<(), RefusalReason> {
         time(change.before)?;
         time(change.after)?;
         change.live.into_iter().try_for_each(signed_level)?;
@@ -136,7 +136,7 @@ impl RecordLimits {
         Ok(())
     }
 
-    fn keyframe(&mut self, keyframe: &Keyframe) -> Result<(), Refusal> {
+    fn keyframe(&mut self, keyframe: &Keyframe) -> Result<(), RefusalReason> {
         time(keyframe.time)?;
         for source in &keyframe.allocation_sources {
             weights(source)?;
@@ -144,7 +144,7 @@ impl RecordLimits {
         keyframe.memory.iter().try_for_each(|memory| self.keyframe_memory(memory))
     }
 
-    fn keyframe_memory(&mut self, memory: &KeyframeMemory) -> Result<(), Refusal> {
+    fn keyframe_memory(&mut self, memory: &KeyframeMemory) -> Result<(), RefusalReason> {
         time(memory.mapped.unwrap_or_default())?;
         memory.levels.as_ref().map_or(Ok(()), snapshot_of_counters)?;
         self.allocated(memory.freed_since)?;
@@ -162,45 +162,45 @@ impl RecordLimits {
     }
 }
 
-fn below(number: u64, limit: u64, why: Refusal) -> Result<(), Refusal> {
+fn below(number: u64, limit: u64, why: RefusalReason) -> Result<(), RefusalReason> {
     if number <= limit { Ok(()) } else { Err(why) }
 }
 
-fn time(time: Nanos) -> Result<(), Refusal> {
+fn time(time: Nanos) -> Result<(), RefusalReason> {
     below(time.0, MAX_TIME, TIME)
 }
 
-fn level(number: u64) -> Result<(), Refusal> {
+fn level(number: u64) -> Result<(), RefusalReason> {
     below(number, MAX_LEVEL, SIZE)
 }
 
-fn signed_level(number: i64) -> Result<(), Refusal> {
+fn signed_level(number: i64) -> Result<(), RefusalReason> {
     level(number.unsigned_abs())
 }
 
-fn signed_total(number: i64) -> Result<(), Refusal> {
+fn signed_total(number: i64) -> Result<(), RefusalReason> {
     below(number.unsigned_abs(), MAX_TOTAL, TOTAL)
 }
 
 /// Adds the weight of one share of a block; they are told in parts of a byte.
-fn add_weight(sum: &mut u64, weight: u64) -> Result<(), Refusal> {
+fn add_weight(sum: &mut u64, weight: u64) -> Result<(), RefusalReason> {
     *sum = sum.saturating_add(weight);
     below(*sum, MAX_TOTAL, SIZE)
 }
 
 /// Adds `size` to the sum of a device.
-fn add(sum: &mut u64, size: u64) -> Result<(), Refusal> {
+fn add(sum: &mut u64, size: u64) -> Result<(), RefusalReason> {
     *sum = sum.saturating_add(size);
     level(*sum)
 }
 
 /// Memory from `address` on.
-fn region(address: u64, size: u64) -> Result<(), Refusal> {
+fn region(address: u64, size: u64) -> Result<(), RefusalReason> {
     level(size)?;
     if address.checked_add(size).is_some() { Ok(()) } else { Err(ADDRESS) }
 }
 
-fn lines(definition: &Definition) -> Result<(), Refusal> {
+fn lines(definition: &Definition) -> Result<(), RefusalReason> {
     let line = match definition {
         Definition::Function(_, function) => function.first_line.max(function.last_line),
         Definition::Frame(_, frame) => frame.line,
@@ -212,13 +212,13 @@ fn lines(definition: &Definition) -> Result<(), Refusal> {
     if line <= MAX_LINE { Ok(()) } else { Err(LINE) }
 }
 
-fn stat(stat: &Stat) -> Result<(), Refusal> {
+fn stat(stat: &Stat) -> Result<(), RefusalReason> {
     let Stat { current, peak, allocated, freed } = *stat;
     [current, peak].into_iter().try_for_each(signed_level)?;
     [allocated, freed].into_iter().try_for_each(signed_total)
 }
 
-fn all_counters(counters: &AllocatorCounters) -> Result<(), Refusal> {
+fn all_counters(counters: &AllocatorCounters) -> Result<(), RefusalReason> {
     for metric in Metric::ALL {
         for pool in [Pool::All, Pool::Small, Pool::Large] {
             stat(&counters.stats[metric as usize][pool as usize])?;
@@ -234,12 +234,12 @@ fn all_counters(counters: &AllocatorCounters) -> Result<(), Refusal> {
         .try_for_each(signed_total)
 }
 
-fn snapshot_of_counters(levels: &CounterSnapshot) -> Result<(), Refusal> {
+fn snapshot_of_counters(levels: &CounterSnapshot) -> Result<(), RefusalReason> {
     let CounterSnapshot { allocated, peak, reserved, active } = *levels;
     [allocated, peak, reserved, active].into_iter().try_for_each(signed_level)
 }
 
-fn snapshot(snapshot: &AllocatorSnapshot) -> Result<(), Refusal> {
+fn snapshot(snapshot: &AllocatorSnapshot) -> Result<(), RefusalReason> {
     time(snapshot.time)?;
     if let SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter } =
         snapshot.consistency
@@ -261,7 +261,7 @@ fn snapshot(snapshot: &AllocatorSnapshot) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn usage(usage: &DeviceUsage) -> Result<(), Refusal> {
+fn usage(usage: &DeviceUsage) -> Result<(), RefusalReason> {
     time(usage.time)?;
     let process = match usage.process {
         ProcessUsage::Bytes(bytes) => bytes,
@@ -272,7 +272,7 @@ fn usage(usage: &DeviceUsage) -> Result<(), Refusal> {
         .try_for_each(level)
 }
 
-fn ownership(owners: &OwnershipBreakdown) -> Result<(), Refusal> {
+fn ownership(owners: &OwnershipBreakdown) -> Result<(), RefusalReason> {
     time(owners.time)?;
     time(owners.age)?;
     time(owners.pause.unwrap_or_default())?;
@@ -301,7 +301,7 @@ fn ownership(owners: &OwnershipBreakdown) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn weights(source: &crate::model::AllocationSource) -> Result<(), Refusal> {
+fn weights(source: &crate::model::AllocationSource) -> Result<(), RefusalReason> {
     use crate::model::AllocationSource as Source;
     let mut sum = 0;
     match source {
@@ -318,7 +318,7 @@ fn weights(source: &crate::model::AllocationSource) -> Result<(), Refusal> {
     }
 }
 
-fn end(end: &RecordingEnd) -> Result<(), Refusal> {
+fn end(end: &RecordingEnd) -> Result<(), RefusalReason> {
     time(end.time)?;
     let totals = &end.totals;
     let counts = [
@@ -339,7 +339,7 @@ fn end(end: &RecordingEnd) -> Result<(), Refusal> {
     totals.follow.as_ref().map_or(Ok(()), followed)
 }
 
-fn followed(totals: &FollowTotals) -> Result<(), Refusal> {
+fn followed(totals: &FollowTotals) -> Result<(), RefusalReason> {
     [totals.polling_nanos, totals.cpu_nanos, totals.slow_poll_nanos]
         .into_iter()
         .try_for_each(|nanos| time(Nanos(nanos)))?;

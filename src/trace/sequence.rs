@@ -27,14 +27,14 @@ pub(super) struct SegmentSequence {
 }
 
 /// A file open for reading, with what it says was recorded.
-type Opened = Result<(TraceReader, Option<RecordingStart>), ReadError>;
+type OpenedTrace = Result<(TraceReader, Option<RecordingStart>), ReadError>;
 
 /// The segments of the recording that most of `paths` belong to.
 ///
 /// # Errors
 /// None of them can be read: that of the first.
 pub(super) fn chosen(paths: &[PathBuf]) -> Result<SegmentSequence, ReadError> {
-    let mut all: Vec<(PathBuf, Opened)> = Vec::new();
+    let mut all: Vec<(PathBuf, OpenedTrace)> = Vec::new();
     for path in paths {
         all.push((path.clone(), TraceReader::open(path).and_then(started)));
     }
@@ -93,7 +93,7 @@ fn number(path: &Path) -> Option<u64> {
 }
 
 /// A segment with what it says was recorded; `None` where that is lost.
-fn started(mut reader: TraceReader) -> Opened {
+fn started(mut reader: TraceReader) -> OpenedTrace {
     struct StartSink(Option<RecordingStart>);
     impl RecordSink for StartSink {
         fn record(&mut self, record: &Record) -> SinkResult {

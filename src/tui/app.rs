@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::KeyEvent;
 
 use super::draw::draw;
-use super::event_loop::{View, keys, show};
+use super::event_loop::{TerminalView, keys, show};
 use super::owner_poller::OwnerPoller;
 use super::palette::Palette;
 use super::ranks::RankFacts;
@@ -139,7 +139,7 @@ impl OneView {
     }
 }
 
-impl View for OneView {
+impl TerminalView for OneView {
     fn refresh(&mut self) {
         if !self.state.frozen {
             self.update_view(false);

@@ -16,7 +16,7 @@ const NOTICE: Duration = Duration::from_millis(100);
 const SHARE: u32 = 10;
 
 /// What is on the screen.
-pub(super) trait View {
+pub(super) trait TerminalView {
     /// Takes what came in meanwhile; whether it is to be drawn.
     fn poll(&mut self) -> bool;
     /// Another picture, unless it is to stand still.
@@ -48,7 +48,7 @@ pub(super) fn keys() -> io::Result<Receiver<io::Result<Event>>> {
 
 /// Shows `view` until the user quits, `stop` is set or the screen is lost.
 pub(super) fn show(
-    view: &mut impl View,
+    view: &mut impl TerminalView,
     screen: &mut TerminalScreen,
     keys: &Receiver<io::Result<Event>>,
     stop: &AtomicBool,

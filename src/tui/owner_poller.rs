@@ -4,12 +4,12 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Instant;
 
 use super::view_model::{LastOwners, OwnersView};
-use crate::model::{Incomplete, Nanos, OwnershipBreakdown, Stops};
+use crate::model::{IncompleteSnapshot, Nanos, OwnershipBreakdown, StopTotals};
 use crate::ownership::summarize;
 use crate::sampler::{LookOptions, TargetIdentity, TargetReaders, Worker, read_owners};
 
 /// A look, and how often it stopped the process.
-type OwnerPoll = Result<(OwnershipBreakdown, Stops), String>;
+type OwnerPoll = Result<(OwnershipBreakdown, StopTotals), String>;
 
 /// Looks at one process.
 pub(super) struct OwnerPoller {
@@ -110,7 +110,7 @@ fn poll_once(
         }
     };
     let look = read_owners(readers, options).map_err(|error| error.to_string())?;
-    if let Some(Incomplete { limit, .. }) = &look.snapshot.incomplete {
+    if let Some(IncompleteSnapshot { limit, .. }) = &look.snapshot.incomplete {
         return Err(format!("{limit}: the snapshot is not complete"));
     }
     Ok((summarize(&look.snapshot, Nanos(0)), look.snapshot.stops))

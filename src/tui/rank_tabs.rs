@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::app::{OneView, TopError, TopOptions};
-use super::event_loop::{View, keys, show};
+use super::event_loop::{TerminalView, keys, show};
 use super::ranks::{RankFacts, RanksOverview, draw_ranks, ranks_state};
 use super::recording::{AttachFn, LiveRecording};
 use super::screen::TerminalScreen;
@@ -184,7 +184,7 @@ impl RankTabs<'_> {
     }
 }
 
-impl View for RankTabs<'_> {
+impl TerminalView for RankTabs<'_> {
     fn poll(&mut self) -> bool {
         let mut some = false;
         while let Ok(news) = self.news.try_recv() {

@@ -12,7 +12,7 @@ use crate::analysis::{
     OutsideTorch, PeakUsage, StackLabel, UsageHistory, recorded_owner_groups,
 };
 use crate::model::{
-    AllocatorBackend, CudaIndex, Frame, Nanos, OwnershipBreakdown, Stops, TargetRuntime,
+    AllocatorBackend, CudaIndex, Frame, Nanos, OwnershipBreakdown, StopTotals, TargetRuntime,
     TensorCategory,
 };
 use crate::render::{self, FrameLabels};
@@ -86,7 +86,7 @@ pub struct LastOwners {
     /// How long ago.
     pub age: Duration,
     /// How often it was tried.
-    pub stops: Stops,
+    pub stops: StopTotals,
 }
 
 impl ViewModel {

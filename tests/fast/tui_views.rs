@@ -160,7 +160,7 @@ fn owners() -> OwnersView {
             ],
         }],
     };
-    let mut stops = Stops::default();
+    let mut stops = StopTotals::default();
     stops.add(Duration::from_millis(20));
     stops.add(Duration::from_micros(43_200));
     OwnersView {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memspy::model::{CudaIndex, Nanos};
-use memspy::python::{Listing, PythonHeap, PythonReader};
+use memspy::python::{HeapListing, PythonHeap, PythonReader};
 use memspy::target::{
     Addr, AddressRange, Budget, LoadedObject, Memory, MemoryError, PageCache, Process,
     StoppedProcess,
@@ -150,7 +150,7 @@ fn heaps_with_other_words_are_walked_of_every_python() {
     campaign::run("heap", 4, &mut |random: &mut Random| {
         let (_, reader, process, copied) = random.pick(&targets);
         let memory = edited(process, copied, 4000, random);
-        let listing = if random.below(2) == 0 { Listing::Whole } else { Listing::Rough };
+        let listing = if random.below(2) == 0 { HeapListing::Whole } else { HeapListing::Rough };
         match reader.heap_listed(&memory, listing) {
             Ok(heap) => walk(&heap),
             Err(error) if error.to_string().lines().count() == 1 => {}

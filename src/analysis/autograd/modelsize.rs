@@ -7,7 +7,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::model::{GraphNode, Model, ModelModule, OwnershipSnapshot, SavedIn};
+use crate::model::{GraphNode, ModelModule, OwnershipSnapshot, RootModule, SavedIn};
 
 /// What the tool says of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,7 +96,7 @@ const SEEN_THROUGH: [&str; 3] = ["TBackward", "TransposeBackward", "PermuteBackw
 /// What it says of every model.
 pub fn model_sizes(snapshot: &OwnershipSnapshot) -> Vec<ModelSize> {
     let graph = Graph::new(snapshot);
-    let of_model = |(index, model): (usize, &Model)| {
+    let of_model = |(index, model): (usize, &RootModule)| {
         let own: FxHashSet<u64> =
             model.modules.iter().flat_map(|module| module.parameters.iter().copied()).collect();
         let rows =
@@ -127,7 +127,7 @@ struct Graph<'a> {
 
 /// A module, as far as the graph tells of it: elements of its input and of what it returns.
 #[derive(Debug, Clone, Copy, Default)]
-struct Sizes {
+struct ModuleSizes {
     input: Option<u64>,
     output: Option<u64>,
     /// Both are the same.
@@ -211,23 +211,26 @@ impl Graph<'_> {
     }
 
     /// What the graph tells of one module by itself.
-    fn sizes(&self, module: &ModelModule) -> Result<Sizes, String> {
+    fn sizes(&self, module: &ModelModule) -> Result<ModuleSizes, String> {
         if !module.is_of_torch {
             return Err("is of a class of the program's own".to_owned());
         }
         if KEEPS.contains(&&*module.class) {
-            return Ok(Sizes { keeps: true, ..Sizes::default() });
+            return Ok(ModuleSizes { keeps: true, ..ModuleSizes::default() });
         }
         let Some((_, classes)) = WEIGHTED.iter().find(|(class, _)| *class == &*module.class) else {
             let known = module.class.contains("Pool") || &*module.class == "Upsample";
             return match known && module.parameters.is_empty() {
-                true => Ok(Sizes { output: self.only_pool(&module.class), ..Sizes::default() }),
+                true => Ok(ModuleSizes {
+                    output: self.only_pool(&module.class),
+                    ..ModuleSizes::default()
+                }),
                 false => Err("is of a class whose results are not known from the graph".to_owned()),
             };
         };
-        let mut seen: Option<Sizes> = None;
+        let mut seen: Option<ModuleSizes> = None;
         for node in self.nodes_of(module, classes) {
-            let now = Sizes {
+            let now = ModuleSizes {
                 input: self.input_of(node),
                 output: self.snapshot.nodes[node].outputs.first().copied().flatten(),
                 keeps: false,
@@ -302,7 +305,7 @@ impl Graph<'_> {
 }
 
 /// Fills in what follows from the modules before and after.
-fn fill(sizes: &mut [Sizes]) {
+fn fill(sizes: &mut [ModuleSizes]) {
     // What is known goes on through modules that keep the number, in both directions.
     for index in 0..sizes.len() {
         if sizes[index].keeps && index > 0 {
@@ -330,10 +333,11 @@ mod tests {
 
     #[test]
     fn what_is_known_goes_through_modules_that_keep_the_number() {
-        let keeps = Sizes { keeps: true, ..Sizes::default() };
+        let keeps = ModuleSizes { keeps: true, ..ModuleSizes::default() };
         let known =
-            |input, output| Sizes { input: Some(input), output: Some(output), keeps: false };
-        let mut sizes = [keeps, Sizes::default(), keeps, known(5, 7), keeps, Sizes::default()];
+            |input, output| ModuleSizes { input: Some(input), output: Some(output), keeps: false };
+        let mut sizes =
+            [keeps, ModuleSizes::default(), keeps, known(5, 7), keeps, ModuleSizes::default()];
         fill(&mut sizes);
         let outputs: Vec<Option<u64>> = sizes.iter().map(|sizes| sizes.output).collect();
         assert_eq!(outputs, [None, Some(5), Some(5), Some(7), Some(7), None]);

@@ -6,7 +6,7 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use crate::model::{Model, OwnershipSnapshot, SavedIn, TensorRow};
+use crate::model::{OwnershipSnapshot, RootModule, SavedIn, TensorRow};
 
 /// What it says of one loss and one net.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub fn memory_for_backward(snapshot: &OwnershipSnapshot, losses: &[usize]) -> Ve
         snapshot.nodes.iter().zip(0..).map(|(node, index)| (node.at, index)).collect();
     let impl_of: FxHashMap<u64, u64> =
         snapshot.tensors.iter().filter_map(|row| Some((row.object?, row.tensor.at))).collect();
-    let parameters = |model: &Model| -> FxHashSet<u64> {
+    let parameters = |model: &RootModule| -> FxHashSet<u64> {
         let own = model.modules.iter().flat_map(|module| &module.parameters);
         own.filter_map(|object| impl_of.get(object).copied()).collect()
     };

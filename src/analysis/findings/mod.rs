@@ -5,7 +5,7 @@
 mod facts;
 mod rules;
 
-use crate::analysis::owners::growth::{OwnerGrowth, Rise};
+use crate::analysis::owners::growth::{GrowthRise, OwnerGrowth};
 use crate::analysis::owners::owner_groups::OwnerGroup;
 pub use facts::{FindingFacts, GpuFacts};
 
@@ -108,7 +108,7 @@ impl Finding {
     }
 }
 
-fn minute(rise: &Rise) -> u64 {
+fn minute(rise: &GrowthRise) -> u64 {
     (rise.rate() * 60.0) as u64
 }
 

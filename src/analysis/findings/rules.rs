@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use super::{Finding, FindingFacts};
 use crate::analysis::owners::owner_groups::OwnerKind;
-use crate::model::{Model, Optimizer, OwnershipSnapshot, TensorCategory};
+use crate::model::{Optimizer, OwnershipSnapshot, RootModule, TensorCategory};
 use crate::ownership::{breakdown, held_storages, owner_label};
 
 const MIB: u64 = 1 << 20;
@@ -103,13 +103,13 @@ pub(super) fn optimizers_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
 pub(super) fn models_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(look) = facts.look else { return Vec::new() };
     let bytes = bytes_of(look);
-    let mut alike: BTreeMap<Vec<(&str, &str)>, Vec<&Model>> = BTreeMap::new();
+    let mut alike: BTreeMap<Vec<(&str, &str)>, Vec<&RootModule>> = BTreeMap::new();
     for model in look.models.iter().filter(|model| model.modules.len() > 1) {
         let shape = model.modules.iter().map(|module| (module.path.as_str(), &*module.class));
         alike.entry(shape.collect()).or_default().push(model);
     }
     let found = alike.into_values().filter(|models| models.len() > 1).filter_map(|models| {
-        let size = |model: &Model| {
+        let size = |model: &RootModule| {
             let parameters: Vec<u64> =
                 model.modules.iter().flat_map(|module| &module.parameters).copied().collect();
             sum(&parameters, &bytes)

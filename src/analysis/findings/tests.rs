@@ -5,7 +5,7 @@ use crate::analysis::owners::growth::GrowthWatch;
 use crate::analysis::owners::owner_groups::owner_groups;
 use crate::analysis::owners::owner_groups::tests::groups;
 use crate::model::{
-    GraphNode, Model, ModelModule, Optimizer, OwnershipSnapshot, SavedBy, SavedIn, Storage,
+    GraphNode, ModelModule, Optimizer, OwnershipSnapshot, RootModule, SavedBy, SavedIn, Storage,
     TensorCategory, TensorDevice, TensorInfo, TensorRow,
 };
 use crate::ownership::fixture;
@@ -123,7 +123,7 @@ fn optimizers_with_state_for_the_same_parameters_are_found() {
     assert_eq!(found(&of(8)), []);
 }
 
-fn model(name: &str, parameter: u64, is_training: bool) -> Model {
+fn model(name: &str, parameter: u64, is_training: bool) -> RootModule {
     let module = |path: &str, parameters| ModelModule {
         path: path.into(),
         class: "Linear".into(),
@@ -132,7 +132,7 @@ fn model(name: &str, parameter: u64, is_training: bool) -> Model {
         has_children: false,
         inplace: false,
     };
-    Model {
+    RootModule {
         name: name.into(),
         modules: vec![module("", Vec::new()), module("fc", vec![parameter])],
         is_training: Some(is_training),

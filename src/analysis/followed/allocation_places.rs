@@ -17,7 +17,7 @@ use crate::model::CounterDelta;
 const REACHES: [u64; 4] = [32, 16, 8, 4];
 
 /// The sums before an allocation, as far as polls fell on their ends: one number for each reach.
-pub(in crate::analysis) type Places = [Option<u64>; REACHES.len()];
+pub(in crate::analysis) type ReachSums = [Option<u64>; REACHES.len()];
 
 /// The running sums of what was allocated.
 #[derive(Debug, Default)]
@@ -31,7 +31,7 @@ pub(in crate::analysis) struct AllocationSums {
 
 impl AllocationSums {
     /// The places of an allocation of this kind that is made now; without a kind, of whatever comes next.
-    pub(in crate::analysis) fn places(&self, kind: Option<BlockGroup>) -> Places {
+    pub(in crate::analysis) fn places(&self, kind: Option<BlockGroup>) -> ReachSums {
         REACHES.map(|reach| {
             let from = self.count.checked_sub(reach)?;
             let at = self.polls.binary_search_by_key(&from, |poll| poll.0).ok()?;

@@ -74,8 +74,13 @@ impl FreedGroups {
         }
         let all_told = *untold == 0;
         let wanted = PoolFrees { requested: frees.requested - *untold, ..*frees };
-        let mut search =
-            Search { live: &live, groups: Vec::new(), left: MAX_SEARCH, found: Vec::new(), all: 0 };
+        let mut search = SubsetSearch {
+            live: &live,
+            groups: Vec::new(),
+            left: MAX_SEARCH,
+            found: Vec::new(),
+            all: 0,
+        };
         let found = match self.remembered.get(&wanted).filter(|groups| has_all(groups, &live)) {
             Some(groups) => FoundFrees { groups: groups.clone(), is_clear: false },
             None => {
@@ -105,7 +110,7 @@ fn has_all(groups: &[BlockGroup], live: &impl Fn(&BlockGroup) -> usize) -> bool 
     groups.iter().all(|group| groups.iter().filter(|g| *g == group).count() <= live(group))
 }
 
-struct Search<'a, L> {
+struct SubsetSearch<'a, L> {
     live: &'a L,
     groups: Vec<BlockGroup>,
     left: u32,
@@ -114,7 +119,7 @@ struct Search<'a, L> {
     all: u32,
 }
 
-impl<L: Fn(&BlockGroup) -> usize> Search<'_, L> {
+impl<L: Fn(&BlockGroup) -> usize> SubsetSearch<'_, L> {
     fn run(&mut self, frees: &PoolFrees) -> FoundFrees {
         if frees.count > MAX_FREES {
             return FoundFrees::default();

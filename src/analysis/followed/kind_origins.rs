@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::followed::allocation_places::Places;
+use crate::analysis::followed::allocation_places::ReachSums;
 use crate::analysis::followed::change_origins::CERTAIN_WITHIN;
 use crate::model::{FollowedChange, FollowedThread, StackReading};
 
@@ -21,22 +21,22 @@ const MIN_AT_PLACE: u32 = 3;
 /// How often each stack came into question for the allocations of a kind, since the recording began.
 #[derive(Debug, Default)]
 pub(in crate::analysis) struct KindOrigins {
-    by_kind: FxHashMap<BlockGroup, Votes>,
+    by_kind: FxHashMap<BlockGroup, StackVotes>,
     /// The same by place, and those before that were too many.
-    by_place: FxHashMap<u64, Votes>,
-    older: FxHashMap<u64, Votes>,
+    by_place: FxHashMap<u64, StackVotes>,
+    older: FxHashMap<u64, StackVotes>,
 }
 
 #[derive(Debug, Default)]
-struct Votes {
+struct StackVotes {
     /// Allocations with a candidate.
     all: u32,
-    of: Vec<Votum>,
+    of: Vec<StackVote>,
 }
 
 /// In how many allocations of a kind a stack came into question.
 #[derive(Debug, Clone, Copy)]
-struct Votum {
+struct StackVote {
     origin: AllocationOrigin,
     all: u32,
     /// In how many it stood at the poll before, and at the poll after.
@@ -44,7 +44,7 @@ struct Votum {
     after: u32,
 }
 
-impl Votum {
+impl StackVote {
     /// In the allocations of one place, the stacks that stand before are at or ahead of it, those that stand after at or behind
     /// it: one seen on both sides is the place.
     fn on_both_sides(&self) -> u32 {
@@ -52,7 +52,7 @@ impl Votum {
     }
 }
 
-impl Votes {
+impl StackVotes {
     fn add(&mut self, charge: &BlockAttribution, change: &FollowedChange) {
         self.all = self.all.saturating_add(1);
         for &(origin, _) in &charge.shares {
@@ -71,7 +71,7 @@ impl Votes {
                 votum.before = votum.before.saturating_add(before);
                 votum.after = votum.after.saturating_add(after);
             } else if self.of.len() < MAX_MAKERS {
-                self.of.push(Votum { origin, all: 1, before, after });
+                self.of.push(StackVote { origin, all: 1, before, after });
             }
         }
     }
@@ -87,10 +87,10 @@ impl Votes {
             }
             [_] => None,
             _ => {
-                let is_candidate = |votum: &&Votum| {
+                let is_candidate = |votum: &&StackVote| {
                     charge.shares.iter().any(|(origin, _)| *origin == votum.origin)
                 };
-                let candidates: Vec<&Votum> = self.of.iter().filter(is_candidate).collect();
+                let candidates: Vec<&StackVote> = self.of.iter().filter(is_candidate).collect();
                 let best = candidates.iter().max_by_key(|v| (v.on_both_sides(), v.after))?;
                 let others = || candidates.iter().filter(|v| v.origin != best.origin);
                 let both = best.on_both_sides();
@@ -109,7 +109,7 @@ impl KindOrigins {
     pub(in crate::analysis) fn saw(
         &mut self,
         kind: BlockGroup,
-        places: &Places,
+        places: &ReachSums,
         charge: &BlockAttribution,
         change: &FollowedChange,
     ) {
@@ -134,7 +134,7 @@ impl KindOrigins {
     pub(in crate::analysis) fn likely(
         &self,
         kind: BlockGroup,
-        places: &Places,
+        places: &ReachSums,
         charge: &BlockAttribution,
     ) -> Option<Arc<BlockAttribution>> {
         if charge.certain {

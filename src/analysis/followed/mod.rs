@@ -47,7 +47,7 @@ use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIn
 use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
 use crate::analysis::autograd::engine_frames::EngineFrames;
-use crate::analysis::followed::allocation_places::{AllocationSums, Places};
+use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums};
 use crate::analysis::followed::change_origins::{allocated_kind, allocation_sources, free_site};
 use crate::analysis::followed::follow_replay::{
     FollowReplay, GroupAddresses, PoolChange, ReplayResult, SnapshotBlock,
@@ -82,7 +82,7 @@ struct FollowedStep {
     open: bool,
     /// The block that it allocated, if it did just that.
     allocated: Option<BlockGroup>,
-    places: Places,
+    places: ReachSums,
     /// What it most likely was, where it was several blocks.
     parts: Option<Vec<(PoolDeltas, PastStep)>>,
     charge: Arc<BlockAttribution>,
@@ -94,7 +94,7 @@ struct FollowedStep {
 /// What is taken of an earlier change for one that is like it.
 #[derive(Debug, Clone)]
 struct PastStep {
-    places: Places,
+    places: ReachSums,
     charge: Arc<BlockAttribution>,
     site: FreeSite,
 }
@@ -155,7 +155,7 @@ impl FollowedSteps {
             certain,
         });
         let allocated = allocated_kind(&change.small, &change.large).filter(|_| change.is_single());
-        let places = allocated.map_or_else(Places::default, |kind| self.sums.places(Some(kind)));
+        let places = allocated.map_or_else(ReachSums::default, |kind| self.sums.places(Some(kind)));
         let pools = [change.small, change.large];
         let before = self.sums.places(None);
         self.sums.add([&change.small, &change.large]);
@@ -244,7 +244,7 @@ impl FollowedSteps {
         kind: BlockGroup,
         charge: &BlockAttribution,
     ) -> Option<Arc<BlockAttribution>> {
-        self.allocation_sources.likely(kind, &Places::default(), charge)
+        self.allocation_sources.likely(kind, &ReachSums::default(), charge)
     }
 
     /// Whether nothing was allocated since the last map.

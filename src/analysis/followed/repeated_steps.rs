@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::followed::allocation_places::Places;
+use crate::analysis::followed::allocation_places::ReachSums;
 use crate::model::CounterDelta;
 
 /// Changes remembered.
@@ -39,7 +39,7 @@ impl<T> Default for PastSteps<T> {
 
 impl<T: Clone> PastSteps<T> {
     /// Takes the next change; `places` tell what was allocated before it.
-    pub(in crate::analysis) fn push(&mut self, places: &Places, pools: PoolDeltas, what: T) {
+    pub(in crate::analysis) fn push(&mut self, places: &ReachSums, pools: PoolDeltas, what: T) {
         if self.steps.len() == MAX_PAST {
             self.steps.pop_front();
             self.first += 1;
@@ -75,7 +75,7 @@ impl<T: Clone> PastSteps<T> {
     /// The changes that this one most likely was, in order.
     pub(in crate::analysis) fn divide(
         &self,
-        places: &Places,
+        places: &ReachSums,
         pools: &PoolDeltas,
     ) -> Option<Vec<(PoolDeltas, T)>> {
         places.iter().flatten().find_map(|place| {

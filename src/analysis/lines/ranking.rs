@@ -236,18 +236,18 @@ fn innermost_lines(
 /// package that runs as the program (`python -m package`), or else the innermost line outside of the standard library.
 fn program_lines(stacks: &StackTable, count: usize, files: &OwnFiles) -> Vec<Option<ChargedLine>> {
     #[derive(Clone, Copy, Default)]
-    struct Candidates {
+    struct LineCandidates {
         own: Option<Frame>,
         package: Option<Frame>,
         script: Option<Frame>,
         library: Option<Frame>,
         innermost: Option<Frame>,
     }
-    let mut known: FxHashMap<FunctionId, Origin> = FxHashMap::default();
-    let mut all: Vec<Candidates> = Vec::with_capacity(count);
+    let mut known: FxHashMap<FunctionId, LineOrigin> = FxHashMap::default();
+    let mut all: Vec<LineCandidates> = Vec::with_capacity(count);
     for i in 0..count as u32 {
         let Some(node) = stacks.get_stack(StackId(i)) else {
-            all.push(Candidates::default());
+            all.push(LineCandidates::default());
             continue;
         };
         let caller = node.parent.and_then(|parent| all.get(parent.0 as usize).copied());
@@ -260,19 +260,19 @@ fn program_lines(stacks: &StackTable, count: usize, files: &OwnFiles) -> Vec<Opt
             let origin = *known.entry(frame.function).or_insert_with(|| {
                 stacks
                     .get_function(frame.function)
-                    .map_or(Origin::StandardLibrary, |f| files.origin(f))
+                    .map_or(LineOrigin::StandardLibrary, |f| files.origin(f))
             });
             found.innermost = Some(frame);
             match origin {
-                Origin::Program => found.own = Some(frame),
-                Origin::ProgramPackage => found.package = Some(frame),
-                Origin::Library => found.library = Some(frame),
-                Origin::StandardLibrary => {}
+                LineOrigin::Program => found.own = Some(frame),
+                LineOrigin::ProgramPackage => found.package = Some(frame),
+                LineOrigin::Library => found.library = Some(frame),
+                LineOrigin::StandardLibrary => {}
             }
         }
         all.push(found);
     }
-    let line = |found: &Candidates| match found.own.or(found.package).or(found.script) {
+    let line = |found: &LineCandidates| match found.own.or(found.package).or(found.script) {
         Some(frame) => Some(ChargedLine { frame, library: false }),
         None => {
             let frame = found.library.or(found.innermost)?;
@@ -283,7 +283,7 @@ fn program_lines(stacks: &StackTable, count: usize, files: &OwnFiles) -> Vec<Opt
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Origin {
+enum LineOrigin {
     Program,
     ProgramPackage,
     Library,
@@ -328,17 +328,17 @@ impl OwnFiles {
         files
     }
 
-    fn origin(&self, function: &Function) -> Origin {
+    fn origin(&self, function: &Function) -> LineOrigin {
         match package(&function.file) {
-            Some(package) if self.packages.contains(package) => Origin::ProgramPackage,
-            Some(_) => Origin::Library,
-            None if is_library(&function.file) => Origin::StandardLibrary,
-            None => Origin::Program,
+            Some(package) if self.packages.contains(package) => LineOrigin::ProgramPackage,
+            Some(_) => LineOrigin::Library,
+            None if is_library(&function.file) => LineOrigin::StandardLibrary,
+            None => LineOrigin::Program,
         }
     }
 
     fn is_own(&self, function: &Function) -> bool {
-        matches!(self.origin(function), Origin::Program | Origin::ProgramPackage)
+        matches!(self.origin(function), LineOrigin::Program | LineOrigin::ProgramPackage)
     }
 
     /// The stack's caller, if that only starts it: a console script in `bin`, or the line that `multiprocessing` spawns.

@@ -18,7 +18,7 @@ const MIN_OBSERVATIONS: usize = 3;
 
 /// How something rose.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Rise {
+pub struct GrowthRise {
     /// From the first floor to the last, in bytes.
     pub bytes: u64,
     /// Seconds between these.
@@ -29,7 +29,7 @@ pub struct Rise {
     pub between: (usize, usize),
 }
 
-impl Rise {
+impl GrowthRise {
     /// Bytes a second.
     pub fn rate(&self) -> f64 {
         self.bytes as f64 / self.seconds.max(1e-9)
@@ -37,7 +37,7 @@ impl Rise {
 
     /// That of bytes at times in seconds; `None` unless no floor is below the one before and two at least are above it. A few
     /// floors have to rise by more than the sawtooth does: what was seen of it by chance is no growth.
-    pub fn of(levels: &[(f64, u64)]) -> Option<Rise> {
+    pub fn of(levels: &[(f64, u64)]) -> Option<GrowthRise> {
         if levels.len() < MIN_OBSERVATIONS {
             return None;
         }
@@ -65,7 +65,7 @@ impl Rise {
         let up = steps().filter(|(a, b)| a < b).count();
         let is_rising = steps().all(|(a, b)| a <= b)
             && (up >= MANY_STEPS || up >= 2 && last.1.saturating_sub(first.1) >= sawtooth);
-        is_rising.then(|| Rise {
+        is_rising.then(|| GrowthRise {
             bytes: last.1 - first.1,
             seconds: last.0 - first.0,
             windows: floors.len(),
@@ -80,7 +80,7 @@ pub struct OwnerGrowth {
     /// It, as it was last.
     pub group: OwnerGroup,
     /// How it rose.
-    pub rise: Rise,
+    pub rise: GrowthRise,
     /// Storages more, between the same floors.
     pub storages: i64,
 }
@@ -101,7 +101,7 @@ pub struct LineGrowth {
     /// What it is called.
     pub line: String,
     /// How it rose.
-    pub rise: Rise,
+    pub rise: GrowthRise,
 }
 
 type OwnerKey = (TensorDevice, TensorCategory, OwnerKind, String);
@@ -199,7 +199,7 @@ impl GrowthWatch {
         let grown = self.last.iter().filter_map(|group| {
             let levels = self.owners.get(&owner_key(group))?;
             let bytes = levels.iter().map(|(bytes, _)| *bytes);
-            let rise = Rise::of(&self.times.iter().copied().zip(bytes).collect::<Vec<_>>())?;
+            let rise = GrowthRise::of(&self.times.iter().copied().zip(bytes).collect::<Vec<_>>())?;
             let storages = |at: usize| levels.get(at).map_or(0, |(_, storages)| *storages as i64);
             let storages = storages(rise.between.1) - storages(rise.between.0);
             Some(OwnerGrowth { group: group.clone(), rise, storages })
@@ -214,7 +214,7 @@ impl GrowthWatch {
         let grown = self.lines.iter().filter_map(|(line, levels)| {
             let levels: Vec<(f64, u64)> =
                 self.line_times.iter().copied().zip(levels.iter().copied()).collect();
-            Some(LineGrowth { line: line.clone(), rise: Rise::of(&levels)? })
+            Some(LineGrowth { line: line.clone(), rise: GrowthRise::of(&levels)? })
         });
         let mut grown: Vec<LineGrowth> = grown.collect();
         grown.sort_by(|a, b| b.rise.rate().total_cmp(&a.rise.rate()));
@@ -234,31 +234,34 @@ mod tests {
     #[test]
     fn a_sawtooth_does_not_grow_and_its_rising_floor_does() {
         let sawtooth: Vec<u64> = [5, 90, 40].repeat(8);
-        assert_eq!(Rise::of(&levels(&sawtooth)), None);
+        assert_eq!(GrowthRise::of(&levels(&sawtooth)), None);
         let rising: Vec<u64> = sawtooth.iter().zip(0..).map(|(bytes, i)| bytes + i * 2).collect();
-        let rise = Rise::of(&levels(&rising)).unwrap();
+        let rise = GrowthRise::of(&levels(&rising)).unwrap();
         assert_eq!(rise.windows, 6);
         assert!(rise.bytes > 0 && rise.seconds > 0.0, "{rise:?}");
         // The same seen so seldom that its floors may have been missed.
-        assert_eq!(Rise::of(&levels(&[5, 92, 44, 11, 98, 50, 17, 104, 56, 23, 110, 62])), None);
+        assert_eq!(
+            GrowthRise::of(&levels(&[5, 92, 44, 11, 98, 50, 17, 104, 56, 23, 110, 62])),
+            None
+        );
         // Once more memory than before, and then the same, is no growth.
-        assert_eq!(Rise::of(&levels(&[5, 9, 9, 9, 9, 9])), None);
-        assert_eq!(Rise::of(&levels(&[1, 2])), None);
-        assert_eq!(Rise::of(&levels(&[9, 8, 10, 11])), None);
+        assert_eq!(GrowthRise::of(&levels(&[5, 9, 9, 9, 9, 9])), None);
+        assert_eq!(GrowthRise::of(&levels(&[1, 2])), None);
+        assert_eq!(GrowthRise::of(&levels(&[9, 8, 10, 11])), None);
     }
 
     /// `summary` of a job with an unnamed tensor more every step: "nothing grew in 4 snapshots", as the last one came late.
     #[test]
     fn a_leak_that_is_looked_at_in_unequal_times_grows_all_the_same() {
         let steady = [(0.0, 10), (0.7, 17), (1.4, 24), (13.2, 142)];
-        assert_eq!(Rise::of(&steady).map(|rise| rise.bytes), Some(14));
+        assert_eq!(GrowthRise::of(&steady).map(|rise| rise.bytes), Some(14));
         // A sawtooth whose top was seen late is none, nor one that was seen rising once.
-        assert_eq!(Rise::of(&[(0.0, 10), (0.7, 11), (1.4, 12), (2.0, 142)]), None);
+        assert_eq!(GrowthRise::of(&[(0.0, 10), (0.7, 11), (1.4, 12), (2.0, 142)]), None);
     }
 
     #[test]
     fn the_rate_is_that_between_the_floors() {
-        let rise = Rise::of(&levels(&[10, 20, 30, 40])).unwrap();
+        let rise = GrowthRise::of(&levels(&[10, 20, 30, 40])).unwrap();
         assert_eq!((rise.bytes, rise.seconds), (20, 2.0));
         assert!((rise.rate() - 10.0).abs() < 1e-9);
     }

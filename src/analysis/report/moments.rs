@@ -6,7 +6,7 @@ use crate::model::Nanos;
 
 /// The extremes of one stretch.
 #[derive(Debug, Clone, Copy)]
-struct Extremes {
+struct StretchExtremes {
     highest: (u64, Nanos),
     lowest: (u64, Nanos),
 }
@@ -16,7 +16,7 @@ struct Extremes {
 pub(super) struct MomentChoice {
     from: u64,
     width: u64,
-    stretches: Vec<Option<Extremes>>,
+    stretches: Vec<Option<StretchExtremes>>,
     wanted: BTreeSet<Nanos>,
 }
 
@@ -44,7 +44,7 @@ impl MomentChoice {
         let number = number.unwrap_or(usize::MAX).min(self.stretches.len() - 1);
         let seen = (bytes, time);
         let extremes =
-            self.stretches[number].get_or_insert(Extremes { highest: seen, lowest: seen });
+            self.stretches[number].get_or_insert(StretchExtremes { highest: seen, lowest: seen });
         if bytes > extremes.highest.0 {
             extremes.highest = seen;
         }

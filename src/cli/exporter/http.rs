@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What is served.
-pub(super) struct Page {
+pub(super) struct ServedPage {
     /// Its type.
     pub(super) content_type: &'static str,
     /// Its text.
@@ -27,7 +27,7 @@ pub(super) struct Page {
 }
 
 /// Makes the page for a request with this `Accept` header; an error is answered with status 500.
-pub(super) type MakePage = dyn Fn(&str) -> Result<Page, String> + Send + Sync;
+pub(super) type MakePage = dyn Fn(&str) -> Result<ServedPage, String> + Send + Sync;
 
 /// A server, until it is dropped.
 pub(super) struct MetricsServer {
@@ -71,24 +71,25 @@ fn serve(listener: &TcpListener, page: &Arc<MakePage>, stop: &StopSignal) {
         let page = Arc::clone(page);
         let answer = move |stop: &StopSignal| {
             // Whoever goes away before the answer has nobody to be told.
-            let _ = Connection { stream, until: Instant::now() + TIMEOUT, stop }.answer(&*page);
+            let _ =
+                ClientConnection { stream, until: Instant::now() + TIMEOUT, stop }.answer(&*page);
         };
         connections.extend(Worker::spawn("scrape", answer));
     }
 }
 
-struct Connection<'a> {
+struct ClientConnection<'a> {
     stream: TcpStream,
     until: Instant,
     stop: &'a StopSignal,
 }
 
-impl Connection<'_> {
+impl ClientConnection<'_> {
     fn answer(&mut self, page: &MakePage) -> io::Result<()> {
         self.stream.set_nonblocking(false)?;
         let mut request = Vec::with_capacity(1024);
         let asked = loop {
-            if let Some(asked) = Asked::parse(&request) {
+            if let Some(asked) = RequestTarget::parse(&request) {
                 break asked;
             }
             let mut more = [0; 1024];
@@ -99,19 +100,19 @@ impl Connection<'_> {
             request.extend_from_slice(&more[..read]);
         };
         let (status, content_type, body) = match &asked {
-            Asked::Metrics { accept, .. } => match page(accept) {
+            RequestTarget::Metrics { accept, .. } => match page(accept) {
                 Ok(page) => ("200 OK", page.content_type, page.body),
                 Err(why) => ("500 Internal Server Error", PLAIN, format!("{why}\n")),
             },
-            Asked::Root => ("200 OK", PLAIN, "memspy exporter: see /metrics\n".to_owned()),
-            Asked::Refused(status) => (*status, PLAIN, format!("{status}\n")),
+            RequestTarget::Root => ("200 OK", PLAIN, "memspy exporter: see /metrics\n".to_owned()),
+            RequestTarget::Refused(status) => (*status, PLAIN, format!("{status}\n")),
         };
         let head = format!(
             "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
             body.len()
         );
         self.send(head.as_bytes())?;
-        if !matches!(asked, Asked::Metrics { head: true, .. }) {
+        if !matches!(asked, RequestTarget::Metrics { head: true, .. }) {
             self.send(body.as_bytes())?;
         }
         self.stream.shutdown(std::net::Shutdown::Write)
@@ -158,38 +159,38 @@ const PLAIN: &str = "text/plain; charset=utf-8";
 
 /// What a request asks for.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum RequestTarget {
     Metrics { accept: String, head: bool },
     Root,
     Refused(&'static str),
 }
 
-impl Asked {
+impl RequestTarget {
     /// What `request` asks for; `None` while it is not all there.
-    fn parse(request: &[u8]) -> Option<Asked> {
+    fn parse(request: &[u8]) -> Option<RequestTarget> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut parsed = httparse::Request::new(&mut headers);
         match parsed.parse(request) {
             Ok(httparse::Status::Partial) if request.len() < MAX_REQUEST => return None,
             Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-                return Some(Asked::Refused("431 Request Header Fields Too Large"));
+                return Some(RequestTarget::Refused("431 Request Header Fields Too Large"));
             }
-            Err(_) => return Some(Asked::Refused("400 Bad Request")),
+            Err(_) => return Some(RequestTarget::Refused("400 Bad Request")),
             Ok(httparse::Status::Complete(_)) => {}
         }
         let head = match parsed.method {
             Some("GET") => false,
             Some("HEAD") => true,
-            _ => return Some(Asked::Refused("405 Method Not Allowed")),
+            _ => return Some(RequestTarget::Refused("405 Method Not Allowed")),
         };
         let path = parsed.path.unwrap_or_default();
         let accepts = parsed.headers.iter().find(|it| it.name.eq_ignore_ascii_case("accept"));
         let accept =
             accepts.map_or_else(String::new, |it| String::from_utf8_lossy(it.value).into_owned());
         Some(match path.split_once('?').map_or(path, |(path, _)| path) {
-            "/metrics" => Asked::Metrics { accept, head },
-            "/" => Asked::Root,
-            _ => Asked::Refused("404 Not Found"),
+            "/metrics" => RequestTarget::Metrics { accept, head },
+            "/" => RequestTarget::Root,
+            _ => RequestTarget::Refused("404 Not Found"),
         })
     }
 }

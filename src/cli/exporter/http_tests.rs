@@ -4,7 +4,10 @@ use super::*;
 
 fn server() -> MetricsServer {
     let page = |accept: &str| {
-        Ok(Page { content_type: PLAIN, body: format!("accept: {accept}\n{}", "x".repeat(1 << 20)) })
+        Ok(ServedPage {
+            content_type: PLAIN,
+            body: format!("accept: {accept}\n{}", "x".repeat(1 << 20)),
+        })
     };
     MetricsServer::start("127.0.0.1:0".parse().unwrap(), Arc::new(page)).unwrap()
 }
@@ -50,11 +53,11 @@ fn a_request_has_a_longest_length_and_a_greatest_number_of_headers() {
         [b"GET /metrics HTTP/1.1\r\n".to_vec(), b"A: b\r\n".repeat(MAX_HEADERS + 1)].concat();
     for request in [&long, &[many, b"\r\n".to_vec()].concat()] {
         assert_eq!(
-            Asked::parse(request),
-            Some(Asked::Refused("431 Request Header Fields Too Large"))
+            RequestTarget::parse(request),
+            Some(RequestTarget::Refused("431 Request Header Fields Too Large"))
         );
     }
-    assert_eq!(Asked::parse(b"GET /metr"), None);
+    assert_eq!(RequestTarget::parse(b"GET /metr"), None);
 }
 
 #[test]

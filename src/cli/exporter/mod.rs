@@ -16,7 +16,7 @@ use super::args::ExporterArgs;
 use super::members::refuse_launcher;
 use super::signals::StopSignals;
 use super::{eprint_line, hints};
-use http::{MakePage, MetricsServer, Page};
+use http::{MakePage, MetricsServer, ServedPage};
 use watched_jobs::WatchedJobs;
 
 /// Processes that are watched at once; each takes memory and a thread.
@@ -47,7 +47,7 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
             false => MetricsFormat::Prometheus,
         };
         let body = metrics_text(&shown.export(), format).map_err(|error| error.to_string())?;
-        Ok(Page { content_type: metrics_content_type(format), body })
+        Ok(ServedPage { content_type: metrics_content_type(format), body })
     });
     let server = MetricsServer::start(args.listen, page).map_err(|error| {
         anyhow!(

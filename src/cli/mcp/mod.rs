@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use crate::sampler::{StopSignal, Worker};
 
 use super::args::McpArgs;
-use protocol::{Outgoing, Request, RpcError, understand};
-use tools::Tool;
+use protocol::{ClientRequest, RpcError, ServerMessage, understand};
+use tools::McpTool;
 
 /// Calls at once; further ones wait for their turn.
 const MAX_CALLS: usize = 4;
@@ -39,7 +39,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Runs it, until standard input ends.
 pub(super) fn run(args: &McpArgs) -> Result<()> {
     let mut input = io::stdin().lock();
-    let mut calls = Calls { running: Vec::new(), waiting: Arc::default() };
+    let mut calls = ToolCalls { running: Vec::new(), waiting: Arc::default() };
     loop {
         let mut line = Vec::new();
         let read = (&mut input).take(MAX_MESSAGE).read_until(b'\n', &mut line);
@@ -57,16 +57,16 @@ pub(super) fn run(args: &McpArgs) -> Result<()> {
             continue;
         }
         match understand(&text, tools::list) {
-            Request::Nothing => {}
-            Request::Answer(answer) => send(&answer)?,
-            Request::Cancel { id } => calls.cancel(&id),
-            Request::Call { id, name, arguments } => {
-                let words = Tool::find(&name)
+            ClientRequest::Nothing => {}
+            ClientRequest::Answer(answer) => send(&answer)?,
+            ClientRequest::Cancel { id } => calls.cancel(&id),
+            ClientRequest::Call { id, name, arguments } => {
+                let words = McpTool::find(&name)
                     .ok_or_else(|| RpcError::invalid_params(format!("no such tool: {name}")))
                     .and_then(|tool| Ok((tool, tool.words(arguments, args.no_stop)?)));
                 match words {
-                    Ok((tool, words)) => calls.add(Call { id, tool, words })?,
-                    Err(error) => send(&Outgoing::new(id, Err(error)))?,
+                    Ok((tool, words)) => calls.add(ToolCall { id, tool, words })?,
+                    Err(error) => send(&ServerMessage::new(id, Err(error)))?,
                 }
             }
         }
@@ -74,7 +74,7 @@ pub(super) fn run(args: &McpArgs) -> Result<()> {
 }
 
 /// Writes a message; messages of several threads do not mix.
-fn send(answer: &Outgoing) -> Result<()> {
+fn send(answer: &ServerMessage) -> Result<()> {
     let mut text = serde_json::to_string(answer)?;
     text.push('\n');
     let mut out = io::stdout().lock();
@@ -84,26 +84,26 @@ fn send(answer: &Outgoing) -> Result<()> {
 }
 
 /// A call of a tool.
-struct Call {
+struct ToolCall {
     id: Value,
-    tool: &'static Tool,
+    tool: &'static McpTool,
     words: Vec<String>,
 }
 
-type Waiting = Arc<Mutex<VecDeque<Call>>>;
+type WaitingCalls = Arc<Mutex<VecDeque<ToolCall>>>;
 
 /// The calls that run, and those that wait for their turn.
-struct Calls {
+struct ToolCalls {
     running: Vec<(Arc<Mutex<Option<Value>>>, Worker)>,
-    waiting: Waiting,
+    waiting: WaitingCalls,
 }
 
-impl Calls {
-    fn add(&mut self, call: Call) -> Result<()> {
+impl ToolCalls {
+    fn add(&mut self, call: ToolCall) -> Result<()> {
         let mut waiting = self.waiting.lock();
         if waiting.len() >= MAX_WAITING {
             let text = format!("{MAX_WAITING} calls wait already");
-            return send(&Outgoing::new(call.id, Ok(failure(text))));
+            return send(&ServerMessage::new(call.id, Ok(failure(text))));
         }
         waiting.push_back(call);
         drop(waiting);
@@ -136,14 +136,16 @@ impl Calls {
 }
 
 /// Answers calls until none waits. `current` names the call under way; it is taken away from a call that is cancelled.
-fn answer_all(waiting: &Waiting, current: &Mutex<Option<Value>>, stop: &StopSignal) {
+fn answer_all(waiting: &WaitingCalls, current: &Mutex<Option<Value>>, stop: &StopSignal) {
     loop {
         let Some(call) = waiting.lock().pop_front() else { return };
         *current.lock() = Some(call.id.clone());
         let is_wanted = || !stop.is_set() && current.lock().is_some();
         let result =
             call_tool(&call, &is_wanted).unwrap_or_else(|error| failure(error.to_string()));
-        if current.lock().take().is_some() && send(&Outgoing::new(call.id, Ok(result))).is_err() {
+        if current.lock().take().is_some()
+            && send(&ServerMessage::new(call.id, Ok(result))).is_err()
+        {
             // Nobody reads the answers any more.
             return;
         }
@@ -151,7 +153,7 @@ fn answer_all(waiting: &Waiting, current: &Mutex<Option<Value>>, stop: &StopSign
 }
 
 /// Runs memspy for a call.
-fn call_tool(call: &Call, is_wanted: &dyn Fn() -> bool) -> Result<Value> {
+fn call_tool(call: &ToolCall, is_wanted: &dyn Fn() -> bool) -> Result<Value> {
     let program = std::env::current_exe().context("cannot find memspy's own program")?;
     let child = Command::new(program)
         .args(&call.words)

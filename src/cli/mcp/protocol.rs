@@ -8,7 +8,7 @@ const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-
 
 /// A message from the client: a request, or without `id` a notification.
 #[derive(Debug, Deserialize)]
-pub(super) struct Incoming {
+pub(super) struct ClientMessage {
     #[serde(default)]
     jsonrpc: String,
     /// What the answer names; numbers and texts only.
@@ -22,7 +22,7 @@ pub(super) struct Incoming {
 
 /// An answer.
 #[derive(Debug, Serialize)]
-pub(super) struct Outgoing {
+pub(super) struct ServerMessage {
     jsonrpc: &'static str,
     id: Value,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,26 +45,26 @@ impl RpcError {
     }
 }
 
-impl Outgoing {
+impl ServerMessage {
     /// The answer to request `id`.
-    pub(super) fn new(id: Value, outcome: Result<Value, RpcError>) -> Outgoing {
+    pub(super) fn new(id: Value, outcome: Result<Value, RpcError>) -> ServerMessage {
         let (result, error) = match outcome {
             Ok(result) => (Some(result), None),
             Err(error) => (None, Some(error)),
         };
-        Outgoing { jsonrpc: "2.0", id, result, error }
+        ServerMessage { jsonrpc: "2.0", id, result, error }
     }
 }
 
 /// What a message asks for.
 #[derive(Debug)]
-pub(super) enum Request {
+pub(super) enum ClientRequest {
     /// To call a tool.
     Call { id: Value, name: String, arguments: Value },
     /// To end the call that `id` asked for.
     Cancel { id: Value },
     /// Something that is answered at once.
-    Answer(Outgoing),
+    Answer(ServerMessage),
     /// Nothing that is answered.
     Nothing,
 }
@@ -77,39 +77,44 @@ struct CallParams {
 }
 
 /// Understands a line of the client; `tools` lists the tools.
-pub(super) fn understand(line: &str, tools: impl FnOnce() -> Value) -> Request {
-    let message: Incoming = match serde_json::from_str(line) {
+pub(super) fn understand(line: &str, tools: impl FnOnce() -> Value) -> ClientRequest {
+    let message: ClientMessage = match serde_json::from_str(line) {
         Ok(message) => message,
         Err(error) => {
             let code = if error.is_data() { -32600 } else { -32700 };
             let error = RpcError { code, message: format!("not a JSON-RPC message: {error}") };
-            return Request::Answer(Outgoing::new(Value::Null, Err(error)));
+            return ClientRequest::Answer(ServerMessage::new(Value::Null, Err(error)));
         }
     };
     let Some(id) = message.id else {
         let cancelled = message.params.get("requestId");
         return match (message.method.as_str(), cancelled) {
-            ("notifications/cancelled", Some(id)) => Request::Cancel { id: id.clone() },
-            _ => Request::Nothing,
+            ("notifications/cancelled", Some(id)) => ClientRequest::Cancel { id: id.clone() },
+            _ => ClientRequest::Nothing,
         };
     };
     let is_name = matches!(id, Value::String(_) | Value::Number(_));
     if message.jsonrpc != "2.0" || !is_name || message.method.is_empty() {
         let text = "a request has jsonrpc \"2.0\", an id and a method".to_owned();
         let error = RpcError { code: -32600, message: text };
-        return Request::Answer(Outgoing::new(if is_name { id } else { Value::Null }, Err(error)));
+        return ClientRequest::Answer(ServerMessage::new(
+            if is_name { id } else { Value::Null },
+            Err(error),
+        ));
     }
     let outcome = match message.method.as_str() {
         "initialize" => Ok(initialize(&message.params)),
         "ping" => Ok(json!({})),
         "tools/list" => Ok(tools()),
         "tools/call" => match serde_json::from_value::<CallParams>(message.params) {
-            Ok(CallParams { name, arguments }) => return Request::Call { id, name, arguments },
+            Ok(CallParams { name, arguments }) => {
+                return ClientRequest::Call { id, name, arguments };
+            }
             Err(error) => Err(RpcError::invalid_params(format!("tools/call: {error}"))),
         },
         method => Err(RpcError { code: -32601, message: format!("no such method: {method}") }),
     };
-    Request::Answer(Outgoing::new(id, outcome))
+    ClientRequest::Answer(ServerMessage::new(id, outcome))
 }
 
 /// The client's version of the protocol if it is known, else the newest.
@@ -133,7 +138,7 @@ mod tests {
 
     fn answer(line: &str) -> Value {
         match understand(line, || json!({"tools": []})) {
-            Request::Answer(answer) => serde_json::to_value(answer).unwrap(),
+            ClientRequest::Answer(answer) => serde_json::to_value(answer).unwrap(),
             other => panic!("{other:?}"),
         }
     }
@@ -172,10 +177,15 @@ mod tests {
     fn notifications_have_no_answer() {
         for method in ["notifications/initialized", "ping", "x"] {
             let line = format!(r#"{{"jsonrpc":"2.0","method":"{method}"}}"#);
-            assert!(matches!(understand(&line, || Value::Null), Request::Nothing), "{method}");
+            assert!(
+                matches!(understand(&line, || Value::Null), ClientRequest::Nothing),
+                "{method}"
+            );
         }
         let line =
             r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}"#;
-        assert!(matches!(understand(line, || Value::Null), Request::Cancel { id } if id == 3));
+        assert!(
+            matches!(understand(line, || Value::Null), ClientRequest::Cancel { id } if id == 3)
+        );
     }
 }

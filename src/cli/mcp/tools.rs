@@ -9,14 +9,14 @@ use super::protocol::RpcError;
 use crate::cli::args::DiffByArg;
 
 /// Words for memspy's command line.
-type Words = Vec<String>;
+type CommandWords = Vec<String>;
 
 /// A tool.
-pub(super) struct Tool {
+pub(super) struct McpTool {
     pub(super) name: &'static str,
     description: &'static str,
     arguments: &'static [Argument],
-    words: fn(Value) -> Result<Words, RpcError>,
+    words: fn(Value) -> Result<CommandWords, RpcError>,
     /// Whether the answer is JSON.
     pub(super) is_json: bool,
 }
@@ -89,36 +89,36 @@ struct DiffArguments {
 }
 
 /// All tools.
-pub(super) const TOOLS: &[Tool] = &[
-    Tool {
+pub(super) const TOOLS: &[McpTool] = &[
+    McpTool {
         name: "summary",
         description: "Where a job's GPU memory is, who holds it, what grew meanwhile, which lines allocated it, and findings. Begin here",
         arguments: &[PID, RANKS, NO_STOP, FOR],
         words: |given| job("summary", given),
         is_json: true,
     },
-    Tool {
+    McpTool {
         name: "growth",
         description: "Owners and lines whose live bytes rise from floor to floor while the job is observed, and what keeps them: a leak",
         arguments: &[PID, NO_STOP, FOR],
         words: |given| job("growth", given),
         is_json: true,
     },
-    Tool {
+    McpTool {
         name: "dump",
         description: "One look at a job: the stacks of its threads, and where its GPU memory is",
         arguments: &[PID, RANKS, NO_STOP, GPU],
         words: |given| job("dump", given),
         is_json: true,
     },
-    Tool {
+    McpTool {
         name: "tensors",
         description: "Every tensor of a job with name, shape, bytes, what it is for and who shares its memory. Long for large jobs: 'summary' has the groups",
         arguments: &[PID, RANKS, NO_STOP],
         words: |given| job("tensors", given),
         is_json: true,
     },
-    Tool {
+    McpTool {
         name: "referrers",
         description: "What refers to one tensor: why it is still there",
         arguments: &[
@@ -129,49 +129,49 @@ pub(super) const TOOLS: &[Tool] = &[
         words: |given| job("referrers", given),
         is_json: true,
     },
-    Tool {
+    McpTool {
         name: "graph",
         description: "What the autograd graph of a job keeps for the backward pass, by class of node",
         arguments: &[PID, RANKS, NO_STOP],
         words: |given| job("graph", given),
         is_json: true,
     },
-    Tool {
+    McpTool {
         name: "devices",
         description: "The GPUs of this machine, the processes on them, and what the jobs given have there",
         arguments: &[("pids", "array", false, "Process ids of jobs to look into"), RANKS],
         words: devices,
         is_json: true,
     },
-    Tool {
+    McpTool {
         name: "doctor",
         description: "What memspy can and cannot do with a job, and why",
         arguments: &[PID],
         words: |given| job("doctor", given),
         is_json: true,
     },
-    Tool {
+    McpTool {
         name: "lines",
         description: "The peak memory of every line, out of a trace",
         arguments: &[TRACE, GPU],
         words: |given| trace(&["lines", "--json"], given),
         is_json: true,
     },
-    Tool {
+    McpTool {
         name: "stacks",
         description: "What was live at the peak of a trace, by Python stack",
         arguments: &[TRACE, GPU],
         words: |given| trace(&["export", "--format=json", "--output=-"], given),
         is_json: true,
     },
-    Tool {
+    McpTool {
         name: "iterations",
         description: "The training iterations of a trace: peaks, gradients, who held the memory",
         arguments: &[TRACE, GPU],
         words: |given| trace(&["iterations", "--json"], given),
         is_json: true,
     },
-    Tool {
+    McpTool {
         name: "diff",
         description: "Two traces, or two moments of one, compared: what holds more, and what less. The answer is text",
         arguments: &[
@@ -198,14 +198,14 @@ pub(super) const TOOLS: &[Tool] = &[
     },
 ];
 
-impl Tool {
+impl McpTool {
     /// The tool of a name.
-    pub(super) fn find(name: &str) -> Option<&'static Tool> {
+    pub(super) fn find(name: &str) -> Option<&'static McpTool> {
         TOOLS.iter().find(|tool| tool.name == name)
     }
 
     /// The command line for these arguments; with `no_stop` the job is never stopped.
-    pub(super) fn words(&self, arguments: Value, no_stop: bool) -> Result<Words, RpcError> {
+    pub(super) fn words(&self, arguments: Value, no_stop: bool) -> Result<CommandWords, RpcError> {
         let mut given = if arguments.is_null() { json!({}) } else { arguments };
         let Some(object) = given.as_object_mut() else {
             return Err(RpcError::invalid_params("arguments are an object"));
@@ -269,7 +269,7 @@ impl Tool {
 
 /// The answer to `tools/list`.
 pub(super) fn list() -> Value {
-    json!({"tools": TOOLS.iter().map(Tool::schema).collect::<Vec<_>>()})
+    json!({"tools": TOOLS.iter().map(McpTool::schema).collect::<Vec<_>>()})
 }
 
 fn read<T: DeserializeOwned>(given: Value) -> Result<T, RpcError> {
@@ -277,7 +277,7 @@ fn read<T: DeserializeOwned>(given: Value) -> Result<T, RpcError> {
 }
 
 /// What a client gives is one word behind `=` or behind `--`, and never an option.
-fn job(command: &str, given: Value) -> Result<Words, RpcError> {
+fn job(command: &str, given: Value) -> Result<CommandWords, RpcError> {
     let given: JobArguments = read(given)?;
     let mut words = vec![command.to_owned(), "--json".to_owned(), format!("--pid={}", given.pid)];
     words.extend(given.subprocesses.then(|| "--subprocesses".to_owned()));
@@ -288,7 +288,7 @@ fn job(command: &str, given: Value) -> Result<Words, RpcError> {
     Ok(words)
 }
 
-fn devices(given: Value) -> Result<Words, RpcError> {
+fn devices(given: Value) -> Result<CommandWords, RpcError> {
     let given: DeviceArguments = read(given)?;
     let mut words = vec!["devices".to_owned(), "--json".to_owned()];
     words.extend(given.pids.iter().map(|pid| format!("--pid={pid}")));
@@ -296,15 +296,15 @@ fn devices(given: Value) -> Result<Words, RpcError> {
     Ok(words)
 }
 
-fn trace(command: &[&str], given: Value) -> Result<Words, RpcError> {
+fn trace(command: &[&str], given: Value) -> Result<CommandWords, RpcError> {
     let given: TraceArguments = read(given)?;
-    let mut words: Words = command.iter().map(|word| (*word).to_owned()).collect();
+    let mut words: CommandWords = command.iter().map(|word| (*word).to_owned()).collect();
     words.extend(given.gpu.map(|gpu| format!("--gpu={gpu}")));
     words.extend(["--".to_owned(), given.trace]);
     Ok(words)
 }
 
-fn diff(given: Value) -> Result<Words, RpcError> {
+fn diff(given: Value) -> Result<CommandWords, RpcError> {
     let given: DiffArguments = read(given)?;
     let mut words = vec!["diff".to_owned()];
     let options = [("by", given.by), ("at", given.at), ("from", given.from), ("to", given.to)];
@@ -322,11 +322,11 @@ mod tests {
     use super::*;
     use crate::cli::args::{CliArgs, Command};
 
-    fn words(name: &str, given: Value) -> Words {
-        Tool::find(name).unwrap().words(given, false).unwrap()
+    fn words(name: &str, given: Value) -> CommandWords {
+        McpTool::find(name).unwrap().words(given, false).unwrap()
     }
 
-    fn parsed(words: Words) -> Command {
+    fn parsed(words: CommandWords) -> Command {
         let words = std::iter::once("memspy".to_owned()).chain(words);
         CliArgs::from_words(words).unwrap().command
     }
@@ -369,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_client_may_compare_by_function_stack_or_owner_and_two_moments_of_one_trace() {
-        let schema = Tool::find("diff").unwrap().schema();
+        let schema = McpTool::find("diff").unwrap().schema();
         let by = &schema["inputSchema"]["properties"]["by"]["enum"];
         assert_eq!(*by, json!(["line", "function", "stack", "owner"]));
         assert_eq!(schema["inputSchema"]["required"], json!(["before"]));
@@ -435,7 +435,7 @@ mod tests {
             ("lines", json!([])),
         ] {
             assert!(
-                Tool::find(name).unwrap().words(given.clone(), false).is_err(),
+                McpTool::find(name).unwrap().words(given.clone(), false).is_err(),
                 "{name} {given}"
             );
         }

@@ -1,6 +1,6 @@
 //! One thread's chain of frames, as a poll copied it.
 
-use super::pieces::Pieces;
+use super::pieces::StackPieces;
 use crate::python::layouts::layout::{EntryFrame, FrameLayout};
 use crate::python::stacks::walk::{RawFrame, WalkOutcome, follow_callers};
 use crate::target::Addr;
@@ -26,18 +26,18 @@ pub(super) enum ChainKind {
 
 /// A thread's frames in one poll.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Chain {
+pub(super) struct FrameChain {
     pub(super) kind: ChainKind,
     pub(super) frames: Vec<RawFrame>,
 }
 
-impl Chain {
+impl FrameChain {
     /// Reads the chain that begins at `head` out of `bytes`. An error is the place of a frame that was not copied.
     pub(super) fn read(
         &mut self,
         layout: &FrameLayout,
         head: Addr,
-        pieces: &mut Pieces,
+        pieces: &mut StackPieces,
         bytes: &[u8],
     ) -> Result<(), Addr> {
         let len = layout.len;
@@ -63,7 +63,7 @@ impl Chain {
     ///
     /// Two polls that agree so far have seen one stack: a copy that mixes two instants of a thread that calls and returns
     /// would have to be mixed in the same way twice.
-    pub(super) fn agrees_with(&self, other: &Chain) -> bool {
+    pub(super) fn agrees_with(&self, other: &FrameChain) -> bool {
         if self.kind != other.kind || self.kind == ChainKind::Torn {
             return false;
         }

@@ -19,7 +19,7 @@ const POLLS_UNTIL_TRIM: u32 = 128;
 const MIN_SAVED: u64 = 1024;
 
 #[derive(Debug, Clone, Copy)]
-struct Piece {
+struct StackPiece {
     start: u64,
     end: u64,
     /// What was used of it since the last trim; empty when `low > high`.
@@ -31,14 +31,14 @@ struct Piece {
 
 /// The stretches of one thread, by address and without overlap.
 #[derive(Debug, Default)]
-pub(super) struct Pieces {
-    list: Vec<Piece>,
+pub(super) struct StackPieces {
+    list: Vec<StackPiece>,
     /// The one found last.
     last: usize,
     polls: u32,
 }
 
-impl Pieces {
+impl StackPieces {
     /// Appends the stretches to `spans`; their copies begin `offset` bytes into the thread's part.
     pub(super) fn push(&mut self, mut offset: usize, spans: &mut Vec<AddressRange>) -> usize {
         for piece in &mut self.list {
@@ -58,7 +58,7 @@ impl Pieces {
     /// The copy of `len` bytes at `at` in the thread's part `bytes`; `None` when no stretch contains them.
     pub(super) fn find<'b>(&mut self, bytes: &'b [u8], at: Addr, len: usize) -> Option<&'b [u8]> {
         let end = at.0.checked_add(len as u64)?;
-        let holds = |p: &Piece| p.start <= at.0 && end <= p.end;
+        let holds = |p: &StackPiece| p.start <= at.0 && end <= p.end;
         if !self.list.get(self.last).is_some_and(holds) {
             self.last = self.list.partition_point(|p| p.start <= at.0).checked_sub(1)?;
         }
@@ -80,8 +80,13 @@ impl Pieces {
         // A page that no frame has touched may not be mapped.
         let page_end = page_of(end + PAGE - 1);
         let start = page_of(at.0).max(at.0.saturating_sub(HEADROOM));
-        let mut new =
-            Piece { start, end: (end + HEADROOM).min(page_end), low: at.0, high: end, offset: 0 };
+        let mut new = StackPiece {
+            start,
+            end: (end + HEADROOM).min(page_end),
+            low: at.0,
+            high: end,
+            offset: 0,
+        };
         let from = self.list.partition_point(|p| p.end + BRIDGED < new.start);
         let mut to = from;
         while let Some(p) = self.list.get(to).filter(|p| p.start <= new.end + BRIDGED) {
@@ -145,7 +150,7 @@ impl Pieces {
     }
 }
 
-impl Piece {
+impl StackPiece {
     /// What is worth copying of it: what was used, and the room for the frames that the last one will call. `None` when nothing was.
     fn used(&self) -> Option<(u64, u64)> {
         let page_end = (self.high + PAGE - 1) & !(PAGE - 1);
@@ -164,7 +169,7 @@ mod tests {
 
     #[test]
     fn wanted_frames_are_found_and_neighbours_are_one_stretch() {
-        let mut pieces = Pieces::default();
+        let mut pieces = StackPieces::default();
         for at in [0x5100, 0x5180, 0x9000] {
             assert!(pieces.want(Addr(at), 80));
         }
@@ -182,7 +187,7 @@ mod tests {
 
     #[test]
     fn what_is_not_used_goes_and_wild_places_are_refused() {
-        let mut pieces = Pieces::default();
+        let mut pieces = StackPieces::default();
         assert!(pieces.want(Addr(0x5100), 80) && pieces.want(Addr(0xf000), 80));
         let mut spans = Vec::new();
         for _ in 0..2 * POLLS_UNTIL_TRIM {
@@ -198,14 +203,14 @@ mod tests {
         assert_eq!((refused, pieces.len()), (Some(MAX_PIECES as u64 - 1), 0));
     }
 
-    fn bytes(pieces: &Pieces) -> u64 {
+    fn bytes(pieces: &StackPieces) -> u64 {
         pieces.list.iter().map(|p| p.end - p.start).sum()
     }
 
     /// Imports call hundreds of frames deep; while a job trains, the 60 KiB that they had used were copied by every poll.
     #[test]
     fn a_stack_that_was_deep_once_is_not_copied_for_ever() {
-        let mut pieces = Pieces::default();
+        let mut pieces = StackPieces::default();
         let frame = |number: u64| Addr(0x10_0000 + number * 200);
         for number in 0..300 {
             assert!(pieces.want(frame(number), 80));

@@ -1,7 +1,7 @@
 //! The threads of a poll: where to look for their frames, and what the copies say.
 
-use super::chain::{Chain, ChainFrame, ChainKind};
-use super::pieces::Pieces;
+use super::chain::{ChainFrame, ChainKind, FrameChain};
+use super::pieces::StackPieces;
 use crate::model::ThreadId;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::python::layouts::layout::PythonLayout;
@@ -53,9 +53,9 @@ pub enum PolledStack<'a> {
 
 /// One thread.
 #[derive(Debug)]
-struct Polled {
+struct PolledThread {
     target: PollTarget,
-    pieces: Pieces,
+    pieces: StackPieces,
     /// The `_PyCFrame` that its state pointed to last, in the versions that have it.
     cframe: Option<Addr>,
     /// Where the copy of its pointer to the innermost frame begins in the thread's part.
@@ -67,10 +67,10 @@ struct Polled {
     from: usize,
     to: usize,
     /// What this poll read, unless it found what the poll before did.
-    next: Chain,
+    next: FrameChain,
     rested: bool,
-    now: Chain,
-    before: Chain,
+    now: FrameChain,
+    before: FrameChain,
     /// Whether the poll before the one that `now` (`before`) is from, or the one after, agrees.
     now_confirmed: bool,
     before_confirmed: bool,
@@ -84,7 +84,7 @@ struct Polled {
 /// Polls the stacks of threads. All spans that it pushes have to be read in this order, by one system call.
 pub struct StackPoller {
     layout: PythonLayout,
-    threads: Vec<Polled>,
+    threads: Vec<PolledThread>,
     frames: Vec<ChainFrame>,
 }
 
@@ -99,8 +99,8 @@ impl StackPoller {
         self.threads = targets
             .iter()
             .map(|target| match old.iter().position(|polled| polled.target.key() == target.key()) {
-                Some(at) => Polled { target: *target, ..old.swap_remove(at) },
-                None => Polled::new(*target),
+                Some(at) => PolledThread { target: *target, ..old.swap_remove(at) },
+                None => PolledThread::new(*target),
             })
             .collect();
     }
@@ -233,7 +233,11 @@ impl StackPoller {
     }
 }
 
-fn stack<'f>(chain: &Chain, confirmed: bool, frames: &'f mut Vec<ChainFrame>) -> PolledStack<'f> {
+fn stack<'f>(
+    chain: &FrameChain,
+    confirmed: bool,
+    frames: &'f mut Vec<ChainFrame>,
+) -> PolledStack<'f> {
     match chain.kind {
         ChainKind::Torn => PolledStack::Torn,
         ChainKind::Empty if confirmed => PolledStack::NoFrames,
@@ -250,21 +254,21 @@ fn stack<'f>(chain: &Chain, confirmed: bool, frames: &'f mut Vec<ChainFrame>) ->
     }
 }
 
-impl Polled {
-    fn new(target: PollTarget) -> Polled {
-        Polled {
+impl PolledThread {
+    fn new(target: PollTarget) -> PolledThread {
+        PolledThread {
             target,
-            pieces: Pieces::default(),
+            pieces: StackPieces::default(),
             cframe: None,
             cframe_at: None,
             head_spans: 1,
             first_span: 0,
             from: 0,
             to: 0,
-            next: Chain::default(),
+            next: FrameChain::default(),
             rested: false,
-            now: Chain::default(),
-            before: Chain::default(),
+            now: FrameChain::default(),
+            before: FrameChain::default(),
             now_confirmed: false,
             before_confirmed: false,
             gone: false,

@@ -4,7 +4,7 @@
 //! objects, with its head in a `struct gc_generation` of 24 bytes (Include/internal/pycore_gc.h, 3.8 to 3.15). They are found by their shape: what comes
 //! before and between them differs even between patch releases (3.14.0 to 3.14.4 have an incremental collector).
 
-use super::{HeapError, Listing};
+use super::{HeapError, HeapListing};
 use crate::python::layouts::interpreter::Interpreter;
 use crate::python::layouts::layout::GcState;
 use crate::python::stacks::thread_states::MAX_INTERPRETERS;
@@ -55,7 +55,7 @@ pub(super) fn allow(look: &mut PageReader<'_>, objects: usize) {
 pub(super) fn tracked(
     memory: &PageCache,
     interpreter: &Interpreter,
-    listing: Listing,
+    listing: HeapListing,
 ) -> Result<Vec<TrackedObject>, HeapError> {
     let layout = &interpreter.layout;
     let mut look = memory.reader();
@@ -85,7 +85,7 @@ fn read_state(
     look: &mut PageReader<'_>,
     interpreter: &Interpreter,
     at: Addr,
-    listing: Listing,
+    listing: HeapListing,
     objects: &mut Vec<TrackedObject>,
 ) -> Result<(), HeapError> {
     let mut state = [0; STATE];
@@ -93,13 +93,13 @@ fn read_state(
     let collecting = interpreter.layout.heap.collecting;
     match collecting.get(&state) {
         Some(0) => {}
-        Some(1) if listing != Listing::Whole => {}
+        Some(1) if listing != HeapListing::Whole => {}
         Some(1) => return Err(HeapError::Collecting),
         _ => return Err(HeapError::NoLists { version: interpreter.version.clone() }),
     }
     let lists = find(look, &state, at)
         .ok_or_else(|| HeapError::NoLists { version: interpreter.version.clone() })?;
-    if listing == Listing::Newest {
+    if listing == HeapListing::Newest {
         // They are put at the end of the youngest list, which becomes the next one in a collection.
         for head in &lists[..2] {
             follow(look, *head, PREVIOUS, MOST_NEW, objects);
@@ -109,8 +109,8 @@ fn read_state(
     let mut was_left = false;
     for head in lists {
         match listing {
-            Listing::Whole | Listing::Newest => walk(look, head, objects)?,
-            Listing::Rough => {
+            HeapListing::Whole | HeapListing::Newest => walk(look, head, objects)?,
+            HeapListing::Rough => {
                 // What lies behind a place that has changed is met from the other end.
                 if !follow(look, head, NEXT, MAX_OBJECTS, objects) {
                     follow(look, head, PREVIOUS, MAX_OBJECTS, objects);

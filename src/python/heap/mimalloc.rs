@@ -16,7 +16,7 @@ use rustc_hash::FxHashSet;
 
 use super::blocks::{AbandonedSegments, GENERATIONS, MimallocLayout};
 use super::lists::{MAX_OBJECTS, TrackedObject, allow};
-use super::{HeapError, Listing};
+use super::{HeapError, HeapListing};
 use crate::python::layouts::interpreter::Interpreter;
 use crate::python::layouts::layout::{GcState, PythonLayout, RefcountLayout};
 use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
@@ -57,7 +57,7 @@ pub(super) fn tracked(
     memory: &PageCache,
     interpreter: &Interpreter,
     process: Option<&Process>,
-    listing: Listing,
+    listing: HeapListing,
 ) -> Result<Vec<TrackedObject>, HeapError> {
     let layout = &interpreter.layout;
     let (RefcountLayout::Split { .. }, GcState::OfInterpreter(gc)) =
@@ -80,7 +80,7 @@ pub(super) fn tracked(
         objects: Vec::new(),
     };
     match (walk.interpreters(gc), listing) {
-        (Err(error), Listing::Whole) => Err(error),
+        (Err(error), HeapListing::Whole) => Err(error),
         _ => Ok(walk.objects),
     }
 }
@@ -107,7 +107,7 @@ struct MimallocWalk<'a> {
     segments: FxHashSet<Addr>,
     /// Whether a thread was met that has no heaps yet.
     starting: bool,
-    listing: Listing,
+    listing: HeapListing,
     objects: Vec<TrackedObject>,
 }
 
@@ -138,7 +138,7 @@ impl MimallocWalk<'_> {
                 .map_err(HeapError::unreadable("the collector's state", collecting))?;
             match i32::from_le_bytes(flag) {
                 0 => {}
-                1 if self.listing == Listing::Rough => {}
+                1 if self.listing == HeapListing::Rough => {}
                 1 => return Err(HeapError::Collecting),
                 _ => return Err(no_heaps(interpreter)),
             }
@@ -166,7 +166,7 @@ impl MimallocWalk<'_> {
     /// An error of a part of the heaps; where these are followed only roughly, the rest may be sound.
     fn part(&self, read: Result<(), HeapError>) -> Result<(), HeapError> {
         match (self.listing, read) {
-            (Listing::Rough, Err(error)) if !error.is_limit() => Ok(()),
+            (HeapListing::Rough, Err(error)) if !error.is_limit() => Ok(()),
             (_, read) => read,
         }
     }

@@ -104,7 +104,7 @@ pub struct PythonHeap<'a> {
 
 /// How exactly the list of all objects has to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listing {
+pub enum HeapListing {
     /// Whole: anything that does not fit together is an error.
     Whole,
     /// As far as it can be followed while the process runs and changes it: to learn which pages it lies in.
@@ -119,11 +119,11 @@ impl<'a> PythonHeap<'a> {
         memory: &'a PageCache,
         interpreter: &Interpreter,
         process: Option<&Process>,
-        listing: Listing,
+        listing: HeapListing,
     ) -> Result<PythonHeap<'a>, HeapError> {
         let mut heap = PythonHeap::unlisted(memory, interpreter);
         let tracked = match interpreter.layout.free_threaded {
-            true if listing == Listing::Newest => Vec::new(),
+            true if listing == HeapListing::Newest => Vec::new(),
             true => mimalloc::tracked(memory, interpreter, process, listing)?,
             false => lists::tracked(memory, interpreter, listing)?,
         };

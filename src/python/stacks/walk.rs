@@ -77,7 +77,7 @@ pub(in crate::python) fn walk(
     out: &mut Vec<RawFrame>,
 ) -> WalkOutcome {
     let callers = follow_callers(layout, head, |at| windows.first(batch, at, layout.len), out);
-    let Callers { cut, called_from_c, leaf_runs } = match callers {
+    let FrameCallers { cut, called_from_c, leaf_runs } = match callers {
         Ok(callers) => callers,
         Err(walked) => return walked,
     };
@@ -103,7 +103,7 @@ pub(in crate::python) fn walk(
 }
 
 /// What the frames of one copy say besides their callers.
-pub(in crate::python) struct Callers {
+pub(in crate::python) struct FrameCallers {
     /// Whether there are more than [`MAX_FRAMES`].
     pub(in crate::python) cut: bool,
     /// Whether the outermost frame was called from C.
@@ -119,7 +119,7 @@ pub(in crate::python) fn follow_callers<'b>(
     head: Addr,
     mut fetch: impl FnMut(Addr) -> Option<&'b [u8]>,
     out: &mut Vec<RawFrame>,
-) -> Result<Callers, WalkOutcome> {
+) -> Result<FrameCallers, WalkOutcome> {
     out.clear();
     let mut at = head;
     let mut called_from_c = false;
@@ -169,7 +169,7 @@ pub(in crate::python) fn follow_callers<'b>(
         });
         at = read.previous;
     }
-    Ok(Callers { cut, called_from_c, leaf_runs })
+    Ok(FrameCallers { cut, called_from_c, leaf_runs })
 }
 
 /// Whether both copies of the innermost frames agree; `None` when there is only one.

@@ -25,7 +25,7 @@ pub(super) enum ColumnType {
 
 /// A value of a row.
 #[derive(Debug, Clone)]
-pub(super) enum Cell<'a> {
+pub(super) enum ParquetCell<'a> {
     /// In a column of whole numbers.
     Integer(i64),
     /// In a column of fractions.
@@ -36,16 +36,16 @@ pub(super) enum Cell<'a> {
     Null,
 }
 
-impl From<u64> for Cell<'_> {
+impl From<u64> for ParquetCell<'_> {
     /// Addresses are below 2^57 and sizes below that: what is more is damage, and unknown.
     fn from(value: u64) -> Self {
-        i64::try_from(value).map_or(Cell::Null, Cell::Integer)
+        i64::try_from(value).map_or(ParquetCell::Null, ParquetCell::Integer)
     }
 }
 
-impl<'a, T: Into<Cell<'a>>> From<Option<T>> for Cell<'a> {
+impl<'a, T: Into<ParquetCell<'a>>> From<Option<T>> for ParquetCell<'a> {
     fn from(value: Option<T>) -> Self {
-        value.map_or(Cell::Null, Into::into)
+        value.map_or(ParquetCell::Null, Into::into)
     }
 }
 
@@ -115,22 +115,22 @@ impl<'a> ParquetFile<'a> {
     }
 
     /// Adds a row: a cell for each column, in their order.
-    pub(super) fn row(&mut self, cells: &[Cell<'_>]) -> io::Result<()> {
+    pub(super) fn row(&mut self, cells: &[ParquetCell<'_>]) -> io::Result<()> {
         if cells.len() != self.columns.len() {
             return Err(io::Error::other("a row has another number of cells than its table"));
         }
         for (column, cell) in self.columns.iter_mut().zip(cells) {
             let is_there = match (&mut column.values, cell) {
-                (_, Cell::Null) => false,
-                (Buffer::Integers(values), Cell::Integer(value)) => {
+                (_, ParquetCell::Null) => false,
+                (Buffer::Integers(values), ParquetCell::Integer(value)) => {
                     values.push(*value);
                     true
                 }
-                (Buffer::Fractions(values), Cell::Fraction(value)) => {
+                (Buffer::Fractions(values), ParquetCell::Fraction(value)) => {
                     values.push(*value);
                     true
                 }
-                (Buffer::Texts(values), Cell::Text(value)) => {
+                (Buffer::Texts(values), ParquetCell::Text(value)) => {
                     values.push(ByteArray::from(*value));
                     true
                 }

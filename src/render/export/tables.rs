@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use rustc_hash::FxHashMap;
 
-use super::parquet_file::{Cell, ColumnType, ParquetFile};
+use super::parquet_file::{ColumnType, ParquetCell, ParquetFile};
 use super::{ExportedFrame, frames};
 use crate::analysis::{CounterSample, Moment, MomentBlocks, Profile};
 use crate::model::{BlockState, RecordingStart};
@@ -169,10 +169,10 @@ impl<'a> TableExport<'a> {
     /// Writes one of its tables.
     pub fn write(&self, table: ExportedTable, out: &mut dyn Write) -> io::Result<()> {
         let mut file = ParquetFile::new(out, &table.columns())?;
-        let host = self.start.map_or(Cell::Null, |start| Cell::Text(&start.host));
+        let host = self.start.map_or(ParquetCell::Null, |start| ParquetCell::Text(&start.host));
         let rank = self.start.and_then(|start| start.rank).map(u64::from);
         let pid = self.start.map(|start| u64::from(start.pid));
-        let mut row = |cells: &[Cell<'_>]| {
+        let mut row = |cells: &[ParquetCell<'_>]| {
             let mut all = vec![rank.into(), pid.into(), host.clone()];
             all.extend_from_slice(cells);
             file.row(&all)
@@ -190,7 +190,7 @@ impl<'a> TableExport<'a> {
                             u64::from(device.0).into(),
                             event.time.0.into(),
                             unix(event.time.0).into(),
-                            Cell::Text(if event.is_free { "free" } else { "alloc" }),
+                            ParquetCell::Text(if event.is_free { "free" } else { "alloc" }),
                             event.address.into(),
                             event.size.into(),
                             number(&self.of_whole, event.stack).into(),
@@ -204,14 +204,14 @@ impl<'a> TableExport<'a> {
                         u64::from(sample.device.0).into(),
                         sample.time.0.into(),
                         unix(sample.time.0).into(),
-                        Cell::Integer(sample.allocated),
-                        Cell::Integer(sample.allocated_peak),
-                        Cell::Integer(sample.reserved),
-                        Cell::Integer(sample.active),
-                        Cell::Integer(sample.requested),
-                        Cell::Integer(sample.inactive_split),
-                        Cell::Integer(sample.alloc_retries),
-                        Cell::Integer(sample.ooms),
+                        ParquetCell::Integer(sample.allocated),
+                        ParquetCell::Integer(sample.allocated_peak),
+                        ParquetCell::Integer(sample.reserved),
+                        ParquetCell::Integer(sample.active),
+                        ParquetCell::Integer(sample.requested),
+                        ParquetCell::Integer(sample.inactive_split),
+                        ParquetCell::Integer(sample.alloc_retries),
+                        ParquetCell::Integer(sample.ooms),
                     ])?;
                 }
             }
@@ -228,16 +228,16 @@ impl<'a> TableExport<'a> {
                             let stack = stack.filter(|_| block.state == BlockState::Allocated);
                             row(&[
                                 u64::from(device.0).into(),
-                                Cell::Text(self.name),
-                                Cell::Fraction(self.seconds),
+                                ParquetCell::Text(self.name),
+                                ParquetCell::Fraction(self.seconds),
                                 segment.address.into(),
                                 segment.size.into(),
-                                Cell::Text(if segment.small { "small" } else { "large" }),
+                                ParquetCell::Text(if segment.small { "small" } else { "large" }),
                                 segment.stream.into(),
                                 block.address.into(),
                                 block.size.into(),
                                 block.requested.into(),
-                                Cell::Text(state),
+                                ParquetCell::Text(state),
                                 number(&self.of_moment, stack).into(),
                             ])?;
                         }
@@ -256,8 +256,8 @@ impl<'a> TableExport<'a> {
                     let file = Some(frame.file.as_str()).filter(|file| !file.is_empty());
                     row(&[
                         number.into(),
-                        Cell::Text(&frame.name),
-                        file.map_or(Cell::Null, Cell::Text),
+                        ParquetCell::Text(&frame.name),
+                        file.map_or(ParquetCell::Null, ParquetCell::Text),
                         Some(u64::from(frame.line)).filter(|line| *line > 0).into(),
                     ])?;
                 }

@@ -6,7 +6,7 @@ use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 use super::names::{PageFile, PageFrame, PageNames, sentence};
-use super::summary::{Sharpness, certainty, counted_peak, facts, sharpness};
+use super::summary::{SummarySharpness, certainty, counted_peak, facts, sharpness};
 use super::{ReportOptions, ReportedRecording};
 use crate::analysis::report::{BlockSpan, MemoryTrack, SegmentMap};
 use crate::model::{BlockState, CudaIndex, MemoryKind, Nanos, OwnedOnDevice, TensorCategory};
@@ -33,7 +33,7 @@ pub(super) struct PageFigures {
 #[derive(Debug, Serialize)]
 struct PageRecording {
     label: String,
-    sharpness: Sharpness,
+    sharpness: SummarySharpness,
     /// Milliseconds since 1970 at its time 0.
     began: u64,
     from: u64,

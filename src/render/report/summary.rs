@@ -15,7 +15,7 @@ use crate::render::label::one_line;
 /// How sharply a recording knows who allocated what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Sharpness {
+pub(super) enum SummarySharpness {
     /// Every allocation has its stack.
     Exact,
     /// A sample of the allocations has stacks.
@@ -24,11 +24,11 @@ pub(super) enum Sharpness {
     Sampled,
 }
 
-pub(super) fn sharpness(recording: &ReportedRecording<'_>) -> Sharpness {
+pub(super) fn sharpness(recording: &ReportedRecording<'_>) -> SummarySharpness {
     match recording.profile.exact() {
-        Some(exact) if exact.is_estimated() => Sharpness::Estimated,
-        Some(_) => Sharpness::Exact,
-        None => Sharpness::Sampled,
+        Some(exact) if exact.is_estimated() => SummarySharpness::Estimated,
+        Some(_) => SummarySharpness::Exact,
+        None => SummarySharpness::Sampled,
     }
 }
 

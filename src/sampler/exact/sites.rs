@@ -45,7 +45,7 @@ enum SiteStack {
 
 /// A stack that was described.
 #[derive(Debug, Clone, Copy)]
-struct Described {
+struct DescribedStack {
     stack: SiteStack,
     /// CLOCK_MONOTONIC in nanoseconds when it was described, or of the last event with it.
     used: u64,
@@ -53,7 +53,7 @@ struct Described {
 
 /// A site that was looked up.
 #[derive(Debug, Clone, Copy)]
-struct Known {
+struct KnownSite {
     site: SiteId,
     source: StackSource,
     /// The time of the last event with it.
@@ -65,9 +65,9 @@ pub(super) struct SiteTable {
     process: Arc<Process>,
     python: Option<StackSymbolizer>,
     classes: Option<ClassNames>,
-    stacks: FxHashMap<StackKey, Described>,
+    stacks: FxHashMap<StackKey, DescribedStack>,
     threads: FxHashMap<(u32, u64), ThreadId>,
-    known: FxHashMap<SiteKey, Known>,
+    known: FxHashMap<SiteKey, KnownSite>,
     /// The time of the last event.
     now: u64,
     sampled: SampledStacks,
@@ -121,7 +121,7 @@ impl SiteTable {
     fn name(&mut self, key: StackKey, frames: &[BpfFrame], table: &mut StackTable) {
         let named = self.python.as_mut().and_then(|python| python.stack(frames, table));
         let stack = named.map_or(SiteStack::Unknown, SiteStack::Named);
-        self.stacks.insert(key, Described { stack, used: self.now });
+        self.stacks.insert(key, DescribedStack { stack, used: self.now });
     }
 
     /// Whether so many keys are known that they are to begin anew, whatever they stand for.
@@ -163,7 +163,7 @@ impl SiteTable {
         if let Some(python) = &mut self.python {
             python.forget_numbers();
         }
-        let mut stacks: Vec<(StackKey, Described)> = self.stacks.drain().collect();
+        let mut stacks: Vec<(StackKey, DescribedStack)> = self.stacks.drain().collect();
         stacks.sort_unstable_by_key(|(_, described)| std::cmp::Reverse(described.used));
         let under_way = self.now.saturating_sub(UNDER_WAY);
         let all = stacks.len();
@@ -178,7 +178,7 @@ impl SiteTable {
                 }
                 SiteStack::Unknown => SiteStack::Unknown,
             };
-            self.stacks.insert(key, Described { stack, ..described });
+            self.stacks.insert(key, DescribedStack { stack, ..described });
         }
         self.stacks.len() == all
     }
@@ -245,7 +245,7 @@ impl SiteTable {
             node,
             forward,
         });
-        self.known.insert(key, Known { site, source, used: event.time });
+        self.known.insert(key, KnownSite { site, source, used: event.time });
         (site, source)
     }
 

@@ -2,8 +2,8 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::poll::{Plan, RawBatch, RawChange, RawReading};
-use super::sleepers::Sleepers;
+use super::poll::{PollPlan, RawBatch, RawChange, RawReading};
+use super::sleepers::SleepStates;
 use crate::model::{
     CudaIndex, FollowTotals, FollowedChange, FollowedThread, Nanos, StackReading, StackTable,
     ThreadActivity, ThreadId, ThreadSample,
@@ -26,7 +26,7 @@ pub(super) struct Assembler {
     planned: (Vec<ThreadKey>, Vec<CudaIndex>),
     /// Whether a thread began, or began to do something, since the last changes were taken.
     newcomers: bool,
-    sleepers: Sleepers,
+    sleepers: SleepStates,
     single_changes: u64,
     steady_changes: u64,
     changes: u64,
@@ -43,7 +43,7 @@ impl Assembler {
             devices: FxHashSet::default(),
             planned: Default::default(),
             newcomers: false,
-            sleepers: Sleepers::default(),
+            sleepers: SleepStates::default(),
             single_changes: 0,
             steady_changes: 0,
             changes: 0,
@@ -70,7 +70,7 @@ impl Assembler {
         &mut self,
         targets: Vec<PollTarget>,
         sample: &[ThreadSample],
-    ) -> Option<Plan> {
+    ) -> Option<PollPlan> {
         let before: FxHashSet<ThreadKey> = self.targets.iter().map(PollTarget::key).collect();
         let activity = |thread: ThreadId| {
             sample.iter().find(|seen| seen.thread == thread).map(|seen| seen.activity)
@@ -111,7 +111,7 @@ impl Assembler {
             return None;
         }
         self.planned = planned;
-        Some(Plan { counters: None, targets: polled })
+        Some(PollPlan { counters: None, targets: polled })
     }
 
     /// What is planned was lost: the next call of [`Self::plan`] gives it again.

@@ -12,13 +12,13 @@ const MAX_CODES: usize = 1 << 17;
 
 /// The chains that one batch of changes uses.
 #[derive(Default)]
-pub(super) struct Chains {
+pub(super) struct FrameChains {
     numbers: FxHashMap<Box<[ChainFrame]>, u32>,
     /// By their numbers.
     pub(super) list: Vec<Box<[ChainFrame]>>,
 }
 
-impl Chains {
+impl FrameChains {
     /// The number of a chain.
     pub(super) fn number(&mut self, frames: &[ChainFrame]) -> u32 {
         if let Some(&number) = self.numbers.get(frames) {

@@ -3,7 +3,7 @@
 use std::io;
 
 use super::assembler::Assembler;
-use super::{FollowBudget, Follower};
+use super::{FollowBudget, PollerHandle};
 use crate::model::{
     AllocatorCounters, CudaIndex, FollowTotals, FollowedChange, FollowedChanges, Metric,
     MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, SinkResult, StackSample,
@@ -16,7 +16,7 @@ const MAX_CHANGES: usize = 1 << 14;
 
 /// The poller of a recording, and what names what it gathers.
 pub(in crate::sampler) struct Following {
-    follower: Follower,
+    follower: PollerHandle,
     assembler: Assembler,
     /// Seen after the last sample.
     later: Vec<FollowedChange>,
@@ -33,7 +33,7 @@ impl Following {
         let Some((stacks, namer)) = python.and_then(|python| python.stack_poller(process)) else {
             return Ok(None);
         };
-        let follower = Follower::start(process, stacks, budget.join(), session.start)?;
+        let follower = PollerHandle::start(process, stacks, budget.join(), session.start)?;
         let assembler = Assembler::new(namer);
         Ok(Some(Following { follower, assembler, later: Vec::new() }))
     }

@@ -1,6 +1,6 @@
 //! Following the allocator: a thread that polls its counters and the Python stacks, and what came of each change.
 //!
-//! [`Follower`] is the handle of the thread; [`poll`] is one poll, [`pace`] says when the next one comes, [`assembler`] gives
+//! [`PollerHandle`] is the handle of the thread; [`poll`] is one poll, [`pace`] says when the next one comes, [`assembler`] gives
 //! what was gathered its names, on the thread of the recorder.
 
 mod assembler;
@@ -28,8 +28,8 @@ use crate::target::{MemoryError, Process};
 use budget::BudgetPart;
 pub use budget::FollowBudget;
 pub(super) use following::Following;
-use pace::{FollowPace, Next};
-use poll::{Plan, PollState, RawBatch};
+use pace::{FollowPace, NextPoll};
+use poll::{PollPlan, PollState, RawBatch};
 
 /// How long the recorder waits for the poller to hand over what it has.
 const HAND_OVER_WITHIN: Duration = Duration::from_micros(300);
@@ -43,10 +43,10 @@ const MANY_PROCESSORS: usize = 4;
 const WAIT_FOR_ALLOCATOR: Duration = Duration::from_millis(5);
 
 /// What the poller and the recorder share.
-struct Handover {
+struct PollerShared {
     /// Grows with every new plan.
     plans: AtomicU64,
-    plan: Mutex<Plan>,
+    plan: Mutex<PollPlan>,
     /// The recorder wants what was gathered.
     wanted: AtomicBool,
     /// The poller sleeps, and has handed over everything.
@@ -56,20 +56,20 @@ struct Handover {
 }
 
 /// A thread that polls one target.
-struct Follower {
-    shared: Arc<Handover>,
+struct PollerHandle {
+    shared: Arc<PollerShared>,
     thread: Option<Worker>,
 }
 
-impl Follower {
+impl PollerHandle {
     /// Starts it; it keeps to its part of the budget, and its times count from `start`.
     fn start(
         process: &Process,
         stacks: StackPoller,
         part: BudgetPart,
         start: Instant,
-    ) -> std::io::Result<Follower> {
-        let shared = Arc::new(Handover {
+    ) -> std::io::Result<PollerHandle> {
+        let shared = Arc::new(PollerShared {
             plans: AtomicU64::new(0),
             plan: Mutex::default(),
             wanted: AtomicBool::new(false),
@@ -88,7 +88,7 @@ impl Follower {
             let _ = shorten_time_slice();
             // Sleeps of microseconds are wanted; usually the kernel lengthens them by fifty.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-            let mut polling = Polling {
+            let mut polling = PollingThread {
                 shared: &for_thread,
                 stop,
                 state,
@@ -100,11 +100,11 @@ impl Follower {
             polling.tell(ended);
             for_thread.asleep.store(true, Ordering::Release);
         })?;
-        Ok(Follower { shared, thread: Some(thread) })
+        Ok(PollerHandle { shared, thread: Some(thread) })
     }
 
     /// Sets what is polled from now on.
-    fn set(&self, plan: Plan) {
+    fn set(&self, plan: PollPlan) {
         *self.shared.plan.lock() = plan;
         self.shared.plans.fetch_add(1, Ordering::Release);
     }
@@ -137,8 +137,8 @@ impl Follower {
 }
 
 /// The thread's own.
-struct Polling<'a> {
-    shared: &'a Handover,
+struct PollingThread<'a> {
+    shared: &'a PollerShared,
     stop: &'a StopSignal,
     state: PollState,
     start: Instant,
@@ -146,7 +146,7 @@ struct Polling<'a> {
     durations: Vec<u64>,
 }
 
-impl Polling<'_> {
+impl PollingThread<'_> {
     fn run(&mut self, part: &BudgetPart) -> Result<(), MemoryError> {
         let start = self.start;
         let clock = || start.elapsed().as_nanos() as u64;
@@ -184,11 +184,11 @@ impl Polling<'_> {
             }
             let next = pace.next(now);
             match next {
-                Next::Poll => {}
+                NextPoll::Poll => {}
                 // The next poll confirms what this one saw.
-                Next::Sleep(_) | Next::HoldBack(_) if self.state.is_pending() => {}
-                Next::Sleep(time) | Next::HoldBack(time) => {
-                    self.totals.held_back += u64::from(matches!(next, Next::HoldBack(_)));
+                NextPoll::Sleep(_) | NextPoll::HoldBack(_) if self.state.is_pending() => {}
+                NextPoll::Sleep(time) | NextPoll::HoldBack(time) => {
+                    self.totals.held_back += u64::from(matches!(next, NextPoll::HoldBack(_)));
                     self.sleep(time);
                     last = None;
                 }

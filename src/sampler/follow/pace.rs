@@ -20,7 +20,7 @@ const REST: Duration = Duration::from_millis(5);
 
 /// What to do before the next poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextPoll {
     /// Nothing.
     Poll,
     /// Nothing happens: sleep.
@@ -94,16 +94,16 @@ impl FollowPace {
     }
 
     /// What to do before the next poll.
-    pub(super) fn next(&self, now: Duration) -> Next {
+    pub(super) fn next(&self, now: Duration) -> NextPoll {
         if self.saved <= 0.0 {
-            return Next::HoldBack(REST);
+            return NextPoll::HoldBack(REST);
         }
         if now < self.spin_until {
-            return Next::Poll;
+            return NextPoll::Poll;
         }
         let quiet = now.saturating_sub(self.changed.max(self.moved));
         let longest = (now.saturating_sub(self.changed) / 40_000).clamp(LONGEST_WHEN_BUSY, LONGEST);
-        Next::Sleep((quiet / 100).clamp(SHORTEST, longest))
+        NextPoll::Sleep((quiet / 100).clamp(SHORTEST, longest))
     }
 
     fn most(&self) -> f64 {
@@ -122,15 +122,15 @@ mod tests {
     #[test]
     fn polls_follow_each_other_after_a_change_and_back_off_when_nothing_happens() {
         let mut pace = FollowPace::new(0.5, us(0), us(0));
-        assert_eq!(pace.next(us(1)), Next::Poll);
-        assert_eq!(pace.next(us(2_100)), Next::Sleep(us(21)));
-        assert_eq!(pace.next(us(900_000)), Next::Sleep(us(50)));
-        assert_eq!(pace.next(us(20_000_000)), Next::Sleep(us(500)));
-        assert_eq!(pace.next(us(999_000_000)), Next::Sleep(LONGEST));
+        assert_eq!(pace.next(us(1)), NextPoll::Poll);
+        assert_eq!(pace.next(us(2_100)), NextPoll::Sleep(us(21)));
+        assert_eq!(pace.next(us(900_000)), NextPoll::Sleep(us(50)));
+        assert_eq!(pace.next(us(20_000_000)), NextPoll::Sleep(us(500)));
+        assert_eq!(pace.next(us(999_000_000)), NextPoll::Sleep(LONGEST));
         pace.saw(us(999_000_000), false, true);
-        assert_eq!(pace.next(us(999_000_200)), Next::Poll, "a thread moved");
+        assert_eq!(pace.next(us(999_000_200)), NextPoll::Poll, "a thread moved");
         pace.saw(us(999_000_300), true, true);
-        assert_eq!(pace.next(us(999_002_200)), Next::Poll, "memory was allocated");
+        assert_eq!(pace.next(us(999_002_200)), NextPoll::Poll, "memory was allocated");
     }
 
     /// Whatever happens, over any long time no more is used than the budget allows.
@@ -145,9 +145,9 @@ mod tests {
                 pace.take_use(now, used);
             }
             match pace.next(now) {
-                Next::Poll => (now, used) = (now + us(2), used + us(2)),
-                Next::Sleep(time) => now += time,
-                Next::HoldBack(time) => {
+                NextPoll::Poll => (now, used) = (now + us(2), used + us(2)),
+                NextPoll::Sleep(time) => now += time,
+                NextPoll::HoldBack(time) => {
                     held_back += 1;
                     now += time;
                 }

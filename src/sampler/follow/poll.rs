@@ -7,7 +7,7 @@ use crate::python::{PollTarget, PolledStack, StackPoller, ThreadKey};
 use crate::target::{AddressRange, Memory, MemoryError};
 use crate::torch::{CounterPoller, PolledCounters, PoolCounters};
 
-use super::chains::{Chains, CodeCopies};
+use super::chains::{CodeCopies, FrameChains};
 
 /// Counters that do not fit together in this many polls one after the other are taken as they are.
 const MAX_UNFIT: u32 = 2000;
@@ -23,7 +23,7 @@ const MAX_CHANGES: usize = 1 << 15;
 
 /// What is polled.
 #[derive(Default, Clone)]
-pub(super) struct Plan {
+pub(super) struct PollPlan {
     /// The devices' counters.
     pub(super) counters: Option<CounterPoller>,
     /// The threads.
@@ -68,7 +68,7 @@ pub(super) struct RawChange {
 #[derive(Default)]
 pub(super) struct RawBatch {
     pub(super) changes: Vec<RawChange>,
-    pub(super) chains: Chains,
+    pub(super) chains: FrameChains,
     /// Code objects met for the first time, as they were then.
     pub(super) copies: FxHashMap<u64, Vec<u8>>,
 }
@@ -138,7 +138,7 @@ impl PollState {
     }
 
     /// Sets what is polled from now on.
-    pub(super) fn set(&mut self, plan: Plan) {
+    pub(super) fn set(&mut self, plan: PollPlan) {
         self.confirm(false);
         self.stacks.set_targets(&plan.targets);
         let mut old = std::mem::take(&mut self.devices);

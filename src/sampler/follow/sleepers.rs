@@ -7,12 +7,12 @@ use crate::target::Process;
 
 /// The kernel's word for each thread: whether it slept, and how long it had run by then.
 #[derive(Default)]
-pub(super) struct Sleepers {
+pub(super) struct SleepStates {
     last: FxHashMap<ThreadKey, Option<u64>>,
     slept: Vec<ThreadKey>,
 }
 
-impl Sleepers {
+impl SleepStates {
     /// Looks at `targets`; [`Self::slept`] then tells of the time since the last look.
     pub(super) fn look(&mut self, process: &Process, targets: &[PollTarget]) {
         self.slept.clear();

@@ -7,7 +7,7 @@ use crate::torch::version;
 
 use super::classes::CppClasses;
 use super::layout::{FAMILIES, ObjectsLayout};
-use super::tensor::{TensorDecoder, Verified};
+use super::tensor::{LayoutFit, TensorDecoder};
 
 /// `tp_base` in `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15 after the usual head.
 const TYPE_BASE: usize = 256;
@@ -91,7 +91,7 @@ impl TensorReader {
         // Spread over all, for neighbours are alike.
         let step = objects.len().div_ceil(VERIFIED_BY).max(1);
         let samples: Vec<Addr> = objects.iter().copied().step_by(step).take(VERIFIED_BY).collect();
-        let mut most: Option<(TensorDecoder<'a>, Verified)> = None;
+        let mut most: Option<(TensorDecoder<'a>, LayoutFit)> = None;
         for family in families {
             let tensors = TensorDecoder::new(memory, head, *family, CppClasses::default());
             let Some((tensors, verified)) = tensors.verified_by(&samples) else { continue };

@@ -28,12 +28,12 @@ const MAX_DTYPES: u16 = 64;
 
 /// How many of the tensors that a layout was tried with fit it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Verified {
+pub(super) struct LayoutFit {
     pub(super) fitting: usize,
     pub(super) of: usize,
 }
 
-impl Verified {
+impl LayoutFit {
     pub(super) fn is_all(self) -> bool {
         self.fitting == self.of
     }
@@ -67,7 +67,10 @@ impl<'a> TensorDecoder<'a> {
     }
 
     /// Itself, with the C++ ABI found out, and what part of `samples` are tensors by this layout; `None` where hardly any is.
-    pub(super) fn verified_by(mut self, samples: &[Addr]) -> Option<(TensorDecoder<'a>, Verified)> {
+    pub(super) fn verified_by(
+        mut self,
+        samples: &[Addr],
+    ) -> Option<(TensorDecoder<'a>, LayoutFit)> {
         let impls: Vec<Addr> = samples.iter().filter_map(|object| self.impl_of(*object)).collect();
         // A tensor being made has none yet, but most have.
         if 2 * impls.len() < samples.len() {
@@ -86,7 +89,7 @@ impl<'a> TensorDecoder<'a> {
         self.has_sizes = self.sizes_fit(&impls);
         let is_plausible = |at: &&Addr| self.tensor(**at).is_some_and(|tensor| self.fits(&tensor));
         let fitting = impls.iter().filter(is_plausible).count();
-        Some((self, Verified { fitting, of: impls.len() }))
+        Some((self, LayoutFit { fitting, of: impls.len() }))
     }
 
     /// Whether malloc's word says of most tensors that they are as large as they are.

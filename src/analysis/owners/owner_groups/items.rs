@@ -8,14 +8,14 @@ use rustc_hash::FxHashMap;
 use super::{OwnerKind, tree};
 use crate::model::StorageGroup;
 use crate::model::{
-    Model, OwnedOnDevice, OwnershipSnapshot, TensorCategory, TensorDevice, TensorRow,
+    OwnedOnDevice, OwnershipSnapshot, RootModule, TensorCategory, TensorDevice, TensorRow,
 };
 use crate::ownership::{ALIVE_BY, SAVED_BY, graph_roots, kept_by, name_parts, name_pattern};
 use crate::ownership::{held_storages, owner_label};
 
 /// A storage, or several of one name.
 #[derive(Debug, Clone)]
-pub(super) struct Item {
+pub(super) struct GroupItem {
     pub(super) device: TensorDevice,
     pub(super) category: TensorCategory,
     /// The owner, where it is not to be read off the name.
@@ -53,7 +53,7 @@ struct KnownOwners {
 impl KnownOwners {
     fn new(snapshot: &OwnershipSnapshot) -> KnownOwners {
         let mut known = KnownOwners::default();
-        for Model { name, modules, .. } in &snapshot.models {
+        for RootModule { name, modules, .. } in &snapshot.models {
             for parameter in modules.iter().flat_map(|module| &module.parameters) {
                 known.models.entry(*parameter).or_insert_with(|| name.clone());
             }
@@ -149,7 +149,7 @@ fn is_view(class: &str) -> bool {
 }
 
 /// The storages of a look.
-pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<Item> {
+pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<GroupItem> {
     let known = KnownOwners::new(snapshot);
     let roots = graph_roots(&snapshot.tensors, &snapshot.nodes);
     let modules = modules_of_nodes(snapshot, &known);
@@ -186,7 +186,7 @@ pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<Item> {
             _ => first.names.first().map(|name| name.to_string()),
         };
         let example = example.or_else(|| first.object.map(|object| format!("{object:#x}")));
-        items.push(Item {
+        items.push(GroupItem {
             example,
             data: group.storage.data,
             device: group.device,
@@ -204,10 +204,10 @@ pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<Item> {
 }
 
 /// Makes one owner of those whose names differ only in an index or a key: `losses[*]`.
-fn join_owners(items: &mut [Item]) {
+fn join_owners(items: &mut [GroupItem]) {
     let mut alike: BTreeMap<(TensorCategory, OwnerKind, String), BTreeSet<Arc<str>>> =
         BTreeMap::new();
-    let key = |item: &Item| {
+    let key = |item: &GroupItem| {
         let (kind, owner) = item.owner.as_ref()?;
         Some((item.category, kind.clone(), name_pattern(owner)))
     };
@@ -232,7 +232,7 @@ fn join_owners(items: &mut [Item]) {
 }
 
 /// What a recording keeps of a look.
-pub(super) fn of_recording(device: &OwnedOnDevice) -> Vec<Item> {
+pub(super) fn of_recording(device: &OwnedOnDevice) -> Vec<GroupItem> {
     let of = |held: &crate::model::OwnedStorages| {
         let (mut owner, mut name) = (None, held.owner.clone());
         if let Some(rest) = held.owner.strip_prefix(SAVED_BY) {
@@ -252,7 +252,7 @@ pub(super) fn of_recording(device: &OwnedOnDevice) -> Vec<Item> {
             };
             owner = Some((kind, "".into()));
         }
-        Item {
+        GroupItem {
             example: None,
             data: 0,
             device: TensorDevice { kind: 1, index: u8::try_from(device.device.0).ok() },

@@ -3,16 +3,16 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::items::Item;
+use super::items::GroupItem;
 use super::{GroupSize, OwnerGroup, OwnerKind, OwnerPattern};
 use crate::model::{TensorCategory, TensorDevice};
 use crate::ownership::{NamePart, name_parts};
 
 impl GroupSize {
-    fn of(items: &[&Entry<'_>]) -> GroupSize {
+    fn of(items: &[&GroupEntry<'_>]) -> GroupSize {
         let (mut bytes, mut storages) = (0, 0);
         let mut range = Some((u64::MAX, 0));
-        for Entry { item, .. } in items {
+        for GroupEntry { item, .. } in items {
             bytes += item.bytes;
             storages += item.storages;
             range = range
@@ -24,25 +24,25 @@ impl GroupSize {
 }
 
 /// An item with the parts of its name.
-struct Entry<'a> {
-    item: &'a Item,
+struct GroupEntry<'a> {
+    item: &'a GroupItem,
     index: usize,
     parts: Vec<NamePart<'a>>,
 }
 
 /// Groups items, the largest first.
-pub(super) fn group(items: Vec<Item>) -> Vec<OwnerGroup> {
+pub(super) fn group(items: Vec<GroupItem>) -> Vec<OwnerGroup> {
     type Owner<'a> = (TensorDevice, TensorCategory, Option<&'a (OwnerKind, std::sync::Arc<str>)>);
-    let mut by_owner: BTreeMap<Owner<'_>, Vec<Entry<'_>>> = BTreeMap::new();
+    let mut by_owner: BTreeMap<Owner<'_>, Vec<GroupEntry<'_>>> = BTreeMap::new();
     for (index, item) in items.iter().enumerate() {
         let parts = name_parts(&item.name);
         let key = (item.device, item.category, item.owner.as_ref());
-        by_owner.entry(key).or_default().push(Entry { item, index, parts });
+        by_owner.entry(key).or_default().push(GroupEntry { item, index, parts });
     }
     let mut groups = Vec::new();
     for ((device, category, owner), entries) in &by_owner {
-        let entries: Vec<&Entry<'_>> = entries.iter().collect();
-        let mut add = |kind: OwnerKind, owner: String, entries: &[&Entry<'_>], head: usize| {
+        let entries: Vec<&GroupEntry<'_>> = entries.iter().collect();
+        let mut add = |kind: OwnerKind, owner: String, entries: &[&GroupEntry<'_>], head: usize| {
             groups.push(owner_group(*device, *category, (kind, owner), entries, head));
         };
         match owner {
@@ -62,11 +62,11 @@ pub(super) fn group(items: Vec<Item>) -> Vec<OwnerGroup> {
 /// Divides storages by the variable, attribute or container that a person would name: what stands before the first index, key or
 /// number in which the names differ. `from`: the parts before this one are equal in all.
 fn by_variable<'a>(
-    entries: &[&'a Entry<'a>],
+    entries: &[&'a GroupEntry<'a>],
     from: usize,
-    add: &mut dyn FnMut(String, &[&'a Entry<'a>], usize),
+    add: &mut dyn FnMut(String, &[&'a GroupEntry<'a>], usize),
 ) {
-    let mut containers: BTreeMap<(Vec<&str>, bool), Vec<&'a Entry<'a>>> = BTreeMap::new();
+    let mut containers: BTreeMap<(Vec<&str>, bool), Vec<&'a GroupEntry<'a>>> = BTreeMap::new();
     for entry in entries {
         let parts = &entry.parts;
         let wild = parts.iter().skip(from).position(|part| part.wildcard.is_some());
@@ -92,10 +92,10 @@ fn owner_group(
     device: TensorDevice,
     category: TensorCategory,
     (kind, owner): (OwnerKind, String),
-    entries: &[&Entry<'_>],
+    entries: &[&GroupEntry<'_>],
     head: usize,
 ) -> OwnerGroup {
-    let mut by_pattern: BTreeMap<Vec<&str>, Vec<&Entry<'_>>> = BTreeMap::new();
+    let mut by_pattern: BTreeMap<Vec<&str>, Vec<&GroupEntry<'_>>> = BTreeMap::new();
     for entry in entries {
         let pattern = entry.parts.iter().map(NamePart::in_pattern).collect();
         by_pattern.entry(pattern).or_default().push(entry);
