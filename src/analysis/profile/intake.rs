@@ -2,7 +2,6 @@
 
 use rustc_hash::FxHashMap;
 
-use super::thread_stays::ThreadStay;
 use super::{CounterReading, Profile, UsagePeak};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::sample_window::{StackFacts, allocating_between};
@@ -189,22 +188,7 @@ impl Profile {
             if let Some(mut step) = step {
                 step.widen(around_before.as_deref(), around);
                 for stay in &stays {
-                    match *stay {
-                        ThreadStay { left: Some(a), came: Some(b), .. } if near && a == b => {
-                            bounds.stayed(a.0, &step, profile.version);
-                        }
-                        ThreadStay { left, came, common } => {
-                            if let Some(common) = common.filter(|_| near) {
-                                bounds.stayed(common.0, &step, profile.version);
-                            }
-                            if let Some(left) = left {
-                                bounds.left(left.0, &step);
-                            }
-                            if let Some(came) = came {
-                                bounds.came(came.0, &step, profile.version);
-                            }
-                        }
-                    }
+                    stay.charge(bounds, &step, near, profile.version);
                 }
             }
             // A stack newly seen while the counters stand still has their values at least.

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::Profile;
+use crate::analysis::lines::bounds::{BoundsByStack, IntervalBounds};
 use crate::model::{StackId, ThreadId, ThreadSample};
 
 /// Where a thread was seen at the begin and at the end of a tick.
@@ -11,6 +12,35 @@ pub(super) struct ThreadStay {
     pub(super) came: Option<StackId>,
     /// What both have in common, where they differ.
     pub(super) common: Option<StackId>,
+}
+
+impl ThreadStay {
+    /// Charges the lines of its stacks with what a device had in `step`. `near` says whether the ends of the tick are so close together that
+    /// the thread was, in all likelihood, there all the time.
+    pub(super) fn charge(
+        &self,
+        bounds: &mut BoundsByStack,
+        step: &IntervalBounds,
+        near: bool,
+        version: u64,
+    ) {
+        match *self {
+            ThreadStay { left: Some(a), came: Some(b), .. } if near && a == b => {
+                bounds.stayed(a.0, step, version);
+            }
+            ThreadStay { left, came, common } => {
+                if let Some(common) = common.filter(|_| near) {
+                    bounds.stayed(common.0, step, version);
+                }
+                if let Some(left) = left {
+                    bounds.left(left.0, step);
+                }
+                if let Some(came) = came {
+                    bounds.came(came.0, step, version);
+                }
+            }
+        }
+    }
 }
 
 impl Profile {
