@@ -22,7 +22,7 @@ def memory_of_self(address, length):
     with open("/proc/self/mem", "rb", buffering=0) as memory:
         try:
             return os.pread(memory.fileno(), length, address)
-        except OSError:
+        except (OSError, OverflowError):  # no address at all
             return b""
 
 
@@ -32,28 +32,31 @@ def word(address):
 
 def wide_string(text):
     """A string as the configuration of the interpreter holds it, and frees it."""
-    duplicate = ctypes.pythonapi._PyMem_RawWcsdup
-    duplicate.restype, duplicate.argtypes = ctypes.c_void_p, [ctypes.c_wchar_p]
-    return duplicate(text)
+    encoded = text.encode("utf-32-le") + bytes(4)
+    address = raw_memory(len(encoded))
+    ctypes.memmove(address, encoded, len(encoded))
+    return address
+
+
+def raw_memory(length):
+    allocate = ctypes.pythonapi.PyMem_RawMalloc
+    allocate.restype, allocate.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    return allocate(length)
 
 
 def set_main_script(placeholder, arguments):
     """Replaces the script that the interpreter was started with, where it stands in its PyConfig (cpython/Include/cpython/initconfig.h):
     `run_filename`, and `argv`, a number and an array."""
-    interpreter = ctypes.pythonapi.PyInterpreterState_Get
-    interpreter.restype = ctypes.c_void_p
-    config_of = ctypes.pythonapi._PyInterpreterState_GetConfig
-    config_of.restype, config_of.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    config = config_of(interpreter())
+    config_here = ctypes.pythonapi._Py_GetConfig
+    config_here.restype = ctypes.c_void_p
+    config = config_here()
     wanted = placeholder.encode("utf-32-le") + bytes(4)
     places = range(config, config + 1024, 8)
     script = [at for at in places if memory_of_self(word(at), len(wanted)) == wanted]
     argv = [at for at in places if word(at) == 1 and memory_of_self(word(word(at + 8)), len(wanted)) == wanted]
     # `orig_argv`, which nobody asks for, has the interpreter's name before it, and so is not among them.
     (script,), (argv,) = script, argv
-    allocate = ctypes.pythonapi.PyMem_RawMalloc
-    allocate.restype, allocate.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
-    items = allocate(8 * len(arguments))
+    items = raw_memory(8 * len(arguments))
     for number, text in enumerate(arguments):
         ctypes.c_uint64.from_address(items + 8 * number).value = wide_string(text)
     ctypes.c_uint64.from_address(argv).value = len(arguments)
