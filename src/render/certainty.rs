@@ -51,6 +51,27 @@ pub(super) fn evidence(resolution: TimeResolution) -> Option<String> {
     (seen > 0).then_some(text)
 }
 
+/// The same in a few words, where one line has to hold it with other figures: below the title of a picture.
+pub(super) fn evidence_in_short(resolution: TimeResolution) -> Option<String> {
+    let TimeResolution { seen, one_stack, not_seen, from_samples, .. } = resolution;
+    let Some(certain) = resolution.certain else {
+        let unseen = match not_seen {
+            0 => String::new(),
+            _ => format!(", {} not seen", share(not_seen, seen)),
+        };
+        return (seen > 0).then(|| format!("lines are a guess from samples{unseen}"));
+    };
+    let likely = one_stack.saturating_sub(certain).saturating_sub(from_samples);
+    let guessed = seen.saturating_sub(certain).saturating_sub(likely).saturating_sub(not_seen);
+    let mut text = format!("lines: {} certain", share(certain, seen));
+    for (bytes, what) in [(likely, "likely"), (guessed, "guessed"), (not_seen, "not seen")] {
+        if bytes > 0 {
+            text += &format!(", {} {what}", share(bytes, seen));
+        }
+    }
+    (seen > 0).then_some(text)
+}
+
 /// A part in per cent, which is 0 or 100 only where that is so.
 fn share(part: u64, whole: u64) -> String {
     match percent(part, whole) {
@@ -78,6 +99,10 @@ mod tests {
             evidence(followed).unwrap(),
             "31 % of the bytes are on the line that allocated them, 60 % most likely so, 3 % a guess from samples, \
              5 % shared between candidates, 1 % not seen"
+        );
+        assert_eq!(
+            evidence_in_short(followed).unwrap(),
+            "lines: 31 % certain, 60 % likely, 8 % guessed, 1 % not seen"
         );
         let sampled = TimeResolution {
             seen: 1000,

@@ -7,7 +7,7 @@ use inferno::flamegraph::color::{BasicPalette, Palette};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::RenderError;
-use super::certainty::evidence;
+use super::certainty::evidence_in_short;
 use super::collapsed::{NameStyle, label_text, stacks, step, without_separator};
 use super::escape::EscapeGuard;
 use super::exact;
@@ -285,7 +285,7 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
         _ => "true peak unknown".to_owned(),
     };
     let mut text = format!("at {:.3} s, {below}", snapshot.time.seconds());
-    if let Some(evidence) = evidence(folded.resolution) {
+    if let Some(evidence) = evidence_in_short(folded.resolution) {
         text += &format!("; {evidence}");
     }
     text += &format!("; {} more cached", bytes(snapshot.cached()));
