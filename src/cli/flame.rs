@@ -212,7 +212,7 @@ fn picture(args: &FlameArgs) -> FlamePicture {
 fn is_terminal_with_colors(args: &FlameArgs) -> bool {
     args.output.as_deref().is_none_or(|path| path == Path::new("-"))
         && io::stdout().is_terminal()
-        && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        && output::wants_colors()
 }
 
 impl From<FlameMoment> for MomentArg {

@@ -39,6 +39,11 @@ pub(super) fn width() -> Option<usize> {
     Some(usize::from(width.0))
 }
 
+/// Whether the user has not turned colours off, as no-color.org describes it.
+pub(super) fn wants_colors() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
 /// What the name of a file may tell.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FileNameFields<'a> {

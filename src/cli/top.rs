@@ -40,10 +40,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
         interval: args.refresh,
         full_filenames: args.full_filenames,
         choice: ThreadChoice { gil_only: args.gil, idle_too: args.idle },
-        palette: Palette {
-            color: env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
-            unicode: is_utf8(),
-        },
+        palette: Palette { color: output::wants_colors(), unicode: is_utf8() },
         host: output::host(),
     };
     let stop = StopSignals::watch()?.stop;

@@ -23,37 +23,27 @@ pub(super) fn certainty_at_peak(profile: &Profile, device: CudaIndex) -> Option<
 
 /// On which evidence the bytes allocated while recording are on their lines; `None` where there are none.
 pub(super) fn evidence(resolution: TimeResolution) -> Option<String> {
-    let TimeResolution { seen, one_stack, not_seen, from_samples, .. } = resolution;
-    let shared = seen.saturating_sub(one_stack).saturating_sub(not_seen);
-    let candidates = "shared between candidates";
-    let (begin, first, rest) = match resolution.certain {
-        Some(certain) => {
-            let likely = one_stack.saturating_sub(certain).saturating_sub(from_samples);
-            let rest = vec![
-                (likely, "most likely so"),
-                (from_samples, "a guess from samples"),
-                (shared, candidates),
-                (not_seen, "not seen"),
-            ];
-            (String::new(), (certain, "are on the line that allocated them"), rest)
-        }
-        None => {
-            let apart = resolution.p95 as f64 / 1e6;
-            let begin = format!("a guess from samples {apart:.1} ms apart: ");
-            let rest = vec![(shared, candidates), (not_seen, "not seen")];
-            (begin, (one_stack, "had one candidate"), rest)
-        }
+    let TimeResolution { seen, one_stack, not_seen, .. } = resolution;
+    let shared = (shared(resolution), "shared between candidates");
+    let unseen = (not_seen, "not seen");
+    let Some(certain) = resolution.certain else {
+        let apart = resolution.p95 as f64 / 1e6;
+        let begin = format!("a guess from samples {apart:.1} ms apart: ");
+        let first = (one_stack, " of the bytes had one candidate");
+        return in_parts(&begin, first, &[shared, unseen], seen);
     };
-    let mut text = format!("{begin}{} of the bytes {}", share(first.0, seen), first.1);
-    for (bytes, what) in rest.into_iter().filter(|(bytes, _)| *bytes > 0) {
-        text += &format!(", {} {what}", share(bytes, seen));
-    }
-    (seen > 0).then_some(text)
+    let rest = [
+        (likely(resolution, certain), "most likely so"),
+        (resolution.from_samples, "a guess from samples"),
+        shared,
+        unseen,
+    ];
+    in_parts("", (certain, " of the bytes are on the line that allocated them"), &rest, seen)
 }
 
 /// The same in a few words, where one line has to hold it with other figures: below the title of a picture.
 pub(super) fn evidence_in_short(resolution: TimeResolution) -> Option<String> {
-    let TimeResolution { seen, one_stack, not_seen, from_samples, .. } = resolution;
+    let TimeResolution { seen, not_seen, from_samples, .. } = resolution;
     let Some(certain) = resolution.certain else {
         let unseen = match not_seen {
             0 => String::new(),
@@ -61,15 +51,35 @@ pub(super) fn evidence_in_short(resolution: TimeResolution) -> Option<String> {
         };
         return (seen > 0).then(|| format!("lines are a guess from samples{unseen}"));
     };
-    let likely = one_stack.saturating_sub(certain).saturating_sub(from_samples);
-    let guessed = seen.saturating_sub(certain).saturating_sub(likely).saturating_sub(not_seen);
-    let mut text = format!("lines: {} certain", share(certain, seen));
-    for (bytes, what) in [(likely, "likely"), (guessed, "guessed"), (not_seen, "not seen")] {
-        if bytes > 0 {
-            text += &format!(", {} {what}", share(bytes, seen));
-        }
+    let guessed = from_samples + shared(resolution);
+    let rest =
+        [(likely(resolution, certain), "likely"), (guessed, "guessed"), (not_seen, "not seen")];
+    in_parts("lines: ", (certain, " certain"), &rest, seen)
+}
+
+/// Bytes for which the polls speak of one stack only, without being certain of it.
+fn likely(resolution: TimeResolution, certain: u64) -> u64 {
+    resolution.one_stack.saturating_sub(certain).saturating_sub(resolution.from_samples)
+}
+
+/// Bytes with several candidates.
+fn shared(resolution: TimeResolution) -> u64 {
+    let TimeResolution { seen, one_stack, not_seen, .. } = resolution;
+    seen.saturating_sub(one_stack).saturating_sub(not_seen)
+}
+
+/// The first part in any case, and those of the others that there are; `None` of nothing.
+fn in_parts(
+    begin: &str,
+    (bytes, what): (u64, &str),
+    rest: &[(u64, &str)],
+    whole: u64,
+) -> Option<String> {
+    let mut text = format!("{begin}{}{what}", share(bytes, whole));
+    for (bytes, what) in rest.iter().filter(|(bytes, _)| *bytes > 0) {
+        text += &format!(", {} {what}", share(*bytes, whole));
     }
-    (seen > 0).then_some(text)
+    (whole > 0).then_some(text)
 }
 
 /// A part in per cent, which is 0 or 100 only where that is so.

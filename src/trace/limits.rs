@@ -114,22 +114,16 @@ impl RecordLimits {
         time(change.after)?;
         change.live.into_iter().try_for_each(signed_level)?;
         for delta in [&change.small, &change.large] {
-            let CounterDelta {
-                allocations,
-                frees,
-                allocated_bytes,
-                freed_bytes,
-                requested_bytes,
-                freed_requested_bytes,
+            // All fields: one that is added is to be checked as well.
+            let &CounterDelta {
+                allocations: a,
+                frees: b,
+                allocated_bytes: c,
+                freed_bytes: d,
+                requested_bytes: e,
+                freed_requested_bytes: f,
             } = delta;
-            for number in [
-                allocations,
-                frees,
-                allocated_bytes,
-                freed_bytes,
-                requested_bytes,
-                freed_requested_bytes,
-            ] {
+            for number in [a, b, c, d, e, f] {
                 self.allocated(number.unsigned_abs())?;
             }
         }

@@ -378,6 +378,29 @@ fn the_stack_seen_on_both_sides_of_a_kinds_allocations_is_likely_to_make_them() 
     assert_eq!(known.certain, Some(0));
 }
 
+/// A thread that sleeps is polled seldom, so that the polls around its next allocation are far apart.
+#[test]
+fn where_a_thread_slept_before_its_allocations_shared_them() {
+    let mut script = Script::new();
+    for i in 0..4 {
+        script.allocates(2, 60_000, if i == 3 { stood(1) } else { went(0, 1) });
+    }
+    let (stacks, known) = script.end(&[(0, 2), (2, 2), (4, 2), (6, 2)]);
+    assert_eq!(stacks, in_mib(&[("g", 8)]));
+    assert_eq!(known.certain, Some(0));
+}
+
+/// What is only ever seen after an allocation may be the line behind it.
+#[test]
+fn far_polls_do_not_tell_a_line_from_the_one_behind_it() {
+    let mut script = Script::new();
+    for _ in 0..4 {
+        script.allocates(2, 60_000, went(0, 1));
+    }
+    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2), (6, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 4), ("g", 4)]));
+}
+
 #[test]
 fn a_block_freed_and_allocated_again_at_its_address_has_a_new_maker() {
     let mut script = Script::new();

@@ -57,10 +57,19 @@ fn a_function_that_sleeps_is_not_charged_with_what_another_one_allocates() {
     eprintln!("{stacks:?}, certain {proven:?}: {said}");
     let (keeps, sleeps) = (bytes_of(&stacks, &line), bytes_of(&stacks, "load_batch"));
     assert_eq!(bytes_of(&proven, "load_batch"), 0, "{proven:?}");
-    // How much is seen depends on how often this machine gave the poller a processor. Of what was hardly seen, the two lines share
-    // little; the rest is not seen.
+    // How much is seen depends on how often this machine gave the poller a processor. The two lines share what was hardly seen.
     let all = 25 * 16 * MIB;
-    assert!(keeps > sleeps || keeps + sleeps < all / 2 && sleeps < all / 4, "{said} {stacks:?}");
+    let likely: f64 = said
+        .split(", ")
+        .find_map(|part| {
+            part.trim_end().strip_suffix('.').unwrap_or(part).strip_suffix(" % most likely so")
+        })
+        .map_or(0.0, |share| share.parse().unwrap());
+    assert!(
+        keeps as f64 * 100.0 >= all as f64 * likely,
+        "{likely} % are said to be likely: {stacks:?}"
+    );
+    assert!(sleeps <= all / 4 * 3, "{said} {stacks:?}");
     assert_eq!(total(&stacks), all, "{stacks:?}");
 }
 

@@ -72,10 +72,8 @@ impl ForkedTarget {
         let name = |fd: i32| format!("/proc/{}/fd/{fd}", std::process::id());
         let words: Vec<&str> =
             [script.to_str().unwrap()].into_iter().chain(arguments.iter().copied()).collect();
-        let state = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/sim/state/0000000000");
-        let pid = ask(
-            &json!({"start": words, "state": state, "input": name(input.as_raw_fd()), "output": name(output.as_raw_fd())}),
-        );
+        let (standard_input, standard_output) = (name(input.as_raw_fd()), name(output.as_raw_fd()));
+        let pid = ask(&json!({"start": words, "input": standard_input, "output": standard_output}));
         (ForkedTarget { pid: Pid::from_raw(pid), ended: None }, to_input, from_output)
     }
 

@@ -39,12 +39,19 @@ struct StackVotes {
 struct StackVote {
     origin: AllocationOrigin,
     all: u32,
-    /// In how many it stood at the poll before, and at the poll after.
+    /// In how many it stood at the poll before, and at the poll after, where the polls were close.
     before: u32,
     after: u32,
+    /// The same, however far apart they were.
+    any_before: u32,
+    any_after: u32,
 }
 
 impl StackVote {
+    fn new(origin: AllocationOrigin) -> StackVote {
+        StackVote { origin, all: 0, before: 0, after: 0, any_before: 0, any_after: 0 }
+    }
+
     /// In the allocations of one place, the stacks that stand before are at or ahead of it, those that stand after at or behind
     /// it: one seen on both sides is the place.
     fn on_both_sides(&self) -> u32 {
@@ -61,17 +68,22 @@ impl StackVotes {
                     let stack = side(thread).stack();
                     stack.is_some_and(|s| AllocationOrigin::Stack(thread.thread, s) == origin)
                 };
-                // In a longer time a thread can have come back to where it stood, as in a loop that sleeps.
-                let is_near = charge.span.is_some_and(|span| span <= CERTAIN_WITHIN);
-                u32::from(is_near && change.threads.iter().any(is_it))
+                u32::from(change.threads.iter().any(is_it))
             };
             let (before, after) = (stood(|thread| thread.before), stood(|thread| thread.after));
-            if let Some(votum) = self.of.iter_mut().find(|votum| votum.origin == origin) {
-                votum.all = votum.all.saturating_add(1);
-                votum.before = votum.before.saturating_add(before);
-                votum.after = votum.after.saturating_add(after);
-            } else if self.of.len() < MAX_MAKERS {
-                self.of.push(StackVote { origin, all: 1, before, after });
+            // In a longer time a thread can have come back to where it stood, as in a loop that sleeps.
+            let near = u32::from(charge.span.is_some_and(|span| span <= CERTAIN_WITHIN));
+            let index = self.of.iter().position(|vote| vote.origin == origin);
+            let index = index.unwrap_or(self.of.len());
+            if index == self.of.len() && index < MAX_MAKERS {
+                self.of.push(StackVote::new(origin));
+            }
+            if let Some(vote) = self.of.get_mut(index) {
+                vote.all = vote.all.saturating_add(1);
+                vote.before = vote.before.saturating_add(before * near);
+                vote.after = vote.after.saturating_add(after * near);
+                vote.any_before = vote.any_before.saturating_add(before);
+                vote.any_after = vote.any_after.saturating_add(after);
             }
         }
     }
@@ -80,15 +92,15 @@ impl StackVotes {
     fn origin(&self, charge: &BlockAttribution) -> Option<AllocationOrigin> {
         match charge.shares[..] {
             [(AllocationOrigin::NotSeen, _)] => {
-                let most = self.of.iter().max_by_key(|votum| votum.all)?;
+                let most = self.of.iter().max_by_key(|vote| vote.all)?;
                 let clear = most.all > self.all / 2
                     && self.of.iter().all(|v| v.origin == most.origin || v.all <= most.all / 2);
                 clear.then_some(most.origin)
             }
             [_] => None,
             _ => {
-                let is_candidate = |votum: &&StackVote| {
-                    charge.shares.iter().any(|(origin, _)| *origin == votum.origin)
+                let is_candidate = |vote: &&StackVote| {
+                    charge.shares.iter().any(|(origin, _)| *origin == vote.origin)
                 };
                 let candidates: Vec<&StackVote> = self.of.iter().filter(is_candidate).collect();
                 let best = candidates.iter().max_by_key(|v| (v.on_both_sides(), v.after))?;
@@ -99,7 +111,17 @@ impl StackVotes {
                 let after = both == 0
                     && best.after >= MIN_AFTER
                     && others().all(|v| v.after == 0 && v.before >= MIN_AFTER);
-                (clear || after).then_some(best.origin)
+                if clear || after {
+                    return Some(best.origin);
+                }
+                // A thread that waits between its allocations is polled seldom. It was never seen to wait after one, and what
+                // it did after the allocation was seen before it, too: that is no line behind it.
+                let last = candidates.iter().max_by_key(|v| (v.any_after, v.any_before))?;
+                let is_ahead = |v: &&&StackVote| v.any_after == 0 && v.any_before >= MIN_AFTER;
+                let is_last = last.any_after >= MIN_AFTER
+                    && last.any_before > 0
+                    && candidates.iter().filter(|v| v.origin != last.origin).all(|v| is_ahead(&v));
+                is_last.then_some(last.origin)
             }
         }
     }

@@ -16,7 +16,7 @@ const MAX_CHANGES: usize = 1 << 14;
 
 /// The poller of a recording, and what names what it gathers.
 pub(in crate::sampler) struct Following {
-    follower: PollerHandle,
+    poller: PollerHandle,
     assembler: Assembler,
     /// Seen after the last sample.
     later: Vec<FollowedChange>,
@@ -33,9 +33,9 @@ impl Following {
         let Some((stacks, namer)) = python.and_then(|python| python.stack_poller(process)) else {
             return Ok(None);
         };
-        let follower = PollerHandle::start(process, stacks, budget.join(), session.start)?;
+        let poller = PollerHandle::start(process, stacks, budget.join(), session.start)?;
         let assembler = Assembler::new(namer);
-        Ok(Some(Following { follower, assembler, later: Vec::new() }))
+        Ok(Some(Following { poller, assembler, later: Vec::new() }))
     }
 
     /// Takes a sample of all threads and decides by it what is polled from now on.
@@ -50,7 +50,7 @@ impl Following {
                 poller.retain(|device| self.assembler.has(device));
                 poller
             });
-            self.follower.set(plan);
+            self.poller.set(plan);
         }
     }
 
@@ -81,7 +81,7 @@ impl Following {
         until: Nanos,
         sink: &mut dyn RecordSink,
     ) -> SinkResult {
-        let batches = self.follower.take();
+        let batches = self.poller.take();
         let process = session.readers.process.clone();
         match self.assembler.changes(batches, &process, &mut session.table) {
             Ok(changes) => self.later.extend(changes),
@@ -111,7 +111,7 @@ impl Following {
         session: &mut RecordingSession,
         sink: &mut dyn RecordSink,
     ) -> SinkResult<FollowTotals> {
-        if let Some(error) = self.follower.end()
+        if let Some(error) = self.poller.end()
             && session.is_over().is_none()
         {
             session.losses.add(ReaderKind::Stacks, MissReason::Failed(error.to_string()), 1);
@@ -122,6 +122,6 @@ impl Following {
 
     /// What was done so far.
     pub(in crate::sampler) fn totals(&self) -> FollowTotals {
-        self.assembler.complete(self.follower.totals())
+        self.assembler.complete(self.poller.totals())
     }
 }

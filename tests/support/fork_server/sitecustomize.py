@@ -4,7 +4,7 @@ Python imports this module while it starts, before its main script. It returns f
 Python does: they run the script that was asked for as `__main__`, with no frame below it. `tests/support/fork_server.rs` starts this
 and writes the requests, one line of JSON each:
 
-    {"start": [SCRIPT, ARGUMENT ...], "state": FILE, "input": PIPE, "output": PIPE}     answered by the pid
+    {"start": [SCRIPT, ARGUMENT ...], "input": PIPE, "output": PIPE}     answered by the pid
     {"wait": PID}                                                                       answered by its wait status
 """
 import ctypes
@@ -95,7 +95,7 @@ def become_target(request):
     os.nice(10)
     placeholder, arguments = sys.argv[0], request["start"]
     # The name is the pid, as scripts/with-sim has it, and as long as the server's own.
-    folder, _, own = request["state"].rpartition("/")
+    folder, _, own = os.environ["SIM_CUDA_STATE"].rpartition("/")
     state = f"{folder}/" + str(os.getpid()).rjust(len(own), "/")
     if os.path.exists(state):
         os.remove(state)  # of an earlier process with this pid
