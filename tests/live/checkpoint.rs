@@ -164,6 +164,7 @@ fn a_paused_job_gives_its_memory_away_and_gets_it_back() {
 }
 
 #[test]
+#[ignore = "takes half a minute, and a_paused_job_gives_its_memory_away_and_gets_it_back sees one GPU: scripts/test.sh --all runs it"]
 fn all_gpus_of_a_job_and_memory_of_every_kind_go_and_come_back() {
     for mode in ["two_devices", "expandable", "graph_pool", "async_backend"] {
         let mut job = Job::start_in(mode, &[]);
@@ -229,6 +230,7 @@ fn a_pause_ends_when_another_program_resumes_the_job_or_the_job_ends() {
 }
 
 #[test]
+#[ignore = "takes long, and steps_that_fail_are_taken_back sees steps that fail: scripts/test.sh --all runs it"]
 fn a_job_whose_kernels_do_not_end_in_time_goes_on() {
     let mut job = Job::start(&[("SIM_CUDA_DRAIN_MS", "5000")]);
     job.memspy(&["pause", "--lock-timeout", "0.2s"]).failed(&[
@@ -299,6 +301,7 @@ fn steps_that_fail_are_taken_back() {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test.sh --all runs it"]
 fn a_gpu_that_was_filled_meanwhile_keeps_the_job_paused_until_there_is_room() {
     let mut job = Job::start(&[("SIM_CUDA_TOTAL_BYTES", "1500M")]);
     job.memspy(&["pause"]).ok();

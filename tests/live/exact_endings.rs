@@ -46,6 +46,7 @@ fn train(target: &mut Target) -> u64 {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test.sh --all runs it"]
 fn two_recordings_see_the_same_and_leave_nothing_behind() {
     let mut target = sim::start("exact_torch.py", &[]);
     assert!(semaphores(&target).iter().all(|&s| s == 0));

@@ -124,6 +124,7 @@ fn resident(pid: u32) -> u64 {
 }
 
 #[test]
+#[ignore = "takes half a minute: scripts/test.sh --all runs it"]
 fn stacks_that_never_come_again_do_not_take_ever_more_memory() {
     // 120 frames each, of which hardly two are the same: some 5 million numbers in all.
     const PORTIONS: u32 = 20;

@@ -121,6 +121,7 @@ fn stacks_too_deep_are_cut_at_their_outer_end_and_say_so() {
 }
 
 #[test]
+#[ignore = "takes half a minute: scripts/test.sh --all runs it"]
 fn code_objects_that_die_at_once_are_never_mistaken() {
     for python in pythons::one_per_version() {
         let (exact, truth) = record(&python, "reuse");

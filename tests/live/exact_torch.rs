@@ -163,6 +163,7 @@ fn backward_allocations_carry_their_forward_lines() {
 }
 
 #[test]
+#[ignore = "takes half a minute, and totals are seen in events_are_what_the_allocator_counted: scripts/test.sh --all runs it"]
 fn threads_and_options_keep_the_totals_exact() {
     for words in [
         &["--frees", "stacks"][..],

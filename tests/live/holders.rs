@@ -151,6 +151,7 @@ fn a_job_in_full_run_is_looked_at_again_and_again_and_goes_on() {
 }
 
 #[test]
+#[ignore = "takes half a minute: scripts/test.sh --all runs it"]
 fn what_memlabs_reporter_says_is_said_from_outside() {
     for scene in ["linear", "backward", "tied", "lstm"] {
         let (target, truth) = start("memlab_reporter.py", &[scene]);
@@ -300,6 +301,7 @@ fn what_cannot_be_looked_at_is_refused_in_one_line() {
 }
 
 #[test]
+#[ignore = "takes half a minute: scripts/test.sh --all runs it"]
 fn what_tbds_profiler_looks_for_is_seen_at_every_iteration() {
     let (mut target, mut truth) = start("oracle_tbd.py", &[]);
     let mut records = 0;

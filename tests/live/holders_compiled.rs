@@ -30,6 +30,7 @@ fn check(truth: &Value, look: &Value) {
 }
 
 #[test]
+#[ignore = "takes half a minute: scripts/test.sh --all runs it"]
 fn what_was_only_traced_keeps_nothing() {
     let (truth, look, _) = look("aot_eager");
     check(&truth, &look);

@@ -88,6 +88,12 @@ fn samples_of_a_function_that_sleeps_do_not_charge_it_with_what_another_one_allo
     let lines = memspy(&["lines", recording.trace().to_str().unwrap()]).ok().out;
     let share = "Sampled, at the peak: a guess from samples ";
     assert!(lines.contains(share) && lines.contains("% not seen"), "{lines}");
+    // Who asks for a rate has it, and nothing else.
+    assert!(changes(&recording).is_empty());
+    assert!(!said.contains("follow"), "{said}");
+    let trace = recording.trace().to_str().unwrap();
+    let words = ["flame", trace, "-f", "collapsed", "-o", "-", "--certain"];
+    memspy(&words).refused(&["certain", "followed", "without -r"]);
 }
 
 /// Whatever was missed, the changes add up to what the allocator counted.
@@ -212,17 +218,6 @@ fn check_against_history(job: &str) -> HistoryShares {
     let (totals, _) = totals(&recording);
     let is_well_seen = 10 * totals.single_changes >= 3 * totals.changes;
     HistoryShares { total, right, on_line, is_well_seen }
-}
-
-/// Who asks for a rate has it, and nothing else.
-#[test]
-fn with_a_rate_nothing_is_followed() {
-    let (_, recording, said) = followed("sleepy", &["-r", "200"]);
-    assert!(changes(&recording).is_empty());
-    assert!(!said.contains("follow"), "{said}");
-    let trace = recording.trace().to_str().unwrap();
-    let words = ["flame", trace, "-f", "collapsed", "-o", "-", "--certain"];
-    memspy(&words).refused(&["certain", "followed", "without -r"]);
 }
 
 /// The share of the processor that is asked for is kept.

@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::support::everything_is_there;
 use crate::support::memspy::{Done, command, memspy, memspy_at, run, stacks_of, total, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
@@ -127,7 +128,8 @@ fn a_launchers_pid_names_the_ranks_below_it_instead_of_showing_an_empty_table() 
             "rank 1 (process ",
             "add -s",
         ]);
-        if words != ["tensors"] {
+        // The ranks are read alike by all commands.
+        if everything_is_there() || words == ["graph"] || words == ["devices"] {
             let of_all = memspy_at(target.pid(), &[words, &["-s"]].concat()).ok().out;
             assert!(words == ["devices"] || of_all.contains("== rank 1 "), "{of_all}");
         }
@@ -140,6 +142,7 @@ fn a_launchers_pid_names_the_ranks_below_it_instead_of_showing_an_empty_table() 
 }
 
 #[test]
+#[ignore = "takes half a minute, and record_match sees processes that start later: scripts/test.sh --all runs it"]
 fn a_rank_that_starts_later_is_found_and_recorded_exactly() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
@@ -186,6 +189,7 @@ fn memspy_peak(trace: &Path, gpu: u32) -> u64 {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test.sh --all runs it"]
 fn a_rank_that_is_killed_ends_its_own_trace_only() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

@@ -167,9 +167,16 @@ pub fn total(stacks: &[(String, u64)]) -> u64 {
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(120);
-    while !condition() {
+    loop {
+        let began = Instant::now();
+        if condition() {
+            return;
+        }
         assert!(Instant::now() < end, "waited in vain for this: {what}");
-        std::thread::sleep(Duration::from_millis(20));
+        // A condition that starts a program or reads a trace leaves the processors to what it waits for.
+        std::thread::sleep(
+            (began.elapsed() * 2).clamp(Duration::from_millis(20), Duration::from_secs(1)),
+        );
     }
 }
 
