@@ -68,8 +68,7 @@ fn watch(
     let mut take = |look: Result<OwnerReading, OwnerError>, stacks: &StackTable, samples: &[_]| {
         let snapshot = match look {
             Ok(look) => look.snapshot,
-            // One that came at a bad moment is made up for by the next.
-            Err(error) if error.is_traced() || error.is_transient() && before.is_some() => {
+            Err(error) if is_made_up_for(&error, before.is_some()) => {
                 eprint_line(&format!(
                     "a snapshot was left out, memspy goes on with the next one: {error}"
                 ));
@@ -111,6 +110,15 @@ fn watch(
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a watch goes on after this error: a snapshot that came at a bad moment is made up for by the next one. The first one
+/// of all may fail for good.
+fn is_made_up_for(error: &OwnerError, has_snapshot: bool) -> bool {
+    // A job that imports something may change its objects for longer than a snapshot may take.
+    let is_passing =
+        error.is_transient() || matches!(error, OwnerError::Moved | OwnerError::Cut { .. });
+    error.is_traced() || has_snapshot && is_passing
 }
 
 /// Runs `memspy graph`.
@@ -276,4 +284,20 @@ fn show(
         }
         .map_err(into_io)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::LookLimit;
+
+    #[test]
+    fn a_watch_ended_when_one_of_its_snapshots_took_too_long() {
+        let too_long =
+            OwnerError::Cut { limit: LookLimit::Time(Duration::from_secs(5)), copied: 53 << 20 };
+        assert!(is_made_up_for(&too_long, true));
+        assert!(is_made_up_for(&OwnerError::Moved, true));
+        assert!(!is_made_up_for(&too_long, false));
+        assert!(!is_made_up_for(&OwnerError::NoTorch, true));
+    }
 }
