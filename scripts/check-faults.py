@@ -4,7 +4,8 @@
     scripts/check-faults.py MEMSPY [--count 20] [--run-with scripts/with-sim] [--python python3] [--only NAME ...] [--seed 0]
 
 The job trains a small model on the GPU, or on the simulated one with --run-with, and counts its steps in shared memory.
-What happens to it at a random moment of each command: SIGKILL, SIGSTOP and SIGCONT, exec of another program, forks. What happens to memspy: SIGKILL. Then the
+What happens to it at a random moment of each command: SIGKILL, SIGSTOP and SIGCONT, exec of another program, forks, more memory than its control group
+has (as root: the kernel's OOM killer). What happens to memspy: SIGKILL, a clock that jumps (needs cc). Then the
 job must run (no thread stopped or traced, its counter moves), no breakpoint may be left in its libraries, and what was
 recorded can be read. Then: a full disk, a mount that vanishes (as root), 4,096 threads, a recursion of 100,000 calls,
 5,000,000 objects, a memspy that stands still while the job allocates, and an NVML that is missing, hangs or fails (the last two need --run-with and cc).
@@ -66,6 +67,10 @@ def work(path, words):
             if os.fork() == 0:
                 time.sleep(0.3)
                 os._exit(0)
+        if os.path.exists(path + ".hog"):
+            hog = []
+            while True:
+                hog.append(bytearray(b"x" * (1 << 22)))
         if os.path.exists(path + ".exec"):
             os.execv(sys.executable, [sys.executable, "-c", OTHER, path])
         if os.path.exists(path + ".pause"):
@@ -125,6 +130,21 @@ int sim_is_listed(const char *list, const char *call) {
   int n = __sync_add_and_fetch(&calls, 1);
   if (hang && n > atoi(hang)) for (;;) pause();
   return fail && n > atoi(fail);
+}
+'''
+
+# The clock of the day goes on, and jumps by up to a day forward or back at every 50th reading.
+CLOCK = r'''
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *time) {
+  static int calls;
+  int done = syscall(SYS_clock_gettime, clock, time), n = __sync_add_and_fetch(&calls, clock == CLOCK_REALTIME);
+  if (clock == CLOCK_REALTIME) time->tv_sec += (long)(n / 50 * 2654435761u % 172800) - 86400;
+  return done;
 }
 '''
 
@@ -242,7 +262,7 @@ class Job:
     def end(self):
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
-        for name in ("", ".ready", ".fork", ".exec", ".pause", ".paused"):
+        for name in ("", ".ready", ".fork", ".exec", ".hog", ".pause", ".paused"):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path + name)
 
@@ -371,6 +391,28 @@ class Table:
         print("| " + " | ".join(self.rows[-1]) + " |", flush=True)
 
 
+@contextlib.contextmanager
+def little_memory(pid):
+    """The process in a control group that has little memory; None without the right to make one."""
+    first = "/sys/fs/cgroup/memory" if os.path.isdir("/sys/fs/cgroup/memory") else "/sys/fs/cgroup"
+    group = os.path.join(first, f"memspy-faults-{pid}")
+    try:
+        os.mkdir(group)
+    except OSError:
+        yield None
+        return
+    try:
+        limits = [name for name in ("memory.limit_in_bytes", "memory.max") if os.path.exists(os.path.join(group, name))]
+        for name, text in (((limits or ["memory.max"])[0], str(64 << 20)), ("cgroup.procs", str(pid))):
+            with open(os.path.join(group, name), "w") as file:
+                file.write(text)
+        yield group
+    finally:
+        with contextlib.suppress(Failure):
+            wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 20, "the job is gone")
+        os.rmdir(group)
+
+
 def faults_of_the_job(args, jobs, table, dice):
     # A job that is still there is used again.
     kept = []
@@ -387,6 +429,11 @@ def faults_of_the_job(args, jobs, table, dice):
                     os.kill(job.pid, signal.SIGKILL)
                 elif fault == "exec":
                     job.ask("exec")
+                elif fault == "killed by the OOM killer":
+                    with little_memory(job.pid):
+                        job.ask("hog")
+                        wait_until(lambda: not os.path.exists(f"/proc/{job.pid}"), 60, "the kernel kills the job")
+                    begun = time.monotonic()
                 elif fault == "forks":
                     for _ in range(3):
                         job.ask("fork")
@@ -398,7 +445,8 @@ def faults_of_the_job(args, jobs, table, dice):
                         raise Failure("memspy let a stopped job go on")
                     os.kill(job.pid, signal.SIGCONT)
                     begun = time.monotonic()
-                ends = fault in ("killed", "exec") and mode != "top"
+                is_killed = fault.startswith("killed")
+                ends = (is_killed or fault == "exec") and mode != "top"
                 if fault == "exec":
                     # Where memspy came after it, it has the other program before it, which goes on.
                     with contextlib.suppress(Failure):
@@ -409,7 +457,7 @@ def faults_of_the_job(args, jobs, table, dice):
                     memspy.signal(signal.SIGINT)
                 memspy.ended()
                 took = time.monotonic() - begun
-                if fault != "killed":
+                if not is_killed:
                     job.check_runs()
                     if fault != "exec":
                         job.check_no_probes()
@@ -425,7 +473,14 @@ def faults_of_the_job(args, jobs, table, dice):
                     job.end()
         return one
 
-    for fault in ("killed", "stopped", "exec", "forks"):
+    faults = ["killed", "stopped", "exec", "forks"]
+    spare = jobs.start()
+    with little_memory(spare.pid) as group:
+        faults += ["killed by the OOM killer"] if group else []
+        spare.end()
+    if len(faults) == 4:
+        table.add("job killed by the OOM killer", "all", "not tried", "needs root and control groups for memory")
+    for fault in faults:
         for mode in MODES:
             table.many(f"job {fault}", mode, args.count, once(fault, mode))
     for job in kept:
@@ -449,6 +504,43 @@ def kills_of_memspy(args, jobs, table, dice):
 
     for mode in MODES:
         table.many("memspy killed", mode, args.count, once(mode))
+    job.end()
+
+
+def jumping_clocks(args, jobs, table, dice):
+    if not shutil.which("cc"):
+        table.add("the clock jumps", "all", "not tried", "needs cc")
+        return
+    shim = os.path.join(jobs.folder, "clock.so")
+    subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", shim], input=CLOCK, text=True, check=True)
+    job = jobs.start()
+    out = os.path.join(jobs.folder, "trace.memspy")
+
+    def once(mode):
+        def one(number):
+            words = [*MODES[mode], *(["-d", "2"] if MODES[mode][0] == "record" else [])]
+            memspy = Memspy(args, job, words, out, {"LD_PRELOAD": shim})
+            begun = time.monotonic()
+            if words[0] in ("tensors", "top"):
+                time.sleep(2)
+                memspy.signal(signal.SIGINT)
+            code, said = memspy.ended()
+            took = time.monotonic() - begun
+            if code:
+                raise Failure(said)
+            if words[0] == "record":
+                wanted = took if "--keep" in words else 2
+                told = [float(number) for number in re.findall(r"^  ([\d.]+) s, ", said, re.MULTILINE)]
+                if any(not 1 < seconds <= took + 0.1 or seconds > wanted + 3 for seconds in told):
+                    raise Failure(f"took {took} s: {said}")
+            job.check_runs()
+            job.check_no_probes()
+            check_readable(args, out)
+            return took
+        return one
+
+    for mode in MODES:
+        table.many("the clock jumps", mode, max(2, args.count // 4), once(mode))
     job.end()
 
 
@@ -629,7 +721,7 @@ def nvml(args, jobs, table, dice):
     job.end()
 
 
-GROUPS = {"job": faults_of_the_job, "kills": kills_of_memspy, "disks": full_disks, "extremes": extremes, "overflow": overflows, "nvml": nvml}
+GROUPS = {"job": faults_of_the_job, "kills": kills_of_memspy, "clocks": jumping_clocks, "disks": full_disks, "extremes": extremes, "overflow": overflows, "nvml": nvml}
 
 
 def main():
