@@ -33,6 +33,19 @@ timed() {
 timed scripts/setup-env.sh
 timed scripts/setup-pythons.sh
 timed scripts/setup-readers.sh ${all:+--all} # what memspy exports is opened by its real readers
+# transformers' Trainer, which is followed beside PyTorch's own history. Not in PyTorch's environment: that is what memspy's users
+# have, and accelerate would bring gigabytes of CUDA's libraries.
+install_transformers() {
+  local place=target/envs/transformers
+  [ ! -e $place/.installed ] || return 0
+  rm -rf $place
+  local pip=(target/envs/torch-2.11/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --target $place)
+  # That PyTorch lacks CUDA's libraries is no news.
+  "${pip[@]}" "transformers>=5,<6" 2> >(grep -v "^torch .* requires\|dependency resolver" >&2)
+  "${pip[@]}" --no-deps --upgrade "accelerate>=1.12,<2" psutil 2> >(grep -v "^torch .* requires\|dependency resolver" >&2)
+  touch $place/.installed
+}
+timed install_transformers
 pairs() { # of a kind, with a GIL or without one
   awk -v kind="$1" -v without="$2" '$3 == kind && ($2 ~ /t$/) == without { print $1, $2 }' scripts/torch-versions.txt | while read -r torch cpython; do
     if scripts/with-python --where "$cpython" >/dev/null 2>&1; then

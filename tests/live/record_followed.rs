@@ -137,8 +137,14 @@ fn a_transformer_that_trains_is_followed_as_pytorchs_own_history_says() {
     );
 }
 
-/// Without kernels it and the next one allocate faster than two busy processors poll: what they ask is that nothing is claimed that is not so.
+/// Without kernels it and the others allocate faster than two busy processors poll: what they ask is that nothing is claimed that is not so.
 #[test]
+fn transformers_trainer_is_followed_as_pytorchs_own_history_says() {
+    check_against_history("trainer");
+}
+
+#[test]
+#[ignore = "two jobs like it are followed always: scripts/test.sh --all runs it"]
 fn a_conv_net_with_changing_shapes_is_followed_as_pytorchs_own_history_says() {
     check_against_history("images");
 }

@@ -4,14 +4,18 @@
     python tests/targets/followed.py train    a small transformer trains; PyTorch's own memory history is the truth
     python tests/targets/followed.py images   the same with a conv net and images of changing size
     python tests/targets/followed.py decode   the same with a model that generates tokens, whose keys and values are kept
+    python tests/targets/followed.py trainer  the same with transformers' Trainer and a small LLaMA
 
 READY when CUDA is in use; at a line on standard input the job begins, and READY again when it stands still. Then it prints
 {"allocated", "allocations", "frees", "line", "stacks"}: live bytes, PyTorch's counts, the line that allocates (sleepy), and
 (but for sleepy) [[bytes, [[file, line], ...]], ...] with the innermost frame first, without frames where C++ threads allocated. Ends
 when stdin closes.
 """
+import contextlib
 import json
+import os
 import sys
+import tempfile
 import time
 
 import torch
@@ -82,6 +86,27 @@ def train():
         optimizer.zero_grad(set_to_none=True)
 
 
+def trainer():
+    """What scripts/setup-tests.sh installed beside PyTorch; importing it takes seconds, so that comes before READY."""
+    sys.path.append(os.path.join(os.path.dirname(__file__), "../../target/envs/transformers"))
+    os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+    from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+
+    config = LlamaConfig(vocab_size=256, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=4)
+    words = {"input_ids": torch.arange(64), "labels": torch.arange(64)}
+    folder = tempfile.mkdtemp()
+    options = TrainingArguments(folder, per_device_train_batch_size=4, max_steps=20, report_to=[], save_strategy="no", disable_tqdm=True)
+
+    def work():
+        whole = Trainer(LlamaForCausalLM(config), options, train_dataset=[words] * 100)
+        # Its words on standard output are no answers.
+        with contextlib.redirect_stdout(sys.stderr):
+            whole.train()
+        os.rmdir(folder)
+        return whole
+    return work
+
+
 def live_stacks():
     stacks = []
     for segment in torch.cuda.memory._snapshot()["segments"]:
@@ -93,11 +118,12 @@ def live_stacks():
 
 def main():
     torch.zeros(1, device="cuda")
+    job = trainer() if sys.argv[1] == "trainer" else {"sleepy": sleepy, "train": train, "images": images, "decode": decode}[sys.argv[1]]
     print("READY", flush=True)
     sys.stdin.readline()
     if sys.argv[1] != "sleepy":
         torch.cuda.memory._record_memory_history(enabled="state", stacks="python")
-    held = {"sleepy": sleepy, "train": train, "images": images, "decode": decode}[sys.argv[1]]()
+    held = job()
     torch.cuda.synchronize()
     stats = torch.cuda.memory_stats()
     print(json.dumps({
