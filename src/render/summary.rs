@@ -64,8 +64,10 @@ pub fn summary(
             None => profile.end().is_none_or(|end| end.totals.follow.is_none()),
         };
         if is_guessed {
-            let exact = "'memspy record --exact' (as root) knows it";
-            writeln!(out, "  Which line allocated is a guess from samples; {exact}")?;
+            writeln!(
+                out,
+                "  memspy record --exact    as root: the line of each allocation, without a guess"
+            )?;
         }
     }
     Ok(())

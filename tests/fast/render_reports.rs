@@ -394,7 +394,8 @@ fn the_summary_names_the_commands_to_run_next_and_says_that_sampled_lines_are_a_
         "memspy flame job.memspy",
         "memspy lines job.memspy",
         // It was told nowhere but in the pictures, to who had drawn them.
-        "Which line allocated is a guess from samples; 'memspy record --exact' (as root) knows it",
+        "Sampled, at the peak: a guess from samples ",
+        "memspy record --exact    as root: the line of each allocation, without a guess",
     ] {
         assert!(text.contains(expected), "{expected}\n{text}");
     }
