@@ -355,14 +355,15 @@ def check_readable(args, out):
         if not os.path.exists(what):
             continue
         done = subprocess.run([args.memspy, *words, what], capture_output=True, text=True)
+        # Else the next one would be blamed for it.
+        remove(what)
         errors = [line for line in done.stderr.splitlines() if line.startswith("memspy: error: ")]
-        is_empty = any(part in done.stderr for part in ("no whole block", "has no segments", "no GPU memory", "no counters", "no snapshot",
+        is_empty = any(part in done.stderr for part in ("no whole block", "has no segments", "no GPU at all", "no GPU memory", "no counters", "no snapshot",
                                                         "no trace", "is empty", "too short"))
         if done.returncode not in (0, 1) or (done.returncode == 1 and not (len(errors) == 1 and is_empty)):
             raise Failure(f"'{words[0]}' of what was recorded: {done.returncode}: {done.stderr}")
         if "damaged" in done.stderr:
             raise Failure(f"what was recorded is damaged: {done.stderr}")
-        remove(what)
 
 
 def remove(path):
