@@ -246,12 +246,19 @@ pub struct IterationsArgs {
 
 /// `memspy dump`.
 #[derive(Debug, Args)]
+#[command(override_usage = "memspy dump [OPTIONS] -p PID\n       memspy dump [OPTIONS] CORE")]
 pub struct DumpArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid)]
-    pub pid: u32,
+    #[arg(short, long, value_parser = pid, required_unless_present_any = ["core", "core_option"])]
+    pub pid: Option<u32>,
+    /// Core file of a job that crashed, instead of a process
+    #[arg(value_name = "CORE", conflicts_with = "pid")]
+    pub core: Option<PathBuf>,
+    /// The same as CORE: what py-spy calls it
+    #[arg(long = "core", value_name = "CORE", hide = true, conflicts_with_all = ["pid", "core"])]
+    pub core_option: Option<PathBuf>,
     /// Include every process of the job that uses CUDA: this one and its descendants, one after the other
-    #[arg(short, long)]
+    #[arg(short, long, requires = "pid")]
     pub subprocesses: bool,
     /// Print JSON; with --subprocesses one document after the other
     #[arg(short, long)]
@@ -312,7 +319,7 @@ mod tests {
     #[test]
     fn pids_are_decimal_or_hexadecimal() {
         let Command::Dump(dump) = parse("memspy dump -p 0x1F").unwrap().command else { panic!() };
-        assert_eq!(dump.pid, 31);
+        assert_eq!(dump.pid, Some(31));
         for wrong in ["0", "-1", "x", "4294967295", "0xffffffff"] {
             assert!(parse(&format!("memspy dump --pid={wrong}")).is_err(), "{wrong}");
         }

@@ -7,6 +7,7 @@
 
 pub mod allocator;
 pub mod blocks;
+pub mod core_origin;
 pub mod events;
 pub mod followed;
 pub mod gpu;
@@ -30,6 +31,7 @@ pub use allocator::{
     AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStatKey,
 };
 pub use blocks::{AllocatorSnapshot, Block, BlockState, PoolId, Segment, SnapshotConsistency};
+pub use core_origin::CoreOrigin;
 pub use events::{
     AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, DriverEvent, Event, EventBatch,
     EventKind, EventTotals, ExactSettings, FreeTracking, MemoryKind, ProbeBackend, SiteId,

@@ -15,7 +15,8 @@ use crate::analysis::{
     DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot, owner_groups,
 };
 use crate::model::{
-    AllocatorBackend, CudaIndex, MissReason, OwnershipSnapshot, TargetRuntime, ThreadActivity,
+    AllocatorBackend, CoreOrigin, CudaIndex, MissReason, OwnershipSnapshot, ReaderKind,
+    TargetRuntime, ThreadActivity,
 };
 use crate::ownership::breakdown;
 
@@ -53,7 +54,8 @@ pub fn dump_text(
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
     if let Some(start) = look.start() {
-        writeln!(out, "Process {}: {}", start.pid, one_line(&start.command.join(" ")))?;
+        let core = look.core().map_or_else(String::new, core_text);
+        writeln!(out, "{core}Process {}: {}", start.pid, one_line(&start.command.join(" ")))?;
     }
     if let Some(runtime) = look.runtime() {
         writeln!(out, "{}", runtime_text(runtime))?;
@@ -79,10 +81,17 @@ pub fn dump_text(
         writeln!(out, "\nNo GPU memory is known.")?;
     }
     if let Ok(snapshot) = owners {
-        writeln!(out, "\n{}", pause(snapshot))?;
+        let how = match look.core() {
+            Some(_) => format!("{} objects were read from the core file", snapshot.objects),
+            None => pause(snapshot),
+        };
+        writeln!(out, "\n{how}")?;
     }
     write_threads(out, look, options)?;
     for missed in look.missed() {
+        if look.core().is_some() && missed.reader == ReaderKind::Gpu && !devices.is_empty() {
+            continue; // It was told of each device.
+        }
         let why = match &missed.why {
             MissReason::Torn => "the process changed it during every attempt to read it",
             MissReason::Late => "late",
@@ -90,7 +99,24 @@ pub fn dump_text(
         };
         writeln!(out, "\nnot read: {:?}: {}", missed.reader, one_line(why))?;
     }
+    for missing in look.core().iter().flat_map(|core| &core.missing) {
+        writeln!(out, "\nnot read: {}", one_line(missing))?;
+    }
     Ok(())
+}
+
+/// `Core file core.12345, written on SIGABRT: `.
+fn core_text(core: &CoreOrigin) -> String {
+    let signal = core.signal.as_ref();
+    let signal = signal.map_or_else(String::new, |signal| format!(", written on {signal}"));
+    format!("Core file {}{signal}\n", one_line(&core.file))
+}
+
+/// The signal that this thread received in a core file.
+fn signal_of<'a>(look: &'a ProcessSnapshot, thread: &ThreadSnapshot) -> Option<&'a str> {
+    let core = look.core()?;
+    let id = look.stacks().get_thread(thread.thread)?.os_id;
+    core.signal.as_deref().filter(|_| id.is_some() && id == core.thread.map(u64::from))
 }
 
 /// The stacks of threads at work; idle threads in a line each.
@@ -103,7 +129,7 @@ fn write_threads(
     let is_folded = |thread: &&ThreadSnapshot| {
         let waits = thread.activity == ThreadActivity::Idle || thread.asleep;
         let is_main = look.stacks().get_thread(thread.thread).is_some_and(|known| known.main);
-        waits && !is_main && !options.idle
+        waits && !is_main && !options.idle && signal_of(look, thread).is_none()
     };
     for thread in look.threads().iter().filter(|thread| !is_folded(thread)) {
         writeln!(out)?;
@@ -221,7 +247,11 @@ fn thread_text(look: &ProcessSnapshot, thread: &ThreadSnapshot) -> String {
     let name = known.and_then(|t| t.name.as_deref());
     let name = name.map_or_else(String::new, |n| format!(": \"{}\"", one_line(n)));
     let gil = if thread.gil { "+gil" } else { "" };
-    let activity = activity_text(thread.activity, thread.asleep);
+    let activity = match look.core() {
+        // Nothing is active any more, and what it did is in its stack.
+        Some(_) => signal_of(look, thread).unwrap_or("no signal"),
+        None => activity_text(thread.activity, thread.asleep),
+    };
     format!("Thread {id} ({activity}{gil}){name}")
 }
 

@@ -6,7 +6,7 @@ use std::io::Write;
 use super::RenderError;
 use super::dump::{DumpOptions, OwnersOrReason, activity_text, allocator_text, labels};
 use super::json::{
-    BlockJson, ConsistencyJson, DumpDeviceJson, DumpFrameJson, DumpJson, DumpOwnersJson,
+    BlockJson, ConsistencyJson, CoreJson, DumpDeviceJson, DumpFrameJson, DumpJson, DumpOwnersJson,
     FragmentationJson, JsonDocument, MissedJson, SegmentJson, SleepTagJson, ThreadJson,
 };
 use super::owners_json::{devices, incomplete};
@@ -27,7 +27,14 @@ pub fn dump_json(
     let runtime = process.runtime();
     JsonDocument::new(DumpJson {
         pid: start.map(|s| s.pid),
-        host: start.map(|s| s.host.clone()),
+        // A core file may come from anywhere.
+        host: start.filter(|_| process.core().is_none()).map(|s| s.host.clone()),
+        core: process.core().map(|core| CoreJson {
+            file: core.file.clone(),
+            signal: core.signal.clone(),
+            thread: core.thread,
+            missing: core.missing.clone(),
+        }),
         command: start.map(|s| s.command.clone()),
         python: runtime.and_then(|r| r.python.clone()),
         torch: runtime.and_then(|r| r.torch.clone()),

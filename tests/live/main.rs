@@ -17,6 +17,7 @@ mod exact_script;
 mod support;
 
 mod checkpoint;
+mod core_files;
 mod devices;
 mod exact_backward;
 mod exact_driver;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::sleep_shares::{TagShare, tag_shares};
 use crate::analysis::blocks::fragmentation::Fragmentation;
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, DeviceUsage, GpuDevice,
-    MissReason, MissedObservation, ProcessUsage, ReaderKind, Record, RecordSink, RecordingStart,
-    SinkResult, SleepTags, SnapshotConsistency, StackId, StackTable, TargetRuntime, ThreadActivity,
-    ThreadId,
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CoreOrigin, CudaIndex, DeviceUsage,
+    GpuDevice, MissReason, MissedObservation, ProcessUsage, ReaderKind, Record, RecordSink,
+    RecordingStart, SinkResult, SleepTags, SnapshotConsistency, StackId, StackTable, TargetRuntime,
+    ThreadActivity, ThreadId,
 };
 
 /// A thread at the moment of the look.
@@ -106,6 +106,7 @@ pub struct ProcessSnapshot {
     /// What was reserved when the driver was asked, where the map is of another moment.
     reserved_with_usage: BTreeMap<CudaIndex, u64>,
     tags: SleepTags,
+    core: Option<CoreOrigin>,
 }
 
 impl ProcessSnapshot {
@@ -146,6 +147,16 @@ impl ProcessSnapshot {
     /// Takes what vLLM's allocator keeps.
     pub fn set_tags(&mut self, tags: SleepTags) {
         self.tags = tags;
+    }
+
+    /// Says that all this is from a core file.
+    pub fn set_core(&mut self, core: Option<CoreOrigin>) {
+        self.core = core;
+    }
+
+    /// The core file that all this is from; `None` for a process that runs.
+    pub fn core(&self) -> Option<&CoreOrigin> {
+        self.core.as_ref()
     }
 
     /// What could not be read.

@@ -31,7 +31,7 @@ pub use devices::{
 };
 pub use doctor::{DoctorJson, FindingJson, FindingStatus};
 pub use dump::{
-    BlockJson, ConsistencyJson, DumpDeviceJson, DumpFrameJson, DumpJson, DumpOwnersJson,
+    BlockJson, ConsistencyJson, CoreJson, DumpDeviceJson, DumpFrameJson, DumpJson, DumpOwnersJson,
     SegmentJson, ThreadJson,
 };
 pub use export::{ExportFrameJson, ExportJson, ExportMomentJson, ExportStackJson};
