@@ -254,8 +254,8 @@ pub struct DumpArgs {
     /// Core file of a job that crashed, instead of a process
     #[arg(value_name = "CORE", conflicts_with = "pid")]
     pub core: Option<PathBuf>,
-    /// The same as CORE: what py-spy calls it
-    #[arg(long = "core", value_name = "CORE", hide = true, conflicts_with_all = ["pid", "core"])]
+    /// The same as CORE, as py-spy has it
+    #[arg(long = "core", value_name = "CORE", conflicts_with_all = ["pid", "core"])]
     pub core_option: Option<PathBuf>,
     /// Include every process of the job that uses CUDA: this one and its descendants, one after the other
     #[arg(short, long, requires = "pid")]
