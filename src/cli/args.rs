@@ -272,6 +272,9 @@ pub struct DumpArgs {
     /// Also print the full stacks of idle threads
     #[arg(short, long)]
     pub idle: bool,
+    /// Also print the frames of C, C++ and Rust between those of Python; stops the job for some milliseconds
+    #[arg(short, long)]
+    pub native: bool,
     /// Also print the cached free blocks by size
     #[arg(long)]
     pub cache: bool,

@@ -10,7 +10,7 @@ use crate::analysis::ProcessSnapshot;
 use crate::model::{CudaIndex, OwnershipSnapshot};
 use crate::render::{self, DumpOptions};
 use crate::sampler::{
-    CommonOptions, RankProcess, RecordOptions, Recorder, TargetReaders, attach, read_owners,
+    CommonOptions, RankProcess, RecordOptions, Recorder, TargetReaders, attach, read_mixed_stacks, read_owners,
     read_sleep_tags,
 };
 
@@ -95,6 +95,7 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
         Err(error) => Err(error.to_string()),
     };
     let read_at = owners.as_ref().ok().and_then(|owners| Instant::now().checked_sub(owners.age));
+    let native = args.native.then(|| read_mixed_stacks(&mut readers));
     let process = readers.identity();
     let is_core = readers.core_origin().is_some();
     let tags = read_sleep_tags(&readers);
@@ -105,6 +106,9 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     )
     .record_once(output::host(), &mut look)?;
     look.set_tags(tags);
+    if let Some(stacks) = native {
+        look.set_mixed_stacks(stacks.map_err(|error| error.to_string()));
+    }
     // Last: what was missing is known by now.
     look.set_core(process.core_origin());
     // Ids of another pid namespace are not those of /proc here.

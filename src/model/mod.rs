@@ -14,6 +14,7 @@ pub mod gpu;
 pub mod history;
 pub mod keyframe;
 pub mod machine;
+pub mod native;
 pub mod oom_exception;
 pub mod owner_paths;
 pub mod owners;
@@ -50,6 +51,7 @@ pub use keyframe::{
 pub use machine::{
     DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, LeftBehind, MigDevice,
 };
+pub use native::{MixedFrame, MixedStack, MixedStacks, NativeFrame};
 pub use oom_exception::{OomException, RaisedError};
 pub use owner_paths::{OwnerId, OwnerPaths};
 pub use owners::{

@@ -7,6 +7,7 @@ use super::RenderError;
 use super::escape::EscapeGuard;
 use super::fragmentation::{fragmentation_text, free_by_size_text};
 use super::label::{FrameLabels, one_line};
+use super::mixed_stacks::{write_frames, write_rest};
 use super::owner_groups::{group_rows, outside_tensors, write_rows};
 use super::owners::{TensorsOptions, categories, incomplete, pause, write_storages};
 use super::size::{bytes, optional_bytes};
@@ -126,6 +127,9 @@ fn write_threads(
     options: &DumpOptions,
 ) -> std::io::Result<()> {
     let labels = labels(look, options.full_filenames);
+    let mixed = look.mixed_stacks().and_then(Result::ok);
+    let mixed_labels =
+        FrameLabels { stacks: mixed.map_or(look.stacks(), |it| &it.table), ..labels };
     let is_folded = |thread: &&ThreadSnapshot| {
         let waits = thread.activity == ThreadActivity::Idle || thread.asleep;
         let is_main = look.stacks().get_thread(thread.thread).is_some_and(|known| known.main);
@@ -134,17 +138,32 @@ fn write_threads(
     for thread in look.threads().iter().filter(|thread| !is_folded(thread)) {
         writeln!(out)?;
         writeln!(out, "{}", thread_text(look, thread))?;
-        for frame in look.stacks().frames(thread.stack) {
-            writeln!(out, "    {}", labels.frame(frame, true))?;
+        match look.mixed_stack(thread.thread) {
+            Some(stack) => write_frames(out, stack, &mixed_labels)?,
+            None => {
+                for frame in look.stacks().frames(thread.stack) {
+                    writeln!(out, "    {}", labels.frame(frame, true))?;
+                }
+            }
         }
     }
     if look.threads().is_empty() {
         writeln!(out, "\nNo Python stack could be read.")?;
     }
     let idle: Vec<&ThreadSnapshot> = look.threads().iter().filter(is_folded).collect();
-    if idle.is_empty() {
-        return Ok(());
+    if !idle.is_empty() {
+        write_idle(out, look, &idle, &labels)?;
     }
+    write_rest(out, look, &mixed_labels, options.idle)
+}
+
+/// Idle threads in a line each.
+fn write_idle(
+    out: &mut dyn Write,
+    look: &ProcessSnapshot,
+    idle: &[&ThreadSnapshot],
+    labels: &FrameLabels<'_>,
+) -> std::io::Result<()> {
     writeln!(out)?;
     for thread in idle.iter().take(MAX_IDLE) {
         let place = look.stacks().frames(thread.stack).next();

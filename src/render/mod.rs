@@ -33,6 +33,7 @@ mod line_diff;
 mod line_notes;
 mod lines;
 mod lines_export;
+mod mixed_stacks;
 mod oom_conclusion;
 mod oom_report;
 mod oom_stacks;

@@ -26,6 +26,7 @@ mod page_index;
 pub mod pages;
 pub mod process;
 pub mod ptrace_stop;
+pub mod registers;
 mod tsc;
 pub mod usdt;
 
@@ -46,4 +47,5 @@ pub use page_copy::{PAGE, PagePlan};
 pub use pages::{PageCache, PageReader};
 pub use process::{OsThread, Process, ProcessError, ProcessMemory};
 pub use ptrace_stop::{GoneOn, PtraceStop, StopError, StoppedProcess};
+pub use registers::{DWARF_REGISTERS, ThreadRegisters};
 pub use tsc::time_stamp_counter;

@@ -7,7 +7,7 @@ use super::sleep_shares::{TagShare, tag_shares};
 use crate::analysis::blocks::fragmentation::Fragmentation;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CoreOrigin, CudaIndex, DeviceUsage,
-    GpuDevice, MissReason, MissedObservation, ProcessUsage, ReaderKind, Record, RecordSink,
+    GpuDevice, MissReason, MissedObservation, MixedStack, MixedStacks, ProcessUsage, ReaderKind, Record, RecordSink,
     RecordingStart, SinkResult, SleepTags, SnapshotConsistency, StackId, StackTable, TargetRuntime,
     ThreadActivity, ThreadId,
 };
@@ -107,6 +107,7 @@ pub struct ProcessSnapshot {
     reserved_with_usage: BTreeMap<CudaIndex, u64>,
     tags: SleepTags,
     core: Option<CoreOrigin>,
+    mixed: Option<Result<MixedStacks, String>>,
 }
 
 impl ProcessSnapshot {
@@ -157,6 +158,22 @@ impl ProcessSnapshot {
     /// The core file that all this is from; `None` for a process that runs.
     pub fn core(&self) -> Option<&CoreOrigin> {
         self.core.as_ref()
+    }
+
+    /// Takes stacks with frames of compiled code, or why there are none.
+    pub fn set_mixed_stacks(&mut self, stacks: Result<MixedStacks, String>) {
+        self.mixed = Some(stacks);
+    }
+
+    /// Stacks with frames of compiled code, or why there are none; `None` where nobody asked for them.
+    pub fn mixed_stacks(&self) -> Option<Result<&MixedStacks, &str>> {
+        self.mixed.as_ref().map(|it| it.as_ref().map_err(String::as_str))
+    }
+
+    /// The stack of a thread with frames of compiled code.
+    pub fn mixed_stack(&self, thread: ThreadId) -> Option<&MixedStack> {
+        let id = self.stacks.get_thread(thread)?.os_id?;
+        self.mixed_stacks()?.ok()?.threads.iter().find(|it| it.os_id == id)
     }
 
     /// What could not be read.

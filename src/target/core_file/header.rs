@@ -52,6 +52,8 @@ pub(super) struct CoreHeader {
     pub(super) notes: Vec<(u64, u64, u64)>,
     /// Bytes that are promised and not there.
     pub(super) cut: u64,
+    /// Whether it is of an x86-64 machine.
+    pub(super) is_x86_64: bool,
 }
 
 /// Opens `path`, if it is a stored file: a pipe or a device may never answer.
@@ -96,6 +98,7 @@ impl CoreHeader {
         if ![EM_X86_64, EM_AARCH64].contains(&header.e_machine.get(LE)) {
             return Err(not_core("it is neither of an x86-64 nor of an ARM64 machine".to_owned()));
         }
+        let is_x86_64 = header.e_machine.get(LE) == EM_X86_64;
         let mut count = u64::from(header.e_phnum.get(LE));
         if count == u64::from(PN_XNUM) {
             count = section_info(file, header.e_shoff.get(LE))
@@ -116,7 +119,7 @@ impl CoreHeader {
         let notes = headers.iter().filter(|it| it.p_type(LE) == PT_NOTE);
         let notes = notes.map(|it| (it.p_offset(LE), it.p_filesz(LE), it.p_align(LE))).collect();
         let (segments, cut) = segments(headers, size);
-        Ok(CoreHeader { segments, notes, cut })
+        Ok(CoreHeader { segments, notes, cut, is_x86_64 })
     }
 }
 

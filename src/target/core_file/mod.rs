@@ -65,7 +65,7 @@ pub struct CoreThread {
     pub id: u32,
     /// The signal that it was about to receive; 0 for none.
     pub signal: u16,
-    /// Its general registers, in the order of `struct user_regs_struct`; empty where the machine is not known.
+    /// Its general registers, in the order of `struct user_regs_struct`; empty for another machine than x86-64.
     pub registers: Vec<u64>,
 }
 
@@ -89,8 +89,11 @@ impl CoreFile {
     /// Opens `path`.
     pub(super) fn open(path: &Path) -> Result<CoreFile, CoreError> {
         let file = header::open(path)?;
-        let CoreHeader { segments, notes, cut } = CoreHeader::read(path, &file)?;
-        let notes = CoreNotes::read(path, &file, &notes)?;
+        let CoreHeader { segments, notes, cut, is_x86_64 } = CoreHeader::read(path, &file)?;
+        let mut notes = CoreNotes::read(path, &file, &notes)?;
+        if !is_x86_64 {
+            notes.threads.iter_mut().for_each(|thread| thread.registers.clear());
+        }
         let mappings = Mappings::of_core(&segments, &notes.files);
         let mut core = CoreFile {
             path: path.to_owned(),
