@@ -10,8 +10,8 @@ use crate::analysis::ProcessSnapshot;
 use crate::model::{CudaIndex, OwnershipSnapshot};
 use crate::render::{self, DumpOptions};
 use crate::sampler::{
-    CommonOptions, RankProcess, RecordOptions, Recorder, TargetReaders, attach, read_mixed_stacks, read_owners,
-    read_sleep_tags,
+    CommonOptions, RankProcess, RecordOptions, Recorder, TargetReaders, attach, read_mixed_stacks,
+    read_owners, read_sleep_tags,
 };
 
 use super::args::DumpArgs;

@@ -71,7 +71,7 @@ fn first_of<'a>(mappings: &'a Mappings, mapping: &'a Mapping) -> Option<&'a Mapp
 }
 
 impl UnwindTables {
-    fn read(memory: &dyn Memory, object: &LoadedObject) -> Result<UnwindTables, String> {
+    pub(super) fn read(memory: &dyn Memory, object: &LoadedObject) -> Result<UnwindTables, String> {
         let place = object.unwind_header().ok_or("it has no unwind table")?;
         let unreadable = |_| "its unwind table cannot be read".to_owned();
         let header = memory.vec(place.addr, place.len.min(MAX_HEADER)).map_err(unreadable)?;

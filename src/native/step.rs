@@ -3,7 +3,7 @@
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, Evaluation, EvaluationResult, LittleEndian,
-    Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection, Value,
+    Pointer, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection, Value,
 };
 
 use super::modules::UnwindTables;
@@ -15,6 +15,8 @@ const STACK_POINTER: usize = 7;
 pub(super) const RETURN_ADDRESS: usize = 16;
 /// Operations of an expression; those that compilers write have ten.
 const MAX_OPERATIONS: u32 = 1000;
+
+const DAMAGED: &str = "the table that tells what called it is damaged";
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
@@ -53,17 +55,27 @@ fn try_step(
 ) -> Result<Caller, String> {
     let told = |error: gimli::Error| match error {
         gimli::Error::NoUnwindInfoForAddress => "no table tells what called it".to_owned(),
-        other => format!("the table that tells what called it is damaged: {other}"),
+        other => format!("{DAMAGED}: {other}"),
     };
-    let bases = BaseAddresses::default()
-        .set_eh_frame_hdr(tables.header_at)
-        .set_eh_frame(tables.frames_at);
+    let bases =
+        BaseAddresses::default().set_eh_frame_hdr(tables.header_at).set_eh_frame(tables.frames_at);
     let header = gimli::EhFrameHdr::new(&tables.header, LittleEndian);
     let header = header.parse(&bases, 8).map_err(told)?;
     let frames: EhFrame<Bytes<'_>> = EhFrame::new(&tables.frames, LittleEndian);
     let table = header.table().ok_or_else(|| told(gimli::Error::NoUnwindInfoForAddress))?;
-    let fde = table.fde_for_address(&frames, &bases, address, EhFrame::cie_from_offset);
+    // Not by `fde_for_address`, which subtracts without looking.
+    let Pointer::Direct(entry) = table.lookup(address, &bases).map_err(told)? else {
+        return Err(DAMAGED.to_owned());
+    };
+    let offset = entry.checked_sub(tables.frames_at).and_then(|it| usize::try_from(it).ok());
+    let offset = offset.filter(|it| *it < tables.frames.len());
+    let offset = offset.ok_or(DAMAGED)?;
+    let fde = frames.fde_from_offset(&bases, offset.into(), EhFrame::cie_from_offset);
     let fde = fde.map_err(told)?;
+    // The table has the nearest function before the address: it may end before it.
+    if !fde.contains(address) {
+        return Err(told(gimli::Error::NoUnwindInfoForAddress));
+    }
     let mut context = UnwindContext::new();
     let row = fde.unwind_info_for_address(&frames, &bases, &mut context, address).map_err(told)?;
 
@@ -154,6 +166,70 @@ impl KnownState<'_> {
         match evaluation.as_result() {
             [gimli::Piece { location: gimli::Location::Address { address }, .. }] => Ok(*address),
             _ => Err("an expression of the table has no address".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stack_copy::copy_stacks;
+    use super::*;
+    use crate::target::{Addr, LoadedObject, Process, ThreadRegisters};
+
+    /// The tables of the C library of this process, and the stack of this thread.
+    fn own() -> (UnwindTables, StackCopy, u64) {
+        let process = Process::open(std::process::id()).unwrap();
+        let (memory, mappings) = (process.memory(), process.mappings().unwrap());
+        let library = LoadedObject::find(&memory, &mappings, |name| name.starts_with("libc.so"));
+        let library = library.unwrap().unwrap();
+        let function = library.exported(&memory, "qsort").unwrap().unwrap();
+        let mut values = [0; DWARF_REGISTERS];
+        values[STACK_POINTER] = std::ptr::from_ref(&values).addr() as u64 & !15;
+        values[RETURN_ADDRESS] = function.0;
+        let registers = ThreadRegisters { thread: 1, values };
+        let stack = copy_stacks(&memory, &mappings, vec![registers]).remove(0);
+        (UnwindTables::read(&memory, &library).unwrap(), stack, function.0)
+    }
+
+    #[test]
+    fn at_the_start_of_a_function_the_caller_is_where_the_stack_pointer_points() {
+        let (tables, stack, function) = own();
+        let registers = stack.registers.values;
+        let word = stack.word(registers[STACK_POINTER]).unwrap();
+        match step(&tables, &stack, &registers, function) {
+            StepOutcome::Caller { registers: caller, is_exact } => {
+                assert!(!is_exact);
+                assert_eq!(caller[RETURN_ADDRESS], word);
+                assert_eq!(caller[STACK_POINTER], registers[STACK_POINTER] + 8);
+            }
+            StepOutcome::Outermost => assert_eq!(word, 0),
+            other => panic!("{other:?}"),
+        }
+        // Beside all code nothing is told.
+        assert!(matches!(step(&tables, &stack, &registers, 4096), StepOutcome::Unknown(_)));
+    }
+
+    #[test]
+    fn damaged_tables_are_no_panic_and_no_endless_walk() {
+        let (mut tables, stack, function) = own();
+        let mut random = 0x2545_f491_4f6c_dd1d_u64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        let end = Addr(function).0 + (1 << 16);
+        for _ in 0..3000 {
+            let bytes = if next() % 4 == 0 { &mut tables.header } else { &mut tables.frames };
+            for _ in 0..200 {
+                let at = next() as usize % bytes.len();
+                bytes[at] = next() as u8;
+            }
+            let address = function - (1 << 16) + next() % (end - function);
+            let mut registers = stack.registers.values;
+            registers.iter_mut().for_each(|it| *it ^= next() % 64);
+            let _ = step(&tables, &stack, &registers, address);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Whole stacks: step by step, and then names for all frames of a library at once.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use super::modules::NativeModules;
 use super::names::demangle;
@@ -11,6 +12,8 @@ use crate::target::{Addr, Mappings, Memory, Process};
 
 /// Frames of one stack.
 const MAX_DEPTH: usize = 8192;
+/// The walks of all threads together take no longer; they take milliseconds, unless a table is made to take long.
+const MAX_TIME: Duration = Duration::from_secs(20);
 
 /// The stack of one thread, the innermost frame first.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +51,8 @@ impl<'a> NativeUnwinder<'a> {
 
     /// The stacks of all threads.
     pub fn unwind(&mut self, threads: &[StackCopy]) -> Vec<UnwoundThread> {
-        let walked: Vec<_> = threads.iter().map(|thread| self.walk(thread)).collect();
+        let began = Instant::now();
+        let walked: Vec<_> = threads.iter().map(|thread| self.walk(thread, began)).collect();
         let names = self.names(walked.iter().flat_map(|(frames, _)| frames));
         threads
             .iter()
@@ -61,11 +65,15 @@ impl<'a> NativeUnwinder<'a> {
             .collect()
     }
 
-    fn walk(&mut self, thread: &StackCopy) -> (Vec<RawFrame>, Option<String>) {
+    fn walk(&mut self, thread: &StackCopy, began: Instant) -> (Vec<RawFrame>, Option<String>) {
         let mut registers = thread.registers.values;
         let mut frames = Vec::new();
         let mut is_exact = true;
         while frames.len() < MAX_DEPTH {
+            if began.elapsed() > MAX_TIME {
+                let why = format!("the time for it, {} s, is over", MAX_TIME.as_secs());
+                return (frames, Some(why));
+            }
             let at = registers[RETURN_ADDRESS];
             // A call may be the last instruction of its function.
             let address = if is_exact { at } else { at.wrapping_sub(1) };

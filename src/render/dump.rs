@@ -127,9 +127,7 @@ fn write_threads(
     options: &DumpOptions,
 ) -> std::io::Result<()> {
     let labels = labels(look, options.full_filenames);
-    let mixed = look.mixed_stacks().and_then(Result::ok);
-    let mixed_labels =
-        FrameLabels { stacks: mixed.map_or(look.stacks(), |it| &it.table), ..labels };
+    let mixed_labels = mixed_labels(look, options.full_filenames);
     let is_folded = |thread: &&ThreadSnapshot| {
         let waits = thread.activity == ThreadActivity::Idle || thread.asleep;
         let is_main = look.stacks().get_thread(thread.thread).is_some_and(|known| known.main);
@@ -230,6 +228,12 @@ pub(super) fn labels(look: &ProcessSnapshot, full_filenames: bool) -> FrameLabel
         directory: look.start().and_then(|s| s.directory.as_deref()),
         full_filenames,
     }
+}
+
+/// Those of stacks with frames of compiled code, which have a table of their own.
+pub(super) fn mixed_labels(look: &ProcessSnapshot, full_filenames: bool) -> FrameLabels<'_> {
+    let own = look.mixed_stacks().and_then(Result::ok).map(|it| &it.table);
+    FrameLabels { stacks: own.unwrap_or(look.stacks()), ..labels(look, full_filenames) }
 }
 
 fn runtime_text(runtime: &TargetRuntime) -> String {

@@ -44,7 +44,8 @@ pub(super) fn write_frames(
             }
         }
         if native_left == 0
-            && let Some(why) = stack.incomplete.as_deref().filter(|_| matches!(frame, MixedFrame::Native(_)))
+            && let Some(why) =
+                stack.incomplete.as_deref().filter(|_| matches!(frame, MixedFrame::Native(_)))
         {
             writeln!(out, "    .. what called it is not known: {}", one_line(why))?;
         }

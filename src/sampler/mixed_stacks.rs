@@ -3,7 +3,7 @@
 //! The threads are stopped while their registers, their stacks and Python's frames are copied, some milliseconds; all else is
 //! done when they run again.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::model::{
     Frame, MixedFrame, MixedStack, MixedStacks, NativeFrame, StackTable, ThreadSample,
@@ -16,6 +16,8 @@ use super::readers::TargetReaders;
 
 /// The process goes on after this time, whatever was copied.
 const MAX_STOP: Duration = Duration::from_millis(500);
+/// How long it takes until the ids of threads are looked up.
+const IDS_TIMEOUT: Duration = Duration::from_millis(30);
 /// What C functions in which Python runs are called: the second by interpreters that are built of tail calls (3.14 and newer).
 const INTERPRETER: [&str; 2] = ["_PyEval_EvalFrameDefault", "_TAIL_CALL_"];
 
@@ -37,6 +39,9 @@ pub enum MixedStacksError {
     /// Copying took too long.
     #[error("its stacks were not copied within {} ms, for which it was stopped", MAX_STOP.as_millis())]
     TooLong,
+    /// Python does not say which thread is which.
+    #[error("it is not known which of its threads run which frames of Python: try again")]
+    UnknownThreads,
     /// Another machine.
     #[error("stacks of compiled code are read on x86-64 only")]
     Unsupported,
@@ -78,6 +83,11 @@ fn copy_moment(
     // What takes time is learned while it runs: names of functions, ids of threads, what is mapped.
     let mut samples = Vec::new();
     python.sample(table, &mut samples)?;
+    if !are_identified(&samples, table) {
+        // The ids of threads of an old Python are looked up some time after it was first sampled.
+        std::thread::sleep(IDS_TIMEOUT);
+        python.sample(table, &mut samples)?;
+    }
     let (mappings, memory) = (process.mappings()?, process.memory());
     let (stop, registers) = match process.is_core() {
         true => (None, process.core_registers()),
@@ -89,19 +99,28 @@ fn copy_moment(
     if registers.is_empty() {
         return Err(MixedStacksError::Unsupported);
     }
-    let began = Instant::now();
     let stacks = copy_stacks(&memory, &mappings, registers);
     let sampled = python.sample(table, &mut samples);
     let calls = python.frames_by_call();
     let is_late = stop.as_ref().is_some_and(|stop| stop.gone_on().is_set());
     let stopped_for = stop.map(StoppedProcess::end);
-    if is_late || began.elapsed() > 10 * MAX_STOP {
+    if is_late {
         return Err(MixedStacksError::TooLong);
     }
     sampled?;
+    if !are_identified(&samples, table) {
+        return Err(MixedStacksError::UnknownThreads);
+    }
     let of = |(thread, calls)| Some((table.get_thread(thread)?.os_id?, calls));
     let calls = calls.into_iter().filter_map(of).collect();
     Ok((CopiedMoment { stacks, python: samples, calls, stopped_for }, mappings))
+}
+
+/// Whether it is known which thread each sample is of.
+fn are_identified(samples: &[ThreadSample], table: &StackTable) -> bool {
+    let has_id =
+        |it: &ThreadSample| table.get_thread(it.thread).is_some_and(|it| it.os_id.is_some());
+    samples.iter().all(has_id)
 }
 
 /// The stack of one thread.
@@ -119,8 +138,7 @@ fn mix(
         .python
         .iter()
         .find(|it| table.get_thread(it.thread).and_then(|it| it.os_id) == Some(os_id));
-    let python: Vec<Frame> =
-        sample.map(|it| table.frames(it.stack).collect()).unwrap_or_default();
+    let python: Vec<Frame> = sample.map(|it| table.frames(it.stack).collect()).unwrap_or_default();
     let calls = copied.calls.iter().find(|(id, _)| *id == os_id);
     let calls = calls.and_then(|(_, calls)| calls.as_deref());
     let apart_because = why_apart(&frames, &python, calls);
@@ -151,13 +169,18 @@ fn why_apart(native: &[NativeFrame], python: &[Frame], calls: Option<&[u32]>) ->
     let found = native.iter().filter(|frame| is_interpreter(frame)).count();
     let frames: u64 = calls.iter().map(|frames| u64::from(*frames)).sum();
     if found == 0 {
-        return Some("the function of the interpreter has no name: its symbols are stripped".to_owned());
+        return Some(
+            "the function of the interpreter has no name: its symbols are stripped".to_owned(),
+        );
     }
     if frames != python.len() as u64 {
         return Some(format!("{} frames of Python were read, and then {frames}", python.len()));
     }
     (found != calls.len()).then(|| {
-        format!("the interpreter is called {found} times in them, {} times by Python's frames", calls.len())
+        format!(
+            "the interpreter is called {found} times in them, {} times by Python's frames",
+            calls.len()
+        )
     })
 }
 

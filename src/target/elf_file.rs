@@ -127,8 +127,11 @@ impl<'a> ElfFile<'a> {
                     let Some(end) = start.checked_add(size) else { continue };
                     let first = order.partition_point(|(at, _)| *at < start);
                     for (_, index) in order[first..].iter().take_while(|(at, _)| *at < end) {
-                        let is_better = found[*index].as_ref().is_none_or(|(known, _)| size < *known);
-                        if let Some(name) = name_at(&names, symbol.st_name(LE)).filter(|_| is_better) {
+                        let is_better =
+                            found[*index].as_ref().is_none_or(|(known, _)| size < *known);
+                        if let Some(name) =
+                            name_at(&names, symbol.st_name(LE)).filter(|_| is_better)
+                        {
                             found[*index] = Some((size, name));
                         }
                     }

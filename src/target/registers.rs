@@ -31,8 +31,26 @@ impl ThreadRegisters {
     pub(super) fn of_stopped(thread: i32) -> Option<ThreadRegisters> {
         let it = nix::sys::ptrace::getregs(nix::unistd::Pid::from_raw(thread)).ok()?;
         let words = [
-            it.r15, it.r14, it.r13, it.r12, it.rbp, it.rbx, it.r11, it.r10, it.r9, it.r8, it.rax,
-            it.rcx, it.rdx, it.rsi, it.rdi, it.orig_rax, it.rip, it.cs, it.eflags, it.rsp,
+            it.r15,
+            it.r14,
+            it.r13,
+            it.r12,
+            it.rbp,
+            it.rbx,
+            it.r11,
+            it.r10,
+            it.r9,
+            it.r8,
+            it.rax,
+            it.rcx,
+            it.rdx,
+            it.rsi,
+            it.rdi,
+            it.orig_rax,
+            it.rip,
+            it.cs,
+            it.eflags,
+            it.rsp,
         ];
         ThreadRegisters::of_words(thread as u32, &words)
     }
@@ -48,7 +66,8 @@ impl Process {
     /// The registers of the threads of a core file of x86-64; empty for a process that runs.
     pub fn core_registers(&self) -> Vec<ThreadRegisters> {
         let threads = self.core().map(|core| core.threads()).unwrap_or_default();
-        let of = |it: &super::core_file::CoreThread| ThreadRegisters::of_words(it.id, &it.registers);
+        let of =
+            |it: &super::core_file::CoreThread| ThreadRegisters::of_words(it.id, &it.registers);
         threads.iter().filter_map(of).collect()
     }
 }

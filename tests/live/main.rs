@@ -44,6 +44,7 @@ mod hostile_job;
 mod hostile_user;
 mod leaks;
 mod mcp;
+mod native_stacks;
 mod pause;
 mod python_busy;
 mod python_heap;

@@ -7,9 +7,9 @@ use super::sleep_shares::{TagShare, tag_shares};
 use crate::analysis::blocks::fragmentation::Fragmentation;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CoreOrigin, CudaIndex, DeviceUsage,
-    GpuDevice, MissReason, MissedObservation, MixedStack, MixedStacks, ProcessUsage, ReaderKind, Record, RecordSink,
-    RecordingStart, SinkResult, SleepTags, SnapshotConsistency, StackId, StackTable, TargetRuntime,
-    ThreadActivity, ThreadId,
+    GpuDevice, MissReason, MissedObservation, MixedStack, MixedStacks, ProcessUsage, ReaderKind,
+    Record, RecordSink, RecordingStart, SinkResult, SleepTags, SnapshotConsistency, StackId,
+    StackTable, TargetRuntime, ThreadActivity, ThreadId,
 };
 
 /// A thread at the moment of the look.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::mixed_stacks::{MixedStackJson, NativeJson};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -34,6 +35,8 @@ pub struct DumpJson {
     pub owners: Option<DumpOwnersJson>,
     /// Why that is not known; `null` where it is.
     pub owners_unknown_because: Option<String>,
+    /// What `--native` adds; `null` without it.
+    pub native: Option<NativeJson>,
     /// What could not be read.
     pub not_read: Vec<MissedJson>,
 }
@@ -73,6 +76,8 @@ pub struct ThreadJson {
     pub activity: String,
     /// Its frames, from the innermost to the outermost.
     pub frames: Vec<DumpFrameJson>,
+    /// With `--native`: its stack with frames of compiled code, of a moment of its own; `null` where that is not known.
+    pub mixed: Option<MixedStackJson>,
 }
 
 /// A frame of a thread.
