@@ -33,7 +33,7 @@ pub struct NativeUnwinder<'a> {
 }
 
 /// A frame before it has a name.
-struct RawFrame {
+struct UnnamedFrame {
     /// The address by which it is looked up: that of the call, not of the instruction after it.
     address: Addr,
     module: Option<Addr>,
@@ -65,7 +65,7 @@ impl<'a> NativeUnwinder<'a> {
             .collect()
     }
 
-    fn walk(&mut self, thread: &StackCopy, began: Instant) -> (Vec<RawFrame>, Option<String>) {
+    fn walk(&mut self, thread: &StackCopy, began: Instant) -> (Vec<UnnamedFrame>, Option<String>) {
         let mut registers = thread.registers.values;
         let mut frames = Vec::new();
         let mut is_exact = true;
@@ -78,7 +78,7 @@ impl<'a> NativeUnwinder<'a> {
             // A call may be the last instruction of its function.
             let address = if is_exact { at } else { at.wrapping_sub(1) };
             let module = self.modules.find(Addr(address));
-            frames.push(RawFrame { address: Addr(address), module });
+            frames.push(UnnamedFrame { address: Addr(address), module });
             let Some(module) = module.and_then(|start| self.modules.get(start)) else {
                 let why = "its code is in no program or library, so nothing tells what called it";
                 return (frames, Some(why.to_owned()));
@@ -99,7 +99,7 @@ impl<'a> NativeUnwinder<'a> {
     }
 
     /// The names of the functions in which frames are, by their addresses.
-    fn names<'r>(&self, frames: impl Iterator<Item = &'r RawFrame>) -> BTreeMap<Addr, String> {
+    fn names<'r>(&self, frames: impl Iterator<Item = &'r UnnamedFrame>) -> BTreeMap<Addr, String> {
         let mut wanted: BTreeMap<Addr, Vec<Addr>> = BTreeMap::new();
         for frame in frames {
             if let Some(start) = frame.module {
@@ -119,7 +119,7 @@ impl<'a> NativeUnwinder<'a> {
         names
     }
 
-    fn frame(&self, raw: &RawFrame, names: &BTreeMap<Addr, String>) -> NativeFrame {
+    fn frame(&self, raw: &UnnamedFrame, names: &BTreeMap<Addr, String>) -> NativeFrame {
         let module = raw.module.and_then(|start| self.modules.get(start));
         NativeFrame {
             function: names.get(&raw.address).cloned(),
