@@ -141,7 +141,7 @@ fn mix(
     let python: Vec<Frame> = sample.map(|it| table.frames(it.stack).collect()).unwrap_or_default();
     let calls = copied.calls.iter().find(|(id, _)| *id == os_id);
     let calls = calls.and_then(|(_, calls)| calls.as_deref());
-    let apart_because = why_apart(&frames, &python, calls);
+    let apart_because = why_apart(&frames, &python, calls, incomplete.is_some());
     let frames = match (&apart_because, calls) {
         (None, Some(calls)) => between(frames, &python, calls),
         _ => {
@@ -159,7 +159,12 @@ fn is_interpreter(frame: &NativeFrame) -> bool {
 }
 
 /// Why it is not certain where Python's frames belong; `None` where each call of the interpreter in the one stack has its frames in the other.
-fn why_apart(native: &[NativeFrame], python: &[Frame], calls: Option<&[u32]>) -> Option<String> {
+fn why_apart(
+    native: &[NativeFrame],
+    python: &[Frame],
+    calls: Option<&[u32]>,
+    is_incomplete: bool,
+) -> Option<String> {
     if python.is_empty() {
         return None;
     }
@@ -168,6 +173,10 @@ fn why_apart(native: &[NativeFrame], python: &[Frame], calls: Option<&[u32]>) ->
     };
     let found = native.iter().filter(|frame| is_interpreter(frame)).count();
     let frames: u64 = calls.iter().map(|frames| u64::from(*frames)).sum();
+    // Assembly code without a table (a kernel of a mathematical library) ends a stack.
+    if is_incomplete && found < calls.len() {
+        return Some("the native frames that are known end before those of Python".to_owned());
+    }
     if found == 0 {
         return Some(
             "the function of the interpreter has no name: its symbols are stripped".to_owned(),
@@ -230,7 +239,7 @@ mod tests {
         let eval = "_PyEval_EvalFrameDefault";
         let stack = native(&["sleep", eval, "list_sort", "_PyEval_EvalFrameDefault.cold", "main"]);
         let python = python(4);
-        assert_eq!(why_apart(&stack, &python, Some(&[1, 3])), None);
+        assert_eq!(why_apart(&stack, &python, Some(&[1, 3]), false), None);
         assert_eq!(text(&between(stack.clone(), &python, &[1, 3])), "c 0 c 1 2 3 c");
         // What does not fit is never guessed.
         for (calls, part) in [
@@ -238,11 +247,13 @@ mod tests {
             (Some(&[1, 2]), "4 frames of Python were read, and then 3"),
             (None, "could not be read"),
         ] {
-            let why = why_apart(&stack, &python, calls).unwrap();
+            let why = why_apart(&stack, &python, calls, false).unwrap();
             assert!(why.contains(part), "{why}");
         }
         let stripped = native(&["sleep", "", "", "main"]);
-        assert!(why_apart(&stripped, &python, Some(&[1, 3])).unwrap().contains("stripped"));
-        assert_eq!(why_apart(&stripped, &[], None), None);
+        let why = |is_incomplete| why_apart(&stripped, &python, Some(&[1, 3]), is_incomplete);
+        assert!(why(false).unwrap().contains("stripped"));
+        assert!(why(true).unwrap().contains("end before"), "of its symbols nothing is known");
+        assert_eq!(why_apart(&stripped, &[], None, false), None);
     }
 }
