@@ -2,13 +2,27 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
+use memspy::target::Process;
 use serde_json::Value;
 
 use crate::support::core_file::write_core_of;
 use crate::support::memspy::{memspy_at, run};
-use crate::support::pythons;
+use crate::support::pythons::{self, Python};
 use crate::support::target::Target;
+
+/// A target whose main thread is in usleep: it says READY just before that.
+fn start(python: &Python) -> Target {
+    let target = Target::start(python.target("native_stack.py"));
+    let process = Process::open(target.pid()).unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    while process.is_asleep(target.pid()) != Some(true) {
+        assert!(Instant::now() < until, "{}: it never sleeps", python.label);
+        std::thread::yield_now();
+    }
+    target
+}
 
 /// The frames of the main thread, a word each: `py:NAME` or the name of a function of C (`?` where it has none).
 fn main_stack(dump: &Value) -> Vec<String> {
@@ -64,7 +78,7 @@ fn is_as_the_program_says(stack: &[String]) {
 fn frames_of_c_stand_between_those_of_python_in_every_version() {
     let (mut whole, mut apart) = (0, Vec::new());
     for python in pythons::one_per_version() {
-        let target = Target::start(python.target("native_stack.py"));
+        let target = start(&python);
         let done = memspy_at(target.pid(), &["dump", "--native", "--json"]).ok();
         let dump: Value = serde_json::from_str(&done.out).unwrap();
         assert_eq!(dump["native"]["unknown_because"], Value::Null, "{}", python.label);
@@ -87,8 +101,7 @@ fn frames_of_c_stand_between_those_of_python_in_every_version() {
 
 #[test]
 fn a_core_file_has_the_same_native_frames_and_the_text_has_them_in_their_order() {
-    let python = pythons::newest_here();
-    let target = Target::start(python.target("native_stack.py"));
+    let target = start(&pythons::newest_here());
     let folder = tempfile::tempdir().unwrap();
     let core = folder.path().join("core");
     write_core_of(target.pid(), &core);
@@ -113,7 +126,7 @@ fn a_core_file_has_the_same_native_frames_and_the_text_has_them_in_their_order()
 
 #[test]
 fn a_job_whose_stacks_were_copied_goes_on() {
-    let mut target = Target::start(pythons::newest_here().target("native_stack.py"));
+    let mut target = start(&pythons::newest_here());
     let text = memspy_at(target.pid(), &["dump", "--native"]).ok().out;
     assert!(text.contains("the process was stopped for"), "{text}");
     // Its other thread still runs: it ends the program when told.
