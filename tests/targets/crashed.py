@@ -18,8 +18,13 @@ WEIGHTS = {"first": torch.zeros(3 * MIB, dtype=torch.uint8, device="cuda"),
            "second": torch.zeros(5 * MIB + 7, dtype=torch.uint8, device="cuda")}
 
 
+def command_line():
+    with open("/proc/self/cmdline", encoding="utf-8") as file:
+        return file.read().split("\0")[:-1]
+
+
 def truth():
-    return {"pid": os.getpid(), "python": sys.version.split()[0], "torch": torch.__version__, "argv": sys.orig_argv,
+    return {"pid": os.getpid(), "python": sys.version.split()[0], "torch": torch.__version__, "argv": command_line(),
             "stats": torch.cuda.memory_stats(), "snapshot": torch.cuda.memory_snapshot(),
             "weights": {name: [tensor.data_ptr(), tensor.nbytes] for name, tensor in WEIGHTS.items()},
             "thread": threading.get_native_id()}

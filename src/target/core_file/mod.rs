@@ -1,7 +1,7 @@
 //! A core file: the memory, mappings and threads of a process that crashed (or of which `gcore` made a copy).
 //!
 //! Linux leaves out of a core file what it can find elsewhere: the code and constants of programs and libraries, which the
-//! files on the disk hold. They are read from there, but only if these are the same files ([`disk`]).
+//! files on the disk hold. They are read from there, but only if these are the same files (`disk.rs`).
 //!
 //! A core file comes from wherever somebody copied it from and may hold anything: every size in it is checked before it is
 //! believed, every read is bounded, and it is never mapped (a file that is cut meanwhile would end memspy).
