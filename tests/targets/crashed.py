@@ -24,7 +24,8 @@ def command_line():
 
 
 def truth():
-    return {"pid": os.getpid(), "python": sys.version.split()[0], "torch": torch.__version__, "argv": command_line(),
+    python = sys.version.split()[0] + ("t" if "t" in sys.abiflags else "")
+    return {"pid": os.getpid(), "python": python, "torch": torch.__version__, "argv": command_line(),
             "stats": torch.cuda.memory_stats(), "snapshot": torch.cuda.memory_snapshot(),
             "weights": {name: [tensor.data_ptr(), tensor.nbytes] for name, tensor in WEIGHTS.items()},
             "thread": threading.get_native_id()}
