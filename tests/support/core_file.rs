@@ -190,7 +190,10 @@ pub fn write_core_of(pid: u32, path: &Path) {
         if is_file && !mapping.is_changed && !bytes.starts_with(b"\x7fELF") {
             bytes.clear();
         }
-        core.segments.push(Segment { start, end, flags: mapping.flags, bytes });
+        // gdb leaves out what it dumps nothing of.
+        if !bytes.is_empty() || !is_file {
+            core.segments.push(Segment { start, end, flags: mapping.flags, bytes });
+        }
     }
     core.files(&files);
     for thread in threads {

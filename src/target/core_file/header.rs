@@ -15,6 +15,7 @@ use object::read::elf::{FileHeader, ProgramHeader};
 use rustix::fs::{FileType, Mode, OFlags};
 
 use super::CoreError;
+use super::notes::MappedFile;
 
 const LE: LittleEndian = LittleEndian;
 /// More mappings than any process has: `vm.max_map_count` is 65,530 where nobody raised it, and 2^20 where somebody did.
@@ -154,8 +155,41 @@ fn segments(headers: &[ProgramHeader64<LittleEndian>], size: u64) -> (Vec<CoreSe
             });
         }
     }
+    sort(&mut segments);
+    (segments, cut)
+}
+
+/// Adds the mapped files of which there is no segment: gdb's `gcore` leaves those out of which it dumps nothing. Their rights are not
+/// known; what is not written to is code, or as good as it.
+pub(super) fn add_files(segments: &mut Vec<CoreSegment>, files: &[MappedFile]) {
+    let mut added = Vec::new();
+    for file in files {
+        let mut start = file.start;
+        let first = segments.partition_point(|segment| segment.end <= start);
+        let over = segments[first..].iter().take_while(|segment| segment.start < file.end);
+        let ends = over.map(|segment| (segment.start, segment.end));
+        for (from, to) in ends.chain([(file.end, file.end)]) {
+            if start < from {
+                added.push(CoreSegment {
+                    start,
+                    end: from,
+                    offset: 0,
+                    dumped: 0,
+                    readable: true,
+                    writable: false,
+                    executable: true,
+                });
+            }
+            start = start.max(to);
+        }
+    }
+    segments.extend(added);
+    sort(segments);
+}
+
+/// Sorts them. Of those that overlap, which no kernel writes, the first counts.
+fn sort(segments: &mut Vec<CoreSegment>) {
     segments.sort_by_key(|segment| (segment.start, segment.end));
-    // Of those that overlap, which no kernel writes, the first counts.
     let mut last = 0;
     segments.retain(|segment| {
         let is_free = segment.start >= last;
@@ -164,5 +198,4 @@ fn segments(headers: &[ProgramHeader64<LittleEndian>], size: u64) -> (Vec<CoreSe
         }
         is_free
     });
-    (segments, cut)
 }

@@ -89,11 +89,12 @@ impl CoreFile {
     /// Opens `path`.
     pub(super) fn open(path: &Path) -> Result<CoreFile, CoreError> {
         let file = header::open(path)?;
-        let CoreHeader { segments, notes, cut, is_x86_64 } = CoreHeader::read(path, &file)?;
+        let CoreHeader { mut segments, notes, cut, is_x86_64 } = CoreHeader::read(path, &file)?;
         let mut notes = CoreNotes::read(path, &file, &notes)?;
         if !is_x86_64 {
             notes.threads.iter_mut().for_each(|thread| thread.registers.clear());
         }
+        header::add_files(&mut segments, &notes.files);
         let mappings = Mappings::of_core(&segments, &notes.files);
         let mut core = CoreFile {
             path: path.to_owned(),
