@@ -13,6 +13,7 @@
 //! | 1 | [`ownership`] | who holds what → sums, names, patterns |
 //! | 2 | [`analysis`] | records → answers |
 //! | 2 | [`python`] | CPython → thread stacks |
+//! | 2 | [`native`] | registers and stacks → frames of C and C++ |
 //! | 2 | [`torch`] | libtorch → allocator counters, segments, blocks |
 //! | 2 | [`gpu`] | driver → device and per-process totals |
 //! | 2 | [`probe`] | uprobes, USDT → allocation events with stacks, losses counted |
@@ -44,6 +45,7 @@ pub mod files;
 pub mod flight;
 pub mod gpu;
 pub mod model;
+pub mod native;
 pub mod owners;
 pub mod ownership;
 pub mod probe;

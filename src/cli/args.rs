@@ -246,12 +246,19 @@ pub struct IterationsArgs {
 
 /// `memspy dump`.
 #[derive(Debug, Args)]
+#[command(override_usage = "memspy dump [OPTIONS] -p PID\n       memspy dump [OPTIONS] CORE")]
 pub struct DumpArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid)]
-    pub pid: u32,
+    #[arg(short, long, value_parser = pid, required_unless_present_any = ["core", "core_option"])]
+    pub pid: Option<u32>,
+    /// Core file of a job that crashed, instead of a process
+    #[arg(value_name = "CORE", conflicts_with = "pid")]
+    pub core: Option<PathBuf>,
+    /// The same as CORE, as py-spy has it
+    #[arg(long = "core", value_name = "CORE", conflicts_with_all = ["pid", "core"])]
+    pub core_option: Option<PathBuf>,
     /// Include every process of the job that uses CUDA: this one and its descendants, one after the other
-    #[arg(short, long)]
+    #[arg(short, long, requires = "pid")]
     pub subprocesses: bool,
     /// Print JSON; with --subprocesses one document after the other
     #[arg(short, long)]
@@ -265,6 +272,9 @@ pub struct DumpArgs {
     /// Also print the full stacks of idle threads
     #[arg(short, long)]
     pub idle: bool,
+    /// Also print the frames of C, C++ and Rust between those of Python; stops the job for some milliseconds
+    #[arg(short, long)]
+    pub native: bool,
     /// Also print the cached free blocks by size
     #[arg(long)]
     pub cache: bool,
@@ -312,7 +322,7 @@ mod tests {
     #[test]
     fn pids_are_decimal_or_hexadecimal() {
         let Command::Dump(dump) = parse("memspy dump -p 0x1F").unwrap().command else { panic!() };
-        assert_eq!(dump.pid, 31);
+        assert_eq!(dump.pid, Some(31));
         for wrong in ["0", "-1", "x", "4294967295", "0xffffffff"] {
             assert!(parse(&format!("memspy dump --pid={wrong}")).is_err(), "{wrong}");
         }

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::analysis::ProcessSnapshot;
 use crate::model::{CudaIndex, OwnershipSnapshot};
 use crate::render::{self, DumpOptions};
 use crate::sampler::{
-    CommonOptions, RankProcess, RecordOptions, Recorder, TargetReaders, attach, read_owners,
-    read_sleep_tags,
+    CommonOptions, RankProcess, RecordOptions, Recorder, TargetReaders, attach, read_mixed_stacks,
+    read_owners, read_sleep_tags,
 };
 
 use super::args::DumpArgs;
@@ -33,12 +33,7 @@ struct ProcessDump {
 pub(super) fn run(args: &DumpArgs) -> Result<()> {
     let seen = match args.subprocesses {
         true => members(args)?,
-        false => {
-            let readers = attach(args.pid, &AtomicBool::new(false))
-                .map_err(|error| hints::attach(error, args.pid))?;
-            refuse_launcher(&readers)?;
-            vec![read_process(args, readers, String::new())?]
-        }
+        false => vec![read_process(args, attach_target(args)?, String::new())?],
     };
     let gpu = args.gpu.map(CudaIndex);
     output::write(Path::new("-"), false, |out| {
@@ -67,10 +62,24 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     })
 }
 
+/// The process, or the core file, that is meant.
+fn attach_target(args: &DumpArgs) -> Result<TargetReaders> {
+    let Some(pid) = args.pid else {
+        let path = args.core.as_deref().or(args.core_option.as_deref());
+        let path = path.context("give a process (-p) or a core file")?;
+        return TargetReaders::attach_core(path).map_err(|error| hints::core(error, path));
+    };
+    let readers =
+        attach(pid, &AtomicBool::new(false)).map_err(|error| hints::attach(error, pid))?;
+    refuse_launcher(&readers)?;
+    Ok(readers)
+}
+
 /// All processes of the job that use CUDA, one after the other: each snapshot is of its own moment.
 fn members(args: &DumpArgs) -> Result<Vec<ProcessDump>> {
     let mut seen = Vec::new();
-    for member in job_members(args.pid)? {
+    let pid = args.pid.context("-s needs a process (-p)")?;
+    for member in job_members(pid)? {
         let label = member.label();
         let RankProcess { readers, .. } = member;
         seen.push(read_process(args, readers, label)?);
@@ -86,7 +95,9 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
         Err(error) => Err(error.to_string()),
     };
     let read_at = owners.as_ref().ok().and_then(|owners| Instant::now().checked_sub(owners.age));
+    let native = args.native.then(|| read_mixed_stacks(&mut readers));
     let process = readers.identity();
+    let is_core = readers.core_origin().is_some();
     let tags = read_sleep_tags(&readers);
     let mut look = ProcessSnapshot::new();
     Recorder::new(
@@ -95,6 +106,11 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     )
     .record_once(output::host(), &mut look)?;
     look.set_tags(tags);
+    if let Some(stacks) = native {
+        look.set_mixed_stacks(stacks.map_err(|error| error.to_string()));
+    }
+    // Last: what was missing is known by now.
+    look.set_core(process.core_origin());
     // Ids of another pid namespace are not those of /proc here.
     if process.pids().len() == 1 {
         look.mark_asleep(&|id| process.is_asleep(id) == Some(true));
@@ -105,6 +121,7 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     {
         look.use_blocks_of_owners(&owners.blocks);
     }
-    let age = read_at.map(|at| at.elapsed());
+    // A core file is of one moment.
+    let age = read_at.filter(|_| !is_core).map(|at| at.elapsed());
     Ok(ProcessDump { label, snapshot: look, owners, age })
 }

@@ -1,5 +1,7 @@
 //! What to do next, for errors whose remedy memspy knows.
 
+use std::path::Path;
+
 use anyhow::{Error, anyhow};
 
 use crate::model::LookLimit;
@@ -24,6 +26,21 @@ pub(super) fn attach(error: AttachError, pid: u32) -> Error {
             anyhow!("{error}; 'pgrep -af python' lists the Python processes")
         }
         other => Error::new(other).context(format!("cannot attach to process {pid}")),
+    }
+}
+
+/// The error of an attempt to read the core file `path`, with what to do next.
+pub(super) fn core(error: AttachError, path: &Path) -> Error {
+    if error.is_not_python() {
+        return anyhow!("{error}; 'gdb PROGRAM {}' shows what it was", path.display());
+    }
+    // The name of a file where a number was meant.
+    let name = path.to_string_lossy();
+    match error {
+        AttachError::Core(_) if !path.exists() && name.parse::<u32>().is_ok() => {
+            anyhow!("{error}; a process is given by its number with -p: memspy dump -p {name}")
+        }
+        other => Error::new(other),
     }
 }
 

@@ -42,6 +42,8 @@ pub(super) fn give_up(command: &Command) {
         | Command::Join(_)
         | Command::Man(_)
         | Command::Completions(_) => FILES,
+        // A core file is a file.
+        Command::Dump(args) if args.pid.is_none() => FILES,
         Command::Dump(_)
         | Command::Tensors(_)
         | Command::Referrers(_)

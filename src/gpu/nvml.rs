@@ -41,6 +41,9 @@ pub enum GpuError {
         /// How long was waited.
         seconds: u64,
     },
+    /// There is no process to ask about any more.
+    #[error("a core file does not hold the driver's figures")]
+    CoreFile,
     /// There is no thread to ask it on.
     #[error("NVML cannot be asked: {0}")]
     NoThread(std::io::Error),
@@ -98,6 +101,9 @@ pub struct GpuReader {
 impl GpuReader {
     /// Loads NVML. Creates no CUDA context and changes nothing.
     pub fn open(process: &Process) -> Result<Self, GpuError> {
+        if process.is_core() {
+            return Err(GpuError::CoreFile);
+        }
         Ok(GpuReader { nvml: BoundedNvml::load()?, pid: process.pid(), pids: HostPids::read() })
     }
 

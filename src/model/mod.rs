@@ -7,12 +7,14 @@
 
 pub mod allocator;
 pub mod blocks;
+pub mod core_origin;
 pub mod events;
 pub mod followed;
 pub mod gpu;
 pub mod history;
 pub mod keyframe;
 pub mod machine;
+pub mod native;
 pub mod oom_exception;
 pub mod owner_paths;
 pub mod owners;
@@ -30,6 +32,7 @@ pub use allocator::{
     AllocatorBackend, AllocatorCounters, Metric, Pool, Stat, StatField, StatKey, UnknownStatKey,
 };
 pub use blocks::{AllocatorSnapshot, Block, BlockState, PoolId, Segment, SnapshotConsistency};
+pub use core_origin::CoreOrigin;
 pub use events::{
     AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, DriverEvent, Event, EventBatch,
     EventKind, EventTotals, ExactSettings, FreeTracking, MemoryKind, ProbeBackend, SiteId,
@@ -48,6 +51,7 @@ pub use keyframe::{
 pub use machine::{
     DeviceMemory, DeviceProcess, DeviceProcesses, DeviceStatus, LeftBehind, MigDevice,
 };
+pub use native::{MixedFrame, MixedStack, MixedStacks, NativeFrame};
 pub use oom_exception::{OomException, RaisedError};
 pub use owner_paths::{OwnerId, OwnerPaths};
 pub use owners::{

@@ -14,10 +14,12 @@ mod reader;
 mod referrers;
 mod repeats;
 mod rows;
+mod torch_version;
 mod vllm_tags;
 mod walk;
 
 pub use error::OwnerError;
 pub use options::{AnnounceStop, LookOptions, LookRequest, StopEstimate, StopPolicy};
 pub use reader::OwnerReader;
+pub use torch_version::torch_version;
 pub use vllm_tags::vllm_tags;

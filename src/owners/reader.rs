@@ -68,7 +68,8 @@ impl OwnerReader {
         torch: Option<&mut TorchReader>,
         request: &LookRequest<'_>,
     ) {
-        if self.pages.is_empty() && request.options.stop_policy == StopPolicy::Stop {
+        let may_stop = request.options.stop_policy == StopPolicy::Stop && !process.is_core();
+        if self.pages.is_empty() && may_stop {
             let memory = PageCache::within(Box::new(process.memory()), request.budget);
             let (tensors, stops) = (&self.tensors, &mut StopTotals::default());
             let refused_by = LookLimit::Time(request.options.max_time);
@@ -105,6 +106,8 @@ impl OwnerReader {
         let mut look =
             OwnerSnapshot { tensors, process, python, torch, request, memory, stops, refused_by };
         match request.options.stop_policy {
+            // It stands still as it is.
+            _ if process.is_core() => look.running(),
             StopPolicy::Never => look.running(),
             StopPolicy::Stop => look.stopping(&mut self.pages),
         }
@@ -131,7 +134,9 @@ impl OwnerSnapshot<'_> {
         let walked = self.walk(&blocks, HeapListing::Whole, &mut || {});
         let walked = walked.map_err(|error| match self.told(error) {
             // They are known by where they lead, and that changes while the process runs.
-            OwnerError::Heap(HeapError::NoLists { .. }) => HeapError::Changing.into(),
+            OwnerError::Heap(HeapError::NoLists { .. }) if !self.process.is_core() => {
+                HeapError::Changing.into()
+            }
             other => other,
         })?;
         self.map(walked, blocks)
@@ -360,7 +365,11 @@ impl OwnerSnapshot<'_> {
 
     /// The blocks of all devices, while the process stands still or else as nobody changed them.
     fn blocks(&mut self) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
-        let stop_policy = self.request.options.stop_policy;
+        let stop_policy = match self.process.is_core() {
+            // What was half changed when the process ended stays so: it is told as such.
+            true => StopPolicy::Never,
+            false => self.request.options.stop_policy,
+        };
         self.torch.as_deref_mut().map_or(Ok(Vec::new()), |torch| blocks(torch, stop_policy))
     }
 

@@ -117,6 +117,15 @@ impl PythonReader {
         }
     }
 
+    /// How many frames of each thread of the last sample run in each call of the interpreter's C function, the innermost call first: where
+    /// C frames belong between them. `None` where that cannot be read; empty when py-spy reads the stacks. The process has to stand still.
+    pub fn frames_by_call(&self) -> Vec<(ThreadId, Option<Vec<u32>>)> {
+        match &self.reader {
+            ReaderBackend::Own(own) => own.frames_by_call(),
+            ReaderBackend::PySpy(_) => Vec::new(),
+        }
+    }
+
     /// Forgets the numbers it was given: the next sample has another table.
     pub fn forget_numbers(&mut self) {
         match &mut self.reader {

@@ -7,6 +7,7 @@ use super::RenderError;
 use super::escape::EscapeGuard;
 use super::fragmentation::{fragmentation_text, free_by_size_text};
 use super::label::{FrameLabels, one_line};
+use super::mixed_stacks::{write_frames, write_rest};
 use super::owner_groups::{group_rows, outside_tensors, write_rows};
 use super::owners::{TensorsOptions, categories, incomplete, pause, write_storages};
 use super::size::{bytes, optional_bytes};
@@ -15,7 +16,8 @@ use crate::analysis::{
     DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot, owner_groups,
 };
 use crate::model::{
-    AllocatorBackend, CudaIndex, MissReason, OwnershipSnapshot, TargetRuntime, ThreadActivity,
+    AllocatorBackend, CoreOrigin, CudaIndex, MissReason, OwnershipSnapshot, ReaderKind,
+    TargetRuntime, ThreadActivity,
 };
 use crate::ownership::breakdown;
 
@@ -53,7 +55,8 @@ pub fn dump_text(
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
     if let Some(start) = look.start() {
-        writeln!(out, "Process {}: {}", start.pid, one_line(&start.command.join(" ")))?;
+        let core = look.core().map_or_else(String::new, core_text);
+        writeln!(out, "{core}Process {}: {}", start.pid, one_line(&start.command.join(" ")))?;
     }
     if let Some(runtime) = look.runtime() {
         writeln!(out, "{}", runtime_text(runtime))?;
@@ -79,10 +82,17 @@ pub fn dump_text(
         writeln!(out, "\nNo GPU memory is known.")?;
     }
     if let Ok(snapshot) = owners {
-        writeln!(out, "\n{}", pause(snapshot))?;
+        let how = match look.core() {
+            Some(_) => format!("{} objects were read from the core file", snapshot.objects),
+            None => pause(snapshot),
+        };
+        writeln!(out, "\n{how}")?;
     }
     write_threads(out, look, options)?;
     for missed in look.missed() {
+        if look.core().is_some() && missed.reader == ReaderKind::Gpu && !devices.is_empty() {
+            continue; // It was told of each device.
+        }
         let why = match &missed.why {
             MissReason::Torn => "the process changed it during every attempt to read it",
             MissReason::Late => "late",
@@ -90,7 +100,24 @@ pub fn dump_text(
         };
         writeln!(out, "\nnot read: {:?}: {}", missed.reader, one_line(why))?;
     }
+    for missing in look.core().iter().flat_map(|core| &core.missing) {
+        writeln!(out, "\nnot read: {}", one_line(missing))?;
+    }
     Ok(())
+}
+
+/// `Core file core.12345, written on SIGABRT: `.
+fn core_text(core: &CoreOrigin) -> String {
+    let signal = core.signal.as_ref();
+    let signal = signal.map_or_else(String::new, |signal| format!(", written on {signal}"));
+    format!("Core file {}{signal}\n", one_line(&core.file))
+}
+
+/// The signal that this thread received in a core file.
+fn signal_of<'a>(look: &'a ProcessSnapshot, thread: &ThreadSnapshot) -> Option<&'a str> {
+    let core = look.core()?;
+    let id = look.stacks().get_thread(thread.thread)?.os_id;
+    core.signal.as_deref().filter(|_| id.is_some() && id == core.thread.map(u64::from))
 }
 
 /// The stacks of threads at work; idle threads in a line each.
@@ -100,25 +127,41 @@ fn write_threads(
     options: &DumpOptions,
 ) -> std::io::Result<()> {
     let labels = labels(look, options.full_filenames);
+    let mixed_labels = mixed_labels(look, options.full_filenames);
     let is_folded = |thread: &&ThreadSnapshot| {
         let waits = thread.activity == ThreadActivity::Idle || thread.asleep;
         let is_main = look.stacks().get_thread(thread.thread).is_some_and(|known| known.main);
-        waits && !is_main && !options.idle
+        waits && !is_main && !options.idle && signal_of(look, thread).is_none()
     };
     for thread in look.threads().iter().filter(|thread| !is_folded(thread)) {
         writeln!(out)?;
         writeln!(out, "{}", thread_text(look, thread))?;
-        for frame in look.stacks().frames(thread.stack) {
-            writeln!(out, "    {}", labels.frame(frame, true))?;
+        match look.mixed_stack(thread.thread) {
+            Some(stack) => write_frames(out, stack, &mixed_labels)?,
+            None => {
+                for frame in look.stacks().frames(thread.stack) {
+                    writeln!(out, "    {}", labels.frame(frame, true))?;
+                }
+            }
         }
     }
     if look.threads().is_empty() {
         writeln!(out, "\nNo Python stack could be read.")?;
     }
     let idle: Vec<&ThreadSnapshot> = look.threads().iter().filter(is_folded).collect();
-    if idle.is_empty() {
-        return Ok(());
+    if !idle.is_empty() {
+        write_idle(out, look, &idle, &labels)?;
     }
+    write_rest(out, look, &mixed_labels, options.idle)
+}
+
+/// Idle threads in a line each.
+fn write_idle(
+    out: &mut dyn Write,
+    look: &ProcessSnapshot,
+    idle: &[&ThreadSnapshot],
+    labels: &FrameLabels<'_>,
+) -> std::io::Result<()> {
     writeln!(out)?;
     for thread in idle.iter().take(MAX_IDLE) {
         let place = look.stacks().frames(thread.stack).next();
@@ -187,6 +230,12 @@ pub(super) fn labels(look: &ProcessSnapshot, full_filenames: bool) -> FrameLabel
     }
 }
 
+/// Those of stacks with frames of compiled code, which have a table of their own.
+pub(super) fn mixed_labels(look: &ProcessSnapshot, full_filenames: bool) -> FrameLabels<'_> {
+    let own = look.mixed_stacks().and_then(Result::ok).map(|it| &it.table);
+    FrameLabels { stacks: own.unwrap_or(look.stacks()), ..labels(look, full_filenames) }
+}
+
 fn runtime_text(runtime: &TargetRuntime) -> String {
     let version = |name: &str, version: &Option<String>| match version {
         Some(version) => format!("{name} {}", one_line(version)),
@@ -221,7 +270,11 @@ fn thread_text(look: &ProcessSnapshot, thread: &ThreadSnapshot) -> String {
     let name = known.and_then(|t| t.name.as_deref());
     let name = name.map_or_else(String::new, |n| format!(": \"{}\"", one_line(n)));
     let gil = if thread.gil { "+gil" } else { "" };
-    let activity = activity_text(thread.activity, thread.asleep);
+    let activity = match look.core() {
+        // Nothing is active any more, and what it did is in its stack.
+        Some(_) => signal_of(look, thread).unwrap_or("no signal"),
+        None => activity_text(thread.activity, thread.asleep),
+    };
     format!("Thread {id} ({activity}{gil}){name}")
 }
 

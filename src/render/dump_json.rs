@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use super::RenderError;
-use super::dump::{DumpOptions, OwnersOrReason, activity_text, allocator_text, labels};
+use super::dump::{
+    DumpOptions, OwnersOrReason, activity_text, allocator_text, labels, mixed_labels,
+};
 use super::json::{
-    BlockJson, ConsistencyJson, DumpDeviceJson, DumpFrameJson, DumpJson, DumpOwnersJson,
+    BlockJson, ConsistencyJson, CoreJson, DumpDeviceJson, DumpFrameJson, DumpJson, DumpOwnersJson,
     FragmentationJson, JsonDocument, MissedJson, SegmentJson, SleepTagJson, ThreadJson,
 };
+use super::mixed_stacks_json::{native_json, stack_json};
 use super::owners_json::{devices, incomplete};
 use crate::analysis::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
 use crate::model::{
@@ -27,7 +30,14 @@ pub fn dump_json(
     let runtime = process.runtime();
     JsonDocument::new(DumpJson {
         pid: start.map(|s| s.pid),
-        host: start.map(|s| s.host.clone()),
+        // A core file may come from anywhere.
+        host: start.filter(|_| process.core().is_none()).map(|s| s.host.clone()),
+        core: process.core().map(|core| CoreJson {
+            file: core.file.clone(),
+            signal: core.signal.clone(),
+            thread: core.thread,
+            missing: core.missing.clone(),
+        }),
         command: start.map(|s| s.command.clone()),
         python: runtime.and_then(|r| r.python.clone()),
         torch: runtime.and_then(|r| r.torch.clone()),
@@ -36,6 +46,7 @@ pub fn dump_json(
         devices: process.devices_of(options.gpu).iter().map(device).collect(),
         owners: owners.as_ref().ok().map(|owners| by_owner(owners, options)),
         owners_unknown_because: owners.as_ref().err().cloned(),
+        native: native_json(process, &mixed_labels(process, true)),
         not_read: process.missed().iter().map(MissedJson::from).collect(),
     })
     .write(out, true)
@@ -69,6 +80,9 @@ fn thread(process: &ProcessSnapshot, thread: &ThreadSnapshot) -> ThreadJson {
         gil: thread.gil,
         activity: activity_text(thread.activity, thread.asleep).to_owned(),
         frames: frames.collect(),
+        mixed: process
+            .mixed_stack(thread.thread)
+            .map(|stack| stack_json(stack, &mixed_labels(process, true))),
     }
 }
 

@@ -33,6 +33,8 @@ mod line_diff;
 mod line_notes;
 mod lines;
 mod lines_export;
+mod mixed_stacks;
+mod mixed_stacks_json;
 mod oom_conclusion;
 mod oom_report;
 mod oom_stacks;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::gpu::GpuError;
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, DeviceUsage, Nanos,
-    ProbeBackend,
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CoreOrigin, CudaIndex, DeviceUsage,
+    Nanos, ProbeBackend,
 };
 use crate::probe::AttachedProbes;
 use crate::target::AccessFacts;
@@ -57,6 +57,11 @@ impl From<&AttachedProbes> for ProbeCoverage {
 }
 
 impl TargetIdentity {
+    /// What the core file says of itself, if it is one.
+    pub fn core_origin(&self) -> Option<CoreOrigin> {
+        self.process().core_origin()
+    }
+
     /// The pid.
     pub fn pid(&self) -> u32 {
         self.process().pid()

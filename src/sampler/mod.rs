@@ -1,7 +1,7 @@
 //! The sampler: readers looked at again and again become records in time order.
 //!
 //! Turns an attached target into [`Record`](crate::model::Record)s on a [`RecordSink`](crate::model::RecordSink).
-//! May import `model`, `abi`, `ownership`, `files`, `target`, `python`, `torch`, `gpu`, `probe`, `owners`, `suspend`; alone owns threads and sleeping.
+//! May import `model`, `abi`, `ownership`, `files`, `target`, `python`, `native`, `torch`, `gpu`, `probe`, `owners`, `suspend`; alone owns threads and sleeping.
 //! Never interprets what it sees (that is `analysis`), stops the target only to look at owners, never changes it,
 //! never prints.
 //! Start reading at [`Recorder`].
@@ -18,6 +18,7 @@ mod gpu_watch;
 mod history;
 mod loop_variables;
 mod losses;
+mod mixed_stacks;
 mod optimizer_counter;
 mod owner_thread;
 mod owners;
@@ -50,6 +51,7 @@ pub use diagnosis::{ProbeCoverage, StackCoverage, TimedSnapshot};
 pub use exact::{ExactAvailability, ExactOptions, ExactRecorder};
 pub use follow::FollowBudget;
 pub use history::{HistoryError, read_history};
+pub use mixed_stacks::{MixedStacksError, read_mixed_stacks};
 pub use owners::{
     OwnerReading, ReadOwners, read_owners, read_referrers, read_sleep_tags, watch_owners,
 };

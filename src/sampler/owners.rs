@@ -93,6 +93,8 @@ pub(super) fn look_prepared(
         return Err(OwnerError::NoTorch);
     };
     let most = match stop_policy {
+        // It stays as it is, however often it is read.
+        _ if readers.process.is_core() => 1,
         StopPolicy::Stop => MAX_ATTEMPTS,
         StopPolicy::Never => MAX_RUNNING_ATTEMPTS,
     };
@@ -119,7 +121,7 @@ pub(super) fn look_prepared(
                     std::thread::sleep(REST);
                 }
             }
-            Err(error) if may_be_torn(&error, stop_policy) => {
+            Err(error) if may_be_torn(&error, stop_policy) && !readers.process.is_core() => {
                 return Err(OwnerError::Torch(TorchError::Torn { what: "its tensors", attempts }));
             }
             Err(error) => return Err(error),

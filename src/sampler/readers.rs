@@ -1,13 +1,14 @@
 //! The readers of one target, attached: what can be read of it, and why the rest cannot.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::gpu::{CudaVisibility, GpuError, GpuReader};
-use crate::model::{AllocatorBackend, GpuDevice};
-use crate::owners::{AnnounceStop, OwnerReader};
+use crate::model::{AllocatorBackend, CoreOrigin, GpuDevice};
+use crate::owners::{AnnounceStop, OwnerReader, torch_version};
 use crate::python::{PythonError, PythonReader};
-use crate::target::{Process, ProcessError};
+use crate::target::{CoreError, Process, ProcessError};
 use crate::torch::{TorchError, TorchReader};
 
 /// Why a target could not be attached to at all.
@@ -16,6 +17,9 @@ pub enum AttachError {
     /// The process could not be opened.
     #[error(transparent)]
     Process(#[from] ProcessError),
+    /// The core file could not be read.
+    #[error(transparent)]
+    Core(#[from] CoreError),
     /// Its Python could not be read.
     #[error("cannot read the Python of process {pid}: {source}")]
     Python {
@@ -24,6 +28,24 @@ pub enum AttachError {
         /// Why.
         source: PythonError,
     },
+    /// The Python in a core file could not be read.
+    #[error("cannot read the Python of the core file {file}: {}", core_reason(source, missing))]
+    CorePython {
+        /// The file.
+        file: String,
+        /// Why.
+        source: PythonError,
+        /// What is missing in it.
+        missing: Vec<String>,
+    },
+}
+
+/// Why the Python in a core file cannot be read: for what is missing in it, if anything is.
+fn core_reason(source: &PythonError, missing: &[String]) -> String {
+    match missing {
+        [] => source.to_string(),
+        _ => format!("{}; read it where these files are as they were", missing.join("; ")),
+    }
 }
 
 impl AttachError {
@@ -61,6 +83,12 @@ impl AttachError {
     /// Whether the process is not Python.
     pub fn is_not_python(&self) -> bool {
         matches!(self, AttachError::Python { source: PythonError::NotPython { .. }, .. })
+            || matches!(
+                self,
+                // Else nobody knows.
+                AttachError::CorePython { source: PythonError::NotPython { .. }, missing, .. }
+                    if missing.is_empty()
+            )
     }
 }
 
@@ -160,6 +188,25 @@ impl TargetReaders {
     /// driver may be missing.
     pub fn attach(pid: u32) -> Result<Self, AttachError> {
         TargetIdentity::open(pid)?.attach()
+    }
+
+    /// Attaches to the process that the core file `path` is of: all is as it was when that was written.
+    ///
+    /// # Errors
+    /// It is no core file, or one without a Python that can be read: then with what is missing in it.
+    pub fn attach_core(path: &Path) -> Result<Self, AttachError> {
+        let (start, process) = (Instant::now(), Arc::new(Process::open_core(path)?));
+        let python = PythonReader::attach(&process).map_err(|source| AttachError::CorePython {
+            file: path.display().to_string(),
+            source,
+            missing: process.core_origin().map(|it| it.missing).unwrap_or_default(),
+        })?;
+        Ok(TargetReaders::around(process, Some(python), start))
+    }
+
+    /// What the core file says of itself that is read; `None` for a process that runs.
+    pub fn core_origin(&self) -> Option<CoreOrigin> {
+        self.process.core_origin()
     }
 
     /// As [`Self::attach`], but a process without Python is attached to as well.
@@ -265,7 +312,13 @@ impl TargetReaders {
     /// PyTorch's version; `None` when it is not loaded or does not say.
     pub fn torch_version(&self) -> Option<String> {
         match &self.torch {
-            TorchState::Attached(torch) => torch.version().map(str::to_owned),
+            // Of a core file the modules tell: the file of the package may be another one by now.
+            TorchState::Attached(torch) => match (torch.version(), &self.python) {
+                (None, Some(python)) if self.process.is_core() => {
+                    torch_version(&self.process, python)
+                }
+                (version, _) => version.map(str::to_owned),
+            },
             _ => None,
         }
     }

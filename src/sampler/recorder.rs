@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashMap;
 
+use crate::gpu::GpuError;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, EndReason, Metric,
     MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, RecordingEnd, RecordingTotals,
@@ -132,6 +133,10 @@ impl Recorder {
         self.pass_sample(sink)?;
         self.observe_allocator(sink)?;
         self.wait_for_snapshots(sink)?;
+        if let Err(error @ GpuError::CoreFile) = &self.session.readers.gpu {
+            let why = MissReason::Failed(error.to_string());
+            self.session.losses.add(ReaderKind::Gpu, why, 1);
+        }
         if let Ok(gpu) = &self.session.readers.gpu {
             for device in self.session.readers.devices().iter().filter_map(|d| d.nvml_index) {
                 match gpu.usage(device, self.session.now()) {

@@ -10,14 +10,14 @@ use std::path::PathBuf;
 use object::LittleEndian;
 use object::elf::{
     DT_GNU_HASH, DT_STRTAB, DT_SYMTAB, Dyn64, DynamicTag, FileHeader64, GnuHashHeader, PT_DYNAMIC,
-    PT_LOAD, ProgramHeader64, SHN_UNDEF, Sym64, gnu_hash,
+    PT_GNU_EH_FRAME, PT_LOAD, ProgramHeader64, SHN_UNDEF, Sym64, gnu_hash,
 };
 use object::pod::{Pod, from_bytes, slice_from_all_bytes};
 use object::read::elf::{FileHeader, ProgramHeader, Sym};
 
 use super::elf_file::ElfFile;
 use super::mappings::{Mapping, Mappings};
-use super::memory::{Addr, Memory, MemoryError};
+use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::process::Process;
 
 const LE: LittleEndian = LittleEndian;
@@ -81,6 +81,10 @@ pub struct LoadedObject {
     dynamic: Addr,
     dynamic_len: usize,
     end: Addr,
+    /// `.eh_frame_hdr`: how to find what called a function.
+    unwind_header: Option<AddressRange>,
+    /// First and last address of what is loaded, piece by piece.
+    loads: Vec<(Addr, Addr)>,
 }
 
 impl LoadedObject {
@@ -120,9 +124,20 @@ impl LoadedObject {
             .find(|s| s.p_type(LE) == PT_DYNAMIC)
             .ok_or(malformed("statically linked without a dynamic section"))?;
         let end = loads().map(|s| s.p_vaddr(LE).saturating_add(s.p_memsz(LE))).max().unwrap_or(0);
+        let header = segments.iter().find(|s| s.p_type(LE) == PT_GNU_EH_FRAME);
+        let unwind_header = header.and_then(|s| {
+            let len = usize::try_from(s.p_memsz(LE)).ok()?;
+            Some(AddressRange { addr: Addr(bias.wrapping_add(s.p_vaddr(LE))), len })
+        });
+        let load = |s: &ProgramHeader64<LittleEndian>| {
+            let start = Addr(bias.wrapping_add(s.p_vaddr(LE)));
+            (start, start + s.p_memsz(LE))
+        };
         Ok(LoadedObject {
             mapping: mapping.clone(),
             bias,
+            unwind_header,
+            loads: loads().map(load).collect(),
             dynamic: Addr(bias.wrapping_add(dynamic.p_vaddr(LE))),
             dynamic_len: (dynamic.p_memsz(LE) as usize).min(1 << 16),
             end: Addr(bias.wrapping_add(end)),
@@ -151,6 +166,35 @@ impl LoadedObject {
     /// Whether `addr` lies in its image.
     pub fn contains(&self, addr: Addr) -> bool {
         (self.mapping.start..self.end).contains(&addr)
+    }
+
+    /// Where the table lies that tells how to find what called a function (`.eh_frame_hdr`).
+    pub fn unwind_header(&self) -> Option<AddressRange> {
+        self.unwind_header
+    }
+
+    /// The end of the piece that is loaded around `addr`.
+    pub fn end_of_piece(&self, addr: Addr) -> Option<Addr> {
+        self.loads.iter().find(|(start, end)| (*start..*end).contains(&addr)).map(|(_, end)| *end)
+    }
+
+    /// The virtual address in the file of what lies at `addr`.
+    pub fn virtual_of(&self, addr: Addr) -> u64 {
+        addr.0.wrapping_sub(self.bias)
+    }
+
+    /// The names, as they stand in its file, of the functions in which `addresses` lie; `None` for each that is in no function of known size.
+    ///
+    /// # Errors
+    /// Its file cannot be opened or read.
+    pub fn functions_at(
+        &self,
+        process: &Process,
+        addresses: &[Addr],
+    ) -> io::Result<Vec<Option<String>>> {
+        let file = process.open_mapped(&self.mapping)?;
+        let wanted: Vec<u64> = addresses.iter().map(|at| self.virtual_of(*at)).collect();
+        Ok(process.work_on_file(move || ElfFile::read(&file)?.functions_at(&wanted))?)
     }
 
     /// The target's address of a virtual address in the file.

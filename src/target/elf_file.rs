@@ -9,7 +9,9 @@ use std::os::unix::fs::FileExt;
 
 use object::LittleEndian;
 use object::elf::{FileHeader64, ProgramHeader64, SectionHeader64, Sym64};
-use object::elf::{PT_LOAD, SHN_UNDEF, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB};
+use object::elf::{
+    PT_LOAD, SHN_UNDEF, SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, STT_FUNC, STT_GNU_IFUNC,
+};
 use object::pod::{Pod, from_bytes, slice_from_all_bytes};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 
@@ -18,6 +20,9 @@ const LE: LittleEndian = LittleEndian;
 const LARGEST_SECTION: u64 = 1 << 30;
 /// More sections, or segments, than any library has.
 const MAX_HEADERS: u64 = 1 << 16;
+
+/// The longest name of a function: those of C++ may have kilobytes.
+const MAX_NAME: usize = 1 << 16;
 
 /// The headers of an ELF file of 64 bits, little-endian.
 pub(super) struct ElfFile<'a> {
@@ -105,6 +110,37 @@ impl<'a> ElfFile<'a> {
         })
     }
 
+    /// The names of the functions in which `addresses` lie. Of several, that of the smallest.
+    pub(super) fn functions_at(&self, addresses: &[u64]) -> io::Result<Vec<Option<String>>> {
+        let mut order: Vec<(u64, usize)> = addresses.iter().copied().zip(0..).collect();
+        order.sort_unstable();
+        let mut found: Vec<Option<(u64, String)>> = vec![None; addresses.len()];
+        for kind in [SHT_SYMTAB, SHT_DYNSYM] {
+            for table in self.sections.iter().filter(|s| s.sh_type(LE) == kind) {
+                let Some(names) = self.sections.get(table.sh_link(LE) as usize) else { continue };
+                let (bytes, names) = (self.content(table)?, self.content(names)?);
+                let whole = bytes.len() - bytes.len() % size_of::<Sym64<LittleEndian>>();
+                let symbols: &[Sym64<LittleEndian>] = slice_from_all_bytes(&bytes[..whole])
+                    .map_err(|()| malformed("no usable ELF file: its symbols are cut"))?;
+                for symbol in symbols.iter().filter(|it| is_function(it)) {
+                    let (start, size) = (symbol.st_value(LE), symbol.st_size(LE));
+                    let Some(end) = start.checked_add(size) else { continue };
+                    let first = order.partition_point(|(at, _)| *at < start);
+                    for (_, index) in order[first..].iter().take_while(|(at, _)| *at < end) {
+                        let is_better =
+                            found[*index].as_ref().is_none_or(|(known, _)| size < *known);
+                        if let Some(name) =
+                            name_at(&names, symbol.st_name(LE)).filter(|_| is_better)
+                        {
+                            found[*index] = Some((size, name));
+                        }
+                    }
+                }
+            }
+        }
+        Ok(found.into_iter().map(|it| it.map(|(_, name)| name)).collect())
+    }
+
     /// The address of the symbol `name` that the file defines.
     pub(super) fn symbol(&self, name: &str) -> io::Result<Option<u64>> {
         for kind in [SHT_SYMTAB, SHT_DYNSYM] {
@@ -124,6 +160,19 @@ impl<'a> ElfFile<'a> {
         }
         Ok(None)
     }
+}
+
+/// Whether it is a function that the file defines.
+fn is_function(symbol: &Sym64<LittleEndian>) -> bool {
+    symbol.st_shndx(LE) != SHN_UNDEF && [STT_FUNC, STT_GNU_IFUNC].contains(&symbol.st_type())
+}
+
+/// The name that begins at `at`; none that is longer than names are.
+fn name_at(names: &[u8], at: u32) -> Option<String> {
+    let name = names.get(at as usize..)?;
+    let name = &name[..name.len().min(MAX_NAME)];
+    let end = name.iter().position(|byte| *byte == 0)?;
+    Some(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
 /// Whether the name that begins at `at` is `name`.

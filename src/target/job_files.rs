@@ -233,7 +233,7 @@ impl UserRights {
 
 /// Opens the file that `found` stands for, if it is a stored one. Nothing else is ever opened: that alone may block, or set something
 /// off.
-fn open_stored(found: BorrowedFd<'_>) -> Result<(File, u64), FileError> {
+pub(super) fn open_stored(found: BorrowedFd<'_>) -> Result<(File, u64), FileError> {
     let stat = rustix::fs::fstat(found)?;
     let kind = rustix::fs::fstatfs(found)?.f_type as u32;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || MADE_UP.contains(&kind) {
@@ -258,6 +258,9 @@ impl Process {
     /// # Errors
     /// Why none can.
     pub fn check_files(&self) -> Result<(), FileError> {
+        if self.core().is_some() {
+            return Err(FileError::Io(io::Error::other("a core file holds no files")));
+        }
         let rights = UserRights::new(self, self.started_with())?;
         self.bounded().run(move || {
             rights.assume()?;
@@ -271,6 +274,10 @@ impl Process {
     /// # Errors
     /// Its user may not read it; it is none that is read; its file system does not answer.
     pub fn read_file(&self, path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
+        if self.core().is_some() {
+            // What lies there now may be another version, or another machine's.
+            return Err(FileError::Io(io::Error::other("a core file holds no files")));
+        }
         let path = self.whole(path)?;
         let rights = UserRights::new(self, self.started_with())?;
         self.bounded().run(move || {

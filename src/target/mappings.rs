@@ -47,6 +47,11 @@ pub struct Mappings {
 }
 
 impl Mappings {
+    /// These, which are in the order of their addresses.
+    pub(super) fn from_list(list: Vec<Mapping>) -> Self {
+        Mappings { list }
+    }
+
     pub(super) fn read(process: &procfs::process::Process) -> Result<Self, ProcessError> {
         let maps = process
             .maps()

@@ -4,16 +4,20 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use procfs::{Current, ProcError};
 
+use crate::model::CoreOrigin;
+
 use super::bounded_worker::BoundedWorker;
+use super::core_file::{CoreError, CoreFile};
 use super::job_files::{FileError, auxiliary_vector};
 use super::kernel_wait::KernelWait;
 use super::mappings::{Mapping, Mappings};
-use super::memory::LiveMemory;
+use super::memory::{AddressRange, LiveMemory, Memory, MemoryError};
 
 /// Why something about a process could not be learned.
 #[derive(Debug, thiserror::Error)]
@@ -90,10 +94,12 @@ impl OsThread {
     }
 }
 
-/// A process to be looked at.
+/// A process to be looked at: one that runs, or one that a core file is of.
+///
+/// A core file stands for a process that stands still for ever. What only the kernel of a running process tells is unknown then.
 #[derive(Debug)]
 pub struct Process {
-    proc: procfs::process::Process,
+    source: ProcessSource,
     pid: u32,
     start_time: u64,
     executable: Option<(u64, u64)>,
@@ -102,7 +108,86 @@ pub struct Process {
     bounded: BoundedWorker,
 }
 
+/// Where what is known of a process comes from.
+#[derive(Debug)]
+enum ProcessSource {
+    Live(procfs::process::Process),
+    Core(Arc<CoreFile>),
+}
+
+/// The memory of a process.
+#[derive(Debug, Clone)]
+pub enum ProcessMemory {
+    /// It runs.
+    Live(LiveMemory),
+    /// It is that of a core file.
+    Core(CoreMemory),
+}
+
+/// The memory in a core file.
+#[derive(Debug, Clone)]
+pub struct CoreMemory(Arc<CoreFile>);
+
+impl Memory for ProcessMemory {
+    fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
+        match self {
+            ProcessMemory::Live(memory) => memory.read_spans(spans, out),
+            ProcessMemory::Core(CoreMemory(core)) => core.read_spans(spans, out),
+        }
+    }
+}
+
 impl Process {
+    /// Opens the process that the core file `path` is of.
+    ///
+    /// # Errors
+    /// It cannot be read, is no core file, or is damaged where nothing can be done without.
+    pub fn open_core(path: &Path) -> Result<Self, CoreError> {
+        Ok(Process::of_core(Arc::new(CoreFile::open(path)?)))
+    }
+
+    fn of_core(core: Arc<CoreFile>) -> Self {
+        Process {
+            pid: core.pid(),
+            start_time: 0,
+            executable: None,
+            started_with: Some(core.auxiliary_vector().to_vec()),
+            bounded: core.bounded().clone(),
+            source: ProcessSource::Core(core),
+        }
+    }
+
+    /// The core file, if it is one.
+    pub(super) fn core(&self) -> Option<&CoreFile> {
+        match &self.source {
+            ProcessSource::Live(_) => None,
+            ProcessSource::Core(core) => Some(core),
+        }
+    }
+
+    /// Whether it is a core file: then it never changes, and cannot and need not be stopped.
+    pub fn is_core(&self) -> bool {
+        self.core().is_some()
+    }
+
+    /// What the core file says of itself, as far as was asked for until now; `None` for a process that runs.
+    pub fn core_origin(&self) -> Option<CoreOrigin> {
+        self.core().map(CoreFile::origin)
+    }
+
+    /// What the kernel tells of it.
+    fn live(&self) -> Option<&procfs::process::Process> {
+        match &self.source {
+            ProcessSource::Live(live) => Some(live),
+            ProcessSource::Core(_) => None,
+        }
+    }
+
+    fn live_or(&self, action: &'static str) -> Result<&procfs::process::Process, ProcessError> {
+        let why = || "it is a core file, which does not tell".to_owned();
+        self.live().ok_or_else(|| ProcessError::Other { action, pid: self.pid, why: why() })
+    }
+
     /// Opens process `pid` (a thread id of it is accepted as the kernel does). Fails when there is none.
     pub fn open(pid: u32) -> Result<Self, ProcessError> {
         let number = i32::try_from(pid).map_err(|_| ProcessError::NotFound { pid })?;
@@ -113,7 +198,7 @@ impl Process {
             return Err(ProcessError::Exited { pid });
         }
         Ok(Process {
-            proc,
+            source: ProcessSource::Live(proc),
             pid,
             start_time: stat.starttime,
             executable: executable_identity(pid),
@@ -127,6 +212,9 @@ impl Process {
     /// # Errors
     /// [`ProcessError::Exited`] when it has ended, also when another process has its pid by now.
     pub fn reopen(&self) -> Result<Process, ProcessError> {
+        if let ProcessSource::Core(core) = &self.source {
+            return Ok(Process::of_core(Arc::clone(core)));
+        }
         let again = Process::open(self.pid)?;
         match again.start_time == self.start_time {
             true => Ok(again),
@@ -146,18 +234,25 @@ impl Process {
 
     /// How long ago it started, to about 10 ms; `None` when the kernel does not say how long it has been up.
     pub fn age(&self) -> Option<Duration> {
+        self.live()?;
         let up = procfs::Uptime::current().ok()?.uptime_duration();
         let started = self.start_time as f64 / procfs::ticks_per_second() as f64;
         Some(up.saturating_sub(Duration::from_secs_f64(started)))
     }
 
     /// Its memory.
-    pub fn memory(&self) -> LiveMemory {
-        LiveMemory::new(self.pid)
+    pub fn memory(&self) -> ProcessMemory {
+        match &self.source {
+            ProcessSource::Live(_) => ProcessMemory::Live(LiveMemory::new(self.pid)),
+            ProcessSource::Core(core) => ProcessMemory::Core(CoreMemory(Arc::clone(core))),
+        }
     }
 
-    /// Whether this very process still runs: the pid exists, was not reused and is no zombie.
+    /// Whether this very process still runs: the pid exists, was not reused and is no zombie. What a core file holds never ends.
     pub fn is_alive(&self) -> bool {
+        if self.is_core() {
+            return true;
+        }
         // A fresh handle: the one kept would go on describing the old process.
         procfs::process::Process::new(self.pid as i32)
             .and_then(|p| p.stat())
@@ -167,6 +262,9 @@ impl Process {
     /// Whether no `exec` has happened in it since it was opened, of another program or of the same one again (`true` where that
     /// cannot be seen: the same program again without address space layout randomization).
     pub fn same_start(&self) -> bool {
+        if self.is_core() {
+            return true;
+        }
         match (&self.started_with, auxiliary_vector(self.pid)) {
             (Some(before), Some(now)) => *before == now,
             _ => self.same_executable(),
@@ -182,22 +280,36 @@ impl Process {
 
     /// What is mapped in it now.
     pub fn mappings(&self) -> Result<Mappings, ProcessError> {
-        Mappings::read(&self.proc)
+        match &self.source {
+            ProcessSource::Live(live) => Mappings::read(live),
+            ProcessSource::Core(core) => Ok(core.mappings().clone()),
+        }
     }
 
     /// Its command line; empty for a kernel thread.
     pub fn command(&self) -> Result<Vec<String>, ProcessError> {
-        command_of(&self.proc).map_err(|e| self.error("read the command line of", e))
+        match &self.source {
+            ProcessSource::Live(live) => {
+                command_of(live).map_err(|e| self.error("read the command line of", e))
+            }
+            ProcessSource::Core(core) => Ok(core.command()),
+        }
     }
 
     /// Its working directory, as its mount namespace names it.
     pub fn directory(&self) -> Option<PathBuf> {
-        self.proc.cwd().ok()
+        self.live()?.cwd().ok()
     }
 
     /// The program it runs, as its mount namespace names it (without ` (deleted)`).
     pub fn program(&self) -> Result<PathBuf, ProcessError> {
-        let path = self.proc.exe().map_err(|e| self.error("find the program of", e))?;
+        if let Some(core) = self.core() {
+            let why = || "its file is not named in the core file".to_owned();
+            let (action, pid) = ("find the program of", self.pid);
+            return core.program().ok_or_else(|| ProcessError::Other { action, pid, why: why() });
+        }
+        let action = "find the program of";
+        let path = self.live_or(action)?.exe().map_err(|e| self.error(action, e))?;
         Ok(match path.to_str().and_then(|p| p.strip_suffix(" (deleted)")) {
             Some(kept) => PathBuf::from(kept),
             None => path,
@@ -206,18 +318,26 @@ impl Process {
 
     /// The value of `name` in the environment it was started with.
     pub fn environment(&self, name: &str) -> Result<Option<String>, ProcessError> {
-        let all = self.proc.environ().map_err(|e| self.error("read the environment of", e))?;
+        if let Some(core) = self.core() {
+            return Ok(core.environment(name));
+        }
+        let action = "read the environment of";
+        let all = self.live_or(action)?.environ().map_err(|e| self.error(action, e))?;
         Ok(all.get(std::ffi::OsStr::new(name)).map(|v| v.to_string_lossy().into_owned()))
     }
 
     /// User id of its owner.
     pub fn owner(&self) -> Result<u32, ProcessError> {
-        self.proc.uid().map_err(|e| self.error("find the owner of", e))
+        let action = "find the owner of";
+        match self.core().and_then(CoreFile::user) {
+            Some(user) => Ok(user),
+            None => self.live_or(action)?.uid().map_err(|e| self.error(action, e)),
+        }
     }
 
     /// Its pids from memspy's pid namespace down to its own; several when it runs in a container.
     pub fn pids(&self) -> Vec<u32> {
-        let nested = self.proc.status().ok().and_then(|s| s.nspid);
+        let nested = self.live().and_then(|live| live.status().ok()?.nspid);
         match nested {
             Some(ids) if !ids.is_empty() => ids.into_iter().map(|id| id as u32).collect(),
             _ => vec![self.pid],
@@ -226,12 +346,13 @@ impl Process {
 
     /// The pid under which its parent runs.
     pub fn parent(&self) -> Option<u32> {
-        self.proc.stat().ok().and_then(|s| u32::try_from(s.ppid).ok())
+        self.live()?.stat().ok().and_then(|s| u32::try_from(s.ppid).ok())
     }
 
     /// Its child processes, with their command lines; those that cannot be read are left out.
     pub fn children(&self) -> Vec<(u32, Vec<String>)> {
-        let tasks = self.proc.tasks().into_iter().flatten().flatten();
+        let tasks = self.live().and_then(|live| live.tasks().ok());
+        let tasks = tasks.into_iter().flatten().flatten();
         let mut children: Vec<(u32, Vec<String>)> = tasks
             .flat_map(|task| task.children().unwrap_or_default())
             .filter_map(|pid| {
@@ -245,6 +366,9 @@ impl Process {
 
     /// Its child processes, theirs, and so on: pids in order. Those that end meanwhile may be missing.
     pub fn descendants(&self) -> Vec<u32> {
+        if self.is_core() {
+            return Vec::new();
+        }
         let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
         for process in procfs::process::all_processes().into_iter().flatten().flatten() {
             if let Ok(stat) = process.stat() {
@@ -266,6 +390,9 @@ impl Process {
     /// Whether `other` was forked from this process, or from one that this one was forked from, without an `exec` since: the
     /// kernel gives each program it starts an auxiliary vector with addresses of its own.
     pub fn shares_program_start(&self, other: &Process) -> bool {
+        if self.is_core() || other.is_core() {
+            return false;
+        }
         let vector = |pid: u32| std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
         let own = vector(self.pid);
         !own.is_empty() && own == vector(other.pid)
@@ -273,7 +400,11 @@ impl Process {
 
     /// Its threads, in order of their ids. Threads that end meanwhile are left out.
     pub fn threads(&self) -> Result<Vec<OsThread>, ProcessError> {
-        let tasks = self.proc.tasks().map_err(|e| self.error("list the threads of", e))?;
+        if let Some(core) = self.core() {
+            return Ok(core_threads(core).collect());
+        }
+        let action = "list the threads of";
+        let tasks = self.live_or(action)?.tasks().map_err(|e| self.error(action, e))?;
         let mut threads: Vec<OsThread> =
             tasks.flatten().filter_map(|task| OsThread::from_task(&task)).collect();
         threads.sort_by_key(|t| t.id);
@@ -282,18 +413,25 @@ impl Process {
 
     /// The ids of its threads, counted in memspy's pid namespace: much less work than [`Self::threads`].
     pub fn thread_ids(&self) -> std::io::Result<Vec<u32>> {
+        if let Some(core) = self.core() {
+            return Ok(core.threads().iter().map(|thread| thread.id).collect());
+        }
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid))?;
         Ok(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
     }
 
     /// Its thread `id`, counted in memspy's pid namespace; `None` when there is no such thread (any more).
     pub fn thread(&self, id: u32) -> Option<OsThread> {
-        OsThread::from_task(&self.proc.task_from_tid(id as i32).ok()?)
+        match &self.source {
+            ProcessSource::Live(live) => OsThread::from_task(&live.task_from_tid(id as i32).ok()?),
+            ProcessSource::Core(core) => core_threads(core).find(|thread| thread.id == id),
+        }
     }
 
     /// The kernel's scheduling state (`RSDZTtXI`) of its thread `id`, counted in memspy's pid
     /// namespace; `None` when there is no such thread (any more).
     pub fn thread_state(&self, id: u32) -> Option<char> {
+        self.live()?;
         let stat = std::fs::read(format!("/proc/{}/task/{id}/stat", self.pid)).ok()?;
         // The name before it may hold anything, parentheses too.
         let after = stat.iter().rposition(|&byte| byte == b')')?;
@@ -309,6 +447,7 @@ impl Process {
     /// What its thread `id`, counted in memspy's pid namespace, waits for, by the system call it is in; `None` when that is
     /// not known.
     pub fn kernel_wait(&self, id: u32) -> Option<KernelWait> {
+        self.live()?;
         let text = std::fs::read_to_string(format!("/proc/{}/task/{id}/syscall", self.pid)).ok()?;
         KernelWait::parse(&text)
     }
@@ -316,6 +455,7 @@ impl Process {
     /// How long its thread `id`, counted in memspy's pid namespace, has run on a processor so far, in nanoseconds. Exact
     /// while the thread sleeps. `None` when there is no such thread (any more), or the kernel does not tell.
     pub fn thread_run_time(&self, id: u32) -> Option<u64> {
+        self.live()?;
         let text = std::fs::read_to_string(format!("/proc/{}/task/{id}/schedstat", self.pid));
         text.ok()?.split_ascii_whitespace().next()?.parse().ok()
     }
@@ -323,6 +463,9 @@ impl Process {
     /// Opens the file behind a mapping: the very inode that is mapped. Where the kernel does not allow
     /// that (it needs CAP_CHECKPOINT_RESTORE), by name, as its own user could; a deleted file then cannot be opened.
     pub fn open_mapped(&self, mapping: &Mapping) -> io::Result<File> {
+        if let Some(core) = self.core() {
+            return core.open_mapped(mapping);
+        }
         let name = format!("map_files/{:x}-{:x}", mapping.start.0, mapping.end.0);
         match self.open_exact(&name) {
             Ok(file) => return Ok(file),
@@ -341,12 +484,14 @@ impl Process {
 
     /// Opens the very file of the program it runs.
     pub fn open_program(&self) -> io::Result<File> {
+        self.live_or("open the program of").map_err(io::Error::other)?;
         Ok(self.open_exact("exe")?)
     }
 
     /// What the kernel says of it.
     pub(super) fn status(&self) -> Result<procfs::process::Status, ProcessError> {
-        self.proc.status().map_err(|e| self.error("read the status of", e))
+        let action = "read the status of";
+        self.live_or(action)?.status().map_err(|e| self.error(action, e))
     }
 
     /// Its auxiliary vector when it was opened; `None` where the kernel did not show it.
@@ -362,6 +507,16 @@ impl Process {
     fn error(&self, action: &'static str, error: ProcError) -> ProcessError {
         ProcessError::from_proc(action, self.pid as i32, error)
     }
+}
+
+/// The threads of a core file. It does not tell their names, but for the main one's, and their states no more.
+fn core_threads(core: &CoreFile) -> impl Iterator<Item = OsThread> {
+    core.threads().iter().map(|thread| OsThread {
+        id: thread.id,
+        id_in_target: thread.id,
+        name: if thread.id == core.pid() { core.name().to_owned() } else { String::new() },
+        state: '?',
+    })
 }
 
 /// The words of a process's command line that are not empty. They may be any bytes: what is no UTF-8 is spelled `\xff`.
@@ -387,111 +542,5 @@ fn executable_identity(pid: u32) -> Option<(u64, u64)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::process::{Command, Stdio};
-
-    use super::*;
-
-    #[test]
-    fn a_command_line_that_is_no_utf8_is_told_all_the_same() {
-        assert_eq!(text_of(b"job-\xff\xc3(\xe2\x82.py"), "job-\\xff\\xc3(\\xe2\\x82.py");
-        assert_eq!(text_of("größe".as_bytes()), "größe");
-        use std::os::unix::ffi::OsStrExt;
-        let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe");
-        let mut child =
-            Command::new("cat").arg("-").arg(odd).stdin(Stdio::piped()).spawn().unwrap();
-        // While the kernel executes the new program there is a moment at which it has no arguments.
-        let process = Process::open(child.id()).unwrap();
-        let command = loop {
-            match process.command() {
-                Ok(command) if command.is_empty() => std::thread::yield_now(),
-                command => break command,
-            }
-        };
-        drop(child.stdin.take());
-        let _ = child.wait();
-        assert_eq!(command.unwrap().last().map(String::as_str), Some("\\xff\\xfe"));
-    }
-
-    #[test]
-    fn a_process_knows_itself() {
-        let own = Process::open(std::process::id()).unwrap();
-        assert!(own.is_alive() && own.same_start());
-        assert_eq!(own.pids().first(), Some(&std::process::id()));
-        assert!(own.threads().unwrap().iter().any(|t| t.id == std::process::id()));
-        assert!(own.thread_state(std::process::id()).is_some_and(|s| "RSD".contains(s)));
-        assert_eq!(own.thread_state(1 << 30), None);
-        let program = own.program().unwrap();
-        let maps = own.mappings().unwrap();
-        let object = maps.object_at(&program).unwrap();
-        let mut file = own.open_mapped(object).unwrap();
-        let mut magic = [0; 4];
-        io::Read::read_exact(&mut file, &mut magic).unwrap();
-        assert_eq!(&magic, b"\x7fELF");
-    }
-
-    #[test]
-    fn a_process_has_an_age() {
-        let before = std::time::Instant::now();
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let started = std::time::Instant::now();
-        std::thread::sleep(Duration::from_millis(300));
-        let least = started.elapsed();
-        let age = Process::open(child.id()).unwrap().age().unwrap();
-        let most = before.elapsed();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        // The kernel counts in ticks.
-        let tick = Duration::from_millis(20);
-        assert!((least.saturating_sub(tick)..most + tick).contains(&age), "{least:?} {age:?}");
-    }
-
-    #[test]
-    fn a_pid_that_does_not_exist_is_said_so() {
-        // The same pid, another start: what was opened is gone.
-        let own = Process::open(std::process::id()).unwrap();
-        assert_eq!(own.reopen().unwrap().start_time(), own.start_time());
-        let gone = Process { start_time: own.start_time - 1, ..own };
-        assert!(!gone.is_alive() && matches!(gone.reopen(), Err(ProcessError::Exited { .. })));
-        assert!(matches!(Process::open(0x3fff_fff0), Err(ProcessError::NotFound { .. })));
-        assert!(matches!(Process::open(u32::MAX), Err(ProcessError::NotFound { .. })));
-    }
-
-    #[test]
-    fn an_ended_process_is_not_alive_even_as_a_zombie() {
-        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let process = Process::open(child.id()).unwrap();
-        assert!(process.is_alive());
-        child.kill().unwrap();
-        // Not reaped yet: wait for the kernel to make it a zombie, without reaping it.
-        while process.proc.stat().is_ok_and(|s| s.state != 'Z') {
-            std::thread::yield_now();
-        }
-        assert!(!process.is_alive());
-        assert!(matches!(Process::open(child.id()), Err(ProcessError::Exited { .. })));
-        child.wait().unwrap();
-        assert!(!process.is_alive());
-    }
-
-    #[test]
-    fn an_exec_of_another_program_is_noticed() {
-        let mut child = Command::new("sh")
-            .args(["-c", "read line; exec cat"])
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let process = Process::open(child.id()).unwrap();
-        while process.program().unwrap().file_name().is_some_and(|n| n == "memspy") {
-            std::thread::yield_now();
-        }
-        let process = Process::open(child.id()).unwrap();
-        assert!(process.same_start());
-        io::Write::write_all(child.stdin.as_mut().unwrap(), b"go\n").unwrap();
-        while process.same_start() {
-            std::thread::yield_now();
-        }
-        assert!(process.is_alive(), "an exec keeps the pid and the start time");
-        child.kill().unwrap();
-        child.wait().unwrap();
-    }
-}
+#[path = "process_tests.rs"]
+mod tests;

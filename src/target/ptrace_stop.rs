@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 use rustc_hash::FxHashMap;
 
 use super::process::Process;
+use super::registers::ThreadRegisters;
 
 /// Looks for threads that threads not yet stopped have started meanwhile.
 const MAX_ROUNDS: usize = 16;
@@ -125,6 +126,22 @@ impl StoppedProcess {
 
     /// Stops all threads of `process`, which go on after `limit` at the latest, counted from when the first was stopped.
     pub fn for_at_most(process: &Process, limit: Duration) -> Result<StoppedProcess, StopError> {
+        Self::start(process, limit, false).map(|(stopped, _)| stopped)
+    }
+
+    /// The same, with the registers of its threads.
+    pub fn with_registers(
+        process: &Process,
+        limit: Duration,
+    ) -> Result<(StoppedProcess, Vec<ThreadRegisters>), StopError> {
+        Self::start(process, limit, true)
+    }
+
+    fn start(
+        process: &Process,
+        limit: Duration,
+        with_registers: bool,
+    ) -> Result<(StoppedProcess, Vec<ThreadRegisters>), StopError> {
         let pid = process.pid();
         let process = process.reopen().map_err(|_| StopError::Gone { pid })?;
         let (hold, held) = channel();
@@ -134,7 +151,8 @@ impl StoppedProcess {
         let keep = move || match PtraceStop::within(&process, limit) {
             Ok(pause) => {
                 let since = pause.since;
-                if tell.send(Ok(since)).is_ok() {
+                let registers = if with_registers { pause.registers() } else { Vec::new() };
+                if tell.send(Ok((since, registers))).is_ok() {
                     // Ends when `hold` is dropped, or the time is up.
                     let _ = held.recv_timeout(limit.saturating_sub(since.elapsed()));
                 }
@@ -150,8 +168,9 @@ impl StoppedProcess {
             .name("memspy-pause".to_owned())
             .spawn(keep)
             .map_err(|_| failed(Errno::EAGAIN))?;
-        let since = told.recv().map_err(|_| failed(Errno::ECANCELED))??;
-        Ok(StoppedProcess { since, gone_on, hold: Some(hold), keeper: Some(keeper) })
+        let (since, registers) = told.recv().map_err(|_| failed(Errno::ECANCELED))??;
+        let stopped = StoppedProcess { since, gone_on, hold: Some(hold), keeper: Some(keeper) };
+        Ok((stopped, registers))
     }
 
     /// Tells whether the process goes on again, also when this is gone.
@@ -222,6 +241,11 @@ impl PtraceStop {
             pause.stop(&new)?;
         }
         Err(StopError::Os { pid, errno: Errno::EAGAIN })
+    }
+
+    /// The registers of its threads; those of one that was killed meanwhile are missing.
+    fn registers(&self) -> Vec<ThreadRegisters> {
+        self.threads.keys().filter_map(|id| ThreadRegisters::of_stopped(*id)).collect()
     }
 
     /// Seizes and interrupts these threads, then waits for all of them.

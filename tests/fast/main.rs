@@ -33,6 +33,7 @@ mod analysis_training;
 mod analysis_waiting;
 mod architecture;
 mod cli_bad_input;
+mod core_files;
 mod damage_told;
 mod diff_moments;
 mod exact_attribution;

@@ -7,7 +7,7 @@ use crate::support::pythons;
 use crate::support::target::Target;
 use memspy::model::StackTable;
 use memspy::python::{ChainFrame, ChainNamer, PolledStack, PythonReader, StackPoller};
-use memspy::target::{LiveMemory, Memory, MemoryError, Process};
+use memspy::target::{Memory, MemoryError, Process, ProcessMemory};
 use serde_json::Value;
 
 /// Innermost frame first: name without its qualification, and line.
@@ -92,7 +92,7 @@ fn poll(target: &Target, polls: usize) -> (HashMap<Stack, u64>, String) {
 
 fn copy_codes(
     poller: &StackPoller,
-    memory: &LiveMemory,
+    memory: &ProcessMemory,
     frames: &[ChainFrame],
     copies: &mut rustc_hash::FxHashMap<u64, Vec<u8>>,
 ) {

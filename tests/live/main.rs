@@ -17,6 +17,7 @@ mod exact_script;
 mod support;
 
 mod checkpoint;
+mod core_files;
 mod devices;
 mod exact_backward;
 mod exact_driver;
@@ -43,6 +44,7 @@ mod hostile_job;
 mod hostile_user;
 mod leaks;
 mod mcp;
+mod native_stacks;
 mod pause;
 mod python_busy;
 mod python_heap;

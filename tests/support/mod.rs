@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 pub mod browser;
+pub mod core_file;
 pub mod damaged;
 pub mod exact;
 pub mod fork_server;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use super::sleep_shares::{TagShare, tag_shares};
 use crate::analysis::blocks::fragmentation::Fragmentation;
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, DeviceUsage, GpuDevice,
-    MissReason, MissedObservation, ProcessUsage, ReaderKind, Record, RecordSink, RecordingStart,
-    SinkResult, SleepTags, SnapshotConsistency, StackId, StackTable, TargetRuntime, ThreadActivity,
-    ThreadId,
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CoreOrigin, CudaIndex, DeviceUsage,
+    GpuDevice, MissReason, MissedObservation, MixedStack, MixedStacks, ProcessUsage, ReaderKind,
+    Record, RecordSink, RecordingStart, SinkResult, SleepTags, SnapshotConsistency, StackId,
+    StackTable, TargetRuntime, ThreadActivity, ThreadId,
 };
 
 /// A thread at the moment of the look.
@@ -106,6 +106,8 @@ pub struct ProcessSnapshot {
     /// What was reserved when the driver was asked, where the map is of another moment.
     reserved_with_usage: BTreeMap<CudaIndex, u64>,
     tags: SleepTags,
+    core: Option<CoreOrigin>,
+    mixed: Option<Result<MixedStacks, String>>,
 }
 
 impl ProcessSnapshot {
@@ -146,6 +148,32 @@ impl ProcessSnapshot {
     /// Takes what vLLM's allocator keeps.
     pub fn set_tags(&mut self, tags: SleepTags) {
         self.tags = tags;
+    }
+
+    /// Says that all this is from a core file.
+    pub fn set_core(&mut self, core: Option<CoreOrigin>) {
+        self.core = core;
+    }
+
+    /// The core file that all this is from; `None` for a process that runs.
+    pub fn core(&self) -> Option<&CoreOrigin> {
+        self.core.as_ref()
+    }
+
+    /// Takes stacks with frames of compiled code, or why there are none.
+    pub fn set_mixed_stacks(&mut self, stacks: Result<MixedStacks, String>) {
+        self.mixed = Some(stacks);
+    }
+
+    /// Stacks with frames of compiled code, or why there are none; `None` where nobody asked for them.
+    pub fn mixed_stacks(&self) -> Option<Result<&MixedStacks, &str>> {
+        self.mixed.as_ref().map(|it| it.as_ref().map_err(String::as_str))
+    }
+
+    /// The stack of a thread with frames of compiled code.
+    pub fn mixed_stack(&self, thread: ThreadId) -> Option<&MixedStack> {
+        let id = self.stacks.get_thread(thread)?.os_id?;
+        self.mixed_stacks()?.ok()?.threads.iter().find(|it| it.os_id == id)
     }
 
     /// What could not be read.

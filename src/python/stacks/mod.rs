@@ -2,6 +2,7 @@
 
 pub(super) mod activity;
 pub(super) mod bpf_stacks;
+pub(in crate::python) mod c_calls;
 pub(super) mod fallback;
 pub(super) mod read_windows;
 pub(super) mod scatter_read;

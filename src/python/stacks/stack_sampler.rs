@@ -11,6 +11,7 @@ use crate::python::layouts::interpreter::Interpreter;
 use crate::python::objects::ObjectDecodeError;
 use crate::python::stacks::activity::{ThreadEvidence, classify};
 use crate::python::stacks::bpf_stacks;
+use crate::python::stacks::c_calls::frames_by_call;
 use crate::python::stacks::scatter_read::ScatterRead;
 use crate::python::stacks::thread::{ReadBuffers, ReadOutcome, SampleContext, SampledThread};
 use crate::python::stacks::thread_list::{InterpreterList, ListError, ThreadEntry};
@@ -111,6 +112,16 @@ impl StackSampler {
                 id_here: self.names.id_here(&*self.memory, &thread.place),
             })
             .collect()
+    }
+
+    /// How many frames of each thread last listed run in each call of the interpreter, the innermost call first. The process has to
+    /// stand still.
+    pub(in crate::python) fn frames_by_call(&self) -> Vec<(ThreadId, Option<Vec<u32>>)> {
+        let of = |thread: &SampledThread| {
+            let at = thread.place.at;
+            (thread.id, frames_by_call(&*self.memory, &self.interpreter.layout, at))
+        };
+        self.threads.iter().map(of).collect()
     }
 
     /// Whether the structures of the target look as the layout says: reads until one stack is whole.

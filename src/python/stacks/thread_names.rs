@@ -122,7 +122,9 @@ impl ThreadNames {
             .threading
             .get(&place.python_id)
             .cloned()
-            .or_else(|| self.kernel.get(&os_id?).map(|(_, name)| name.clone()));
+            .or_else(|| self.kernel.get(&os_id?).map(|(_, name)| name.clone()))
+            // A core file tells the kernel's name of the main thread only.
+            .filter(|name| !name.is_empty());
         Thread {
             os_id,
             python_id: place.python_id,

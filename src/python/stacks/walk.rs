@@ -201,7 +201,8 @@ pub(in crate::python) struct FrameFields {
     executing: bool,
     /// Whether its own bytecode runs; `None` where the version does not tell.
     runs: Option<bool>,
-    entry: bool,
+    /// Whether it was called from C, where the version marks that in the frame (3.11).
+    pub(in crate::python) entry: bool,
     /// Whether it is none of Python's.
     pub(in crate::python) shim: bool,
 }

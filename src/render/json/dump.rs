@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::mixed_stacks::{MixedStackJson, NativeJson};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -14,8 +15,10 @@ use super::{
 pub struct DumpJson {
     /// The process.
     pub pid: Option<u32>,
-    /// The host that it runs on.
+    /// The host that it runs on; `null` for a core file.
     pub host: Option<String>,
+    /// The core file that all this is from; `null` for a process that runs.
+    pub core: Option<CoreJson>,
     /// Its command line.
     pub command: Option<Vec<String>>,
     /// Its version of CPython; `null` if it is not Python.
@@ -32,6 +35,8 @@ pub struct DumpJson {
     pub owners: Option<DumpOwnersJson>,
     /// Why that is not known; `null` where it is.
     pub owners_unknown_because: Option<String>,
+    /// What `--native` adds; `null` without it.
+    pub native: Option<NativeJson>,
     /// What could not be read.
     pub not_read: Vec<MissedJson>,
 }
@@ -39,6 +44,20 @@ pub struct DumpJson {
 impl JsonFormat for DumpJson {
     const FORMAT: &'static str = "memspy-dump";
     const VERSION: u32 = 1;
+}
+
+/// The core file that was read instead of a process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CoreJson {
+    /// Its path.
+    pub file: String,
+    /// The signal that ended the process, `SIGABRT`; `null` where there was none.
+    pub signal: Option<String>,
+    /// The id of the thread that received it.
+    pub thread: Option<u32>,
+    /// What is missing in it, a sentence each.
+    pub missing: Vec<String>,
 }
 
 /// A Python thread.
@@ -57,6 +76,8 @@ pub struct ThreadJson {
     pub activity: String,
     /// Its frames, from the innermost to the outermost.
     pub frames: Vec<DumpFrameJson>,
+    /// With `--native`: its stack with frames of compiled code, of a moment of its own; `null` where that is not known.
+    pub mixed: Option<MixedStackJson>,
 }
 
 /// A frame of a thread.
@@ -173,7 +194,7 @@ pub struct BlockJson {
 pub struct DumpOwnersJson {
     /// How long before the driver's figures the owners were read, in seconds; `null` where it was at the same time.
     pub seconds_before_driver: Option<f64>,
-    /// For how long the process was stopped for this, in seconds; `null` if it ran on.
+    /// For how long the process was stopped for this, in seconds; `null` if it ran on, or is a core file.
     pub pause_seconds: Option<f64>,
     /// Which limit ended the snapshot early; `null` if it is complete.
     pub incomplete: Option<IncompleteJson>,

@@ -9,6 +9,7 @@ mod fragmentation;
 mod graph;
 mod iterations;
 mod lines;
+mod mixed_stacks;
 mod owner_groups;
 mod owners;
 mod rank_lines;
@@ -31,7 +32,7 @@ pub use devices::{
 };
 pub use doctor::{DoctorJson, FindingJson, FindingStatus};
 pub use dump::{
-    BlockJson, ConsistencyJson, DumpDeviceJson, DumpFrameJson, DumpJson, DumpOwnersJson,
+    BlockJson, ConsistencyJson, CoreJson, DumpDeviceJson, DumpFrameJson, DumpJson, DumpOwnersJson,
     SegmentJson, ThreadJson,
 };
 pub use export::{ExportFrameJson, ExportJson, ExportMomentJson, ExportStackJson};
@@ -43,6 +44,7 @@ pub use lines::{
     LineCellJson, LineJson, LinesJson, LiveMomentJson, OtherMemoryJson, RankedLineJson,
     RefusalsJson,
 };
+pub use mixed_stacks::{MixedFrameJson, MixedStackJson, NativeJson, NativeThreadJson};
 pub use owner_groups::{OwnerGroupJson, OwnerPatternJson};
 pub use owners::{
     DeviceOwnersJson, GraphNodeJson, IncompleteJson, NodeClassJson, OwnershipJson,

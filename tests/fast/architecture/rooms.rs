@@ -20,6 +20,7 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
         ("trace", room(&["model", "files"], &["bincode", "zstd", "crc32c"])),
         ("analysis", room(&["model", "ownership"], &[])),
         ("python", room(&["model", "abi", "target"], &["py_spy", "remoteprocess"])),
+        ("native", room(&["model", "target"], &["gimli", "cpp_demangle", "rustc_demangle"])),
         ("torch", room(&["model", "abi", "target"], &[])),
         ("gpu", room(&["model", "target"], &["nvml_wrapper"])),
         (
@@ -55,6 +56,7 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
                     "files",
                     "target",
                     "python",
+                    "native",
                     "torch",
                     "gpu",
                     "probe",

@@ -1,0 +1,89 @@
+//! The programs and libraries in which code runs: found by an address, read when the first frame in them is met.
+
+use std::collections::BTreeMap;
+
+use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
+
+use crate::target::{Addr, LoadedObject, Mapping, Mappings, Memory};
+
+/// Longest tables that are read; those of PyTorch's libraries have tens of MiB.
+const MAX_HEADER: usize = 64 << 20;
+const MAX_FRAMES: usize = 512 << 20;
+
+/// The tables of one object that tell what called its functions, copied from memory.
+pub(super) struct UnwindTables {
+    pub(super) header_at: u64,
+    pub(super) header: Vec<u8>,
+    pub(super) frames_at: u64,
+    pub(super) frames: Vec<u8>,
+}
+
+/// A program or library.
+pub(super) struct NativeModule {
+    pub(super) object: LoadedObject,
+    /// Or why there are none.
+    pub(super) tables: Result<UnwindTables, String>,
+}
+
+/// Those met until now, by where they begin.
+pub(super) struct NativeModules<'a> {
+    memory: &'a dyn Memory,
+    mappings: &'a Mappings,
+    known: BTreeMap<Addr, Option<NativeModule>>,
+}
+
+impl<'a> NativeModules<'a> {
+    pub(super) fn new(memory: &'a dyn Memory, mappings: &'a Mappings) -> NativeModules<'a> {
+        NativeModules { memory, mappings, known: BTreeMap::new() }
+    }
+
+    /// The start of the module whose code lies at `addr`, which [`Self::get`] has; `None` where code lies that is in no file's mapping.
+    pub(super) fn find(&mut self, addr: Addr) -> Option<Addr> {
+        let mapping = self.mappings.find(addr).filter(|mapping| mapping.executable)?;
+        let first = first_of(self.mappings, mapping)?;
+        let start = first.start;
+        if !self.known.contains_key(&start) {
+            let object = LoadedObject::read(self.memory, first).ok();
+            let module = object.map(|object| {
+                let tables = UnwindTables::read(self.memory, &object);
+                NativeModule { object, tables }
+            });
+            self.known.insert(start, module);
+        }
+        let module = self.known.get(&start)?.as_ref()?;
+        module.object.contains(addr).then_some(start)
+    }
+
+    /// The module that begins at `start`.
+    pub(super) fn get(&self, start: Addr) -> Option<&NativeModule> {
+        self.known.get(&start)?.as_ref()
+    }
+}
+
+/// The mapping with the beginning of the file of which `mapping` is a part: the nearest before it.
+fn first_of<'a>(mappings: &'a Mappings, mapping: &'a Mapping) -> Option<&'a Mapping> {
+    // The kernel's own library (`[vdso]`) is whole in one mapping without a path.
+    if mapping.path.is_none() {
+        return Some(mapping);
+    }
+    let before = mappings.iter().take_while(|it| it.start <= mapping.start);
+    before.filter(|it| it.path == mapping.path && it.offset == 0).last()
+}
+
+impl UnwindTables {
+    pub(super) fn read(memory: &dyn Memory, object: &LoadedObject) -> Result<UnwindTables, String> {
+        let place = object.unwind_header().ok_or("it has no unwind table")?;
+        let unreadable = |_| "its unwind table cannot be read".to_owned();
+        let header = memory.vec(place.addr, place.len.min(MAX_HEADER)).map_err(unreadable)?;
+        let bases = BaseAddresses::default().set_eh_frame_hdr(place.addr.0);
+        let parsed = EhFrameHdr::new(&header, LittleEndian).parse(&bases, 8);
+        let Ok(Pointer::Direct(frames_at)) = parsed.map(|it| it.eh_frame_ptr()) else {
+            return Err("its unwind table is damaged".to_owned());
+        };
+        // Its length stands nowhere in memory: it ends where what is loaded ends, or before.
+        let end = object.end_of_piece(Addr(frames_at)).ok_or("its unwind table is damaged")?;
+        let len = usize::try_from(end.0 - frames_at).unwrap_or(usize::MAX).min(MAX_FRAMES);
+        let frames = memory.vec(Addr(frames_at), len).map_err(unreadable)?;
+        Ok(UnwindTables { header_at: place.addr.0, header, frames_at, frames })
+    }
+}

@@ -1,0 +1,235 @@
+//! One step of a walk: from the registers in a function to those in its caller, as the compiler's table tells (DWARF call frame
+//! information in `.eh_frame`, System V ABI for x86-64).
+
+use gimli::{
+    BaseAddresses, CfaRule, EhFrame, EndianSlice, Evaluation, EvaluationResult, LittleEndian,
+    Pointer, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection, Value,
+};
+
+use super::modules::UnwindTables;
+use super::stack_copy::StackCopy;
+use crate::target::DWARF_REGISTERS;
+
+/// The stack pointer, and the return address, among the registers.
+const STACK_POINTER: usize = 7;
+pub(super) const RETURN_ADDRESS: usize = 16;
+/// Operations of an expression; those that compilers write have ten.
+const MAX_OPERATIONS: u32 = 1000;
+
+const DAMAGED: &str = "the table that tells what called it is damaged";
+
+type Bytes<'a> = EndianSlice<'a, LittleEndian>;
+
+/// What one step came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum StepOutcome {
+    /// The caller's registers; whether its instruction pointer is exact (it was interrupted by a signal), and no return address.
+    Caller { registers: [u64; DWARF_REGISTERS], is_exact: bool },
+    /// Nothing called this function: a thread begins with it.
+    Outermost,
+    /// Why the caller is not known.
+    Unknown(String),
+}
+
+/// From `registers`, in the function that holds `address`, to its caller.
+pub(super) fn step(
+    tables: &UnwindTables,
+    stack: &StackCopy,
+    registers: &[u64; DWARF_REGISTERS],
+    address: u64,
+) -> StepOutcome {
+    match try_step(tables, stack, registers, address) {
+        Ok(Some((registers, is_exact))) => StepOutcome::Caller { registers, is_exact },
+        Ok(None) => StepOutcome::Outermost,
+        Err(why) => StepOutcome::Unknown(why),
+    }
+}
+
+type Caller = Option<([u64; DWARF_REGISTERS], bool)>;
+
+fn try_step(
+    tables: &UnwindTables,
+    stack: &StackCopy,
+    registers: &[u64; DWARF_REGISTERS],
+    address: u64,
+) -> Result<Caller, String> {
+    let told = |error: gimli::Error| match error {
+        gimli::Error::NoUnwindInfoForAddress => "no table tells what called it".to_owned(),
+        other => format!("{DAMAGED}: {other}"),
+    };
+    let bases =
+        BaseAddresses::default().set_eh_frame_hdr(tables.header_at).set_eh_frame(tables.frames_at);
+    let header = gimli::EhFrameHdr::new(&tables.header, LittleEndian);
+    let header = header.parse(&bases, 8).map_err(told)?;
+    let frames: EhFrame<Bytes<'_>> = EhFrame::new(&tables.frames, LittleEndian);
+    let table = header.table().ok_or_else(|| told(gimli::Error::NoUnwindInfoForAddress))?;
+    // Not by `fde_for_address`, which subtracts without looking.
+    let Pointer::Direct(entry) = table.lookup(address, &bases).map_err(told)? else {
+        return Err(DAMAGED.to_owned());
+    };
+    let offset = entry.checked_sub(tables.frames_at).and_then(|it| usize::try_from(it).ok());
+    let offset = offset.filter(|it| *it < tables.frames.len());
+    let offset = offset.ok_or(DAMAGED)?;
+    let fde = frames.fde_from_offset(&bases, offset.into(), EhFrame::cie_from_offset);
+    let fde = fde.map_err(told)?;
+    // The table has the nearest function before the address: it may end before it.
+    if !fde.contains(address) {
+        return Err(told(gimli::Error::NoUnwindInfoForAddress));
+    }
+    let mut context = UnwindContext::new();
+    let row = fde.unwind_info_for_address(&frames, &bases, &mut context, address).map_err(told)?;
+
+    let known = KnownState { frames: &frames, encoding: fde.cie().encoding(), stack, registers };
+    let cfa = match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => {
+            known.register(*register)?.wrapping_add_signed(*offset)
+        }
+        CfaRule::Expression(expression) => known.evaluate(expression, None)?,
+    };
+    // Callers lie further up: else the walk might never end.
+    if cfa <= registers[STACK_POINTER] && !fde.is_signal_trampoline() {
+        return Err("its caller's frame cannot be where the table says".to_owned());
+    }
+    let mut caller = *registers;
+    caller[STACK_POINTER] = cfa;
+    let mut is_outermost = false;
+    for (register, rule) in row.registers() {
+        let Some(place) = caller.get_mut(usize::from(register.0)) else { continue };
+        *place = match rule {
+            RegisterRule::Undefined => {
+                is_outermost |= usize::from(register.0) == RETURN_ADDRESS;
+                continue;
+            }
+            RegisterRule::SameValue => continue,
+            RegisterRule::Offset(offset) => known.word(cfa.wrapping_add_signed(*offset))?,
+            RegisterRule::ValOffset(offset) => cfa.wrapping_add_signed(*offset),
+            RegisterRule::Register(other) => known.register(*other)?,
+            RegisterRule::Expression(expression) => {
+                known.word(known.evaluate(expression, Some(cfa))?)?
+            }
+            RegisterRule::ValExpression(expression) => known.evaluate(expression, Some(cfa))?,
+            RegisterRule::Constant(value) => *value,
+            _ => return Err("the table has a rule that is not known".to_owned()),
+        };
+    }
+    let has_return_address = row.register(Register(RETURN_ADDRESS as u16)).is_some();
+    if is_outermost || !has_return_address || caller[RETURN_ADDRESS] == 0 {
+        return Ok(None);
+    }
+    Ok(Some((caller, fde.is_signal_trampoline())))
+}
+
+/// What is known of a function's frame.
+struct KnownState<'a> {
+    frames: &'a EhFrame<Bytes<'a>>,
+    encoding: gimli::Encoding,
+    stack: &'a StackCopy,
+    registers: &'a [u64; DWARF_REGISTERS],
+}
+
+impl KnownState<'_> {
+    fn register(&self, register: Register) -> Result<u64, String> {
+        let value = self.registers.get(usize::from(register.0)).copied();
+        value.ok_or_else(|| format!("the table names register {}", register.0))
+    }
+
+    fn word(&self, addr: u64) -> Result<u64, String> {
+        self.stack.word(addr).ok_or_else(|| self.stack.end_reason())
+    }
+
+    fn evaluate(
+        &self,
+        expression: &UnwindExpression<usize>,
+        initial: Option<u64>,
+    ) -> Result<u64, String> {
+        let told = |error: gimli::Error| format!("an expression of the table is damaged: {error}");
+        let expression = expression.get(self.frames).map_err(told)?;
+        let mut evaluation: Evaluation<Bytes<'_>> = expression.evaluation(self.encoding);
+        evaluation.set_max_iterations(MAX_OPERATIONS);
+        if let Some(value) = initial {
+            evaluation.set_initial_value(value);
+        }
+        let mut state = evaluation.evaluate().map_err(told)?;
+        loop {
+            state = match state {
+                EvaluationResult::Complete => break,
+                EvaluationResult::RequiresMemory { address, size: 8, .. } => {
+                    evaluation.resume_with_memory(Value::Generic(self.word(address)?))
+                }
+                EvaluationResult::RequiresRegister { register, .. } => {
+                    evaluation.resume_with_register(Value::Generic(self.register(register)?))
+                }
+                _ => return Err("the table has an expression that is not known".to_owned()),
+            }
+            .map_err(told)?;
+        }
+        match evaluation.as_result() {
+            [gimli::Piece { location: gimli::Location::Address { address }, .. }] => Ok(*address),
+            _ => Err("an expression of the table has no address".to_owned()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stack_copy::copy_stacks;
+    use super::*;
+    use crate::target::{Addr, LoadedObject, Process, ThreadRegisters};
+
+    /// The tables of the C library of this process, and the stack of this thread.
+    fn own() -> (UnwindTables, StackCopy, u64) {
+        let process = Process::open(std::process::id()).unwrap();
+        let (memory, mappings) = (process.memory(), process.mappings().unwrap());
+        let library = LoadedObject::find(&memory, &mappings, |name| name.starts_with("libc.so"));
+        let library = library.unwrap().unwrap();
+        let function = library.exported(&memory, "qsort").unwrap().unwrap();
+        let mut values = [0; DWARF_REGISTERS];
+        values[STACK_POINTER] = std::ptr::from_ref(&values).addr() as u64 & !15;
+        values[RETURN_ADDRESS] = function.0;
+        let registers = ThreadRegisters { thread: 1, values };
+        let stack = copy_stacks(&memory, &mappings, vec![registers]).remove(0);
+        (UnwindTables::read(&memory, &library).unwrap(), stack, function.0)
+    }
+
+    #[test]
+    fn at_the_start_of_a_function_the_caller_is_where_the_stack_pointer_points() {
+        let (tables, stack, function) = own();
+        let registers = stack.registers.values;
+        let word = stack.word(registers[STACK_POINTER]).unwrap();
+        match step(&tables, &stack, &registers, function) {
+            StepOutcome::Caller { registers: caller, is_exact } => {
+                assert!(!is_exact);
+                assert_eq!(caller[RETURN_ADDRESS], word);
+                assert_eq!(caller[STACK_POINTER], registers[STACK_POINTER] + 8);
+            }
+            StepOutcome::Outermost => assert_eq!(word, 0),
+            other => panic!("{other:?}"),
+        }
+        // Beside all code nothing is told.
+        assert!(matches!(step(&tables, &stack, &registers, 4096), StepOutcome::Unknown(_)));
+    }
+
+    #[test]
+    fn damaged_tables_are_no_panic_and_no_endless_walk() {
+        let (mut tables, stack, function) = own();
+        let mut random = 0x2545_f491_4f6c_dd1d_u64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        let end = Addr(function).0 + (1 << 16);
+        for _ in 0..3000 {
+            let bytes = if next() % 4 == 0 { &mut tables.header } else { &mut tables.frames };
+            for _ in 0..200 {
+                let at = next() as usize % bytes.len();
+                bytes[at] = next() as u8;
+            }
+            let address = function - (1 << 16) + next() % (end - function);
+            let mut registers = stack.registers.values;
+            registers.iter_mut().for_each(|it| *it ^= next() % 64);
+            let _ = step(&tables, &stack, &registers, address);
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! Whole stacks: step by step, and then names for all frames of a library at once.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use super::modules::NativeModules;
+use super::names::demangle;
+use super::stack_copy::StackCopy;
+use super::step::{RETURN_ADDRESS, StepOutcome, step};
+use crate::model::NativeFrame;
+use crate::target::{Addr, Mappings, Memory, Process};
+
+/// Frames of one stack.
+const MAX_DEPTH: usize = 8192;
+/// The walks of all threads together take no longer; they take milliseconds, unless a table is made to take long.
+const MAX_TIME: Duration = Duration::from_secs(20);
+
+/// The stack of one thread, the innermost frame first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnwoundThread {
+    /// Its id, as its registers have it.
+    pub thread: u32,
+    /// Its frames.
+    pub frames: Vec<NativeFrame>,
+    /// Why it ends before its outermost frame; `None` if it does not.
+    pub incomplete: Option<String>,
+}
+
+/// Unwinds stacks of one process.
+pub struct NativeUnwinder<'a> {
+    process: &'a Process,
+    modules: NativeModules<'a>,
+}
+
+/// A frame before it has a name.
+struct UnnamedFrame {
+    /// The address by which it is looked up: that of the call, not of the instruction after it.
+    address: Addr,
+    module: Option<Addr>,
+}
+
+impl<'a> NativeUnwinder<'a> {
+    /// What unwinds stacks of `process`, whose code and tables are read through `memory`.
+    pub fn new(
+        process: &'a Process,
+        memory: &'a dyn Memory,
+        mappings: &'a Mappings,
+    ) -> NativeUnwinder<'a> {
+        NativeUnwinder { process, modules: NativeModules::new(memory, mappings) }
+    }
+
+    /// The stacks of all threads.
+    pub fn unwind(&mut self, threads: &[StackCopy]) -> Vec<UnwoundThread> {
+        let began = Instant::now();
+        let walked: Vec<_> = threads.iter().map(|thread| self.walk(thread, began)).collect();
+        let names = self.names(walked.iter().flat_map(|(frames, _)| frames));
+        threads
+            .iter()
+            .zip(walked)
+            .map(|(thread, (frames, incomplete))| UnwoundThread {
+                thread: thread.registers.thread,
+                frames: frames.iter().map(|raw| self.frame(raw, &names)).collect(),
+                incomplete,
+            })
+            .collect()
+    }
+
+    fn walk(&mut self, thread: &StackCopy, began: Instant) -> (Vec<UnnamedFrame>, Option<String>) {
+        let mut registers = thread.registers.values;
+        let mut frames = Vec::new();
+        let mut is_exact = true;
+        while frames.len() < MAX_DEPTH {
+            if began.elapsed() > MAX_TIME {
+                let why = format!("the time for it, {} s, is over", MAX_TIME.as_secs());
+                return (frames, Some(why));
+            }
+            let at = registers[RETURN_ADDRESS];
+            // A call may be the last instruction of its function.
+            let address = if is_exact { at } else { at.wrapping_sub(1) };
+            let module = self.modules.find(Addr(address));
+            frames.push(UnnamedFrame { address: Addr(address), module });
+            let Some(module) = module.and_then(|start| self.modules.get(start)) else {
+                let why = "its code is in no program or library, so nothing tells what called it";
+                return (frames, Some(why.to_owned()));
+            };
+            let outcome = match &module.tables {
+                Ok(tables) => step(tables, thread, &registers, address),
+                Err(why) => StepOutcome::Unknown(why.clone()),
+            };
+            match outcome {
+                StepOutcome::Caller { registers: caller, is_exact: exact } => {
+                    (registers, is_exact) = (caller, exact);
+                }
+                StepOutcome::Outermost => return (frames, None),
+                StepOutcome::Unknown(why) => return (frames, Some(why)),
+            }
+        }
+        (frames, Some(format!("it has more than {MAX_DEPTH} frames")))
+    }
+
+    /// The names of the functions in which frames are, by their addresses.
+    fn names<'r>(&self, frames: impl Iterator<Item = &'r UnnamedFrame>) -> BTreeMap<Addr, String> {
+        let mut wanted: BTreeMap<Addr, Vec<Addr>> = BTreeMap::new();
+        for frame in frames {
+            if let Some(start) = frame.module {
+                wanted.entry(start).or_default().push(frame.address);
+            }
+        }
+        let mut names = BTreeMap::new();
+        for (start, mut addresses) in wanted {
+            addresses.sort_unstable();
+            addresses.dedup();
+            let Some(module) = self.modules.get(start) else { continue };
+            // Without its file, frames have addresses and no names.
+            let Ok(found) = module.object.functions_at(self.process, &addresses) else { continue };
+            let known = addresses.into_iter().zip(found);
+            names.extend(known.filter_map(|(at, name)| Some((at, demangle(&name?)))));
+        }
+        names
+    }
+
+    fn frame(&self, raw: &UnnamedFrame, names: &BTreeMap<Addr, String>) -> NativeFrame {
+        let module = raw.module.and_then(|start| self.modules.get(start));
+        NativeFrame {
+            function: names.get(&raw.address).cloned(),
+            module: module.map(|it| {
+                let path = it.object.path();
+                // Only the kernel's own library has none.
+                let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+                name.unwrap_or_else(|| "[vdso]".to_owned())
+            }),
+            address: module.map_or(raw.address.0, |it| it.object.virtual_of(raw.address)),
+        }
+    }
+}

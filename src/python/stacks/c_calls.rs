@@ -1,0 +1,46 @@
+//! Which frames of Python run in one call of the interpreter's C function (`_PyEval_EvalFrameDefault`), for a thread that stands still.
+//!
+//! Up to 3.10 each frame has a call of its own. Since 3.11 Python functions that call each other share one: the outermost frame of a call
+//! is marked (3.11, `is_entry`), or a shim lies between it and its caller (3.12 and newer).
+
+use crate::python::layouts::layout::{EntryFrame, PythonLayout};
+use crate::python::stacks::walk::{FrameFields, MAX_FRAMES};
+use crate::target::{Addr, Memory};
+
+/// How many frames run in each call, the innermost call first; `None` where that cannot be read, or there are too many frames.
+pub(in crate::python) fn frames_by_call(
+    memory: &dyn Memory,
+    layout: &PythonLayout,
+    thread: Addr,
+) -> Option<Vec<u32>> {
+    let mut head = memory.pointer(layout.thread.head.in_target(thread)).ok()?;
+    if let Some(field) = layout.thread.head_through.filter(|_| head != Addr(0)) {
+        head = memory.pointer(field.in_target(head)).ok()?;
+    }
+    let mut calls = Vec::new();
+    let (mut frames, mut at) = (0, head);
+    for _ in 0..2 * MAX_FRAMES {
+        if at == Addr(0) {
+            if frames > 0 {
+                calls.push(frames);
+            }
+            return Some(calls);
+        }
+        let bytes = memory.vec(at, layout.frame.len).ok()?;
+        let frame = FrameFields::parse(&layout.frame, &bytes)?;
+        at = frame.previous;
+        // What has returned has no code any more (3.14 and newer).
+        if !frame.shim && frame.code != Addr(0) {
+            frames += 1;
+        }
+        let ends = match layout.frame.entry {
+            EntryFrame::Unmarked => true,
+            EntryFrame::Flag(_) => frame.entry,
+            EntryFrame::Shim { .. } => frame.shim,
+        };
+        if ends && frames > 0 {
+            calls.push(std::mem::take(&mut frames));
+        }
+    }
+    None
+}
