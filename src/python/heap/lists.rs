@@ -26,8 +26,6 @@ const HEADER: u64 = 16;
 const FLAGS: u64 = 3;
 /// Objects of one list that count as new: more than are made between two collections of a job that holds few.
 const MOST_NEW: usize = 5000;
-/// The same of the oldest generation, to which a collection may just have moved them.
-const MOST_MOVED: usize = 500;
 /// Places in one list at which it may have changed when it is only followed roughly. A ring of what is left of old lists is
 /// left at one of them, too.
 const MAX_CHANGES: u32 = 16;
@@ -102,9 +100,9 @@ fn read_state(
     let lists = find(look, &state, at)
         .ok_or_else(|| HeapError::NoLists { version: interpreter.version.clone() })?;
     if listing == HeapListing::Newest {
-        // They are put at the end of the youngest list; a collection moves it to the end of the next one.
-        for (head, most) in lists.iter().zip([MOST_NEW, MOST_NEW, MOST_MOVED]) {
-            follow(look, *head, PREVIOUS, most, objects);
+        // They are put at the end of the youngest list, which becomes the next one in a collection.
+        for head in &lists[..2] {
+            follow(look, *head, PREVIOUS, MOST_NEW, objects);
         }
         return Ok(());
     }
