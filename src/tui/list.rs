@@ -48,7 +48,7 @@ pub(super) fn list(
     let rows = table.sorted(sort);
     let with_title = area.height >= 4;
     let with_heads = area.height >= 2;
-    let certainty = table.certainty.as_deref().filter(|_| area.height >= 6);
+    let certainty = table.certainty.as_deref().filter(|_| area.height >= 7);
     let above = u16::from(with_title) + u16::from(with_heads) + u16::from(certainty.is_some());
     let fitting = usize::from(area.height - above);
     let (chosen, first) = state.clamp_selection(rows.len(), fitting);
@@ -259,12 +259,12 @@ mod tests {
             let row = |y| (0..80).map(|x| buffer[(x, y)].symbol()).collect::<String>();
             (0..height).map(row).map(|line| line.trim_end().to_owned()).collect::<Vec<_>>()
         };
-        let lines = drawn(6);
+        let lines = drawn(7);
         assert!(lines[0].starts_with("By line"), "{lines:?}");
         assert_eq!(lines[1], sure);
         assert!(lines[2].contains("OWN") && lines[3].contains("train"), "{lines:?}");
         // The rows come first.
-        let lines = drawn(5);
+        let lines = drawn(6);
         assert!(lines[1].contains("OWN") && lines[2].contains("train"), "{lines:?}");
     }
 }
