@@ -57,7 +57,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     };
     let first = named(args.pid.unwrap_or(0))?;
     if !args.records_several() {
-        output::check(&first, args.force)?;
+        check_outputs(args, &first)?;
     }
     if args.format == RecordFormat::Trace
         && args.output.as_ref().is_some_and(|o| o.as_os_str() == "-")
@@ -131,6 +131,15 @@ fn ended(launched: Option<LaunchedProgram>, recorded: Result<()>) -> Result<Exit
     }
 }
 
+/// Whether what a recording into the file at `path` writes would overwrite anything.
+fn check_outputs(args: &RecordArgs, path: &Path) -> Result<()> {
+    output::check(path, args.force)?;
+    if has_triggers(args) {
+        output::check(&oom_report_path(path), args.force)?;
+    }
+    Ok(())
+}
+
 /// Records one process into the file at `path`.
 pub(super) fn record(
     args: &RecordArgs,
@@ -141,10 +150,7 @@ pub(super) fn record(
     rank: RankContext,
     follow: &FollowChoice,
 ) -> Result<()> {
-    output::check(&path, args.force)?;
-    if has_triggers(args) {
-        output::check(&oom_report_path(&path), args.force)?;
-    }
+    check_outputs(args, &path)?;
     let mut attached = attached(&readers, follow)?;
     if let (false, Some(error)) = (args.no_source, readers.source_refusal()) {
         eprint_line(&format!("no source text is read from files: {error}"));

@@ -2,18 +2,20 @@
 //!
 //! Turns the heap of `python` and the objects of `torch` into a [`HolderMap`](crate::model::OwnershipSnapshot).
 //! May import `model`, `abi`, `ownership`, `target`, `python` and `torch`.
-//! Never sleeps, never retries: what has to be tried again says so, and its caller waits.
+//! Never sleeps: what has to be tried again later says so, and its caller waits.
 //! Start reading at [`OwnerReader`]; where names come from is told in `names` and `paths`.
 
 mod cpp_ways;
 mod error;
 mod names;
 mod options;
+mod page_choice;
 mod paths;
 mod reader;
 mod referrers;
 mod repeats;
 mod rows;
+mod stopped_for_copy;
 mod torch_version;
 mod vllm_tags;
 mod walk;

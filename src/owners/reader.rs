@@ -7,22 +7,21 @@
 //! walked over while it stands still, if that is short enough. Whatever happens, it goes on when it has stood still for as long as it may, and all ends
 //! when the time or the memory for the look is used up.
 
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashSet;
 
 use super::error::OwnerError;
 use super::options::{LookRequest, StopEstimate, StopPolicy};
+use super::page_choice::remember;
+use super::stopped_for_copy::StoppedForCopy;
 use super::walk::{OwnerWalkInput, WalkResult};
 use crate::model::{
     AllocatorBackend, AllocatorSnapshot, IncompleteSnapshot, LookLimit, Nanos, OwnershipSnapshot,
     SnapshotConsistency, StopTotals,
 };
 use crate::python::{HeapError, HeapListing, PythonReader};
-use crate::target::{
-    GoneOn, MemoryError, PAGE, PageCache, Process, ProcessError, StopError, StoppedProcess,
-};
+use crate::target::{Addr, MemoryError, PAGE, PageCache, Process, ProcessError};
 use crate::torch::{TensorReader, TorchReader};
 
 /// How long the blocks are read again when a process that runs on changes them.
@@ -30,17 +29,13 @@ const RUNNING_TIMEOUT: Duration = Duration::from_millis(20);
 /// Copies, the last of which is walked over while the process stands still. To copy once more is short for the process; to stand
 /// still for a walk is not.
 const MAX_ROUNDS: u32 = 8;
-/// Pages that are copied together where one was missing: 64 KiB. Each round that was not enough takes twice as many: a job that
-/// trains makes its objects in the memory that it just freed nearby.
-const NEIGHBOURS: u64 = 16;
-/// At most so many: an arena of CPython.
-const MAX_NEIGHBOURS: u64 = 256;
-/// By so much the pages to copy may grow after one round, by neighbours; those that were missing themselves always come.
-const MAX_GROWTH: f64 = 0.5;
-/// For so long the newest objects are followed while the process stands still: about what the copying beside it takes in a large
-/// job. A round more costs more than that, so each round may take longer, up to this many times as long.
+/// As the process has stood still for so long, or as all is copied, if that is later, what it has just made is followed no
+/// further. A round more costs more than that: the second one may take no longer than the first, the later ones may, up to this
+/// many times as long.
 const MAX_FOLLOWING: Duration = Duration::from_millis(25);
 const MAX_FOLLOWING_FACTOR: u32 = 4;
+/// How often a process that changes its lists of objects just then is read again before it is stopped.
+const MAX_RUNNING_ATTEMPTS: u32 = 8;
 /// For so long they are looked for before it is stopped.
 const MAX_SEARCH_OF_RECENT: Duration = Duration::from_millis(200);
 /// Part of the time for a look that learning which pages matter may take.
@@ -70,19 +65,15 @@ impl OwnerReader {
     ) {
         let may_stop = request.options.stop_policy == StopPolicy::Stop && !process.is_core();
         if self.pages.is_empty() && may_stop {
-            let memory = PageCache::within(Box::new(process.memory()), request.budget);
-            let (tensors, stops) = (&self.tensors, &mut StopTotals::default());
-            let refused_by = LookLimit::Time(request.options.max_time);
-            let mut look = OwnerSnapshot {
-                tensors,
+            let mut totals = StopTotals::default();
+            let mut look = SnapshotInProgress::new(
+                &self.tensors,
                 process,
                 python,
                 torch,
                 request,
-                memory,
-                stops,
-                refused_by,
-            };
+                &mut totals,
+            );
             look.learn(&mut self.pages);
         }
     }
@@ -100,11 +91,8 @@ impl OwnerReader {
         request: &LookRequest<'_>,
         stops: &mut StopTotals,
     ) -> Result<OwnershipSnapshot, OwnerError> {
-        let memory = PageCache::within(Box::new(process.memory()), request.budget);
-        let tensors = &self.tensors;
-        let refused_by = LookLimit::Time(request.options.max_time);
         let mut look =
-            OwnerSnapshot { tensors, process, python, torch, request, memory, stops, refused_by };
+            SnapshotInProgress::new(&self.tensors, process, python, torch, request, stops);
         match request.options.stop_policy {
             // It stands still as it is.
             _ if process.is_core() => look.running(),
@@ -114,8 +102,8 @@ impl OwnerReader {
     }
 }
 
-/// One look under way.
-struct OwnerSnapshot<'a> {
+/// One snapshot of the owners, under way.
+struct SnapshotInProgress<'a> {
     tensors: &'a TensorReader,
     process: &'a Process,
     python: &'a PythonReader,
@@ -127,7 +115,20 @@ struct OwnerSnapshot<'a> {
     refused_by: LookLimit,
 }
 
-impl OwnerSnapshot<'_> {
+impl<'a> SnapshotInProgress<'a> {
+    fn new(
+        tensors: &'a TensorReader,
+        process: &'a Process,
+        python: &'a PythonReader,
+        torch: Option<&'a mut TorchReader>,
+        request: &'a LookRequest<'a>,
+        stops: &'a mut StopTotals,
+    ) -> SnapshotInProgress<'a> {
+        let memory = PageCache::within(Box::new(process.memory()), request.budget);
+        let refused_by = LookLimit::Time(request.options.max_time);
+        SnapshotInProgress { tensors, process, python, torch, request, memory, stops, refused_by }
+    }
+
     /// A look at a process that runs on.
     fn running(&mut self) -> Result<OwnershipSnapshot, OwnerError> {
         let blocks = self.blocks()?;
@@ -190,9 +191,17 @@ impl OwnerSnapshot<'_> {
         let blocks = self.running_blocks();
         let time = self.request.options.max_time.mul_f64(LEARNING);
         self.memory.keep_within(self.request.budget.but_at_most(time));
-        // Whatever fails here may be met whole when the process stands still.
-        let _ = self.walk(&blocks, HeapListing::Rough, &mut || {});
-        *pages = self.memory.pages();
+        for _ in 0..MAX_RUNNING_ATTEMPTS {
+            let walked = self.walk(&blocks, HeapListing::Rough, &mut || {});
+            *pages = self.memory.pages();
+            // Whatever fails here may be met whole when the process stands still, but then the first copy is of no use.
+            match walked {
+                Err(OwnerError::Heap(_)) if self.memory.exceeded().is_none() => {
+                    self.memory.plan(&[]);
+                }
+                _ => break,
+            }
+        }
         let of = self.request.options.max_time;
         Some(match self.memory.exceeded()? {
             MemoryError::TimeUp if self.request.budget.left() > Duration::ZERO => {
@@ -212,7 +221,7 @@ impl OwnerSnapshot<'_> {
     ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
         let max_pause = self.request.options.max_pause;
         // A job at work makes objects all the time: where they lie now is asked once more, while it runs.
-        let recent = self.recent_pages();
+        let (recent, known) = self.recent_pages();
         let is_recent: FxHashSet<u64> = recent.iter().copied().collect();
         pages.retain(|page| !is_recent.contains(page));
         let plan = self.memory.plan(pages);
@@ -221,31 +230,38 @@ impl OwnerSnapshot<'_> {
         pages.extend(&recent);
         self.memory.keep_within(self.request.budget);
         let mut stop = StoppedForCopy::of(self.process, max_pause, self.stops)?;
-        let blocks = match self.blocks() {
-            // They were not read while it stood still.
-            _ if stop.gone_on.is_set() => Err(self.cut(LookLimit::Pause(max_pause))),
-            blocks => blocks,
-        };
-        let blocks = match blocks {
-            Ok(blocks) => blocks,
-            Err(error) => {
-                self.stops.add(stop.end());
-                return Err(error);
-            }
-        };
-        // The newest objects are followed beside the copying, for no longer than that takes anyway in a large job: what lies
-        // beyond is missing in the copy, and the walk after the stop finds that out.
-        let (memory, gone_on) = (&self.memory, &stop.gone_on);
+        // The blocks are read, and what was just made is followed, beside the copying: what lies beyond is missing in the copy,
+        // and the walk after the stop finds that out.
+        let gone_on = stop.gone_on.clone();
         newest.close_with(gone_on.clone());
-        let ground = OwnerWalkInput { memory: &newest, ..self.ground(&blocks) };
-        let whole = memory.copy_beside(&plan, gone_on, || {
-            let follow = MAX_FOLLOWING * round.min(MAX_FOLLOWING_FACTOR);
-            newest.copy_until(Instant::now() + follow);
-            let whole = newest.copy(&recent_plan, gone_on);
+        let (tensors, python) = (self.tensors, self.python);
+        let ground = OwnerWalkInput { tensors, python, memory: &newest, blocks: &[], asked: None };
+        let torch = self.torch.as_deref_mut();
+        let mut read = Ok(Vec::new());
+        let mut in_time = true;
+        let whole = self.memory.copy_beside(plan, &gone_on, |copying| {
+            read = torch.map_or(Ok(Vec::new()), |torch| blocks(torch, StopPolicy::Stop));
+            in_time = !gone_on.is_set();
+            if read.is_err() || !in_time {
+                // Ends the copying too: nobody will look at it.
+                stop.end();
+                return false;
+            }
+            newest.copy_until(stop.since + max_following(round), copying);
+            let whole = newest.copy(recent_plan, &gone_on);
             // What fails here is met again by the walk.
-            let _ = ground.read_newest();
+            let _ = ground.read_newest(&known, &|| copying.is_done());
             whole
         });
+        let blocks = match read {
+            Ok(blocks) if in_time => blocks,
+            read => {
+                self.stops.add(stop.end());
+                // What was read too late says nothing, not even why it failed.
+                let too_late = || self.cut(LookLimit::Pause(max_pause));
+                return Err(read.err().filter(|_| in_time).unwrap_or_else(too_late));
+            }
+        };
         if missing != MissingPage::ReadStanding || !whole {
             stop.end();
             self.memory.adopt(&newest);
@@ -276,13 +292,24 @@ impl OwnerSnapshot<'_> {
         Ok(Some(OwnershipSnapshot { pause: Some(stop.stopped_for), age, ..snapshot }))
     }
 
-    /// The pages in which the objects lie that the process, which runs, has made last.
-    fn recent_pages(&self) -> Vec<u64> {
+    /// The pages in which the objects lie that the process, which runs, has made last, and these objects.
+    fn recent_pages(&self) -> (Vec<u64>, FxHashSet<Addr>) {
         let budget = self.request.budget.but_at_most(MAX_SEARCH_OF_RECENT);
-        let memory = PageCache::within(Box::new(self.process.memory()), budget);
-        // It changes meanwhile: what fails here is met again when it stands still.
-        let _ = OwnerWalkInput { memory: &memory, ..self.ground(&[]) }.read_newest();
-        memory.pages()
+        let mut pages = Vec::new();
+        for _ in 0..MAX_RUNNING_ATTEMPTS {
+            let memory = PageCache::within(Box::new(self.process.memory()), budget);
+            let ground = OwnerWalkInput { memory: &memory, ..self.ground(&[]) };
+            let read = ground.read_newest(&FxHashSet::default(), &|| false);
+            pages = memory.pages();
+            match read {
+                Ok(known) => return (pages, known),
+                Err(_) if budget.left() == Duration::ZERO => break,
+                // It was just changing its lists.
+                Err(_) => {}
+            }
+        }
+        // What fails here is met again when it stands still.
+        (pages, FxHashSet::default())
     }
 
     fn walk(
@@ -295,7 +322,7 @@ impl OwnerSnapshot<'_> {
     }
 
     fn ground<'g>(&'g self, blocks: &'g [AllocatorSnapshot]) -> OwnerWalkInput<'g> {
-        let OwnerSnapshot { tensors, python, memory, request, .. } = self;
+        let SnapshotInProgress { tensors, python, memory, request, .. } = self;
         OwnerWalkInput { tensors, python, memory, blocks, asked: request.asked }
     }
 
@@ -390,82 +417,9 @@ enum MissingPage {
     Refused,
 }
 
-/// Adds to `pages` those that were missing, with their neighbours, in which the process makes its next objects. What was not
-/// needed stays for a while: it may be the next time. `is_all`: a whole walk needed no more than it copied.
-fn remember(pages: &mut Vec<u64>, memory: &PageCache, is_all: bool, round: u32) {
-    let (used, more) = (memory.pages(), memory.unplanned_pages());
-    if is_all && pages.len() > 2 * used.len() {
-        *pages = used;
-        return;
-    }
-    add_missing(pages, &more, round);
-}
-
-/// Adds the pages `missing` in a round and, as far as there is room, those around them.
-fn add_missing(pages: &mut Vec<u64>, missing: &[u64], round: u32) {
-    let mut known: FxHashSet<u64> = pages.iter().copied().collect();
-    let room = pages.len() + (pages.len() as f64 * MAX_GROWTH) as usize;
-    pages.extend(missing.iter().filter(|page| known.insert(**page)));
-    let most = MAX_NEIGHBOURS.min(NEIGHBOURS << round.saturating_sub(1).min(8));
-    let mut wide = NEIGHBOURS;
-    // The nearest first: they are the likeliest.
-    while wide <= most {
-        let around: BTreeSet<u64> = missing.iter().map(|page| page / wide * wide).collect();
-        let around = around.into_iter().flat_map(|first| first..first + wide);
-        for page in around {
-            if pages.len() >= room && wide > NEIGHBOURS {
-                return;
-            }
-            if known.insert(page) {
-                pages.push(page);
-            }
-        }
-        wide *= 2;
-    }
-}
-
-/// A process that stands still, and what is known of that when it is over.
-struct StoppedForCopy {
-    stop: Option<StoppedProcess>,
-    gone_on: GoneOn,
-    since: Instant,
-    stopped_for: Duration,
-}
-
-impl StoppedForCopy {
-    fn of(
-        process: &Process,
-        max_pause: Duration,
-        stops: &mut StopTotals,
-    ) -> Result<StoppedForCopy, OwnerError> {
-        let since = Instant::now();
-        match StoppedProcess::for_at_most(process, max_pause) {
-            Ok(stop) => {
-                let gone_on = stop.gone_on();
-                Ok(StoppedForCopy { stop: Some(stop), gone_on, since, stopped_for: Duration::ZERO })
-            }
-            Err(error) => {
-                // All other threads stood still while this one was waited for.
-                if let StopError::Stubborn { .. } = error {
-                    stops.add(since.elapsed());
-                }
-                Err(error.into())
-            }
-        }
-    }
-
-    /// Lets the process go on, if it does not yet; for how long it was stopped.
-    fn end(&mut self) -> Duration {
-        if let Some(stop) = self.stop.take() {
-            self.stopped_for = stop.end();
-        }
-        self.stopped_for
-    }
-
-    /// How long ago it went on.
-    fn age(&self) -> Duration {
-        self.since.elapsed().saturating_sub(self.stopped_for)
-    }
+/// For how long the process may have stood still in this round when nothing more is followed.
+fn max_following(round: u32) -> Duration {
+    MAX_FOLLOWING * round.saturating_sub(1).clamp(1, MAX_FOLLOWING_FACTOR)
 }
 
 /// The blocks of all devices.
@@ -507,24 +461,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_that_makes_objects_elsewhere_each_time_is_copied_wider_before_it_stands_still_for_a_walk()
-     {
-        let known: Vec<u64> = (0..10_000).collect();
-        let added = |round| {
-            let mut pages = known.clone();
-            add_missing(&mut pages, &[50_000], round);
-            assert!(pages.contains(&50_000));
-            pages.len() - known.len()
-        };
-        assert_eq!((added(1), added(2), added(3)), (16, 32, 64));
-        assert_eq!((added(5), added(7)), (256, 256));
-        // Many that are far apart come, and their neighbours as far as there is room.
-        let missing: Vec<u64> = (0..1_000).map(|number| 100_000 + number * 1_000).collect();
-        let mut pages = known.clone();
-        add_missing(&mut pages, &missing, 6);
-        assert!(missing.iter().all(|page| pages.contains(page)));
-        assert_eq!(pages.len(), known.len() + 16 * missing.len());
-        let distinct: FxHashSet<u64> = pages.iter().copied().collect();
-        assert_eq!(distinct.len(), pages.len(), "no page is copied twice");
+    fn a_second_stop_may_take_no_longer_than_the_first() {
+        assert_eq!([1, 2].map(max_following), [MAX_FOLLOWING; 2]);
+        assert_eq!([3, 5, 8].map(max_following), [2, 4, 4].map(|factor| factor * MAX_FOLLOWING));
     }
 }

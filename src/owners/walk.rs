@@ -87,15 +87,22 @@ impl LimitedParts<'_> {
 }
 
 impl OwnerWalkInput<'_> {
-    /// Reads what a process that runs has made since a walk over it: new objects, what they refer to, and what the functions
-    /// that run just now have in their variables. So little that it can be done while it stands still.
-    pub(super) fn read_newest(&self) -> Result<(), OwnerError> {
+    /// Reads what a process has made since a walk over it: new objects, what they refer to, and what the functions
+    /// that run just now have in their variables. So little that it can be done while it stands still. What the objects refer to
+    /// that were `known` a moment ago is read last, and only while `is_done` says no: it has hardly changed. Returns all of them.
+    pub(super) fn read_newest(
+        &self,
+        known: &FxHashSet<Addr>,
+        is_done: &dyn Fn() -> bool,
+    ) -> Result<FxHashSet<Addr>, OwnerError> {
         let memory = self.memory;
         let heap = self.python.heap_listed(memory, HeapListing::Newest)?;
         let head = self.python.object_head();
         let types = self.tensors.types(memory, head)?.ok_or(OwnerError::NoTorch)?;
         let found = find(&heap, types);
-        for object in heap.objects() {
+        let (before, new): (Vec<_>, Vec<_>) =
+            heap.objects().iter().partition(|object| known.contains(&object.at));
+        for object in &new {
             heap.references(object, &mut |_, to| _ = heap.class_of(to));
         }
         for local in heap.locals() {
@@ -111,7 +118,10 @@ impl OwnerWalkInput<'_> {
         }
         let tensors = self.tensors.tensors(memory, head, &found.tensors)?;
         TensorRows::new(&heap, &tensors, types, &found.tensors).follow_graph();
-        Ok(())
+        for object in before.iter().take_while(|_| !is_done()) {
+            heap.references(object, &mut |_, to| _ = heap.class_of(to));
+        }
+        Ok(heap.objects().iter().map(|object| object.at).collect())
     }
 
     /// Walks over all objects. From the call of `read_all` on nothing is read any more.

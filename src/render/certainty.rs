@@ -6,19 +6,32 @@ use crate::model::CudaIndex;
 
 /// How sure it is which line allocated the bytes at a device's peak, in a sentence; `None` where nothing was seen being allocated.
 pub(super) fn certainty_at_peak(profile: &Profile, device: CudaIndex) -> Option<String> {
-    let Some(exact) = profile.exact() else {
-        let resolution = profile.peak_resolution(device)?;
-        let how = if resolution.certain.is_some() { "Followed" } else { "Sampled" };
-        return Some(format!("{how}, at the peak: {}.", evidence(resolution)?));
-    };
-    let text = if exact.stacks_are_guessed() {
+    if let Some(text) = of_exact(profile) {
+        return Some(text.to_owned());
+    }
+    let resolution = profile.peak_resolution(device)?;
+    let how = if resolution.certain.is_some() { "Followed" } else { "Sampled" };
+    Some(format!("{how}, at the peak: {}.", evidence(resolution)?))
+}
+
+/// How sure the lines of a moment are, on one line of a terminal; `None` where nothing was seen being allocated.
+pub fn certainty_in_short(profile: &Profile, resolution: TimeResolution) -> Option<String> {
+    match of_exact(profile) {
+        Some(text) => Some(text.to_owned()),
+        None => evidence_in_short(resolution),
+    }
+}
+
+/// What holds for all lines of an exact recording; `None` for any other.
+fn of_exact(profile: &Profile) -> Option<&'static str> {
+    let exact = profile.exact()?;
+    Some(if exact.stacks_are_guessed() {
         "Exact sizes: the lines are a guess from samples."
     } else if exact.is_estimated() {
         "Exact totals: a sample of the allocations has lines, and stands for the others."
     } else {
         "Exact: every allocation that was seen is on the line that made it."
-    };
-    Some(text.to_owned())
+    })
 }
 
 /// On which evidence the bytes allocated while recording are on their lines; `None` where there are none.

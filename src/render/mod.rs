@@ -51,6 +51,7 @@ mod sleep_tags;
 mod summary;
 mod warnings;
 
+pub use certainty::certainty_in_short;
 pub use checkpoint::{CheckpointFigures, move_json, move_text};
 pub use clock::{length, utc};
 pub use collapsed::{NameStyle, collapsed};

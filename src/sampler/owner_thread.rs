@@ -11,7 +11,9 @@ use super::optimizer_counter::OptimizerCounter;
 use super::owners::{OwnerReading, learn, look_prepared, prepare};
 use super::readers::{TargetIdentity, TargetReaders};
 use super::worker::{StopSignal, Worker};
-use crate::model::{CountingObject, Nanos, OwnershipBreakdown, OwnershipSnapshot, StopTotals};
+use crate::model::{
+    AllocatorBackend, CountingObject, Nanos, OwnershipBreakdown, OwnershipSnapshot, StopTotals,
+};
 use crate::owners::{LookOptions, LookRequest, OwnerError};
 use crate::ownership::summarize;
 
@@ -27,6 +29,8 @@ const LATE: Duration = Duration::from_millis(500);
 /// For each part of the time that the job may stand still, memspy itself may work for so many on a core that the job may want;
 /// half of the time at most.
 const WORK: f64 = 10.0;
+/// After a look that came to nothing memspy's own work asks for no longer rest than this, or than it took.
+const MAX_REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Looks in a row that may come to nothing because the process needed other memory than the last time. Each has its moment; the
 /// next one is made whole at whatever moment.
 const MAX_MISSES: u32 = 4;
@@ -90,6 +94,13 @@ impl OwnerThread {
             let Ok(mut readers) = process.attach() else { return };
             let (mut timeout, mut has_blocks) = (None, false);
             while !stop.is_set() {
+                if !is_ready(&mut readers) {
+                    if !readers.process.is_alive() {
+                        return;
+                    }
+                    stop.sleep(MIN_REST);
+                    continue;
+                }
                 let (mut looked, paused, took) =
                     aimed_look(&mut readers, options, start, (&told, stop), timeout);
                 if let Ok((breakdown, ..)) = &mut looked
@@ -97,14 +108,12 @@ impl OwnerThread {
                 {
                     breakdown.blocks.clear();
                 }
-                let began = Instant::now();
+                let (began, has_failed) = (Instant::now(), looked.is_err());
                 let gone = !readers.process.is_alive();
                 if gone || sender.try_send(looked).is_err() {
                     return;
                 }
-                let budget = budget.max(1e-6);
-                let rest = took.div_f64((WORK * budget).min(0.5));
-                let rest = rest.max(paused.div_f64(budget)).max(MIN_REST);
+                let rest = rest_after(took, paused, budget, has_failed);
                 timeout = Some(rest.clamp(MIN_WAIT, MAX_WAIT));
                 stop.sleep(rest.saturating_sub(took).saturating_sub(began.elapsed()));
             }
@@ -129,6 +138,29 @@ impl OwnerThread {
         self.shared.go.store(true, Ordering::Relaxed);
         self.thread.wake();
     }
+}
+
+/// Whether the process has come so far that something can hold GPU memory. While it imports its libraries it changes all the time:
+/// it would be stopped in vain, and the next look would have to wait for that.
+fn is_ready(readers: &mut TargetReaders) -> bool {
+    readers.refresh();
+    match readers.allocator() {
+        AllocatorBackend::NotInitialized => false,
+        // A PyTorch without CUDA has tensors, too.
+        AllocatorBackend::NotLoaded => prepare(readers).is_ok(),
+        _ => true,
+    }
+}
+
+/// For how long no look is made after one.
+fn rest_after(took: Duration, paused: Duration, budget: f64, has_failed: bool) -> Duration {
+    let budget = budget.max(1e-6);
+    let after_work = match took.div_f64((WORK * budget).min(0.5)) {
+        // Its answer is still wanted.
+        rest if has_failed => rest.min(MAX_REST_AFTER_FAILURE.max(took)),
+        rest => rest,
+    };
+    after_work.max(paused.div_f64(budget)).max(MIN_REST)
 }
 
 /// One look at its moment, for how long the process stood still for it, and how long memspy worked on it.
@@ -187,5 +219,24 @@ fn reading(
             Ok((summarize(&look.snapshot, time), clock, look.snapshot.counting))
         }
         Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_failed_slowly_does_not_keep_the_next_one_away_for_a_minute() {
+        let seconds = Duration::from_secs_f64;
+        let rest = |took, paused, has_failed| {
+            rest_after(seconds(took), seconds(paused), 0.01, has_failed).as_secs_f64()
+        };
+        assert_eq!(rest(5.0, 0.0, false), 50.0);
+        assert_eq!(rest(5.0, 0.0, true), 5.0);
+        assert_eq!(rest(7.0, 0.0, true), 7.0);
+        assert_eq!(rest(0.001, 0.0, true), 0.25);
+        // The share of the time that the job stands still is kept all the same.
+        assert_eq!(rest(5.0, 0.3, true), 30.0);
     }
 }

@@ -43,7 +43,7 @@ pub use job_files::FileError;
 pub use kernel_wait::KernelWait;
 pub use mappings::{Mapping, Mappings};
 pub use memory::{Addr, AddressRange, LiveMemory, Memory, MemoryError};
-pub use page_copy::{PAGE, PagePlan};
+pub use page_copy::{CopyProgress, PAGE, PagePlan};
 pub use pages::{PageCache, PageReader};
 pub use process::{OsThread, Process, ProcessError, ProcessMemory};
 pub use ptrace_stop::{GoneOn, PtraceStop, StopError, StoppedProcess};

@@ -1,11 +1,14 @@
 //! Many pages copied in few system calls, by all cores: while a process stands still for it, every millisecond counts.
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use memmap2::{MmapMut, MmapOptions};
 use parking_lot::Mutex;
 
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
+use super::page_index::PageIndex;
 use super::ptrace_stop::GoneOn;
 
 /// Bytes copied at once for a small look. Longer pieces copy mostly what nobody looks at.
@@ -13,8 +16,8 @@ pub const PAGE: usize = 4096;
 /// Pages copied by one system call, and for which room is made at once.
 pub(super) const CHUNK_PAGES: usize = 256;
 /// Pages that are sorted together: the more, the longer are the runs of neighbours, which the kernel copies faster; the fewer,
-/// the more exactly is copied first what comes first.
-const PORTION_PAGES: usize = 16 * CHUNK_PAGES;
+/// the more exactly is copied first what comes first. 64 MiB take some 25 ms on one slow core.
+const PORTION_PAGES: usize = 64 * CHUNK_PAGES;
 /// Threads that copy; more only wait for the memory.
 const MAX_THREADS: usize = 8;
 /// Chunks that make another thread worth its start.
@@ -38,6 +41,8 @@ pub struct PagePlan {
     numbers: Vec<u64>,
     /// By chunk.
     spans: Vec<Vec<AddressRange>>,
+    /// Where each page will be, made before the process is stopped.
+    index: PageIndex,
 }
 
 /// What a copy came to.
@@ -54,7 +59,12 @@ impl PagePlan {
     pub(super) fn new(pages: &[u64]) -> PagePlan {
         let mut numbers = pages.to_vec();
         numbers.chunks_mut(PORTION_PAGES).for_each(|portion| portion.sort_unstable());
-        PagePlan { spans: numbers.chunks(CHUNK_PAGES).map(runs).collect(), numbers }
+        let spans = numbers.chunks(CHUNK_PAGES).map(runs).collect();
+        let mut index = PageIndex::default();
+        for (number, place) in numbers.iter().zip(0..) {
+            index.insert(*number, Ok(place));
+        }
+        PagePlan { numbers, spans, index }
     }
 
     /// How many bytes are to be copied.
@@ -62,8 +72,9 @@ impl PagePlan {
         self.numbers.len() as u64 * PAGE as u64
     }
 
-    pub(super) fn numbers(&self) -> &[u64] {
-        &self.numbers
+    /// The pages by place, and where each is.
+    pub(super) fn into_parts(self) -> (Vec<u64>, PageIndex) {
+        (self.numbers, self.index)
     }
 
     /// Chunks for all of it, those at hand first. Where the kernel gives no more memory, the plan becomes shorter: what is not
@@ -75,7 +86,9 @@ impl PagePlan {
                 Ok(chunk) => chunks.push(chunk),
                 Err(_) => {
                     self.spans.truncate(chunks.len());
-                    self.numbers.truncate(chunks.len() * CHUNK_PAGES);
+                    for number in self.numbers.drain(chunks.len() * CHUNK_PAGES..) {
+                        self.index.remove(number);
+                    }
                 }
             }
         }
@@ -148,11 +161,34 @@ impl PagePlan {
     }
 }
 
-/// Copies on a thread of its own while this one does `other`; whether both are whole.
-pub(super) fn beside(copy: impl FnOnce() -> bool + Send, other: impl FnOnce() -> bool) -> bool {
+/// Whether a copy that another thread makes is made.
+#[derive(Debug, Clone, Default)]
+pub struct CopyProgress(Arc<AtomicBool>);
+
+impl CopyProgress {
+    /// Whether nothing is left to copy.
+    pub fn is_done(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn end(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Copies on a thread of its own while this one does `other`, which can ask whether the copy is made; whether both are whole.
+pub(super) fn beside(
+    copy: impl FnOnce() -> bool + Send,
+    other: impl FnOnce(&CopyProgress) -> bool,
+) -> bool {
+    let progress = CopyProgress::default();
     std::thread::scope(|scope| {
-        let copying = scope.spawn(copy);
-        let is_whole = other();
+        let copying = scope.spawn(|| {
+            let is_whole = copy();
+            progress.end();
+            is_whole
+        });
+        let is_whole = other(&progress);
         copying.join().unwrap_or(false) && is_whole
     })
 }

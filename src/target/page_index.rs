@@ -12,7 +12,7 @@ const FAILED: u32 = 1;
 const FIRST_PLACE: u32 = 2;
 
 /// Pages by number.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct PageIndex {
     /// By region: its table.
     regions: FxHashMap<u64, u32>,

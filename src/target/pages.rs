@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::budget::Budget;
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
-use super::page_copy::{CHUNK_PAGES, CopyBuffer, PAGE, PagePlan, beside, new_chunk};
+use super::page_copy::{CHUNK_PAGES, CopyBuffer, CopyProgress, PAGE, PagePlan, beside, new_chunk};
 use super::page_index::PageIndex;
 use super::ptrace_stop::GoneOn;
 use parking_lot::{Mutex, MutexGuard};
@@ -39,8 +39,8 @@ struct CachedPages {
     closed: bool,
     /// Set when the process whose copy this is goes on.
     gone_on: Option<GoneOn>,
-    /// When the copying ends, whatever is still asked for.
-    until: Option<Instant>,
+    /// When the copying ends, whatever is still asked for, unless a copy beside it takes longer.
+    until: Option<(Instant, CopyProgress)>,
     /// How many pages were planned to be copied, and how many were read while the process stood still: those after them are late.
     planned: usize,
     copied: usize,
@@ -81,9 +81,10 @@ impl PageCache {
         self.pages.lock().gone_on = Some(gone_on);
     }
 
-    /// Ends the copying at this moment: whatever is asked for later fails as a limit ([`MemoryError::TimeUp`]).
-    pub fn copy_until(&self, until: Instant) {
-        self.pages.lock().until = Some(until);
+    /// Ends the copying at this moment, or when the copy `beside` it is made, if that is later: whatever is asked for after both
+    /// fails as a limit ([`MemoryError::TimeUp`]).
+    pub fn copy_until(&self, until: Instant, beside: &CopyProgress) {
+        self.pages.lock().until = Some((until, beside.clone()));
     }
 
     /// Takes over the pages that `other` copied while the process stood still; those planned there count as planned here.
@@ -160,31 +161,30 @@ impl PageCache {
 
     /// Copies the pages planned, in large reads; the process has to stand still. What is left to copy when it goes on
     /// (`gone_on`) is not known afterwards. Whether all were copied.
-    pub fn copy(&self, plan: &PagePlan, gone_on: &GoneOn) -> bool {
+    pub fn copy(&self, plan: PagePlan, gone_on: &GoneOn) -> bool {
         let mut pages = self.pages.lock();
         let copied = plan.copy(&*self.memory, &mut pages.chunks, gone_on);
-        pages.numbers = plan.numbers().to_vec();
+        (pages.numbers, pages.index) = plan.into_parts();
         pages.used = vec![false; pages.numbers.len()];
-        for (number, place) in plan.numbers().iter().zip(0..) {
-            pages.index.insert(*number, Ok(place));
-        }
         for (place, error) in copied.failed {
+            let number = pages.numbers[place];
             // Only the kernel's word that nothing is there is an answer.
             match error {
-                MemoryError::Fault { .. } => pages.index.insert(plan.numbers()[place], Err(error)),
-                _ => pages.index.remove(plan.numbers()[place]),
+                MemoryError::Fault { .. } => pages.index.insert(number, Err(error)),
+                _ => pages.index.remove(number),
             }
         }
         (pages.planned, pages.copied) = (pages.numbers.len(), pages.numbers.len());
         copied.whole
     }
 
-    /// The same, while this thread does `other`, which reads other memory of the process. Whether both are whole.
+    /// The same, while this thread does `other`, which reads other memory of the process and can ask whether the copy is made.
+    /// Whether both are whole.
     pub fn copy_beside(
         &self,
-        plan: &PagePlan,
+        plan: PagePlan,
         gone_on: &GoneOn,
-        other: impl FnOnce() -> bool,
+        other: impl FnOnce(&CopyProgress) -> bool,
     ) -> bool {
         beside(|| self.copy(plan, gone_on), other)
     }
@@ -205,7 +205,10 @@ impl CachedPages {
     }
 
     fn check_time(&mut self) {
-        if self.exceeded.is_none() && self.until.is_some_and(|until| Instant::now() >= until) {
+        let is_over = |(until, beside): &(Instant, CopyProgress)| {
+            beside.is_done() && Instant::now() >= *until
+        };
+        if self.exceeded.is_none() && self.until.as_ref().is_some_and(is_over) {
             self.exceeded = Some(MemoryError::TimeUp);
         }
     }
@@ -353,5 +356,46 @@ impl Memory for PageCache {
             out = later;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::*;
+
+    /// Zeros, of which none is read before word comes.
+    struct WaitingMemory(Mutex<Receiver<()>>);
+
+    impl Memory for WaitingMemory {
+        fn read_spans(&self, _: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
+            self.0.lock().recv().map_err(|_| MemoryError::Gone)?;
+            out.fill(0);
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn what_is_read_beside_a_copy_may_take_as_long_as_that() {
+        let (go, gone) = channel();
+        let (more, has_more) = channel();
+        let large = PageCache::new(Box::new(WaitingMemory(Mutex::new(gone))));
+        let small = PageCache::new(Box::new(WaitingMemory(Mutex::new(has_more))));
+        let plan = large.plan(&[1, 2, 3]);
+        let read = |page: u64| small.reader().u64(Addr(page * PAGE as u64));
+        let whole = large.copy_beside(plan, &GoneOn::default(), |copying| {
+            small.copy_until(Instant::now(), copying);
+            (0..2).for_each(|_| more.send(()).unwrap());
+            assert_eq!(read(10), Ok(0), "the time is over, but the copy is still made");
+            go.send(()).unwrap();
+            while !copying.is_done() {
+                std::thread::yield_now();
+            }
+            assert_eq!(read(11), Err(MemoryError::TimeUp));
+            true
+        });
+        assert!(whole);
+        assert_eq!(large.reader().u64(Addr(2 * PAGE as u64)), Ok(0));
     }
 }

@@ -48,7 +48,8 @@ pub(super) fn list(
     let rows = table.sorted(sort);
     let with_title = area.height >= 4;
     let with_heads = area.height >= 2;
-    let above = u16::from(with_title) + u16::from(with_heads);
+    let certainty = table.certainty.as_deref().filter(|_| area.height >= 7);
+    let above = u16::from(with_title) + u16::from(with_heads) + u16::from(certainty.is_some());
     let fitting = usize::from(area.height - above);
     let (chosen, first) = state.clamp_selection(rows.len(), fitting);
     let mut y = area.y;
@@ -62,6 +63,10 @@ pub(super) fn list(
         let room = (area.width as usize).saturating_sub(shown.len());
         buffer.set_string(area.x, y, cut(&table.title, room, palette), bold);
         buffer.set_string(area.x + room as u16, y, shown, Style::new());
+        y += 1;
+    }
+    if let Some(certainty) = certainty {
+        buffer.set_string(area.x, y, cut(certainty, area.width as usize, palette), Style::new());
         y += 1;
     }
     let columns = columns_that_fit(&table.columns, table.min_name_width, area.width);
@@ -206,6 +211,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tui::table::{TableCell, TableRow};
 
     #[test]
     fn names_are_shortened_where_it_hurts_least() {
@@ -227,5 +233,38 @@ mod tests {
         for width in 0..80 {
             assert!(width_of(&fitted(width)) <= width, "{width}");
         }
+    }
+
+    #[test]
+    fn lines_are_listed_with_how_sure_they_are_where_there_is_room() {
+        let sure = "lines: 31 % certain, 60 % likely, 8 % guessed, 1 % not seen";
+        let table = ViewTable {
+            title: "By line".into(),
+            certainty: Some(sure.into()),
+            columns: vec![TableColumn { name: "OWN", width: 11 }],
+            names: "LINE",
+            min_name_width: 28,
+            rows: vec![TableRow {
+                cells: vec![TableCell::Bytes(5)],
+                name: RowName { text: "train".into(), ..RowName::default() },
+                ..TableRow::default()
+            }],
+        };
+        let drawn = |height| {
+            let area = Rect::new(0, 0, 80, height);
+            let mut buffer = Buffer::empty(area);
+            let mut state = ViewState::new(None, std::time::Duration::ZERO);
+            let palette = Palette { color: false, unicode: true };
+            list(&mut buffer, area, &Ok(Cow::Borrowed(&table)), &mut state, palette);
+            let row = |y| (0..80).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+            (0..height).map(row).map(|line| line.trim_end().to_owned()).collect::<Vec<_>>()
+        };
+        let lines = drawn(7);
+        assert!(lines[0].starts_with("By line"), "{lines:?}");
+        assert_eq!(lines[1], sure);
+        assert!(lines[2].contains("OWN") && lines[3].contains("train"), "{lines:?}");
+        // The rows come first.
+        let lines = drawn(6);
+        assert!(lines[1].contains("OWN") && lines[2].contains("train"), "{lines:?}");
     }
 }

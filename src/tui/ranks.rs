@@ -186,6 +186,7 @@ impl RanksOverview {
         }
         Ok(Cow::Owned(ViewTable {
             title: self.balance(),
+            certainty: None,
             columns: vec![RANK, PID, GPU, ALLOC, CACHED, OUTSIDE, PEAK],
             names: "MOST IN",
             min_name_width: MIN_NAME_WIDTH,

@@ -117,6 +117,8 @@ pub(super) struct TableRow {
 pub(super) struct ViewTable {
     /// What it shows, and of when.
     pub(super) title: String,
+    /// How sure the rows are.
+    pub(super) certainty: Option<String>,
     pub(super) columns: Vec<TableColumn>,
     /// What the names are.
     pub(super) names: &'static str,
@@ -222,8 +224,14 @@ mod tests {
 
     fn names(rows: Vec<TableRow>, column: usize, reversed: bool) -> Vec<String> {
         let columns = vec![TableColumn { name: "BYTES", width: 11 }];
-        let table =
-            ViewTable { title: String::new(), columns, names: "NAME", min_name_width: 28, rows };
+        let table = ViewTable {
+            title: String::new(),
+            certainty: None,
+            columns,
+            names: "NAME",
+            min_name_width: 28,
+            rows,
+        };
         let sorted = table.sorted(SortOrder { column, reversed });
         sorted.iter().map(|row| row.name.text.clone()).collect()
     }

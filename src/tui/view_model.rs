@@ -279,6 +279,7 @@ fn lines(
     let taken = moment(live, &found);
     Ok(ViewTable {
         title: format!("By line ({whose}): {taken}"),
+        certainty: render::certainty_in_short(live.profile(), found.resolution),
         columns: vec![OWN, TOTAL, AT_PEAK, LINE_PEAK],
         names: "LINE",
         min_name_width: MIN_NAME_WIDTH,
@@ -349,6 +350,7 @@ fn stacks(
     let taken = moment(live, &found);
     Ok(ViewTable {
         title: format!("By stack: {taken}"),
+        certainty: render::certainty_in_short(live.profile(), found.resolution),
         columns: vec![NOW, SHARE, AT_PEAK],
         names: "STACK",
         min_name_width: MIN_NAME_WIDTH,
@@ -456,6 +458,7 @@ fn owners_table(
     }
     Ok(ViewTable {
         title: format!("By owner: {} {age}; {pause}", render::bytes(allocated)),
+        certainty: None,
         columns: vec![BYTES, SHARE, STORAGES],
         names: "OWNER",
         min_name_width: MIN_NAME_WIDTH,

@@ -39,6 +39,34 @@ fn tensors_in_hooks_contexts_locals_of_threads_tasks_and_tees_have_names() {
 }
 
 #[test]
+fn tensors_in_numpy_arrays_of_objects_have_names() {
+    let target = sim::start("object_arrays.py", &[]);
+    let truth: Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
+    let truth = truth["names"].as_object().unwrap();
+    // The other versions of PyTorch are installed without NumPy.
+    assert_eq!(truth.len(), if std::env::var_os("MEMSPY_SIM").is_none() { 13 } else { 0 });
+    let names = names_by_id(&target);
+    for (id, name) in truth {
+        let name = name.as_str().unwrap();
+        assert_eq!(names[id].first().map(String::as_str), Some(name), "{:?}", names[id]);
+    }
+}
+
+/// A look ended with "has overflowed its stack" where it met such classes in memory that changed while it was read.
+#[test]
+fn classes_that_are_each_others_bases_end_no_look() {
+    let mut target = sim::start("heap_damage.py", &["--objects", "100"]);
+    target.say("classes");
+    target.read_until_ready();
+    let look = memspy_at(target.pid(), &["tensors", "--json"]).ok().out;
+    let look: Value = serde_json::from_str(&look).unwrap();
+    assert!(look["tensors"].as_array().unwrap().len() > 100);
+    target.say("whole");
+    target.read_until_ready();
+    target.finish();
+}
+
+#[test]
 fn referrers_finds_what_tensors_finds() {
     let (target, truth) = start();
     let names = truth["names"].as_object().unwrap().values().map(|name| name.as_str().unwrap());

@@ -34,6 +34,31 @@ fn a_recording_that_ends_before_its_first_snapshot_of_owners_says_so() {
 }
 
 #[test]
+fn a_job_that_imports_for_long_is_not_stopped_in_vain_and_its_owners_come_as_it_allocates() {
+    let mut target = sim::start("late_cuda.py", &[]);
+    let mut recording = Recording::start(target.pid(), &["--owners"]);
+    let samples = |recording: &Recording| {
+        let is_sample = |record: &&Record| matches!(record, Record::Sample(_));
+        records(recording).iter().filter(is_sample).count()
+    };
+    // Before PyTorch is imported, while it is, and after: all of this has been recorded when samples come that are newer.
+    for word in ["import", "import", "use"] {
+        let before = samples(&recording);
+        target.say(word);
+        target.read_until_ready();
+        wait_until("newer samples", || samples(&recording) > before + 50);
+    }
+    wait_until("a look", || looks(&recording) >= 1);
+    let done = recording.interrupt();
+    assert!(!done.err.contains("of the owners failed"), "{}", done.err);
+    let first = records(&recording).into_iter().find_map(|record| match record {
+        Record::Ownership(look) => Some(look.devices.first()?.allocated),
+        _ => None,
+    });
+    assert_eq!(first, Some(48 << 20));
+}
+
+#[test]
 fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
     for exact in [false, true] {
         let mut target = sim::start("holders_truth.py", &[]);

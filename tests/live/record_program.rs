@@ -63,6 +63,26 @@ fn a_program_that_is_no_python_runs_to_its_end_all_the_same() {
     record(&[], &["/no/such/program"]).done.refused(&["cannot start /no/such/program"]);
 }
 
+#[test]
+fn an_old_oom_report_is_met_before_the_program_is_started_not_after() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("trace.oom-report.txt");
+    std::fs::write(&report, "of yesterday").unwrap();
+    let record = |words: &[&str]| {
+        let mut command = command(None);
+        command.arg("record").arg("-o").arg(folder.path().join("trace.bin")).args(words);
+        command.args(["--", "sh", "-c", "touch $DONE"]).env("DONE", folder.path().join("done"));
+        run(&mut command)
+    };
+    for words in [&["--until", "oom"][..], &["--until", "oom", "--keep", "3s"]] {
+        record(words).refused(&["trace.oom-report.txt exists already", "--force"]);
+        assert!(!folder.path().join("done").exists(), "the program was started");
+    }
+    assert_eq!(std::fs::read_to_string(&report).unwrap(), "of yesterday");
+    record(&["--until", "oom", "--force"]);
+    assert!(folder.path().join("done").exists());
+}
+
 /// Starts `memspy record -- python3 -c PROGRAM` and waits until the recording has begun.
 fn recording(folder: &std::path::Path, program: &str) -> Child {
     let mut command = command(None);

@@ -72,7 +72,11 @@ fn a_training_job_in_80_columns_and_its_end() {
     let terminal = Terminal::start("train", (80, 24));
     terminal.run(target.pid(), "top --refresh 0.5");
     let screen = terminal.wait_for("lines of the job", |screen| {
-        screen.contains("train.py:") && screen.contains("(the program's own lines)")
+        screen.contains("train.py:")
+            && screen.contains("(the program's own lines)")
+            // How sure they are: followed, or not yet.
+            && (screen.contains("lines: ") && screen.contains("certain")
+                || screen.contains("lines are a guess from samples"))
     });
     assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
     terminal.press(&["s"]);
@@ -165,6 +169,8 @@ fn exact_events_are_shown_as_they_come() {
     let expected = format!("{} live by exact events", mib(allocated));
     let screen = terminal.wait_for("the new allocations", |screen| screen.contains(&expected));
     assert!(screen.contains("exact, ") && screen.contains(" 0 lost"), "{screen}");
+    let sure = "Exact: every allocation that was seen is on the line that made it.";
+    assert!(screen.contains(sure), "{screen}");
     assert!(screen.contains("Workload.bytes") || screen.contains("Workload.pattern"), "{screen}");
     terminal.press(&["q"]);
     terminal.wait_for_end("code 0");

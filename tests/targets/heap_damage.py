@@ -3,7 +3,7 @@
     python tests/targets/heap_damage.py [--objects N]
 
 After READY: `damage SEED N` writes to N words of tensors, lists, dictionaries and what these lead to; `sized` makes a list as
-long as a mapping of a gigabyte; `misfits N` gives N of 60 tensors another number of elements than their sizes; `whole` undoes it. Each is answered by READY. Nothing runs on what is damaged: it only waits.
+long as a mapping of a gigabyte; `classes` makes 5,000 classes bases of each other; `misfits N` gives N of 60 tensors another number of elements than their sizes; `whole` undoes it. Each is answered by READY. Nothing runs on what is damaged: it only waits.
 """
 import argparse
 import ctypes
@@ -93,6 +93,13 @@ def main():
                 number = [n for n in range(32) if word_at(impl + WORD * n) == tensor.numel()]
                 assert len(number) == 1, number
                 damage.write(impl + WORD * number[0], tensor.numel() + 1)
+        elif request[0] == "classes":
+            # Each has the next one in its `__mro__`, and the last one the first.
+            classes = [type("Link", (), {}) for _ in range(5000)]
+            first = classes[0]()
+            following = [*map(id, classes[1:]), id(classes[0])]
+            for known, after in zip(map(id, classes), following):
+                damage.write(word_at(known + 344) + 24 + WORD, after)
         elif request[0] == "sized":
             damage.write(id(lists[0]) + 16, 1 << 26)
             damage.write(id(lists[0]) + 24, large_at)

@@ -9,7 +9,7 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::sample_window::ThreadChoice;
 use crate::analysis::exact::{ExactProfile, MemoryGroup};
 use crate::analysis::flame::fold::{
-    FoldError, FoldOptions, FoldedProfile, PseudoFrame, StackLabel,
+    FoldError, FoldOptions, FoldedProfile, PseudoFrame, StackLabel, TimeResolution,
 };
 use crate::analysis::lines::BoundedValue;
 use crate::analysis::lines::bounds::BoundsByStack;
@@ -87,6 +87,8 @@ pub struct LiveRows<R> {
     pub is_now: bool,
     /// The kind of memory in an exact recording; `None` in a sampled one.
     pub memory: Option<MemoryGroup>,
+    /// How sure it is who allocated these bytes; empty in an exact recording.
+    pub resolution: TimeResolution,
     /// In no order.
     pub rows: Vec<R>,
 }
@@ -378,6 +380,7 @@ impl LiveProfile {
             consistent: now.snapshot.consistency == SnapshotConsistency::Consistent,
             is_now: self.changed.get(&now.device).is_none_or(|changed| *changed <= time),
             memory: now.memory,
+            resolution: now.resolution,
             rows,
         }
     }

@@ -10,7 +10,7 @@ use crate::target::Field;
 pub(super) type CTypeField = (u64, &'static str);
 
 /// Sorted by name.
-const TYPES: [(&str, &[CTypeField]); 65] = [
+const TYPES: [(&str, &[CTypeField]); 66] = [
     ("Context", CONTEXT),
     ("ContextVar", CONTEXT_VARIABLE),
     ("TaskStepMethWrapper", &[(16, "<task>"), (24, "<exception>")]),
@@ -70,6 +70,7 @@ const TYPES: [(&str, &[CTypeField]); 65] = [
     ("map", &[(16, "<items>"), (24, "<function>")]),
     ("mappingproxy", &[(16, "<mapping>")]),
     ("method-wrapper", &[(16, "<descriptor>"), (24, "__self__")]),
+    ("numpy.ndarray", &[(48, ARRAY_BASE)]),
     ("odict_items", ITERATES),
     ("odict_keys", ITERATES),
     ("odict_values", ITERATES),
@@ -177,6 +178,9 @@ pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeF
 
 /// What a `threading.local` has for each thread: a dictionary of dictionaries.
 pub(super) const LOCAL: &str = "<threads>";
+
+/// What an array of NumPy is a view of: only arrays have a part called so.
+pub(super) const ARRAY_BASE: &str = "base";
 
 /// The row of references in instances of a type.
 pub(super) fn row_of(name: &str) -> Option<ReferenceArray> {

@@ -21,6 +21,8 @@ const DICT_OFFSET: Field<i64> = Field::at(288);
 const MRO: Field<Addr> = Field::at(344);
 /// The last field that is copied of it.
 const LAST: Field<Addr> = MRO;
+/// Classes that are looked up for the sake of each other: more than any class has bases.
+const MAX_CLASS_DEPTH: u32 = 128;
 /// Longer names are cut.
 const MAX_NAME_LEN: usize = 256;
 /// Flags (Include/object.h): made by a `class` statement or `PyType_FromSpec`; with a `__dict__` (3.11+); subclasses of builtins.
@@ -176,7 +178,16 @@ impl PythonHeap<'_> {
         if let Some(known) = self.classes.borrow().get(&at) {
             return known.clone();
         }
+        // Memory that is damaged, or read while it changes, may have classes that are each other's bases: whoever comes back to this
+        // one meanwhile learns nothing, and a long way is not gone to its end.
+        let depth = self.class_depth.get();
+        if depth >= MAX_CLASS_DEPTH {
+            return None;
+        }
+        self.classes.borrow_mut().insert(at, None);
+        self.class_depth.set(depth + 1);
         let class = self.read_class(at).map(Rc::new);
+        self.class_depth.set(depth);
         self.classes.borrow_mut().insert(at, class.clone());
         class
     }

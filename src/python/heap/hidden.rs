@@ -1,11 +1,12 @@
-//! Ways that Python goes and that no attribute shows: what a `ContextVar` is set to, what a `threading.local` has.
+//! Ways that Python goes and that no attribute shows: what a `ContextVar` is set to, what a `threading.local` has, what an array of
+//! objects holds.
 //!
-//! Both are kept elsewhere: a variable's value in the tree of every context that has it (`PyContext`, Objects/hamt.c; the same from
+//! The first two are kept elsewhere: a variable's value in the tree of every context that has it (`PyContext`, Objects/hamt.c; the same from
 //! 3.8 to 3.15, but for the length of the head), the attributes of a `threading.local` in a dictionary for each thread.
 
 use rustc_hash::FxHashMap;
 
-use super::c_type_fields::LOCAL;
+use super::c_type_fields::{ARRAY_BASE, LOCAL};
 use super::{PyClass, PythonHeap, ReferenceKind};
 use crate::target::{Addr, Field};
 
@@ -43,6 +44,13 @@ impl PythonHeap<'_> {
             }
             _ if class.parts.as_deref().is_some_and(|parts| parts.iter().any(|p| p.1 == LOCAL)) => {
                 self.attributes_of_local(at, &class, take);
+            }
+            _ if class
+                .parts
+                .as_deref()
+                .is_some_and(|parts| parts.iter().any(|p| p.1 == ARRAY_BASE)) =>
+            {
+                self.items_of_array(at, take);
             }
             _ => {}
         }

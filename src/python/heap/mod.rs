@@ -13,6 +13,7 @@ mod hidden;
 mod lists;
 mod locals;
 mod mimalloc;
+mod object_arrays;
 mod references;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -97,6 +98,8 @@ pub struct PythonHeap<'a> {
     runtime: Addr,
     objects: Vec<HeapObject>,
     classes: RefCell<FxHashMap<Addr, Option<Rc<PyClass>>>>,
+    /// How many classes are being looked up, each for the one before.
+    class_depth: Cell<u32>,
     texts: RefCell<FxHashMap<Addr, Box<str>>>,
     unreadable: Cell<u64>,
     context_values: OnceCell<hidden::ContextValues>,
@@ -145,6 +148,7 @@ impl<'a> PythonHeap<'a> {
             runtime: interpreter.runtime,
             objects: Vec::new(),
             classes: RefCell::default(),
+            class_depth: Cell::new(0),
             texts: RefCell::default(),
             unreadable: Cell::new(0),
             context_values: OnceCell::new(),

@@ -1,0 +1,75 @@
+//! Which pages the next copy takes besides those of the last one: what was missing, and what lies around it.
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashSet;
+
+use crate::target::PageCache;
+
+/// Pages that are copied together where one was missing: 64 KiB. Each round that was not enough takes twice as many: a job that
+/// trains makes its objects in the memory that it just freed nearby.
+const NEIGHBOURS: u64 = 16;
+/// At most so many: an arena of CPython.
+const MAX_NEIGHBOURS: u64 = 256;
+/// By so much the pages to copy may grow after one round, by neighbours; those that were missing themselves always come.
+const MAX_GROWTH: f64 = 0.5;
+/// Adds to `pages` those that were missing, with their neighbours, in which the process makes its next objects. What was not
+/// needed stays for a while: it may be the next time. `is_all`: a whole walk needed no more than it copied.
+pub(super) fn remember(pages: &mut Vec<u64>, memory: &PageCache, is_all: bool, round: u32) {
+    let (used, more) = (memory.pages(), memory.unplanned_pages());
+    if is_all && pages.len() > 2 * used.len() {
+        *pages = used;
+        return;
+    }
+    add_missing(pages, &more, round);
+}
+
+/// Adds the pages `missing` in a round and, as far as there is room, those around them.
+fn add_missing(pages: &mut Vec<u64>, missing: &[u64], round: u32) {
+    let mut known: FxHashSet<u64> = pages.iter().copied().collect();
+    let room = pages.len() + (pages.len() as f64 * MAX_GROWTH) as usize;
+    pages.extend(missing.iter().filter(|page| known.insert(**page)));
+    let most = MAX_NEIGHBOURS.min(NEIGHBOURS << round.saturating_sub(1).min(8));
+    let mut wide = NEIGHBOURS;
+    // The nearest first: they are the likeliest.
+    while wide <= most {
+        let around: BTreeSet<u64> = missing.iter().map(|page| page / wide * wide).collect();
+        let around = around.into_iter().flat_map(|first| first..first + wide);
+        for page in around {
+            if pages.len() >= room && wide > NEIGHBOURS {
+                return;
+            }
+            if known.insert(page) {
+                pages.push(page);
+            }
+        }
+        wide *= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_that_makes_objects_elsewhere_each_time_is_copied_wider_before_it_stands_still_for_a_walk()
+     {
+        let known: Vec<u64> = (0..10_000).collect();
+        let added = |round| {
+            let mut pages = known.clone();
+            add_missing(&mut pages, &[50_000], round);
+            assert!(pages.contains(&50_000));
+            pages.len() - known.len()
+        };
+        assert_eq!((added(1), added(2), added(3)), (16, 32, 64));
+        assert_eq!((added(5), added(7)), (256, 256));
+        // Many that are far apart come, and their neighbours as far as there is room.
+        let missing: Vec<u64> = (0..1_000).map(|number| 100_000 + number * 1_000).collect();
+        let mut pages = known.clone();
+        add_missing(&mut pages, &missing, 6);
+        assert!(missing.iter().all(|page| pages.contains(page)));
+        assert_eq!(pages.len(), known.len() + 16 * missing.len());
+        let distinct: FxHashSet<u64> = pages.iter().copied().collect();
+        assert_eq!(distinct.len(), pages.len(), "no page is copied twice");
+    }
+}
