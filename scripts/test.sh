@@ -21,7 +21,8 @@ esac
 section() { printf '\n== %s (%ds)\n' "$*" $SECONDS; }
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
 # A little optimised, the tests take half of the time that they take otherwise: more than compiling that way costs.
-cargo() { command cargo --config 'profile.dev.package.memspy.opt-level=1' "$@"; }
+# In four parts instead of sixteen, the program compiles in a sixth less of processor time.
+cargo() { command cargo --config 'profile.dev.package.memspy.opt-level=1' --config 'profile.dev.package.memspy.codegen-units=4' "$@"; }
 
 section "Formatting"
 scripts/setup-rust.sh

@@ -183,6 +183,7 @@ fn all_gpus_of_a_job_and_memory_of_every_kind_go_and_come_back() {
 }
 
 #[test]
+#[ignore = "takes long, and the others pause and resume: scripts/test.sh --all runs it"]
 fn pausing_for_a_time_resumes_by_itself_or_when_told_to_end() {
     let mut job = Job::start(&[]);
     let begun = Instant::now();
@@ -325,6 +326,7 @@ fn a_gpu_that_was_filled_meanwhile_keeps_the_job_paused_until_there_is_room() {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test.sh --all runs it"]
 fn what_cannot_be_paused_is_said_in_one_line() {
     let mut job = Job::start(&[]);
     job.memspy(&["resume"]).refused(&["is not paused", "nothing to do"]);

@@ -144,6 +144,7 @@ fn the_cache_of_a_job_is_cut_up_as_its_own_snapshot_says() {
 
 /// PyTorch unmaps the free granules of expandable segments, waits for other streams and empties pools that nothing uses.
 #[test]
+#[ignore = "takes half a minute, and holders sees what the cache would return: scripts/test.sh --all runs it"]
 fn empty_cache_would_return_what_it_then_returns() {
     for setting in [
         &[][..],
@@ -478,6 +479,7 @@ fn dump_says_asleep_of_a_thread_in_time_sleep_and_not_that_its_activity_is_unkno
 }
 
 #[test]
+#[ignore = "takes long: scripts/test.sh --all runs it"]
 fn a_gpu_on_which_the_process_has_nothing_is_one_line() {
     let mut command = sim::command("holders_truth.py", &["--device", "cuda:1"]);
     command.env("SIM_CUDA_DEVICES", "2");

@@ -118,6 +118,7 @@ fn steps_stand_between_the_events_that_they_separate_on_cpythons_old_and_new() {
 }
 
 #[test]
+#[ignore = "takes half a minute, and every_step_of_a_loop_is_listed_with_its_own_end sees loops: scripts/test.sh --all runs it"]
 fn every_iteration_that_a_variable_counts_has_its_own_peak() {
     for (request, variable, epochs) in [
         ("local", "epoch_of:step", true),

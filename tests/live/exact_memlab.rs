@@ -86,6 +86,7 @@ fn memlabs_example_recorded_from_the_programs_start_has_no_unknown_peaks() {
 
 /// All statistics that follow from events against pytorch_memlab's own figures of the same functions.
 #[test]
+#[ignore = "takes long, and memlabs_example_gives_memlabs_table sees the same columns: scripts/test.sh --all runs it"]
 fn columns_of_lines_are_memlabs() {
     let profiled = sim::command("memlab_columns.py", &["memlab"]).output().unwrap();
     assert!(profiled.status.success(), "{}", String::from_utf8_lossy(&profiled.stderr));

@@ -95,6 +95,7 @@ fn sizes_and_addresses_are_exact_and_stacks_sampled() {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test.sh --all runs it"]
 fn what_new_threads_allocate_unseen_is_told_by_the_counters() {
     let mut target = sim::start("exact_torch.py", &[]);
     let mut recording = Recording::start_exact(target.pid(), &["--probes", "perf-only"]);

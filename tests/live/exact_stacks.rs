@@ -104,6 +104,7 @@ fn every_stack_is_the_programs_own() {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test.sh --all runs it"]
 fn stacks_too_deep_are_cut_at_their_outer_end_and_say_so() {
     for python in pythons::one_per_version() {
         let (exact, truth) = record(&python, "deep");

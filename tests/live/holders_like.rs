@@ -24,6 +24,7 @@ fn graph(target: &Target, words: &[&str]) -> Value {
 }
 
 #[test]
+#[ignore = "takes half a minute: scripts/test.sh --all runs it"]
 fn what_trumpy_says_is_said_from_outside_and_so_is_the_truth() {
     for scene in ["mlp", "cnn", "transformer", "resnet50"] {
         let (target, truth) = start("trumpy_scenes.py", &[scene]);

@@ -154,7 +154,10 @@ impl Python {
             Some(_) => {
                 let (copy, there) = self.folder();
                 for file in [name, "handshake.py"] {
-                    std::fs::copy(here.join(file), copy.join(file)).unwrap();
+                    // Another target may be importing it: it is whole at every moment.
+                    let new = tempfile::NamedTempFile::new_in(&copy).unwrap();
+                    std::fs::copy(here.join(file), new.path()).unwrap();
+                    new.persist(copy.join(file)).unwrap();
                 }
                 command.arg(there.join(name))
             }
