@@ -115,7 +115,7 @@ fn what_a_collection_would_free_and_the_cache_return_is_told() {
 }
 
 /// At a job in full run; each takes up to a second in this build.
-const LOOKS: u32 = 15;
+const LOOKS: u32 = 8;
 /// With `--all`.
 const MANY_LOOKS: u32 = 60;
 

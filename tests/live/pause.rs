@@ -99,7 +99,7 @@ fn a_memspy_that_is_killed_leaves_no_thread_standing() {
     let mut whole = begun.elapsed();
     let (mut killed, mut rounds) = (0u32, 0);
     // At any moment of a look, however long one takes in this build and on this machine.
-    let times = if everything_is_there() { 40 } else { 12 };
+    let times = if everything_is_there() { 40 } else { 8 };
     while killed < times {
         let mut memspy = look();
         std::thread::sleep(whole * killed / times);

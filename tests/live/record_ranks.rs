@@ -70,6 +70,7 @@ fn peak(trace: &Path, gpu: u32) -> (i64, Option<u32>) {
 }
 
 #[test]
+#[ignore = "takes long, and ranks_together reads the traces of ranks: scripts/test.sh --all runs it"]
 fn every_rank_of_a_data_parallel_job_has_its_trace_and_workers_have_none() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

@@ -6,6 +6,8 @@ use crate::support::memspy::{command, memspy_at, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
 use crate::support::terminal::Terminal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 /// What the simulated job says about itself.
@@ -101,6 +103,8 @@ fn a_training_job_in_80_columns_and_its_end() {
     });
     terminal.ask(&["resize-window", "-x", "80", "-y", "24"]);
 
+    // Where SIGINT is ignored, as in the background of a shell, it ends when its time is over.
+    kill(Pid::from_raw(target.pid().cast_signed()), Signal::SIGINT).unwrap();
     assert!(target.wait().success());
     let screen = terminal.wait_for("the end of the job", |screen| screen.contains("ENDED"));
     assert!(screen.contains("the job has ended; this is the last picture"), "{screen}");

@@ -1,6 +1,6 @@
 """Trains a small GPT-style language model on synthetic text: the job that the demo records.
 
-    python tests/targets/train.py [--steps N | --seconds S] [--device auto|cuda|cpu]
+    python tests/targets/train.py [--steps N | --seconds S] [--device auto|cuda|cpu]      Ctrl-C ends it earlier
 
 An ordinary training script that knows nothing of memspy. It runs on a GPU, on the simulated one
 (scripts/with-sim) and on the CPU.
@@ -153,14 +153,17 @@ def main():
 
     started = time.monotonic()
     step = 0
-    while time.monotonic() - started < args.seconds if args.seconds else step < args.steps:
-        step += 1
-        tokens, targets = next(batches)
-        loss = train_step(model, optimizer, tokens.to(device), targets.to(device))
-        if step == 1 or step % args.print_every == 0:
-            print(f"step {step:5d}  loss {loss:.4f}", flush=True)
-        if step % args.evaluate_every == 0:
-            print(f"step {step:5d}  held-out loss {evaluate(model, held_out, device):.4f}", flush=True)
+    try:
+        while time.monotonic() - started < args.seconds if args.seconds else step < args.steps:
+            step += 1
+            tokens, targets = next(batches)
+            loss = train_step(model, optimizer, tokens.to(device), targets.to(device))
+            if step == 1 or step % args.print_every == 0:
+                print(f"step {step:5d}  loss {loss:.4f}", flush=True)
+            if step % args.evaluate_every == 0:
+                print(f"step {step:5d}  held-out loss {evaluate(model, held_out, device):.4f}", flush=True)
+    except KeyboardInterrupt:
+        print("ended early", flush=True)
 
     elapsed = time.monotonic() - started
     print(f"{step} steps in {elapsed:.1f} s")
