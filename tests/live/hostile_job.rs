@@ -31,10 +31,11 @@ fn names_of_a_running_job_reach_no_terminal_as_they_are() {
     let harm = HOSTILE.concat().replace('\0', "");
     let target = job(&harm);
     let pid = target.pid();
-    let looks: [&[&str]; 11] = [
+    let looks: [&[&str]; 12] = [
         &["doctor"],
         &["dump"],
         &["dump", "--json"],
+        &["dump", "--native", "--idle"],
         &["tensors", "--all-devices", "--limit", "0"],
         &["tensors", "--all-devices", "--each", "--limit", "0"],
         &["tensors", "--json"],
