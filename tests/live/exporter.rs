@@ -209,6 +209,7 @@ fn a_port_that_is_taken_and_a_job_that_is_gone_are_said_in_one_line() {
 }
 
 #[test]
+#[ignore = "takes long: scripts/test.sh --all runs it"]
 fn owners_have_series_within_the_budget_of_stops() {
     let mut target = sim::start("holders_truth.py", &[]);
     target.say("train 1");
