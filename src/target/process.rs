@@ -17,7 +17,8 @@ use super::core_file::{CoreError, CoreFile};
 use super::job_files::{FileError, auxiliary_vector};
 use super::kernel_wait::KernelWait;
 use super::mappings::{Mapping, Mappings};
-use super::memory::{AddressRange, LiveMemory, Memory, MemoryError};
+use super::memory::LiveMemory;
+use super::process_memory::ProcessMemory;
 
 /// Why something about a process could not be learned.
 #[derive(Debug, thiserror::Error)]
@@ -113,28 +114,6 @@ pub struct Process {
 enum ProcessSource {
     Live(procfs::process::Process),
     Core(Arc<CoreFile>),
-}
-
-/// The memory of a process.
-#[derive(Debug, Clone)]
-pub enum ProcessMemory {
-    /// It runs.
-    Live(LiveMemory),
-    /// It is that of a core file.
-    Core(CoreMemory),
-}
-
-/// The memory in a core file.
-#[derive(Debug, Clone)]
-pub struct CoreMemory(Arc<CoreFile>);
-
-impl Memory for ProcessMemory {
-    fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
-        match self {
-            ProcessMemory::Live(memory) => memory.read_spans(spans, out),
-            ProcessMemory::Core(CoreMemory(core)) => core.read_spans(spans, out),
-        }
-    }
 }
 
 impl Process {
@@ -244,7 +223,7 @@ impl Process {
     pub fn memory(&self) -> ProcessMemory {
         match &self.source {
             ProcessSource::Live(_) => ProcessMemory::Live(LiveMemory::new(self.pid)),
-            ProcessSource::Core(core) => ProcessMemory::Core(CoreMemory(Arc::clone(core))),
+            ProcessSource::Core(core) => ProcessMemory::of_core(Arc::clone(core)),
         }
     }
 
@@ -401,7 +380,7 @@ impl Process {
     /// Its threads, in order of their ids. Threads that end meanwhile are left out.
     pub fn threads(&self) -> Result<Vec<OsThread>, ProcessError> {
         if let Some(core) = self.core() {
-            return Ok(core_threads(core).collect());
+            return Ok(core.os_threads().collect());
         }
         let action = "list the threads of";
         let tasks = self.live_or(action)?.tasks().map_err(|e| self.error(action, e))?;
@@ -424,7 +403,7 @@ impl Process {
     pub fn thread(&self, id: u32) -> Option<OsThread> {
         match &self.source {
             ProcessSource::Live(live) => OsThread::from_task(&live.task_from_tid(id as i32).ok()?),
-            ProcessSource::Core(core) => core_threads(core).find(|thread| thread.id == id),
+            ProcessSource::Core(core) => core.os_threads().find(|thread| thread.id == id),
         }
     }
 
@@ -507,16 +486,6 @@ impl Process {
     fn error(&self, action: &'static str, error: ProcError) -> ProcessError {
         ProcessError::from_proc(action, self.pid as i32, error)
     }
-}
-
-/// The threads of a core file. It does not tell their names, but for the main one's, and their states no more.
-fn core_threads(core: &CoreFile) -> impl Iterator<Item = OsThread> {
-    core.threads().iter().map(|thread| OsThread {
-        id: thread.id,
-        id_in_target: thread.id,
-        name: if thread.id == core.pid() { core.name().to_owned() } else { String::new() },
-        state: '?',
-    })
 }
 
 /// The words of a process's command line that are not empty. They may be any bytes: what is no UTF-8 is spelled `\xff`.

@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use super::bounded_worker::BoundedWorker;
 use super::mappings::{Mapping, Mappings};
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
+use super::process::OsThread;
 use crate::model::CoreOrigin;
 use disk::{DiskFiles, Refusal};
 use header::{CoreHeader, CoreSegment};
@@ -129,6 +130,16 @@ impl CoreFile {
     /// Its threads; the one that received the signal is the first.
     pub(super) fn threads(&self) -> &[CoreThread] {
         &self.notes.threads
+    }
+
+    /// The same, as those of a process that runs. It does not tell their names, but for the main one's, and their states no more.
+    pub(super) fn os_threads(&self) -> impl Iterator<Item = OsThread> {
+        self.threads().iter().map(|thread| OsThread {
+            id: thread.id,
+            id_in_target: thread.id,
+            name: if thread.id == self.pid() { self.name().to_owned() } else { String::new() },
+            state: '?',
+        })
     }
 
     /// The kernel's name of its main thread, at most 15 bytes.

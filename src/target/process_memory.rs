@@ -1,0 +1,34 @@
+//! The memory of a process that runs, or of one that a core file is of.
+
+use std::sync::Arc;
+
+use super::core_file::CoreFile;
+use super::memory::{AddressRange, LiveMemory, Memory, MemoryError};
+
+/// The memory of a process.
+#[derive(Debug, Clone)]
+pub enum ProcessMemory {
+    /// It runs.
+    Live(LiveMemory),
+    /// It is that of a core file.
+    Core(CoreMemory),
+}
+
+/// The memory in a core file.
+#[derive(Debug, Clone)]
+pub struct CoreMemory(Arc<CoreFile>);
+
+impl ProcessMemory {
+    pub(super) fn of_core(core: Arc<CoreFile>) -> ProcessMemory {
+        ProcessMemory::Core(CoreMemory(core))
+    }
+}
+
+impl Memory for ProcessMemory {
+    fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
+        match self {
+            ProcessMemory::Live(memory) => memory.read_spans(spans, out),
+            ProcessMemory::Core(CoreMemory(core)) => core.read_spans(spans, out),
+        }
+    }
+}
