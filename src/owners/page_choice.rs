@@ -13,6 +13,7 @@ const NEIGHBOURS: u64 = 16;
 const MAX_NEIGHBOURS: u64 = 256;
 /// By so much the pages to copy may grow after one round, by neighbours; those that were missing themselves always come.
 const MAX_GROWTH: f64 = 0.5;
+
 /// Adds to `pages` those that were missing, with their neighbours, in which the process makes its next objects. What was not
 /// needed stays for a while: it may be the next time. `is_all`: a whole walk needed no more than it copied.
 pub(super) fn remember(pages: &mut Vec<u64>, memory: &PageCache, is_all: bool, round: u32) {

@@ -115,34 +115,34 @@ impl<'a> ElfFile<'a> {
         let mut order: Vec<(u64, usize)> = addresses.iter().copied().zip(0..).collect();
         order.sort_unstable();
         let mut found: Vec<Option<(u64, String)>> = vec![None; addresses.len()];
-        for kind in [SHT_SYMTAB, SHT_DYNSYM] {
-            for table in self.sections.iter().filter(|s| s.sh_type(LE) == kind) {
-                let Some(names) = self.sections.get(table.sh_link(LE) as usize) else { continue };
-                let (bytes, names) = (self.content(table)?, self.content(names)?);
-                let whole = bytes.len() - bytes.len() % size_of::<Sym64<LittleEndian>>();
-                let symbols: &[Sym64<LittleEndian>] = slice_from_all_bytes(&bytes[..whole])
-                    .map_err(|()| malformed("no usable ELF file: its symbols are cut"))?;
-                for symbol in symbols.iter().filter(|it| is_function(it)) {
-                    let (start, size) = (symbol.st_value(LE), symbol.st_size(LE));
-                    let Some(end) = start.checked_add(size) else { continue };
-                    let first = order.partition_point(|(at, _)| *at < start);
-                    for (_, index) in order[first..].iter().take_while(|(at, _)| *at < end) {
-                        let is_better =
-                            found[*index].as_ref().is_none_or(|(known, _)| size < *known);
-                        if let Some(name) =
-                            name_at(&names, symbol.st_name(LE)).filter(|_| is_better)
-                        {
-                            found[*index] = Some((size, name));
-                        }
-                    }
+        self.find_symbol(|symbol, names| {
+            let (start, size) = (symbol.st_value(LE), symbol.st_size(LE));
+            let end = start.checked_add(size).filter(|_| is_function(symbol))?;
+            let first = order.partition_point(|(at, _)| *at < start);
+            for (_, index) in order[first..].iter().take_while(|(at, _)| *at < end) {
+                let is_better = found[*index].as_ref().is_none_or(|(known, _)| size < *known);
+                if let Some(name) = name_at(names, symbol.st_name(LE)).filter(|_| is_better) {
+                    found[*index] = Some((size, name));
                 }
             }
-        }
+            None::<()>
+        })?;
         Ok(found.into_iter().map(|it| it.map(|(_, name)| name)).collect())
     }
 
     /// The address of the symbol `name` that the file defines.
     pub(super) fn symbol(&self, name: &str) -> io::Result<Option<u64>> {
+        self.find_symbol(|symbol, names| {
+            let is_it = symbol.st_shndx(LE) != SHN_UNDEF && is_at(names, symbol.st_name(LE), name);
+            is_it.then(|| symbol.st_value(LE))
+        })
+    }
+
+    /// What `look` first finds among all symbols, each with the names of its table.
+    fn find_symbol<T>(
+        &self,
+        mut look: impl FnMut(&Sym64<LittleEndian>, &[u8]) -> Option<T>,
+    ) -> io::Result<Option<T>> {
         for kind in [SHT_SYMTAB, SHT_DYNSYM] {
             for table in self.sections.iter().filter(|s| s.sh_type(LE) == kind) {
                 let Some(names) = self.sections.get(table.sh_link(LE) as usize) else { continue };
@@ -150,11 +150,8 @@ impl<'a> ElfFile<'a> {
                 let whole = bytes.len() - bytes.len() % size_of::<Sym64<LittleEndian>>();
                 let symbols: &[Sym64<LittleEndian>] = slice_from_all_bytes(&bytes[..whole])
                     .map_err(|()| malformed("no usable ELF file: its symbols are cut"))?;
-                let found = symbols.iter().find(|symbol| {
-                    symbol.st_shndx(LE) != SHN_UNDEF && is_at(&names, symbol.st_name(LE), name)
-                });
-                if let Some(symbol) = found {
-                    return Ok(Some(symbol.st_value(LE)));
+                if let Some(found) = symbols.iter().find_map(|symbol| look(symbol, &names)) {
+                    return Ok(Some(found));
                 }
             }
         }
