@@ -117,10 +117,10 @@ impl StackVotes {
                 // A thread that waits between its allocations is polled seldom. It was never seen to wait after one, and what
                 // it did after the allocation was seen before it, too: that is no line behind it.
                 let last = candidates.iter().max_by_key(|v| (v.any_after, v.any_before))?;
-                let is_ahead = |v: &&&StackVote| v.any_after == 0 && v.any_before >= MIN_AFTER;
+                let mut others = candidates.iter().filter(|v| v.origin != last.origin);
                 let is_last = last.any_after >= MIN_AFTER
                     && last.any_before > 0
-                    && candidates.iter().filter(|v| v.origin != last.origin).all(|v| is_ahead(&v));
+                    && others.all(|v| v.any_after == 0 && v.any_before >= MIN_AFTER);
                 is_last.then_some(last.origin)
             }
         }
