@@ -8,13 +8,14 @@ PyTorch's own memory history with Python stacks. There it stands still in the mi
 step, after the forward pass, and both are compared: sum over stacks of the smaller of the two. "proven" are the bytes that
 memspy says are on the stack that allocated them; "wrong among proven" has to be about 0. Bytes that the autograd engine's
 C++ threads allocated have no Python stack in the history; memspy has to give them to [autograd thread].
-Jobs whose libraries (transformers, peft, lightning, timm) are missing are left out, and named.
+Jobs whose libraries (transformers, peft, lightning, timm, torchvision) are missing are left out, and named.
 """
 import argparse
 import collections
 import gzip
 import json
 import os
+import random
 import re
 import shlex
 import shutil
@@ -323,6 +324,32 @@ def lstm(watched):
     loop(watched, Recurrent(), lambda: torch.randn(32, 64, 256, device="cuda"), [torch.optim.Adam])
 
 
+def detection(watched):
+    """Images of other sizes at every step, with other numbers of boxes."""
+    import torchvision
+    model = torchvision.models.detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=5, min_size=320)
+    model.cuda().train()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9)
+    generator = random.Random(1)
+    while True:
+        images, targets = [], []
+        for _ in range(4):
+            height, width, boxes = generator.randrange(240, 480), generator.randrange(240, 480), generator.randrange(1, 8)
+            images.append(torch.rand(3, height, width, device="cuda"))
+            corner = torch.rand(boxes, 2, device="cuda") * 100
+            targets.append({"boxes": torch.cat([corner, corner + 20 + torch.rand(boxes, 2, device="cuda") * 100], dim=1),
+                            "labels": torch.randint(1, 5, (boxes,), device="cuda")})
+        loss = sum(model(images, targets).values())
+        watched.forward_done()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def compiled(watched):
+    loop(watched, torch.compile(encoder().cuda()), lambda: torch.randn(16, 128, 512, device="cuda"), [torch.optim.AdamW])
+
+
 JOBS = {
     "trainer": trainer,
     "trainer, LoRA": lambda watched: trainer(watched, lora=True),
@@ -334,6 +361,8 @@ JOBS = {
     "lstm": lstm,
     "accumulation": accumulation,
     "two optimizers": two_optimizers,
+    "detection": detection,
+    "compiled": compiled,
 }
 
 PARTS = {"speed": check_speed, "truth": check_truth}
