@@ -29,8 +29,8 @@ def server():
     import torch
     import transformers
 
-    wait_for_go()
     model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA)).cuda().bfloat16().eval()
+    wait_for_go()
     sessions = {}
     with torch.no_grad():
         for number in range(1_000_000):
