@@ -1,10 +1,11 @@
 //! Records of the ring, decoded: the structures of cuda/probe.h.
 
-use super::ring_events::{RawEvent, RawNode, RawStep, RingRecord};
+use super::ring_events::{NativeCopy, RawEvent, RawNode, RawStep, RingRecord};
 use crate::abi::BpfFrame;
 use crate::model::{
     AddressSpace, CounterSnapshot, CudaIndex, DriverEvent, EventKind, MemoryKind, StackSource,
 };
+use crate::target::DWARF_REGISTERS;
 
 /// `enum record_kind`.
 const ALLOCATED: u8 = 1;
@@ -15,6 +16,7 @@ const STACK: u8 = 5;
 const CODE: u8 = 6;
 const CODE_FREED: u8 = 7;
 const STEP: u8 = 8;
+const NATIVE_STACK: u8 = 9;
 
 /// Flags of `struct who`.
 const TRUNCATED: u8 = 1;
@@ -31,6 +33,9 @@ const STACK_HEAD: usize = 16;
 const FRAME: usize = 16;
 const CODE_HEAD: usize = 64;
 const OWNER_BIT: u32 = 56;
+const NATIVE_HEAD: usize = 152;
+/// Instead of the number of a copy of a stack.
+const NATIVE_STACK_LOST: u32 = u32::MAX;
 /// Room for the parts of `struct code_record`: the object, its name, its file's, its line table.
 const PARTS: [usize; 4] = [6 * 64, 5 * 64, 7 * 64, 33 * 64];
 
@@ -83,6 +88,20 @@ impl RingDecoder {
                 step: u64_at(record, 16)?,
                 epoch: u64_at(record, 24)?,
             })),
+            NATIVE_STACK => {
+                let mut registers = [0; DWARF_REGISTERS];
+                for (index, register) in registers.iter_mut().enumerate() {
+                    *register = u64_at(record, 16 + 8 * index)?;
+                }
+                let (len, wanted) = (u32_at(record, 8)?, u32_at(record, 12)?);
+                let stack = record.get(NATIVE_HEAD..)?.get(..len as usize)?;
+                take(RingRecord::NativeStack {
+                    number: u32_at(record, 4)?,
+                    registers,
+                    stack,
+                    is_cut: len < wanted,
+                });
+            }
             CODE_FREED => take(RingRecord::CodeFreed { code: u64_at(record, 8)? }),
             _ => take(RingRecord::Event(event(record)?)),
         }
@@ -141,6 +160,11 @@ fn event(record: &[u8]) -> Option<RawEvent> {
         truncated: flags & TRUNCATED != 0,
         faulted: flags & FAULTED != 0,
         node: node.flatten(),
+        native: match (kind, u32_at(record, 12)?) {
+            (ALLOCATED, NATIVE_STACK_LOST) => NativeCopy::Lost,
+            (ALLOCATED, number @ 1..) => NativeCopy::Number(number),
+            _ => NativeCopy::NotTaken,
+        },
     })
 }
 

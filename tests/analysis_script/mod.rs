@@ -143,6 +143,7 @@ impl Script {
             file: file.into(),
             first_line: 1,
             last_line: 99,
+            is_native: false,
         })
     }
 

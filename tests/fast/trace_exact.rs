@@ -50,7 +50,13 @@ fn below_a_site() -> [Record; 4] {
     [
         Definition::Function(
             FunctionId(0),
-            Function { name: "f".into(), file: "a".into(), first_line: 3, last_line: 9 },
+            Function {
+                name: "f".into(),
+                file: "a".into(),
+                first_line: 3,
+                last_line: 9,
+                is_native: false,
+            },
         ),
         Definition::Frame(FrameId(0), Frame { function: FunctionId(0), line: 4 }),
         Definition::Stack(StackId(0), StackNode { parent: None, frame: FrameId(0) }),
@@ -72,6 +78,7 @@ fn site(number: u32, source: StackSource, rest: (bool, Option<&str>, Option<u32>
         truncated,
         node: node.map(Into::into),
         forward: forward.map(StackId),
+        native: Default::default(),
     };
     Record::Definition(Definition::Site(SiteId(number), site))
 }
@@ -96,6 +103,8 @@ fn end(time: u64) -> Record {
                 faulted: 16,
                 unknown: 17,
                 no_python: 18,
+                native: 0,
+                native_lost: 0,
             }),
             follow: None,
         },
@@ -167,6 +176,7 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
             starts_empty: false,
             probes: vec!["p".into()],
             uncovered: vec![],
+            native_from: None,
         }),
         events(vec![
             event(110, Some(0), allocated(torch(0), 4096, 1024, levels(1024, 1024, 2 << 20, 1024))),
@@ -217,6 +227,7 @@ fn golden() -> Vec<Record> {
             starts_empty: false,
             probes: vec!["pytorch:malloc".into(), "cuMemAlloc_v2".into()],
             uncovered: vec!["Größe unbekannt".into()],
+            native_from: None,
         })
     };
     let counter_check = |time, frees| {

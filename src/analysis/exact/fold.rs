@@ -226,7 +226,10 @@ impl ExactProfile {
         for (account, bytes) in held {
             let site = account.checked_sub(SITES).map(|site| SiteId(site as u32));
             let site = site.and_then(|site| table.get_site(site));
-            let stacks = site.into_iter().flat_map(|site| [site.stack, site.forward]);
+            let stacks = site.into_iter().flat_map(|site| {
+                let native = site.native.stack().filter(|_| options.native);
+                [native.or(site.stack), site.forward]
+            });
             if !budget.takes(stacks.flatten(), bytes) {
                 continue;
             }
@@ -295,9 +298,16 @@ impl ExactProfile {
         }
         let frames = |stack: StackId, path: &mut Vec<StackLabel>| {
             let from = path.len();
-            path.extend(table.frames(stack).map(StackLabel::Frame));
+            path.extend(table.frames(stack).map(|frame| {
+                let function = table.get_function(frame.function);
+                match function.is_some_and(|function| function.is_native) {
+                    true => StackLabel::Native(frame),
+                    false => StackLabel::Frame(frame),
+                }
+            }));
             path[from..].reverse();
         };
+        let native = site.native.stack().filter(|_| options.native);
         // One number for all sites with a node of this class.
         let node = site.node.as_ref().map(|name| {
             let first = *nodes.entry(name.clone()).or_insert(id);
@@ -340,10 +350,15 @@ impl ExactProfile {
                     }
                     path.push(node);
                 }
-                if let Some(stack) = site.stack {
+                if let Some(stack) = native.or(site.stack) {
                     frames(stack, &mut path);
                 }
+                return path;
             }
+        }
+        // What Python's stack tells is what another thread waits for, or nothing: these are those of the thread itself.
+        if let Some(native) = native {
+            frames(native, &mut path);
         }
         path
     }

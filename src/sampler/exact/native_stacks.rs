@@ -1,0 +1,157 @@
+//! Copies of stacks on their way to names: unwound by a thread of their own, so that who empties the ring never waits for it.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use rustc_hash::FxHashMap;
+
+use crate::native::{RepeatedUnwinder, StackCopy, UnwoundStack};
+use crate::sampler::worker::Worker;
+use crate::target::{Process, ThreadRegisters};
+
+/// Bytes of copies that wait to be unwound: those of a second of PyTorch while the tables of its libraries are read.
+const MAX_WAITING: usize = 64 << 20;
+/// Copies unwound at once, so that their names are looked up together.
+const MAX_BATCH: usize = 256;
+/// Results kept that nobody asked for: of events that were lost, or recorded before these came.
+const MAX_UNCLAIMED: usize = 1 << 16;
+
+/// A copy, and whose it is.
+struct NumberedCopy {
+    number: (u32, u32),
+    copy: StackCopy,
+}
+
+/// What came of a copy.
+#[derive(Debug, Clone)]
+pub(super) enum NativeOutcome {
+    /// It is being unwound.
+    Waiting,
+    /// There was no room for it, or the thread that unwinds is gone.
+    Lost,
+    /// Its frames.
+    Unwound(Arc<UnwoundStack>),
+}
+
+/// One result: the copy's number, its bytes, its frames.
+type UnwoundCopy = ((u32, u32), usize, Arc<UnwoundStack>);
+
+/// All copies of a recording.
+pub(super) struct NativeStacks {
+    /// Which probes they are of: each begin to count anew.
+    probes: u32,
+    results: FxHashMap<u32, Option<Arc<UnwoundStack>>>,
+    /// How many copies were given to the thread, and how many came back.
+    pushed: u64,
+    unwound: u64,
+    /// Bytes of copies that are under way.
+    waiting: usize,
+    // The worker ends when this end of its channel is dropped, so it stands before it.
+    copies: Sender<NumberedCopy>,
+    done: Receiver<UnwoundCopy>,
+    worker: Worker,
+}
+
+impl NativeStacks {
+    /// Starts the thread that unwinds stacks of `process`.
+    pub(super) fn start(process: Arc<Process>) -> std::io::Result<NativeStacks> {
+        let (copies, taken) = channel::<NumberedCopy>();
+        let (given, done) = channel();
+        let worker = Worker::spawn("unwind", move |_| unwind_all(&process, &taken, &given))?;
+        Ok(NativeStacks {
+            probes: 0,
+            results: FxHashMap::default(),
+            pushed: 0,
+            unwound: 0,
+            waiting: 0,
+            copies,
+            done,
+            worker,
+        })
+    }
+
+    /// Takes a copy out of the ring.
+    pub(super) fn push(&mut self, number: u32, registers: [u64; 17], stack: &[u8], is_cut: bool) {
+        let size = stack.len();
+        let registers = ThreadRegisters { thread: 0, values: registers };
+        let has_room = self.waiting + size <= MAX_WAITING;
+        let sent = has_room && {
+            let copy = StackCopy::new(registers, stack.to_vec(), is_cut);
+            self.copies.send(NumberedCopy { number: (self.probes, number), copy }).is_ok()
+        };
+        match sent {
+            true => (self.pushed, self.waiting) = (self.pushed + 1, self.waiting + size),
+            false => _ = self.results.insert(number, None),
+        }
+    }
+
+    /// Takes what has been unwound since the last call.
+    pub(super) fn poll(&mut self) {
+        for ((probes, number), size, stack) in self.done.try_iter() {
+            self.unwound += 1;
+            self.waiting = self.waiting.saturating_sub(size);
+            if probes == self.probes {
+                self.results.insert(number, Some(stack));
+            }
+        }
+    }
+
+    /// How many copies were given to the thread.
+    pub(super) fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
+    /// How many of them have come back: they do so in their order.
+    pub(super) fn unwound(&self) -> u64 {
+        if self.worker.is_finished() { self.pushed } else { self.unwound }
+    }
+
+    /// What came of the copy with this number until now.
+    pub(super) fn outcome(&self, number: u32) -> NativeOutcome {
+        match self.results.get(&number) {
+            Some(Some(stack)) => NativeOutcome::Unwound(Arc::clone(stack)),
+            Some(None) => NativeOutcome::Lost,
+            None if self.worker.is_finished() => NativeOutcome::Lost,
+            None => NativeOutcome::Waiting,
+        }
+    }
+
+    /// The same for the last time; it is forgotten.
+    pub(super) fn take(&mut self, number: u32) -> NativeOutcome {
+        let outcome = self.outcome(number);
+        self.results.remove(&number);
+        outcome
+    }
+
+    /// No event is under way: results that nobody has asked for until now are forgotten if they are many.
+    pub(super) fn forget_unclaimed(&mut self) {
+        if self.results.len() > MAX_UNCLAIMED {
+            self.results.clear();
+        }
+    }
+
+    /// From now on numbers are those of other probes.
+    pub(super) fn begin_anew(&mut self) {
+        self.probes += 1;
+        self.results.clear();
+    }
+}
+
+/// Unwinds what comes until nothing more can come.
+fn unwind_all(process: &Process, copies: &Receiver<NumberedCopy>, unwound: &Sender<UnwoundCopy>) {
+    let memory = process.memory();
+    let mut unwinder = RepeatedUnwinder::new(process, &memory);
+    while let Ok(first) = copies.recv() {
+        let batch: Vec<NumberedCopy> =
+            std::iter::once(first).chain(copies.try_iter().take(MAX_BATCH - 1)).collect();
+        let (numbers, stacks): (Vec<_>, Vec<_>) =
+            batch.into_iter().map(|it| (it.number, it.copy)).unzip();
+        for ((number, copy), stack) in
+            numbers.into_iter().zip(&stacks).zip(unwinder.unwind(&stacks))
+        {
+            if unwound.send((number, copy.size(), stack)).is_err() {
+                return;
+            }
+        }
+    }
+}
