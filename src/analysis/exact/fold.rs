@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::live_blocks::{BEFORE, LiveBlocks, NO_EVENT, NO_SITE, OWNED, SITES, SMALL, ScaledBytes};
+use super::native_frames::only_passes_on;
 use super::{ExactProfile, MemoryGroup};
 use crate::analysis::flame::fold::{
     AllocatedStack, FoldOptions, FoldedStack, PseudoFrame, StackLabel, before_path,
@@ -298,11 +299,12 @@ impl ExactProfile {
         }
         let frames = |stack: StackId, path: &mut Vec<StackLabel>| {
             let from = path.len();
-            path.extend(table.frames(stack).map(|frame| {
-                let function = table.get_function(frame.function);
-                match function.is_some_and(|function| function.is_native) {
-                    true => StackLabel::Native(frame),
-                    false => StackLabel::Frame(frame),
+            path.extend(table.frames(stack).filter_map(|frame| {
+                let native = table.get_function(frame.function).filter(|it| it.is_native);
+                match native.map(only_passes_on) {
+                    None => Some(StackLabel::Frame(frame)),
+                    Some(false) => Some(StackLabel::Native(frame)),
+                    Some(true) => None,
                 }
             }));
             path[from..].reverse();
