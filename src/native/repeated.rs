@@ -184,3 +184,47 @@ impl<'a> RepeatedUnwinder<'a> {
         stack
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::super::{NativeUnwinder, copy_stacks};
+    use super::*;
+    use crate::target::StoppedProcess;
+
+    #[test]
+    fn a_stack_met_again_is_the_same_and_what_dump_finds() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while process.is_asleep(child.id()) != Some(true) {
+            assert!(Instant::now() < until, "it never sleeps");
+            std::thread::yield_now();
+        }
+        let (memory, mappings) = (process.memory(), process.mappings().unwrap());
+        let (stop, registers) =
+            StoppedProcess::with_registers(&process, Duration::from_secs(5)).unwrap();
+        let stacks = copy_stacks(&memory, &mappings, registers);
+        stop.end();
+        let expected = NativeUnwinder::new(&process, &memory, &mappings).unwind(&stacks);
+
+        let mut unwinder = RepeatedUnwinder::new(&process, &memory);
+        let first = unwinder.unwind(&stacks);
+        assert_eq!(first[0].frames, expected[0].frames);
+        assert_eq!(first[0].incomplete, expected[0].incomplete);
+        assert!(first[0].frames.len() > 2, "{first:?}");
+        // The second time by what was remembered.
+        assert!(!unwinder.rules.is_empty());
+        let second = unwinder.unwind(&stacks);
+        assert!(Arc::ptr_eq(&first[0], &second[0]));
+        // Where the stack is cut, the walk ends, and says so.
+        let StackCopy { registers, .. } = &stacks[0];
+        let cut = unwinder.unwind(&[StackCopy::new(*registers, vec![0; 4], true)]);
+        assert_ne!(cut[0].number, first[0].number);
+        assert!(cut[0].incomplete.as_deref().unwrap().contains("were copied"), "{cut:?}");
+        assert_eq!(cut[0].frames[0], first[0].frames[0]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}

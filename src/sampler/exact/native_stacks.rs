@@ -155,3 +155,52 @@ fn unwind_all(process: &Process, copies: &Receiver<NumberedCopy>, unwound: &Send
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    fn start() -> NativeStacks {
+        NativeStacks::start(Arc::new(Process::open(std::process::id()).unwrap())).unwrap()
+    }
+
+    fn wait(stacks: &mut NativeStacks) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while stacks.unwound() < stacks.pushed() {
+            assert!(Instant::now() < until, "it was never unwound");
+            std::thread::yield_now();
+            stacks.poll();
+        }
+    }
+
+    #[test]
+    fn a_copy_that_finds_no_room_is_lost_and_no_other_one() {
+        let mut stacks = start();
+        stacks.push(1, [0; 17], &[0; 64], false);
+        stacks.push(2, [0; 17], &vec![0; MAX_WAITING + 1], false);
+        assert!(matches!(stacks.outcome(2), NativeOutcome::Lost));
+        assert!(!matches!(stacks.outcome(1), NativeOutcome::Lost));
+        wait(&mut stacks);
+        assert_eq!(stacks.waiting, 0);
+        // An address in no code ends at once, and says why.
+        match stacks.take(1) {
+            NativeOutcome::Unwound(stack) => assert!(stack.incomplete.is_some()),
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(stacks.outcome(1), NativeOutcome::Waiting), "it is forgotten");
+    }
+
+    #[test]
+    fn what_was_copied_by_other_probes_is_no_stack_of_these() {
+        let mut stacks = start();
+        stacks.push(1, [0; 17], &[0; 64], false);
+        stacks.begin_anew();
+        wait(&mut stacks);
+        assert!(matches!(stacks.outcome(1), NativeOutcome::Waiting));
+        stacks.push(1, [0; 17], &[0; 64], false);
+        wait(&mut stacks);
+        assert!(matches!(stacks.outcome(1), NativeOutcome::Unwound(_)));
+    }
+}
