@@ -173,6 +173,10 @@ fn large_allocations_have_the_operators_and_autograd_functions_that_made_them() 
         stacks.iter().find(|(stack, _)| stack.contains("builtin_sorted")).unwrap();
     assert_eq!(*bytes, LARGE);
     assert!(sorted.contains("at::native::empty_cuda (libtorch_cuda.so)"), "{sorted}");
+    let backward = stacks.iter().find(|(stack, _)| stack.contains("MulBackward0;"));
+    let (backward, _) = backward.unwrap_or_else(|| panic!("{stacks:#?}"));
+    let expected = "MulBackward0;torch::autograd::Engine::thread_main (libtorch_cpu.so);";
+    assert!(backward.contains(expected), "{backward}");
     // What only passes a call on is left out of it.
     assert!(
         !sorted.contains("_PyObject_MakeTpCall") && !sorted.contains("wrap_kernel"),
@@ -211,6 +215,15 @@ fn allocations_of_the_driver_by_a_program_without_python_have_native_frames() {
         .map(|stack| words(&exact, stack))
         .collect();
     assert!(stacks.iter().any(|stack| stack.iter().any(|it| it == "main")), "{stacks:#?}");
+}
+
+#[test]
+fn without_bpf_programs_memspy_says_that_there_are_no_native_frames() {
+    let target = sim::start("exact_native.py", &[]);
+    let mut recording =
+        Recording::start_exact(target.pid(), &["--native", "--probes", "perf-only"]);
+    recording.wait_for("(--native) are not recorded");
+    let _ = recording.interrupt();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::live_blocks::{BEFORE, LiveBlocks, NO_EVENT, NO_SITE, OWNED, SITES, SMALL, ScaledBytes};
-use super::native_frames::only_passes_on;
+use super::native_frames::{is_engine_main, only_passes_on};
 use super::{ExactProfile, MemoryGroup};
 use crate::analysis::flame::fold::{
     AllocatedStack, FoldOptions, FoldedStack, PseudoFrame, StackLabel, before_path,
@@ -360,7 +360,16 @@ impl ExactProfile {
         }
         // What Python's stack tells is what another thread waits for, or nothing: these are those of the thread itself.
         if let Some(native) = native {
+            let from = path.len();
             frames(native, &mut path);
+            let is_main = |label: &StackLabel| match label {
+                StackLabel::Native(frame) => {
+                    table.get_function(frame.function).is_some_and(is_engine_main)
+                }
+                _ => false,
+            };
+            let started = path[from..].iter().position(is_main).unwrap_or(0);
+            path.drain(from..from + started);
         }
         path
     }

@@ -36,6 +36,11 @@ pub(super) fn only_passes_on(function: &Function) -> bool {
     }
 }
 
+/// Whether `function` is the outermost of the autograd engine's own: what started its thread is the same for all it does.
+pub(super) fn is_engine_main(function: &Function) -> bool {
+    &*function.name == "torch::autograd::Engine::thread_main"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -146,7 +146,8 @@ impl ExactRecorder {
 
     /// What is probed, for showing; `None` while nothing is.
     pub fn probes(&self) -> Option<ProbeCoverage> {
-        self.probe.as_ref().map(ProbeCoverage::from)
+        let probe = self.probe.as_ref()?;
+        Some(ProbeCoverage { uncovered: self.uncovered(probe), ..ProbeCoverage::from(probe) })
     }
 
     /// Records until the duration is over, `stop` is set or the target ends; the last record is the

@@ -1,5 +1,7 @@
 //! When and how an exact recording places its probes, and takes them away.
 
+use std::sync::Arc;
+
 use super::{ExactRecorder, monotonic};
 use crate::model::{
     ExactSettings, FreeTracking, MissReason, ReaderKind, Record, RecordSink, SinkResult,
@@ -107,6 +109,18 @@ impl ExactRecorder {
         }
     }
 
+    /// What `probe` could not be placed at, or does not tell, one sentence each.
+    pub(super) fn uncovered(&self, probe: &AttachedProbes) -> Vec<Arc<str>> {
+        let mut uncovered = probe.uncovered().to_vec();
+        if self.options.native_from.is_some() && !probe.can_watch() {
+            uncovered.push(
+                "frames of C and C++ code (--native) are not recorded: that takes BPF programs"
+                    .into(),
+            );
+        }
+        uncovered
+    }
+
     /// Records what is probed from now on, and what was there before.
     pub(super) fn record_placed(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let starts_empty = self.starts_empty;
@@ -116,11 +130,7 @@ impl ExactRecorder {
         if starts_empty {
             self.reconciler.start_empty();
         }
-        let mut uncovered = probe.uncovered().to_vec();
-        if self.options.native_from.is_some() && !probe.can_watch() {
-            uncovered
-                .push("frames of C and C++ code are not recorded: that takes BPF programs".into());
-        }
+        let uncovered = self.uncovered(probe);
         let exact = ExactSettings {
             time: self.now(),
             backend: probe.way(),
