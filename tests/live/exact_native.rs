@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use memspy::model::{AllocationSite, NativeFrames, Record, StackSource};
 use memspy::trace::TraceReader;
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::support::exact::Exact;
@@ -215,6 +216,43 @@ fn allocations_of_the_driver_by_a_program_without_python_have_native_frames() {
         .map(|stack| words(&exact, stack))
         .collect();
     assert!(stacks.iter().any(|stack| stack.iter().any(|it| it == "main")), "{stacks:#?}");
+}
+
+#[test]
+fn a_copy_that_finds_no_room_takes_no_allocation_with_it() {
+    const COUNT: u64 = 4000;
+    let mut target = sim::start("exact_native.py", &[]);
+    let mut recording = Recording::start_exact(target.pid(), &["--native"]);
+    // Nobody empties the rings meanwhile: there is room for all events, and for a third of the copies of stacks.
+    recording.signal(Signal::SIGSTOP);
+    target.say(&format!("many {COUNT}"));
+    let truth: Value = serde_json::from_str(&target.line()).unwrap();
+    recording.signal(Signal::SIGCONT);
+    let done = recording.interrupt();
+    assert!(done.err.contains(" 0 lost"), "{}", done.err);
+    assert!(done.err.contains("without the native frames that were asked for"), "{}", done.err);
+    let exact = Exact::read(recording.trace());
+    let grown =
+        |key: &str| truth["after"][key].as_u64().unwrap() - truth["before"][key].as_u64().unwrap();
+    assert_eq!(exact.allocated().count() as u64, grown("allocation.all.allocated"));
+    assert_eq!(exact.allocated().map(|a| a.1).sum::<u64>(), grown("requested_bytes.all.allocated"));
+    let (mut native, mut lost) = (0, 0);
+    for (_, _, event) in exact.allocated() {
+        let site = exact.site(event.site);
+        // With or without them, Python's frames are there.
+        assert_eq!(words(&exact, site.stack.unwrap()).last().unwrap(), "py:many");
+        match site.native {
+            NativeFrames::Stack(stack) => {
+                in_order(&words(&exact, stack), &["py:many", "at::native::empty_cuda"]);
+                native += 1;
+            }
+            NativeFrames::Lost => lost += 1,
+            NativeFrames::NotTaken => panic!("{site:?}"),
+        }
+    }
+    let totals = exact.totals.unwrap();
+    assert!(native > 0 && lost > 0 && native + lost == COUNT, "{native} {lost}");
+    assert!(totals.native >= native && totals.native_lost >= lost, "{totals:?}");
 }
 
 #[test]

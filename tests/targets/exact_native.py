@@ -2,7 +2,8 @@
 
     python tests/targets/exact_native.py
 
-After READY it does the same for each line that it reads, and prints what the allocator counted before and after as a line of JSON.
+After READY it works once for each line that it reads, and prints what the allocator counted before and after as a line of JSON. With a number in
+the line it allocates so many large tensors one after the other instead.
 """
 import json
 
@@ -37,6 +38,11 @@ def work():
     held.append(x)
 
 
+def many(count):
+    for _ in range(count):
+        torch.empty(LARGE, dtype=torch.uint8, device="cuda")
+
+
 def counters():
     stats = torch.cuda.memory_stats()
     return {key: stats[key] for key in stats if key.endswith((".allocated", ".freed"))}
@@ -46,10 +52,13 @@ def main():
     x = torch.ones(64, device="cuda", requires_grad=True)
     square(x).backward()
     handshake.ready()
-    for _ in handshake.requests():
+    for _, *count in handshake.requests():
         held.clear()
         before = counters()
-        work()
+        if count:
+            many(int(count[0]))
+        else:
+            work()
         print(json.dumps({"before": before, "after": counters()}), flush=True)
 
 
