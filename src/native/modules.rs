@@ -64,6 +64,12 @@ impl<'a> NativeModules<'a> {
         self.known.len() == before
     }
 
+    /// An address in the code of each file whose name is wanted.
+    pub(super) fn code_of(&self, wanted: impl Fn(&str) -> bool) -> Vec<Addr> {
+        let code = self.mappings.iter().filter(|it| it.executable);
+        code.filter(|it| it.file_name().is_some_and(&wanted)).map(|it| it.start).collect()
+    }
+
     /// Whether code lies at `addr`, as far as is known.
     pub(super) fn has_code(&self, addr: Addr) -> bool {
         self.mappings.find(addr).is_some_and(|it| it.executable)
@@ -93,12 +99,20 @@ impl<'a> NativeModules<'a> {
         start: Addr,
         addresses: &[Addr],
     ) -> Vec<Option<String>> {
-        let unknown = || vec![None; addresses.len()];
-        let Some(Some(module)) = self.known.get_mut(&start) else { return unknown() };
-        let object = &module.object;
-        let functions = module.functions.get_or_insert_with(|| object.function_table(process).ok());
-        let Some(functions) = functions else { return unknown() };
-        module.object.names_of(process, functions, addresses)
+        self.read_functions(process, start);
+        let module = self.known.get(&start).and_then(Option::as_ref);
+        match module.map(|module| (&module.object, &module.functions)) {
+            Some((object, Some(Some(functions)))) => object.names_of(process, functions, addresses),
+            _ => vec![None; addresses.len()],
+        }
+    }
+
+    /// Reads the functions of the module that begins at `start`, unless that was done.
+    pub(super) fn read_functions(&mut self, process: &Process, start: Addr) {
+        if let Some(Some(module)) = self.known.get_mut(&start) {
+            let object = &module.object;
+            module.functions.get_or_insert_with(|| object.function_table(process).ok());
+        }
     }
 
     /// The module that begins at `start`.

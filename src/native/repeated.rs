@@ -42,6 +42,7 @@ pub struct RepeatedUnwinder<'a> {
     process: &'a Process,
     modules: NativeModules<'a>,
     read: Option<Instant>,
+    has_ended: bool,
     rules: FxHashMap<u64, FrameRule>,
     names: FxHashMap<u64, NativeFrame>,
     stacks: FxHashMap<CodeAddresses, Arc<UnwoundStack>>,
@@ -55,10 +56,21 @@ impl<'a> RepeatedUnwinder<'a> {
             process,
             modules: NativeModules::new(memory, Default::default()),
             read: None,
+            has_ended: false,
             rules: FxHashMap::default(),
             names: FxHashMap::default(),
             stacks: FxHashMap::default(),
             next: 0,
+        }
+    }
+
+    /// Reads the tables and symbols of the libraries that are loaded and wanted by their names: so that the first stacks need not wait for them.
+    pub fn prepare(&mut self, wanted: impl Fn(&str) -> bool) {
+        self.read_mappings(MAPPINGS_INTERVAL);
+        for start in self.modules.code_of(wanted) {
+            if let Some(module) = self.modules.find(start) {
+                self.modules.read_functions(self.process, module);
+            }
         }
     }
 
@@ -70,7 +82,9 @@ impl<'a> RepeatedUnwinder<'a> {
         if self.names.len() > MAX_ADDRESSES {
             self.names.clear();
         }
-        self.find_names(&walked);
+        let unnamed: Vec<&CodeAddresses> =
+            walked.iter().filter(|walked| !self.stacks.contains_key(*walked)).collect();
+        self.find_names(&unnamed);
         walked.into_iter().map(|walked| self.stack(walked)).collect()
     }
 
@@ -79,9 +93,13 @@ impl<'a> RepeatedUnwinder<'a> {
         if self.read.is_some_and(|read| read.elapsed() < interval) {
             return;
         }
-        // A process that is gone has the mappings it had.
-        let Ok(mappings) = self.process.mappings() else { return };
         self.read = Some(Instant::now());
+        // A process that has ended has the mappings it had: what was read of them is still true of its stacks.
+        let mappings = self.process.mappings().unwrap_or_default();
+        self.has_ended = !mappings.iter().any(|it| it.executable);
+        if self.has_ended {
+            return;
+        }
         if !self.modules.set_mappings(mappings) {
             // Other code may lie at the same addresses.
             self.rules.clear();
@@ -119,7 +137,10 @@ impl<'a> RepeatedUnwinder<'a> {
         }
         let start = self.modules.find(Addr(address));
         let Some(module) = start.and_then(|start| self.modules.get(start)) else {
-            let why = "its code is in no program or library, so nothing tells what called it";
+            let why = match self.has_ended {
+                false => "its code is in no program or library, so nothing tells what called it",
+                true => "the process had ended before the tables of its libraries were read",
+            };
             return StepOutcome::Unknown(why.to_owned());
         };
         match &module.tables {
@@ -137,7 +158,7 @@ impl<'a> RepeatedUnwinder<'a> {
         }
     }
 
-    fn find_names(&mut self, walked: &[CodeAddresses]) {
+    fn find_names(&mut self, walked: &[&CodeAddresses]) {
         let mut wanted: FxHashMap<Addr, Vec<Addr>> = FxHashMap::default();
         for address in walked.iter().flat_map(|(frames, _)| frames) {
             if self.names.contains_key(address) {
@@ -210,6 +231,8 @@ mod tests {
         let expected = NativeUnwinder::new(&process, &memory, &mappings).unwind(&stacks);
 
         let mut unwinder = RepeatedUnwinder::new(&process, &memory);
+        // The C library's symbols are read before, all others when they are met.
+        unwinder.prepare(|name| name.starts_with("libc.so"));
         let first = unwinder.unwind(&stacks);
         assert_eq!(first[0].frames, expected[0].frames);
         assert_eq!(first[0].incomplete, expected[0].incomplete);
@@ -225,6 +248,36 @@ mod tests {
         assert!(cut[0].incomplete.as_deref().unwrap().contains("were copied"), "{cut:?}");
         assert_eq!(cut[0].frames[0], first[0].frames[0]);
         child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn copies_of_a_process_that_has_ended_meanwhile_keep_their_frames() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while process.is_asleep(child.id()) != Some(true) {
+            assert!(Instant::now() < until, "it never sleeps");
+            std::thread::yield_now();
+        }
+        let (memory, mappings) = (process.memory(), process.mappings().unwrap());
+        let (stop, registers) =
+            StoppedProcess::with_registers(&process, Duration::from_secs(5)).unwrap();
+        let stacks = copy_stacks(&memory, &mappings, registers);
+        stop.end();
+        let mut unwinder = RepeatedUnwinder::new(&process, &memory);
+        let before = unwinder.unwind(&stacks);
+        child.kill().unwrap();
+        // Until somebody waits for it, it has mappings, and none of them is there.
+        while process.mappings().is_ok_and(|it| it.iter().next().is_some()) {
+            assert!(Instant::now() < until, "it never ends");
+            std::thread::yield_now();
+        }
+        unwinder.read = None;
+        assert_eq!(unwinder.unwind(&stacks), before);
+        // Of what was not read before, it says why nothing is known.
+        let late = RepeatedUnwinder::new(&process, &memory).unwind(&stacks);
+        assert!(late[0].incomplete.as_deref().unwrap().contains("had ended"), "{late:?}");
         child.wait().unwrap();
     }
 }

@@ -1,7 +1,8 @@
 //! Copies of stacks on their way to names: unwound by a thread of their own, so that who empties the ring never waits for it.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
@@ -15,6 +16,13 @@ const MAX_WAITING: usize = 64 << 20;
 const MAX_BATCH: usize = 256;
 /// Results kept that nobody asked for: of events that were lost, or recorded before these came.
 const MAX_UNCLAIMED: usize = 1 << 16;
+
+/// Begins of the names of libraries whose tables and symbols are read before a stack comes that needs them: those of PyTorch are large, and a job that
+/// ends soon takes its tables with it.
+const PREPARED: [&str; 7] =
+    ["libtorch", "libc10", "libcuda", "libpython", "python", "libc.so", "libstdc++"];
+/// How often it is looked for them while nothing else is to be done.
+const PREPARATION_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A copy, and whose it is.
 struct NumberedCopy {
@@ -141,7 +149,17 @@ impl NativeStacks {
 fn unwind_all(process: &Process, copies: &Receiver<NumberedCopy>, unwound: &Sender<UnwoundCopy>) {
     let memory = process.memory();
     let mut unwinder = RepeatedUnwinder::new(process, &memory);
-    while let Ok(first) = copies.recv() {
+    let is_wanted = |file: &str| PREPARED.iter().any(|begin| file.starts_with(begin));
+    unwinder.prepare(is_wanted);
+    loop {
+        let first = match copies.recv_timeout(PREPARATION_INTERVAL) {
+            Ok(first) => first,
+            Err(RecvTimeoutError::Timeout) => {
+                unwinder.prepare(is_wanted);
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
         let batch: Vec<NumberedCopy> =
             std::iter::once(first).chain(copies.try_iter().take(MAX_BATCH - 1)).collect();
         let (numbers, stacks): (Vec<_>, Vec<_>) =
@@ -158,7 +176,7 @@ fn unwind_all(process: &Process, copies: &Receiver<NumberedCopy>, unwound: &Send
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
 
