@@ -251,7 +251,7 @@ fn a_copy_that_finds_no_room_takes_no_allocation_with_it() {
         }
     }
     let totals = exact.totals.unwrap();
-    assert!(native > 0 && lost > 0 && native + lost == COUNT, "{native} {lost}");
+    assert!(lost > 0 && native + lost == COUNT, "{native} {lost}");
     assert!(totals.native >= native && totals.native_lost >= lost, "{totals:?}");
 }
 

@@ -7,8 +7,8 @@ use crate::model::NativeFrames;
 use crate::model::SiteId;
 use crate::probe::{NativeCopy, RawEvent};
 
-/// How long an event waits at most: the tables and symbols of PyTorch's libraries are read once, in about a second.
-pub(super) const NATIVE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long an event waits at most: the tables and symbols of PyTorch's libraries are read once, in about a second, on a busy machine several.
+pub(super) const NATIVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a comparison of the events with the allocator waits for what happened before it.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(100);
 /// Events that wait at most.
