@@ -11,6 +11,9 @@ use crate::target::{Addr, FunctionTable, LoadedObject, Mapping, Mappings, Memory
 const MAX_HEADER: usize = 64 << 20;
 const MAX_FRAMES: usize = 512 << 20;
 
+/// Tables of all libraries together, after which no more are read; those of PyTorch and CUDA have less than 100 MiB.
+const MAX_TOTAL: usize = 1 << 30;
+
 /// The tables of one object that tell what called its functions, copied from memory.
 pub(super) struct UnwindTables {
     pub(super) header_at: u64,
@@ -29,6 +32,11 @@ pub(super) struct NativeModule {
 }
 
 impl NativeModule {
+    /// Bytes of its tables.
+    fn size(&self) -> usize {
+        self.tables.as_ref().map_or(0, |tables| tables.header.len() + tables.frames.len())
+    }
+
     /// The name of its file.
     pub(super) fn name(&self) -> String {
         let path = self.object.path();
@@ -83,7 +91,13 @@ impl<'a> NativeModules<'a> {
         if !self.known.contains_key(&start) {
             let object = LoadedObject::read(self.memory, first).ok();
             let module = object.map(|object| {
-                let tables = UnwindTables::read(self.memory, &object);
+                let held: usize = self.known.values().flatten().map(NativeModule::size).sum();
+                let tables = match held < MAX_TOTAL {
+                    true => UnwindTables::read(self.memory, &object),
+                    false => {
+                        Err(format!("unwind tables of {} MiB were read before it", held >> 20))
+                    }
+                };
                 NativeModule { object, tables, functions: None }
             });
             self.known.insert(start, module);

@@ -23,6 +23,9 @@ const LARGEST_SECTION: u64 = 1 << 30;
 /// More sections, or segments, than any library has.
 const MAX_HEADERS: u64 = 1 << 16;
 
+/// Functions of one table of symbols; PyTorch's largest library has half a million.
+const MAX_FUNCTIONS: usize = 1 << 22;
+
 /// The longest name of a function: those of C++ may have kilobytes.
 pub(super) const MAX_NAME: usize = 1 << 16;
 
@@ -149,7 +152,7 @@ impl<'a> ElfFile<'a> {
                         name_at,
                     })
                 };
-                functions.extend(symbols(&bytes)?.iter().filter_map(function));
+                functions.extend(symbols(&bytes)?.iter().filter_map(function).take(MAX_FUNCTIONS));
             }
         }
         Ok(functions)
