@@ -33,6 +33,7 @@ fn records(pace: &Pace) -> Vec<Record> {
         file: "a.py".into(),
         first_line: 1,
         last_line: 99,
+        is_native: false,
     });
     let mut outer = None;
     for line in 1..DEPTH {
@@ -147,6 +148,7 @@ fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
         file: "a.py".into(),
         first_line: 1,
         last_line: 99,
+        is_native: false,
     });
     let mut outer = None;
     for line in 1..DEPTH {
@@ -165,6 +167,7 @@ fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
                 truncated: false,
                 node: None,
                 forward: None,
+                native: Default::default(),
             })
         })
         .collect();

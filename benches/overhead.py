@@ -2,12 +2,12 @@
 """What a profiler costs a running job: windows with and without it, in turn, in one process.
 
     benches/overhead.py --memspy target/release/memspy [--rounds 4] [--seconds 3] [--rate 200 1000]
-                        [--run-with scripts/with-sim] [--python python3] [--peers] [--top] [--exact] [--follow [PERCENT ...]] [--against OTHER]
+                        [--run-with scripts/with-sim] [--python python3] [--peers] [--top] [--exact] [--native [SIZE ...]] [--follow [PERCENT ...]] [--against OTHER]
 
 The job is the 12-layer transformer loop of tests/targets/transformer12.py. Each round measures every
 contender in a window of its own between two windows without any; the figure is its iterations per second over
 the mean of these two. The contenders of a round come in a shuffled order; one does nothing: its spread is the noise of the machine.
-`--exact` and `--follow` (with the processor shares given) add these ways to record, `--against` the same by another build of memspy (of the commit before). `--peers` adds py-spy (from PyPI, if installed) and PyTorch's own memory history,
+`--exact`, `--native` (exact, with native frames from these sizes on) and `--follow` (with the processor shares given) add these ways to record, `--against` the same by another build of memspy (of the commit before). `--peers` adds py-spy (from PyPI, if installed) and PyTorch's own memory history,
 `--top` adds `memspy top` on a terminal of 80 x 24 that this script reads.
 Prints one line a contender and, last, everything as JSON.
 """
@@ -114,6 +114,8 @@ def measure(arguments):
     contenders = {"nothing (noise)": ["sleep", "999"]}
     ways = {f"-r {rate}": ["-r", str(rate)] for rate in arguments.rate}
     ways |= {"--exact": ["--exact"]} if arguments.exact else {}
+    ways |= {f"--native-from {size}": ["--exact", "--native", "--native-from", size] for size in arguments.native or []}
+    ways |= {"--native": ["--exact", "--native"]} if arguments.native == [] else {}
     ways |= {f"--cpu {percent}": ["--follow", "--cpu", str(percent)] for percent in arguments.follow or []}
     ways |= {"--follow": ["--follow"]} if arguments.follow == [] else {}
     builds = {"memspy": arguments.memspy} | ({"the other": arguments.against} if arguments.against else {})
@@ -172,6 +174,7 @@ def main():
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--top", action="store_true")
     parser.add_argument("--exact", action="store_true")
+    parser.add_argument("--native", nargs="*", metavar="SIZE", help="with the default of --native-from, or with these")
     parser.add_argument("--follow", type=int, nargs="*", metavar="PERCENT", help="with the default of --cpu, or with these")
     parser.add_argument("--against", help="another build of memspy, measured beside it")
     parser.add_argument("job", nargs="*", help="arguments of the job, after --")

@@ -69,6 +69,7 @@ SEC("uprobe") int driver_entry(struct pt_regs *ctx)
 	p.size = register_of(ctx, call->size);
 	p.rows = register_of(ctx, call->rows);
 	p.pitch = register_of(ctx, call->pitch);
+	p.place.native = native_stack(ctx, call->size == NO_ARGUMENT ? 0 : p.size * (p.rows ?: 1));
 	if (call->property != NO_ARGUMENT) {
 		u64 location = read_word(register_of(ctx, call->property) + LOCATION_TYPE);
 		if ((u32)location == LOCATION_DEVICE && location >> 32 < NO_DEVICE)

@@ -23,8 +23,12 @@ enum { NO_WAKEUP = 1 };
 struct thread_struct {
 	unsigned long fsbase;
 } __attribute__((preserve_access_index));
+struct mm_struct {
+	unsigned long start_stack;
+} __attribute__((preserve_access_index));
 struct task_struct {
 	struct thread_struct thread;
+	struct mm_struct *mm;
 } __attribute__((preserve_access_index));
 
 /* arch/x86/include/uapi/asm/ptrace.h */

@@ -4,6 +4,7 @@
 #include "kernel.bpf.h"
 #include "frames.bpf.h"
 #include "steps.bpf.h"
+#include "native.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -89,8 +90,9 @@ static __always_inline u64 argument(struct pt_regs *ctx, const volatile struct a
 struct place {
 	u64 python_id, stack;
 	u64 vtable, python_type, forward;
-	u32 flags;
-	u8 source;
+	u8 flags, source;
+	u16 unused;
+	u32 native; /* of an allocation: the number of its native stack */
 };
 
 #include "backward.bpf.h"
@@ -165,7 +167,7 @@ static __always_inline void set_who(struct who *who, u8 kind, u8 arena, const st
 	who->mark = 0;
 	who->code = 0;
 	who->thread = (u32)bpf_get_current_pid_tgid();
-	who->unused = 0;
+	who->native = p->native;
 	who->time = bpf_ktime_get_ns();
 	who->python_id = p->python_id;
 	who->stack = p->stack;
@@ -246,9 +248,10 @@ static __always_inline int torch_malloc(struct pt_regs *ctx, const volatile stru
 	u32 device = argument(ctx, &site->arguments[1]);
 	u64 size = argument(ctx, &site->arguments[2]);
 	struct place place = { .source = SOURCE_NOT_TAKEN };
-	if (is_wanted(size))
+	if (is_wanted(size)) {
 		find_place(&place);
-	else
+		place.native = native_stack(ctx, size);
+	} else
 		place.python_id = fs_base();
 	return allocated(ARENA_TORCH, device & 0xff, address, size, &place);
 }

@@ -19,6 +19,7 @@ enum record_kind {
 	RECORD_CODE,
 	RECORD_CODE_FREED,
 	RECORD_STEP,
+	RECORD_NATIVE_STACK,
 };
 
 /* model::Arena and model::FreedArena, without the device. */
@@ -46,7 +47,7 @@ struct who {
 	u8 flags, mark;
 	u16 code; /* CUresult of a failure */
 	u32 thread;
-	u32 unused;
+	u32 native; /* number of the native stack of an allocation; 0: none was asked for */
 	u64 time;
 	u64 python_id;
 	u64 stack;
@@ -131,6 +132,20 @@ struct step {
 	u64 step, epoch; /* as they lie there */
 };
 
+/* The registers of a thread that stands in a probe, and the innermost part of its stack, for unwinding frames of C and
+ * C++ code. In a ring of its own: a copy that finds no room never takes that of an event. */
+#define DWARF_REGISTERS 17
+#define NATIVE_STACK_LOST 0xffffffff
+
+struct native_stack_head {
+	u8 kind, unused[3];
+	u32 number;
+	u32 len;    /* bytes copied */
+	u32 wanted; /* bytes that the stack has, as far as that is known */
+	u64 registers[DWARF_REGISTERS]; /* by their numbers in DWARF */
+};
+
+_Static_assert(sizeof(struct native_stack_head) == 152, "native_stack_head");
 _Static_assert(sizeof(struct who) == 40, "who");
 _Static_assert(sizeof(struct freed) == 48, "freed");
 _Static_assert(sizeof(struct allocated) == 88, "allocated");

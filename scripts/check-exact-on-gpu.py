@@ -1,10 +1,10 @@
 """Checks exact recordings on a machine with a real GPU, and measures what they cost. No Rust is needed there.
 
-    python scripts/check-exact-on-gpu.py MEMSPY [--rounds N] [--seconds S] [--only equal,driver,cost]
+    python scripts/check-exact-on-gpu.py MEMSPY [--rounds N] [--seconds S] [--only equal,driver,native,cost]
 
 Equalities: a training job (transformer, conv net, with DataLoader workers) records itself by MEMSPY and compares events,
 frees, bytes, the peak and segments with PyTorch's own counters. Driver: cuda/workloads/driver_api.c, and CuPy where it is
-installed, without PyTorch. Cost: the iterations per second of a 12-layer transformer in windows without anything,
+installed, without PyTorch. Native: the same jobs with frames of C and C++ code, which operators they name and what is unknown; what that costs. Cost: the iterations per second of a 12-layer transformer in windows without anything,
 under MEMSPY and under PyTorch's own memory history, in turn in one process.
 """
 import argparse
@@ -91,7 +91,7 @@ def check(name, ours, truth):
     print(f"{'equal' if ours == truth else 'DIFFERENT':9} {name}: memspy {ours:,}, PyTorch {truth:,}", flush=True)
 
 
-def equalities(memspy):
+def equalities(memspy, words=("--backward-lines",)):
     for name, make in (("transformer", transformer), ("conv net", conv_net)):
         torch.cuda.empty_cache()
         model, batch = make()
@@ -99,7 +99,7 @@ def equalities(memspy):
         step(model, optimizer, batch())
         loader = iter(torch.utils.data.DataLoader(Numbers(), batch_size=8, num_workers=2))
         torch.cuda.synchronize()
-        recording = Recording(memspy, ["--backward-lines"])
+        recording = Recording(memspy, words)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_stats()
         end = time.perf_counter() + 5
@@ -124,7 +124,22 @@ def equalities(memspy):
         print(f"          {count:,} events in 5 s, {events['lost']} lost, {size / count:.2f} bytes an event in the trace, "
               f"attach {recording.attach_ms()} ms, end {recording.detach_ms:.0f} ms, {nodes} stacks of backward with their forward line")
         print("          " + "\n          ".join(l.strip() for l in said.splitlines() if "exact (" in l or "warning" in l))
+        if "--native" in words:
+            native_frames(recording)
         del loader
+
+
+def native_frames(recording):
+    stacks = [line.rsplit(" ", 1) for line in recording.total("--total-allocated")[1].splitlines()]
+    all_bytes = sum(int(size) for _, size in stacks)
+    share = lambda has: sum(int(size) for stack, size in stacks if has(stack)) / all_bytes
+    operators = re.compile(r"at::_ops::(\w+)::call")
+    names = sorted({name for stack, _ in stacks for name in operators.findall(stack)})
+    print(f"          bytes with native frames {share(lambda s: 'CachingAllocator' in s):.1%}, with an operator "
+          f"{share(operators.search):.1%}, below an autograd function {share(lambda s: '::evaluate_function' in s):.1%}, "
+          f"unknown in part {share(lambda s: 'native frames unknown' in s):.1%}")
+    print("          reasons:", sorted({part for stack, _ in stacks for part in stack.split(";") if "native frames unknown" in part}))
+    print(f"          {len(names)} operators:", " ".join(names), flush=True)
 
 
 def driver(memspy):
@@ -165,7 +180,7 @@ def driver(memspy):
     print("CuPy:", recording.total("--memory", "driver")[1].splitlines()[:3], len(held))
 
 
-def cost(memspy, rounds, seconds):
+def cost(memspy, rounds, seconds, is_native):
     model, make_batch = transformer()
     optimizer = torch.optim.AdamW(model.parameters())
     batch = make_batch()
@@ -188,8 +203,13 @@ def cost(memspy, rounds, seconds):
         def run():
             recording = Recording(memspy, words)
             time.sleep(0.3)
+            used = processor_seconds(recording.process.pid)
+            started = time.perf_counter()
             rate = window()[0]
-            recording.stop()
+            used = (processor_seconds(recording.process.pid) - used) / (time.perf_counter() - started)
+            peak = re.search(r"VmHWM:\s+(\d+)", open(f"/proc/{recording.process.pid}/status").read())[1]
+            said = next(line.strip() for line in recording.stop().splitlines() if "exact (" in line)
+            notes[words] = f"{used:.1%} of a processor, {int(peak) // 1024} MiB; {said}"
             return rate
         return run
 
@@ -201,6 +221,7 @@ def cost(memspy, rounds, seconds):
             return rate
         return run
 
+    notes = {}
     modes = {
         "nothing": lambda: window()[0],
         "history python": history("python"),
@@ -213,6 +234,9 @@ def cost(memspy, rounds, seconds):
         "exact stacks from 1M, frees maps": exact("--stacks-from", "1M", "--frees", "snapshots"),
         "exact backward lines": exact("--backward-lines"),
     }
+    if is_native:
+        modes = {"nothing": modes["nothing"], "exact": modes["exact"]} | {
+            f"exact native from {size}": exact("--native", "--native-from", size) for size in ("1M", "64K", "1")}
     ratios = {name: [] for name in modes}
     for _ in range(rounds):
         for name, run in modes.items():
@@ -223,6 +247,14 @@ def cost(memspy, rounds, seconds):
     print(f"{after:.1f} iterations and {allocations:,.0f} allocations a second without anything")
     for name, all_of in ratios.items():
         print(f"{name:34} x{statistics.median(all_of):.3f}   ({min(all_of):.3f}-{max(all_of):.3f})", flush=True)
+    for words, note in notes.items():
+        print(f"    {' '.join(words) or '--exact'}: {note}", flush=True)
+
+
+def processor_seconds(pid):
+    with open(f"/proc/{pid}/stat") as stat:
+        fields = stat.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main():
@@ -230,7 +262,7 @@ def main():
     parser.add_argument("memspy")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--only", default="equal,driver,cost")
+    parser.add_argument("--only", default="equal,driver,native,cost")
     args = parser.parse_args()
     parts = args.only.split(",")
     print(json.dumps({"torch": torch.__version__, "python": sys.version.split()[0], "gpu": torch.cuda.get_device_name(),
@@ -240,7 +272,10 @@ def main():
     if "driver" in parts:
         driver(args.memspy)
     if "cost" in parts:
-        cost(args.memspy, args.rounds, args.seconds)
+        cost(args.memspy, args.rounds, args.seconds, False)
+    if "native" in parts:
+        equalities(args.memspy, ("--native", "--native-from", "1"))
+        cost(args.memspy, args.rounds, args.seconds, True)
 
 
 if __name__ == "__main__":

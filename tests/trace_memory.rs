@@ -35,7 +35,13 @@ fn memory_does_not_grow_with_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("large.trace");
     let mut writer = TraceWriter::create(&path, false).unwrap();
-    let function = Function { name: "f".into(), file: "f.py".into(), first_line: 1, last_line: 1 };
+    let function = Function {
+        name: "f".into(),
+        file: "f.py".into(),
+        first_line: 1,
+        last_line: 1,
+        is_native: false,
+    };
     let definition = Definition::Function(FunctionId(0), function);
     writer.record(&Record::Definition(definition)).unwrap();
     let mut dice = Dice(5);

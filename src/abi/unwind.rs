@@ -8,7 +8,7 @@ pub struct BpfFrame {
     /// Address of the next instruction, in the code object's own bytecode whichever thread's copy of it is executed, or
     /// (up to CPython 3.10) `f_lasti` as stored.
     pub instruction: u64,
-    /// Owner byte of the frame; 0 where frames have none.
+    /// Owner byte of the frame; 0 where frames have none. On CPython 3.11, with native stacks: whether C code called it.
     pub owner: u8,
 }
 
@@ -40,6 +40,9 @@ pub struct UnwindInfo {
     pub instruction_is_offset: bool,
     /// The owner byte.
     pub frame_owner: Option<u32>,
+    /// Where frames that C code called are marked by a byte that is not 0 (CPython 3.11): which frames run in one call of the
+    /// interpreter's C function.
+    pub frame_entry: Option<u32>,
     /// Which thread's copy of the bytecode the frame executes, 0 for the code object's own (CPython 3.14+ without a GIL).
     pub frame_copy: Option<u32>,
     /// In a code object: pointer to the array of these copies, whose length comes first.

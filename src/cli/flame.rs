@@ -287,6 +287,8 @@ impl FlameOptions {
             by_thread: self.by_thread,
             churn: self.churn,
             memory: self.memory.map(MemoryGroup::from),
+            // The line alone is asked for.
+            native: !self.innermost,
             certain: self.certain,
         };
         // What a stretch left is live at its end.

@@ -382,6 +382,7 @@ fn recorder(
         stacks_from: args.stacks_from,
         stacks_every: args.stacks_every,
         backward_lines: args.backward_lines,
+        native_from: args.native.then_some(args.native_from),
         common: wanted.common,
     };
     let mut recorder = ExactRecorder::new(readers, wanted);

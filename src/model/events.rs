@@ -48,6 +48,31 @@ pub struct AllocationSite {
     /// Python stack of the forward call that created this node; `None` when it was not recorded
     /// (an option, or the node is older than the recording).
     pub forward: Option<StackId>,
+    /// The frames of C and C++ code.
+    pub native: NativeFrames,
+}
+
+/// What is known of the frames of compiled code that an allocation came through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum NativeFrames {
+    /// They were not asked for: by an option of the recording, or the allocation is a small one.
+    #[default]
+    NotTaken,
+    /// They were asked for, and lost: the copy of the thread's stack found no room, or was not unwound in time.
+    Lost,
+    /// A stack with them. Where [`AllocationSite::source`] is [`StackSource::Own`] they stand between the frames of
+    /// [`AllocationSite::stack`], which are all in it too; else it has only those of the thread that allocated.
+    Stack(StackId),
+}
+
+impl NativeFrames {
+    /// The stack with them; `None` where there is none.
+    pub fn stack(self) -> Option<StackId> {
+        match self {
+            NativeFrames::Stack(stack) => Some(stack),
+            NativeFrames::NotTaken | NativeFrames::Lost => None,
+        }
+    }
 }
 
 /// What kind of memory an event is about.
@@ -207,6 +232,8 @@ pub struct ExactSettings {
     pub stacks_every: u64,
     /// Whether the forward lines of backward allocations are recorded.
     pub backward_lines: bool,
+    /// Allocations of at least so many bytes have frames of C and C++ code; `None`: none have.
+    pub native_from: Option<u64>,
     /// Whether each allocation and each free of PyTorch tells that it was made while a node was evaluated: frees do so only
     /// where steps are counted.
     pub knows_backward: bool,
@@ -262,4 +289,8 @@ pub struct EventTotals {
     pub unknown: u64,
     /// Allocations of threads without Python.
     pub no_python: u64,
+    /// Allocations with frames of C and C++ code.
+    pub native: u64,
+    /// Allocations large enough for them that have none: the copy of the thread's stack was lost.
+    pub native_lost: u64,
 }

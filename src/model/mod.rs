@@ -35,8 +35,8 @@ pub use blocks::{AllocatorSnapshot, Block, BlockState, PoolId, Segment, Snapshot
 pub use core_origin::CoreOrigin;
 pub use events::{
     AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, DriverEvent, Event, EventBatch,
-    EventKind, EventTotals, ExactSettings, FreeTracking, MemoryKind, ProbeBackend, SiteId,
-    StackSource,
+    EventKind, EventTotals, ExactSettings, FreeTracking, MemoryKind, NativeFrames, ProbeBackend,
+    SiteId, StackSource,
 };
 pub use followed::{
     CounterDelta, FollowTotals, FollowedChange, FollowedChanges, FollowedThread, StackReading,

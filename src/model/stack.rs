@@ -23,7 +23,7 @@ pub struct StackId(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ThreadId(pub u32);
 
-/// A Python function: one code object's identity as its source knows it.
+/// A function: of Python, one code object's identity as its source knows it; or one of compiled code.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Function {
     /// `co_qualname` (CPython 3.11+), else `co_name`.
@@ -34,6 +34,15 @@ pub struct Function {
     pub first_line: u32,
     /// The greatest line of the code object's line table; 0 when unknown.
     pub last_line: u32,
+    /// Whether it is compiled code (C, C++, Rust): then `file` is the name of its library, and it has no lines.
+    pub is_native: bool,
+}
+
+impl Function {
+    /// A function of compiled code in `library`.
+    pub fn native(name: Arc<str>, library: Arc<str>) -> Function {
+        Function { name, file: library, first_line: 0, last_line: 0, is_native: true }
+    }
 }
 
 /// One place in a function: a function and the line being executed.
@@ -277,6 +286,7 @@ impl StackTable {
                     || site.thread.0 as usize >= self.threads.len()
                     || !known(site.stack)
                     || !known(site.forward)
+                    || !known(site.native.stack())
                 {
                     return false;
                 }
@@ -346,7 +356,13 @@ mod tests {
     use super::*;
 
     fn function(name: &str) -> Function {
-        Function { name: name.into(), file: "a.py".into(), first_line: 1, last_line: 9 }
+        Function {
+            name: name.into(),
+            file: "a.py".into(),
+            first_line: 1,
+            last_line: 9,
+            is_native: false,
+        }
     }
 
     #[test]

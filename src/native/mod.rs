@@ -5,11 +5,14 @@
 //! Never stops the target, never guesses: where no table tells how a function was called, the stack ends, and says so.
 //! Start reading at [`NativeUnwinder`].
 
+mod frame_rule;
 mod modules;
 mod names;
+mod repeated;
 mod stack_copy;
 mod step;
 mod unwinder;
 
+pub use repeated::{RepeatedUnwinder, UnwoundStack};
 pub use stack_copy::{StackCopy, copy_stacks};
 pub use unwinder::{NativeUnwinder, UnwoundThread};

@@ -1,14 +1,18 @@
 //! The programs and libraries in which code runs: found by an address, read when the first frame in them is met.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 
-use crate::target::{Addr, LoadedObject, Mapping, Mappings, Memory};
+use crate::target::{Addr, FunctionTable, LoadedObject, Mapping, Mappings, Memory, Process};
 
 /// Longest tables that are read; those of PyTorch's libraries have tens of MiB.
 const MAX_HEADER: usize = 64 << 20;
 const MAX_FRAMES: usize = 512 << 20;
+
+/// Tables of all libraries together, after which no more are read; those of PyTorch and CUDA have less than 100 MiB.
+const MAX_TOTAL: usize = 1 << 30;
 
 /// The tables of one object that tell what called its functions, copied from memory.
 pub(super) struct UnwindTables {
@@ -23,35 +27,106 @@ pub(super) struct NativeModule {
     pub(super) object: LoadedObject,
     /// Or why there are none.
     pub(super) tables: Result<UnwindTables, String>,
+    /// Its functions, once they were asked for; `None` in it where its file cannot be read.
+    functions: Option<Option<Arc<FunctionTable>>>,
+}
+
+impl NativeModule {
+    /// Bytes of its tables.
+    fn size(&self) -> usize {
+        self.tables.as_ref().map_or(0, |tables| tables.header.len() + tables.frames.len())
+    }
+
+    /// The name of its file.
+    pub(super) fn name(&self) -> String {
+        let path = self.object.path();
+        // Only the kernel's own library has none.
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        name.unwrap_or_else(|| "[vdso]".to_owned())
+    }
 }
 
 /// Those met until now, by where they begin.
 pub(super) struct NativeModules<'a> {
     memory: &'a dyn Memory,
-    mappings: &'a Mappings,
+    mappings: Mappings,
     known: BTreeMap<Addr, Option<NativeModule>>,
 }
 
 impl<'a> NativeModules<'a> {
-    pub(super) fn new(memory: &'a dyn Memory, mappings: &'a Mappings) -> NativeModules<'a> {
+    pub(super) fn new(memory: &'a dyn Memory, mappings: Mappings) -> NativeModules<'a> {
         NativeModules { memory, mappings, known: BTreeMap::new() }
+    }
+
+    /// What is mapped now; whether all modules that are known are still there.
+    pub(super) fn set_mappings(&mut self, mappings: Mappings) -> bool {
+        self.mappings = mappings;
+        // One that could not be read may be another by now.
+        self.known.retain(|_, module| module.is_some());
+        let before = self.known.len();
+        let is_there = |start: &Addr, module: &Option<NativeModule>| {
+            let now = self.mappings.find(*start);
+            now == module.as_ref().map(|it| it.object.mapping())
+        };
+        self.known.retain(|start, module| is_there(start, module));
+        self.known.len() == before
+    }
+
+    /// An address in the code of each file whose name is wanted.
+    pub(super) fn code_of(&self, wanted: impl Fn(&str) -> bool) -> Vec<Addr> {
+        let code = self.mappings.iter().filter(|it| it.executable);
+        code.filter(|it| it.file_name().is_some_and(&wanted)).map(|it| it.start).collect()
+    }
+
+    /// Whether code lies at `addr`, as far as is known.
+    pub(super) fn has_code(&self, addr: Addr) -> bool {
+        self.mappings.find(addr).is_some_and(|it| it.executable)
     }
 
     /// The start of the module whose code lies at `addr`, which [`Self::get`] has; `None` where code lies that is in no file's mapping.
     pub(super) fn find(&mut self, addr: Addr) -> Option<Addr> {
         let mapping = self.mappings.find(addr).filter(|mapping| mapping.executable)?;
-        let first = first_of(self.mappings, mapping)?;
+        let first = first_of(&self.mappings, mapping)?;
         let start = first.start;
         if !self.known.contains_key(&start) {
             let object = LoadedObject::read(self.memory, first).ok();
             let module = object.map(|object| {
-                let tables = UnwindTables::read(self.memory, &object);
-                NativeModule { object, tables }
+                let held: usize = self.known.values().flatten().map(NativeModule::size).sum();
+                let tables = match held < MAX_TOTAL {
+                    true => UnwindTables::read(self.memory, &object),
+                    false => {
+                        Err(format!("unwind tables of {} MiB were read before it", held >> 20))
+                    }
+                };
+                NativeModule { object, tables, functions: None }
             });
             self.known.insert(start, module);
         }
         let module = self.known.get(&start)?.as_ref()?;
         module.object.contains(addr).then_some(start)
+    }
+
+    /// The names of the functions in which `addresses` lie, which are all in the module that begins at `start`, as they stand in its file.
+    pub(super) fn names(
+        &mut self,
+        process: &Process,
+        start: Addr,
+        addresses: &[Addr],
+    ) -> Vec<Option<String>> {
+        self.read_functions(process, start);
+        let module = self.known.get(&start).and_then(Option::as_ref);
+        match module.map(|module| (&module.object, &module.functions)) {
+            Some((object, Some(Some(functions)))) => object.names_of(process, functions, addresses),
+            _ => vec![None; addresses.len()],
+        }
+    }
+
+    /// Reads the functions of the module that begins at `start`, unless that was done.
+    pub(super) fn read_functions(&mut self, process: &Process, start: Addr) {
+        if let Some(Some(module)) = self.known.get_mut(&start) {
+            let object = &module.object;
+            module.functions.get_or_insert_with(|| object.function_table(process).ok());
+        }
     }
 
     /// The module that begins at `start`.

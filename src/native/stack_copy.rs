@@ -39,6 +39,16 @@ pub fn copy_stacks(
 }
 
 impl StackCopy {
+    /// That of a thread with these registers; `is_cut`: it has more than these bytes, which begin at the stack pointer.
+    pub fn new(registers: ThreadRegisters, bytes: Vec<u8>, is_cut: bool) -> StackCopy {
+        StackCopy { registers, start: registers.values[STACK_POINTER], bytes, is_cut }
+    }
+
+    /// The bytes copied.
+    pub fn size(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// The word at `addr`.
     pub(super) fn word(&self, addr: u64) -> Option<u64> {
         let at = usize::try_from(addr.checked_sub(self.start)?).ok()?;

@@ -6,16 +6,18 @@ use gimli::{
     Pointer, Register, RegisterRule, UnwindContext, UnwindExpression, UnwindSection, Value,
 };
 
+use super::frame_rule::FrameRule;
 use super::modules::UnwindTables;
 use super::stack_copy::StackCopy;
 use crate::target::DWARF_REGISTERS;
 
 /// The stack pointer, and the return address, among the registers.
-const STACK_POINTER: usize = 7;
+pub(super) const STACK_POINTER: usize = 7;
 pub(super) const RETURN_ADDRESS: usize = 16;
 /// Operations of an expression; those that compilers write have ten.
 const MAX_OPERATIONS: u32 = 1000;
 
+pub(super) const IMPOSSIBLE: &str = "its caller's frame cannot be where the table says";
 const DAMAGED: &str = "the table that tells what called it is damaged";
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
@@ -31,18 +33,20 @@ pub(super) enum StepOutcome {
     Unknown(String),
 }
 
-/// From `registers`, in the function that holds `address`, to its caller.
+/// From `registers`, in the function that holds `address`, to its caller; and the rule by which it did so, if that is a usual one.
 pub(super) fn step(
     tables: &UnwindTables,
     stack: &StackCopy,
     registers: &[u64; DWARF_REGISTERS],
     address: u64,
-) -> StepOutcome {
-    match try_step(tables, stack, registers, address) {
+) -> (StepOutcome, Option<FrameRule>) {
+    let mut rule = None;
+    let outcome = match try_step(tables, stack, registers, address, &mut rule) {
         Ok(Some((registers, is_exact))) => StepOutcome::Caller { registers, is_exact },
         Ok(None) => StepOutcome::Outermost,
         Err(why) => StepOutcome::Unknown(why),
-    }
+    };
+    (outcome, rule)
 }
 
 type Caller = Option<([u64; DWARF_REGISTERS], bool)>;
@@ -52,6 +56,7 @@ fn try_step(
     stack: &StackCopy,
     registers: &[u64; DWARF_REGISTERS],
     address: u64,
+    rule: &mut Option<FrameRule>,
 ) -> Result<Caller, String> {
     let told = |error: gimli::Error| match error {
         gimli::Error::NoUnwindInfoForAddress => "no table tells what called it".to_owned(),
@@ -78,6 +83,7 @@ fn try_step(
     }
     let mut context = UnwindContext::new();
     let row = fde.unwind_info_for_address(&frames, &bases, &mut context, address).map_err(told)?;
+    *rule = FrameRule::of(row, fde.is_signal_trampoline());
 
     let known = KnownState { frames: &frames, encoding: fde.cie().encoding(), stack, registers };
     let cfa = match row.cfa() {
@@ -88,7 +94,7 @@ fn try_step(
     };
     // Callers lie further up: else the walk might never end.
     if cfa <= registers[STACK_POINTER] && !fde.is_signal_trampoline() {
-        return Err("its caller's frame cannot be where the table says".to_owned());
+        return Err(IMPOSSIBLE.to_owned());
     }
     let mut caller = *registers;
     caller[STACK_POINTER] = cfa;
@@ -196,7 +202,10 @@ mod tests {
         let (tables, stack, function) = own();
         let registers = stack.registers.values;
         let word = stack.word(registers[STACK_POINTER]).unwrap();
-        match step(&tables, &stack, &registers, function) {
+        let (outcome, rule) = step(&tables, &stack, &registers, function);
+        // The rule alone comes to the same.
+        assert_eq!(rule.unwrap().step(&stack, &registers), outcome);
+        match outcome {
             StepOutcome::Caller { registers: caller, is_exact } => {
                 assert!(!is_exact);
                 assert_eq!(caller[RETURN_ADDRESS], word);
@@ -206,7 +215,7 @@ mod tests {
             other => panic!("{other:?}"),
         }
         // Beside all code nothing is told.
-        assert!(matches!(step(&tables, &stack, &registers, 4096), StepOutcome::Unknown(_)));
+        assert!(matches!(step(&tables, &stack, &registers, 4096), (StepOutcome::Unknown(_), None)));
     }
 
     #[test]
@@ -229,7 +238,10 @@ mod tests {
             let address = function - (1 << 16) + next() % (end - function);
             let mut registers = stack.registers.values;
             registers.iter_mut().for_each(|it| *it ^= next() % 64);
-            let _ = step(&tables, &stack, &registers, address);
+            let (outcome, rule) = step(&tables, &stack, &registers, address);
+            if let Some(rule) = rule {
+                assert_eq!(rule.step(&stack, &registers), outcome);
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::modules::NativeModules;
+use super::modules::{NativeModule, NativeModules};
 use super::names::demangle;
 use super::stack_copy::StackCopy;
 use super::step::{RETURN_ADDRESS, StepOutcome, step};
@@ -46,7 +46,7 @@ impl<'a> NativeUnwinder<'a> {
         memory: &'a dyn Memory,
         mappings: &'a Mappings,
     ) -> NativeUnwinder<'a> {
-        NativeUnwinder { process, modules: NativeModules::new(memory, mappings) }
+        NativeUnwinder { process, modules: NativeModules::new(memory, mappings.clone()) }
     }
 
     /// The stacks of all threads.
@@ -84,7 +84,7 @@ impl<'a> NativeUnwinder<'a> {
                 return (frames, Some(why.to_owned()));
             };
             let outcome = match &module.tables {
-                Ok(tables) => step(tables, thread, &registers, address),
+                Ok(tables) => step(tables, thread, &registers, address).0,
                 Err(why) => StepOutcome::Unknown(why.clone()),
             };
             match outcome {
@@ -123,12 +123,7 @@ impl<'a> NativeUnwinder<'a> {
         let module = raw.module.and_then(|start| self.modules.get(start));
         NativeFrame {
             function: names.get(&raw.address).cloned(),
-            module: module.map(|it| {
-                let path = it.object.path();
-                // Only the kernel's own library has none.
-                let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-                name.unwrap_or_else(|| "[vdso]".to_owned())
-            }),
+            module: module.map(NativeModule::name),
             address: module.map_or(raw.address.0, |it| it.object.virtual_of(raw.address)),
         }
     }

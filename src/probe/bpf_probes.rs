@@ -30,6 +30,8 @@ const MAX_BATCH: usize = 1 << 18;
 /// Programs at probes in a process. They go when this is dropped, and when memspy ends in whatever way.
 pub(super) struct BpfProbes {
     ring: RingBuf<MapData>,
+    /// Copies of stacks; each is in it before the event that tells its number.
+    native_ring: Option<RingBuf<MapData>>,
     decoder: RingDecoder,
     programs: BpfPrograms,
     backend: ProbeBackend,
@@ -60,9 +62,14 @@ impl BpfProbes {
         if let Some(vtable) = plan.backward.and_then(|walk| walk.py_node) {
             programs.set_py_node(vtable)?;
         }
-        let ring = programs.take_ring()?;
+        let ring = programs.take_ring("RING")?;
+        let native_ring = match plan.native_from {
+            Some(_) => Some(programs.take_ring("NATIVE_RING")?),
+            None => None,
+        };
         let mut probe = BpfProbes {
             ring,
+            native_ring,
             decoder: RingDecoder::default(),
             programs,
             backend: way,
@@ -245,6 +252,11 @@ impl BpfProbes {
             let Some(record) = self.ring.next() else { break };
             self.decoder.decode(&record, &mut |raw| goes_on = take(raw));
             taken += 1;
+        }
+        // After the events: all copies that they refer to are there.
+        for _ in 0..MAX_BATCH {
+            let Some(record) = self.native_ring.as_mut().and_then(RingBuf::next) else { break };
+            self.decoder.decode(&record, &mut |raw| _ = take(raw));
         }
         taken
     }

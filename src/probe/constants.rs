@@ -33,7 +33,7 @@ impl BpfConstants {
     ) -> BpfConstants {
         let mut constants = BpfConstants::default();
         if let Some(walk) = &plan.walk {
-            constants.set("WALK", unwind_bytes(walk));
+            constants.set("WALK", unwind_bytes(walk, plan.native_from.is_some()));
         }
         constants.set("HAS_PYTHON", u32::from(plan.walk.is_some()).to_le_bytes());
         constants.set("MALLOC_SITES", sites(mallocs));
@@ -42,6 +42,9 @@ impl BpfConstants {
         constants.set("STACKS_FROM", plan.stacks_from.to_le_bytes());
         constants.set("STACKS_EVERY", u32::from(plan.stacks_every > 0).to_le_bytes());
         constants.set("WAY", ways(plan.stacks_every));
+        // One that asks for all sizes asks for those of a byte and more.
+        let native_from = plan.native_from.map_or(0, |from| from.max(1));
+        constants.set("NATIVE_FROM", native_from.to_le_bytes());
         constants.set("WATCHES", u32::from(plan.watches).to_le_bytes());
         if let Some(walk) = &plan.backward {
             constants.backward(walk);
@@ -74,13 +77,15 @@ impl BpfConstants {
     }
 }
 
-fn unwind_bytes(walk: &UnwindInfo) -> Vec<u8> {
+fn unwind_bytes(walk: &UnwindInfo, is_native: bool) -> Vec<u8> {
     let or_nowhere = |offset: Option<u32>| offset.unwrap_or(NOWHERE);
+    // One byte of a frame tells, in one way or the other, where the interpreter was called.
+    let frame_owner = walk.frame_owner.or(walk.frame_entry.filter(|_| is_native));
     let ends = [
         walk.frame_code + 8,
         walk.frame_previous + 8,
         walk.frame_instruction + if walk.instruction_is_offset { 4 } else { 8 },
-        walk.frame_owner.map_or(0, |owner| owner + 1),
+        frame_owner.map_or(0, |owner| owner + 1),
         walk.frame_copy.map_or(0, |copy| copy + 4),
     ];
     let frame_len = ends.into_iter().max().unwrap_or(0).next_multiple_of(8);
@@ -98,7 +103,7 @@ fn unwind_bytes(walk: &UnwindInfo) -> Vec<u8> {
         walk.frame_previous,
         walk.frame_instruction,
         u32::from(walk.instruction_is_offset),
-        or_nowhere(walk.frame_owner),
+        or_nowhere(frame_owner),
         or_nowhere(walk.frame_copy),
         or_nowhere(walk.code_copies),
         walk.code_bytecode,

@@ -27,4 +27,4 @@ pub use bpf_probes::ProbeLink;
 pub use error::ProbeError;
 pub use plan::{ProbePlan, RING_BYTES};
 pub use program::why_not_built;
-pub use ring_events::{ProbeCounts, RawEvent, RawNode, RawStep, RingRecord, StackKey};
+pub use ring_events::{NativeCopy, ProbeCounts, RawEvent, RawNode, RawStep, RingRecord, StackKey};

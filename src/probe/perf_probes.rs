@@ -19,7 +19,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::bpf_probes::ProbeLink;
 use super::error::ProbeError;
 use super::plan::ProbePlan;
-use super::ring_events::{ProbeCounts, RawEvent, RingRecord};
+use super::ring_events::{NativeCopy, ProbeCounts, RawEvent, RingRecord};
 use super::syscall::ProbePoint;
 use super::targets::{ProbeTargets, open};
 use super::uprobe::{OPEN_UPROBE, uprobe};
@@ -338,6 +338,7 @@ impl SampledSite {
                             truncated: false,
                             faulted: false,
                             node: None,
+                            native: NativeCopy::NotTaken,
                         })
                     })();
                     match event {

@@ -7,6 +7,9 @@ use crate::model::{CudaIndex, FreeTracking, ProbeBackend};
 /// comes between two looks. A larger one falls out of the processor's caches, which costs the target.
 pub const RING_BYTES: u32 = 8 << 20;
 
+/// Bytes of the ring of copies of stacks: a thousand of PyTorch's, between two looks.
+pub(super) const NATIVE_RING_BYTES: u32 = 16 << 20;
+
 /// The plan of a recording.
 #[derive(Debug, Clone)]
 pub struct ProbePlan {
@@ -26,6 +29,8 @@ pub struct ProbePlan {
     pub stacks_from: u64,
     /// One stack for this many bytes on average; 0 for all.
     pub stacks_every: u64,
+    /// Allocations of at least so many bytes come with a copy of the thread's stack; `None`: none do.
+    pub native_from: Option<u64>,
     /// Whether words that count steps are to be watched.
     pub watches: bool,
     /// Size of the ring in bytes: a power of two.
@@ -43,6 +48,7 @@ impl Default for ProbePlan {
             frees: FreeTracking::Events,
             stacks_from: 0,
             stacks_every: 0,
+            native_from: None,
             watches: false,
             ring_bytes: RING_BYTES,
         }

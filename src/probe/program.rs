@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::constants::BpfConstants;
 use super::error::ProbeError;
-use super::plan::ProbePlan;
+use super::plan::{NATIVE_RING_BYTES, ProbePlan};
 use super::ring_events::ProbeCounts;
 use super::step_counter;
 use super::syscall::{self, BPF_TRACE_UPROBE_MULTI};
@@ -55,6 +55,9 @@ impl BpfPrograms {
         loader.btf(Some(&kernel)).map_max_entries("RING", plan.ring_bytes);
         // Its memory is taken at once, so only where it is used.
         loader.map_max_entries("FORWARD", if plan.backward_lines { FORWARD_NODES } else { 1 });
+        if plan.native_from.is_some() {
+            loader.map_max_entries("NATIVE_RING", NATIVE_RING_BYTES);
+        }
         for (name, bytes) in constants.iter() {
             loader.override_global(name, bytes, true);
         }
@@ -91,9 +94,9 @@ impl BpfPrograms {
         Ok(self.loaded[name].as_fd())
     }
 
-    /// The ring; can be taken once.
-    pub(super) fn take_ring(&mut self) -> Result<RingBuf<MapData>, ProbeError> {
-        let map = self.maps.take_map("RING").ok_or_else(|| ProbeError::unprepared("no ring"))?;
+    /// The ring of this name; can be taken once.
+    pub(super) fn take_ring(&mut self, name: &'static str) -> Result<RingBuf<MapData>, ProbeError> {
+        let map = self.maps.take_map(name).ok_or_else(|| ProbeError::unprepared("no ring"))?;
         RingBuf::try_from(map).map_err(ProbeError::unprepared)
     }
 

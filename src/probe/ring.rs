@@ -1,10 +1,11 @@
 //! Records of the ring, decoded: the structures of cuda/probe.h.
 
-use super::ring_events::{RawEvent, RawNode, RawStep, RingRecord};
+use super::ring_events::{NativeCopy, RawEvent, RawNode, RawStep, RingRecord};
 use crate::abi::BpfFrame;
 use crate::model::{
     AddressSpace, CounterSnapshot, CudaIndex, DriverEvent, EventKind, MemoryKind, StackSource,
 };
+use crate::target::DWARF_REGISTERS;
 
 /// `enum record_kind`.
 const ALLOCATED: u8 = 1;
@@ -15,6 +16,7 @@ const STACK: u8 = 5;
 const CODE: u8 = 6;
 const CODE_FREED: u8 = 7;
 const STEP: u8 = 8;
+const NATIVE_STACK: u8 = 9;
 
 /// Flags of `struct who`.
 const TRUNCATED: u8 = 1;
@@ -31,6 +33,9 @@ const STACK_HEAD: usize = 16;
 const FRAME: usize = 16;
 const CODE_HEAD: usize = 64;
 const OWNER_BIT: u32 = 56;
+const NATIVE_HEAD: usize = 152;
+/// Instead of the number of a copy of a stack.
+const NATIVE_STACK_LOST: u32 = u32::MAX;
 /// Room for the parts of `struct code_record`: the object, its name, its file's, its line table.
 const PARTS: [usize; 4] = [6 * 64, 5 * 64, 7 * 64, 33 * 64];
 
@@ -83,6 +88,20 @@ impl RingDecoder {
                 step: u64_at(record, 16)?,
                 epoch: u64_at(record, 24)?,
             })),
+            NATIVE_STACK => {
+                let mut registers = [0; DWARF_REGISTERS];
+                for (index, register) in registers.iter_mut().enumerate() {
+                    *register = u64_at(record, 16 + 8 * index)?;
+                }
+                let (len, wanted) = (u32_at(record, 8)?, u32_at(record, 12)?);
+                let stack = record.get(NATIVE_HEAD..)?.get(..len as usize)?;
+                take(RingRecord::NativeStack {
+                    number: u32_at(record, 4)?,
+                    registers,
+                    stack,
+                    is_cut: len < wanted,
+                });
+            }
             CODE_FREED => take(RingRecord::CodeFreed { code: u64_at(record, 8)? }),
             _ => take(RingRecord::Event(event(record)?)),
         }
@@ -141,6 +160,11 @@ fn event(record: &[u8]) -> Option<RawEvent> {
         truncated: flags & TRUNCATED != 0,
         faulted: flags & FAULTED != 0,
         node: node.flatten(),
+        native: match (kind, u32_at(record, 12)?) {
+            (ALLOCATED, NATIVE_STACK_LOST) => NativeCopy::Lost,
+            (ALLOCATED, number @ 1..) => NativeCopy::Number(number),
+            _ => NativeCopy::NotTaken,
+        },
     })
 }
 
@@ -183,4 +207,85 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
 
 fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The record of a copy of a stack of `len` bytes, of which `bytes` are in it.
+    fn native_stack(len: u32, bytes: &[u8]) -> Vec<u8> {
+        let mut record = vec![NATIVE_STACK, 0, 0, 0];
+        for word in [7, len, 100] {
+            record.extend(u32::to_le_bytes(word));
+        }
+        for register in 0..DWARF_REGISTERS as u64 {
+            record.extend((1000 + register).to_le_bytes());
+        }
+        assert_eq!(record.len(), NATIVE_HEAD);
+        record.extend(bytes);
+        record
+    }
+
+    /// The numbers, registers, stacks decoded, and whether they are cut.
+    fn decoded(record: &[u8]) -> Option<(u32, u64, Vec<u8>, bool)> {
+        let mut found = None;
+        RingDecoder::default().decode(record, &mut |raw| {
+            if let RingRecord::NativeStack { number, registers, stack, is_cut } = raw {
+                found = Some((number, registers[16], stack.to_vec(), is_cut));
+            }
+        });
+        found
+    }
+
+    #[test]
+    fn a_copy_of_a_stack_has_its_number_its_registers_and_its_bytes() {
+        // Records have one of some lengths, so there is room behind the stack.
+        let record = native_stack(3, &[1, 2, 3, 4, 5]);
+        assert_eq!(decoded(&record), Some((7, 1016, vec![1, 2, 3], true)));
+        let whole = native_stack(100, &[9; 128]);
+        assert_eq!(decoded(&whole), Some((7, 1016, vec![9; 100], false)));
+    }
+
+    #[test]
+    fn a_copy_of_a_stack_that_is_cut_or_lies_is_no_panic_and_no_stack() {
+        let record = native_stack(3, &[1, 2, 3]);
+        for len in 0..record.len() {
+            assert_eq!(decoded(&record[..len]), None, "{len}");
+        }
+        for len in [4, 1 << 20, u32::MAX] {
+            assert_eq!(decoded(&native_stack(len, &[1, 2, 3])), None, "{len}");
+        }
+    }
+
+    #[test]
+    fn an_allocation_tells_the_number_of_its_stack_or_that_it_was_lost() {
+        let native = |kind: u8, number: u32| {
+            let mut record = vec![0; ALLOCATION];
+            (record[0], record[1], record[2]) = (kind, 0, 0);
+            record[12..16].copy_from_slice(&number.to_le_bytes());
+            event(&record).unwrap().native
+        };
+        assert_eq!(native(ALLOCATED, 0), NativeCopy::NotTaken);
+        assert_eq!(native(ALLOCATED, 5), NativeCopy::Number(5));
+        assert_eq!(native(ALLOCATED, u32::MAX), NativeCopy::Lost);
+        // Others have none, whatever stands there.
+        assert_eq!(native(FREED, 5), NativeCopy::NotTaken);
+    }
+
+    #[test]
+    fn bytes_of_any_kind_are_no_panic() {
+        let mut random = 0x2545_f491_4f6c_dd1d_u64;
+        for round in 0..20_000 {
+            let bytes: Vec<u8> = (0..round % 300)
+                .map(|_| {
+                    random ^= random << 13;
+                    random ^= random >> 7;
+                    random ^= random << 17;
+                    random as u8 % 12
+                })
+                .collect();
+            RingDecoder::default().decode(&bytes, &mut |_| {});
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::abi::BpfFrame;
 use crate::model::{EventKind, StackSource};
+use crate::target::DWARF_REGISTERS;
 
 /// Number by which the kernel's program knows a stack; 0 for none.
 pub type StackKey = u64;
@@ -38,6 +39,20 @@ pub struct RawEvent {
     pub faulted: bool,
     /// The autograd node being evaluated.
     pub node: Option<RawNode>,
+    /// The copy of the thread's stack.
+    pub native: NativeCopy,
+}
+
+/// What became of the copy of a thread's stack, from which its frames of C and C++ code are unwound.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum NativeCopy {
+    /// None was asked for.
+    #[default]
+    NotTaken,
+    /// It found no room.
+    Lost,
+    /// It has this number: a [`RingRecord::NativeStack`], which comes no later than the next look into the rings.
+    Number(u32),
 }
 
 /// What counts the steps of training has changed: seen at the event that follows, before all else.
@@ -77,6 +92,17 @@ pub enum RingRecord<'a> {
         code: u64,
         /// Copies of it, its name, file name and line table (its begin).
         spans: &'a [(u64, &'a [u8])],
+    },
+    /// The registers of a thread at an event, and its stack.
+    NativeStack {
+        /// Its number, as [`RawEvent::native`] has it.
+        number: u32,
+        /// By their numbers in DWARF: the stack pointer is 7, the place of the instruction 16.
+        registers: [u64; DWARF_REGISTERS],
+        /// The stack from the stack pointer on.
+        stack: &'a [u8],
+        /// Whether its outer part was left out.
+        is_cut: bool,
     },
     /// A code object died; its address may be used again.
     CodeFreed {

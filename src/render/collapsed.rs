@@ -36,6 +36,7 @@ pub(super) fn label_text(labels: &FrameLabels<'_>, label: &StackLabel, style: Na
     let text = match *label {
         StackLabel::Thread(thread) => labels.thread(thread),
         StackLabel::Frame(frame) => labels.frame(frame, !style.functions_only),
+        StackLabel::Native(frame) => labels.native(frame),
         StackLabel::Pseudo(mark) => mark.text().to_owned(),
         StackLabel::Owner(owner) => labels.owner(owner),
         StackLabel::Node(site) => labels.node(site),

@@ -30,7 +30,12 @@ pub fn kind(kind: MemoryGroup) -> &'static str {
 fn counts(profile: &Profile, exact: &ExactProfile) -> String {
     match profile.end().and_then(|end| end.totals.exact) {
         Some(totals) => {
-            format!("{} allocations, {} frees", count(totals.allocations), count(totals.frees))
+            let native = match totals.native + totals.native_lost {
+                0 => String::new(),
+                _ => format!(" ({} with native frames)", count(totals.native)),
+            };
+            let [allocations, frees] = [totals.allocations, totals.frees].map(count);
+            format!("{allocations} allocations{native}, {frees} frees")
         }
         None => format!("{} events", count(exact.events())),
     }
@@ -68,7 +73,7 @@ pub(super) fn events_line(
 
 fn losses(profile: &Profile) -> String {
     let mut text = format!("{} lost", count(profile.losses().late(ReaderKind::Events)));
-    let Some(EventTotals { truncated, borrowed, faulted, unknown, no_python, .. }) =
+    let Some(EventTotals { truncated, borrowed, faulted, unknown, no_python, native_lost, .. }) =
         profile.end().and_then(|end| end.totals.exact)
     else {
         return text;
@@ -79,6 +84,7 @@ fn losses(profile: &Profile) -> String {
         (faulted, "stacks not wholly in memory"),
         (unknown, "stacks unknown"),
         (no_python, "without Python"),
+        (native_lost, "without the native frames that were asked for"),
     ] {
         if number > 0 {
             text += &format!(", {} {what}", count(number));

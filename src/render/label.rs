@@ -5,6 +5,9 @@ use crate::analysis::{Profile, StackLabel};
 use crate::model::source_file::in_standard_library;
 use crate::model::{Frame, Function, OwnerId, SiteId, StackTable, ThreadId};
 
+/// Characters of the name of a function of compiled code.
+const MAX_NATIVE_NAME: usize = 100;
+
 /// A file name as it is shown: without the path up to `site-packages/`, `dist-packages/` or
 /// `lib/python3.N/`, else relative to the target's working directory, else as it is.
 pub fn short_file<'a>(file: &'a str, directory: Option<&str>) -> &'a str {
@@ -58,6 +61,7 @@ impl<'a> FrameLabels<'a> {
         match label {
             StackLabel::Thread(thread) => self.thread(thread),
             StackLabel::Frame(frame) => self.frame(frame, with_line),
+            StackLabel::Native(frame) => self.native(frame),
             StackLabel::Pseudo(mark) => mark.text().to_owned(),
             StackLabel::Owner(owner) => self.owner(owner),
             StackLabel::Node(site) => self.node(site),
@@ -81,6 +85,17 @@ impl<'a> FrameLabels<'a> {
         one_line(&text)
     }
 
+    /// `at::native::add (libtorch_cpu.so)`, the function cut where it is very long.
+    pub(super) fn native(&self, frame: Frame) -> String {
+        match self.stacks.get_function(frame.function) {
+            Some(function) if function.file.is_empty() => one_line(&function.name),
+            Some(function) => {
+                format!("{} ({})", short_native(&function.name), one_line(&function.file))
+            }
+            None => format!("[unknown function {}]", frame.function.0),
+        }
+    }
+
     /// The class of the autograd node that a site allocates for.
     pub(super) fn node(&self, id: SiteId) -> String {
         let node = self.stacks.get_site(id).and_then(|site| site.node.as_deref());
@@ -101,6 +116,15 @@ impl<'a> FrameLabels<'a> {
         let id =
             thread.os_id.map_or_else(|| format!("{:#x}", thread.python_id), |id| id.to_string());
         one_line(&format!("thread {name} ({id})"))
+    }
+}
+
+/// A name of C++ with templates may be as long as a page.
+pub(super) fn short_native(function: &str) -> String {
+    let name = one_line(function);
+    match name.char_indices().nth(MAX_NATIVE_NAME) {
+        Some((end, _)) => format!("{}…", &name[..end]),
+        None => name,
     }
 }
 

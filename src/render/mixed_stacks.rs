@@ -2,32 +2,23 @@
 
 use std::io::Write;
 
-use super::label::{FrameLabels, one_line};
+use super::label::{FrameLabels, one_line, short_native};
 use crate::analysis::ProcessSnapshot;
 use crate::model::{MixedFrame, MixedStack, MixedStacks, NativeFrame};
 
 /// Threads without Python that have a line of their own.
 const MAX_OTHERS: usize = 8;
-/// Characters of the name of a function.
-const MAX_NAME: usize = 100;
 
-/// `at::native::add (libtorch_cpu.so)`; `?? (libc.so.6+0x1234)` where the function has no name.
+/// `at::native::add (libtorch_cpu.so)`, as `--json` has it in whole; `?? (libc.so.6+0x1234)` where the function has no name.
 fn native_text(frame: &NativeFrame) -> String {
     let NativeFrame { function, module, address } = frame;
     match (function, module) {
-        (Some(function), Some(module)) => format!("{} ({})", short(function), one_line(module)),
-        (Some(function), None) => short(function),
+        (Some(function), Some(module)) => {
+            format!("{} ({})", short_native(function), one_line(module))
+        }
+        (Some(function), None) => short_native(function),
         (None, Some(module)) => format!("?? ({}+{address:#x})", one_line(module)),
         (None, None) => format!("?? ({address:#x})"),
-    }
-}
-
-/// A name of C++ with templates may be as long as a page: `--json` has all of it.
-fn short(function: &str) -> String {
-    let name = one_line(function);
-    match name.char_indices().nth(MAX_NAME) {
-        Some((end, _)) => format!("{}…", &name[..end]),
-        None => name,
     }
 }
 

@@ -153,13 +153,14 @@ fn mix(
     MixedStack { os_id, name, has_python, frames, apart_because, incomplete }
 }
 
-fn is_interpreter(frame: &NativeFrame) -> bool {
+/// Whether it is the C function in which Python's frames run.
+pub(super) fn is_interpreter(frame: &NativeFrame) -> bool {
     let name = frame.function.as_deref();
     name.is_some_and(|name| INTERPRETER.iter().any(|it| name.starts_with(it)))
 }
 
 /// Why it is not certain where Python's frames belong; `None` where each call of the interpreter in the one stack has its frames in the other.
-fn why_apart(
+pub(super) fn why_apart(
     native: &[NativeFrame],
     python: &[Frame],
     calls: Option<&[u32]>,
@@ -194,7 +195,11 @@ fn why_apart(
 }
 
 /// Native frames, with Python's in the places of the interpreter's.
-fn between(native: Vec<NativeFrame>, python: &[Frame], calls: &[u32]) -> Vec<MixedFrame> {
+pub(super) fn between(
+    native: Vec<NativeFrame>,
+    python: &[Frame],
+    calls: &[u32],
+) -> Vec<MixedFrame> {
     let mut mixed = Vec::with_capacity(native.len() + python.len());
     let mut python = python.iter().copied().map(MixedFrame::Python);
     let mut calls = calls.iter();

@@ -73,7 +73,13 @@ mod tests {
     }
 
     fn definition() -> Record {
-        let function = Function { name: "f".into(), file: "a".into(), first_line: 1, last_line: 1 };
+        let function = Function {
+            name: "f".into(),
+            file: "a".into(),
+            first_line: 1,
+            last_line: 1,
+            is_native: false,
+        };
         Record::Definition(Definition::Function(FunctionId(0), function))
     }
 

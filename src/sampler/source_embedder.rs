@@ -128,6 +128,7 @@ mod tests {
             file: name.clone(),
             first_line,
             last_line,
+            is_native: false,
         };
         let Record::Source(source) = sources_of(function(3, 5)).remove(0) else { panic!() };
         assert_eq!(&*source.text, "def f():\n    x = 'é'\n    return x");
@@ -138,8 +139,13 @@ mod tests {
     #[test]
     fn what_is_no_file_gives_no_source() {
         for name in ["<string>", "/dev/zero", "/no/such/file.py", "/"] {
-            let function =
-                Function { name: "f".into(), file: name.into(), first_line: 1, last_line: 3 };
+            let function = Function {
+                name: "f".into(),
+                file: name.into(),
+                first_line: 1,
+                last_line: 3,
+                is_native: false,
+            };
             assert!(sources_of(function).is_empty(), "{name}");
         }
     }

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use object::LittleEndian;
 use object::elf::{
@@ -16,6 +17,7 @@ use object::pod::{Pod, from_bytes, slice_from_all_bytes};
 use object::read::elf::{FileHeader, ProgramHeader, Sym};
 
 use super::elf_file::ElfFile;
+use super::function_table::FunctionTable;
 use super::mappings::{Mapping, Mappings};
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::process::Process;
@@ -195,6 +197,29 @@ impl LoadedObject {
         let file = process.open_mapped(&self.mapping)?;
         let wanted: Vec<u64> = addresses.iter().map(|at| self.virtual_of(*at)).collect();
         Ok(process.work_on_file(move || ElfFile::read(&file)?.functions_at(&wanted))?)
+    }
+
+    /// All functions of its file, for [`Self::names_of`].
+    ///
+    /// # Errors
+    /// Its file cannot be opened or read.
+    pub fn function_table(&self, process: &Process) -> io::Result<Arc<FunctionTable>> {
+        let file = process.open_mapped(&self.mapping)?;
+        Ok(process.work_on_file(move || FunctionTable::read(file).map(Arc::new))?)
+    }
+
+    /// As [`Self::functions_at`], by a table of its functions; nothing is known where the file cannot be read any more.
+    pub fn names_of(
+        &self,
+        process: &Process,
+        functions: &Arc<FunctionTable>,
+        addresses: &[Addr],
+    ) -> Vec<Option<String>> {
+        let wanted: Vec<u64> = addresses.iter().map(|at| self.virtual_of(*at)).collect();
+        let functions = Arc::clone(functions);
+        process
+            .work_on_file(move || Ok(functions.names(&wanted)))
+            .unwrap_or_else(|_| vec![None; addresses.len()])
     }
 
     /// The target's address of a virtual address in the file.

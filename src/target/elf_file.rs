@@ -15,14 +15,19 @@ use object::elf::{
 use object::pod::{Pod, from_bytes, slice_from_all_bytes};
 use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 
+use super::function_table::FunctionSymbol;
+
 const LE: LittleEndian = LittleEndian;
 /// More bytes than any section has that is read; a symbol table with its names may have that many.
 const LARGEST_SECTION: u64 = 1 << 30;
 /// More sections, or segments, than any library has.
 const MAX_HEADERS: u64 = 1 << 16;
 
+/// Functions of one table of symbols; PyTorch's largest library has half a million.
+const MAX_FUNCTIONS: usize = 1 << 22;
+
 /// The longest name of a function: those of C++ may have kilobytes.
-const MAX_NAME: usize = 1 << 16;
+pub(super) const MAX_NAME: usize = 1 << 16;
 
 /// The headers of an ELF file of 64 bits, little-endian.
 pub(super) struct ElfFile<'a> {
@@ -130,6 +135,29 @@ impl<'a> ElfFile<'a> {
         Ok(found.into_iter().map(|it| it.map(|(_, name)| name)).collect())
     }
 
+    /// All functions that the file defines, those of the full symbol table first.
+    pub(super) fn functions(&self) -> io::Result<Vec<FunctionSymbol>> {
+        let mut functions = Vec::new();
+        for kind in [SHT_SYMTAB, SHT_DYNSYM] {
+            for table in self.sections.iter().filter(|s| s.sh_type(LE) == kind) {
+                let Some(names) = self.sections.get(table.sh_link(LE) as usize) else { continue };
+                let bytes = self.content(table)?;
+                let function = |symbol: &Sym64<LittleEndian>| {
+                    let name = u64::from(symbol.st_name(LE));
+                    let name_at = names.sh_offset(LE).checked_add(name)?;
+                    let is_named = is_function(symbol) && name < names.sh_size(LE);
+                    is_named.then_some(FunctionSymbol {
+                        start: symbol.st_value(LE),
+                        len: symbol.st_size(LE),
+                        name_at,
+                    })
+                };
+                functions.extend(symbols(&bytes)?.iter().filter_map(function).take(MAX_FUNCTIONS));
+            }
+        }
+        Ok(functions)
+    }
+
     /// The address of the symbol `name` that the file defines.
     pub(super) fn symbol(&self, name: &str) -> io::Result<Option<u64>> {
         self.find_symbol(|symbol, names| {
@@ -147,16 +175,21 @@ impl<'a> ElfFile<'a> {
             for table in self.sections.iter().filter(|s| s.sh_type(LE) == kind) {
                 let Some(names) = self.sections.get(table.sh_link(LE) as usize) else { continue };
                 let (bytes, names) = (self.content(table)?, self.content(names)?);
-                let whole = bytes.len() - bytes.len() % size_of::<Sym64<LittleEndian>>();
-                let symbols: &[Sym64<LittleEndian>] = slice_from_all_bytes(&bytes[..whole])
-                    .map_err(|()| malformed("no usable ELF file: its symbols are cut"))?;
-                if let Some(found) = symbols.iter().find_map(|symbol| look(symbol, &names)) {
+                if let Some(found) = symbols(&bytes)?.iter().find_map(|symbol| look(symbol, &names))
+                {
                     return Ok(Some(found));
                 }
             }
         }
         Ok(None)
     }
+}
+
+/// The symbols of a table.
+fn symbols(bytes: &[u8]) -> io::Result<&[Sym64<LittleEndian>]> {
+    let whole = bytes.len() - bytes.len() % size_of::<Sym64<LittleEndian>>();
+    slice_from_all_bytes(&bytes[..whole])
+        .map_err(|()| malformed("no usable ELF file: its symbols are cut"))
 }
 
 /// Whether it is a function that the file defines.

@@ -328,6 +328,7 @@ fn end(end: &RecordingEnd) -> Result<(), RefusalReason> {
         [exact.allocations, exact.frees, exact.lost, exact.truncated]
             .into_iter()
             .chain([exact.borrowed, exact.faulted, exact.unknown, exact.no_python])
+            .chain([exact.native, exact.native_lost])
             .try_for_each(level)?;
     }
     totals.follow.as_ref().map_or(Ok(()), followed)

@@ -44,7 +44,7 @@
 //! | 0 | head, first in every block | block number from 0, records in all earlier blocks, last time before, period (ns between samples; 0 unknown), functions, frames, stacks defined before |
 //! | 1 | start | memspy version, pid, host, list of command words, opt directory, unix nanoseconds, rate, opt rank |
 //! | 2 | runtime | time, opt python, opt torch, allocator (enum: not loaded, not initialised, native, cudaMallocAsync, pluggable + name, unknown + text) |
-//! | 3 | function | name, file, first line, last line |
+//! | 3 | function | name, file, first line, last line; of compiled code only: 1, and its file is the name of the library |
 //! | 4 | frame | function, line |
 //! | 5 | stack | opt parent stack, frame |
 //! | 6 | thread | thread, opt OS id, Python id, opt name, main (0 or 1) |
@@ -57,9 +57,9 @@
 //! | 13 | snapshot | time, device, retries, consistency (0, or 1 and both sums folded), segment edits (below) |
 //! | 14 | usage | time, NVML index, total, used, free, opt reserved, process (enum: bytes, unknown + text) |
 //! | 15 | missed | time, reader (enum: stacks, counters, blocks, GPU, events, owners), why (enum: torn, late, failed + text), count |
-//! | 16 | end | time, reason (enum: duration, interrupted, target exited, target executed, failed + text, condition + text, condition of another process: texts of the condition and of the process), ticks, late, stacks, torn, maps consistent, maps degraded, opt exact totals (allocations, frees, lost, truncated, borrowed, faulted, unknown, without Python), opt follow totals (polls, polling ns, processor ns, slow poll ns, changes, single changes, steady changes, held back) |
-//! | 17 | site | site, thread, opt stack, source (one byte: own, backward, borrowed, no Python, not taken, unknown, sampled), truncated (0 or 1), opt node, opt forward stack |
-//! | 18 | exact | time, way (enum: `uprobe_multi`, perf uprobes, perf samples), frees (enum: events, stacks, maps), stacks from (bytes), stacks every (bytes), backward lines (0 or 1), list of probes, list of what is not covered, whether allocations and frees tell the backward pass, whether no device had an allocator yet (both 0 or 1) |
+//! | 16 | end | time, reason (enum: duration, interrupted, target exited, target executed, failed + text, condition + text, condition of another process: texts of the condition and of the process), ticks, late, stacks, torn, maps consistent, maps degraded, opt exact totals (allocations, frees, lost, truncated, borrowed, faulted, unknown, without Python), opt follow totals (polls, polling ns, processor ns, slow poll ns, changes, single changes, steady changes, held back); only where there are any: allocations with frames of compiled code, and those that lost them |
+//! | 17 | site | site, thread, opt stack, source (one byte: own, backward, borrowed, no Python, not taken, unknown, sampled), truncated (0 or 1), opt node, opt forward stack; only where frames of compiled code were asked for: opt stack with them (no stack: they were lost) |
+//! | 18 | exact | time, way (enum: `uprobe_multi`, perf uprobes, perf samples), frees (enum: events, stacks, maps), stacks from (bytes), stacks every (bytes), backward lines (0 or 1), list of probes, list of what is not covered, whether allocations and frees tell the backward pass, whether no device had an allocator yet (both 0 or 1); only where frames of compiled code are recorded: bytes from which on |
 //! | 19 | events | number of events, lengths of columns, columns (below) |
 //! | 20 | reconciled | time, device, allocations (zigzag), opt frees (zigzag), requested bytes (zigzag) |
 //! | 21 | owners | time, opt pause (ns), for each device: device, allocated, rounding, in no tensor, for each holder: category (0 parameters, 1 buffers, 2 gradients, 3 optimizer state, 4 saved for backward, 5 other tensors), owner, bytes, count; how long before (ns) the process was stopped and, for each block without a name: index of its device, opt index of its owner, address, bytes; for each device opt bytes of other tensors that are results of nodes; in the first of a recording, for each allocated block: index of its device, address less the one before (wrapping), bytes and, for each owner in it, its index and bytes |

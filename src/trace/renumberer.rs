@@ -4,7 +4,8 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{
     AllocationSite, AllocationSource, Definition, FollowedChange, Frame, FrameId, FunctionId,
-    Keyframe, Record, SiteId, SourceText, StackId, StackNode, StackReading, StackTable, ThreadId,
+    Keyframe, NativeFrames, Record, SiteId, SourceText, StackId, StackNode, StackReading,
+    StackTable, ThreadId,
 };
 
 /// What the numbers of a stream of records stand for.
@@ -273,8 +274,15 @@ impl Renumberer {
             Some(old) => self.stack(from, old).map(Some),
             None => Some(None),
         };
+        let native = match site.native {
+            // The site stays right without them.
+            NativeFrames::Stack(native) => {
+                stack(Some(native)).flatten().map_or(NativeFrames::Lost, NativeFrames::Stack)
+            }
+            other => other,
+        };
         let (stack, forward) = (stack(site.stack)?, stack(site.forward)?);
-        let new = self.to.table.site(AllocationSite { thread, stack, forward, ..site });
+        let new = self.to.table.site(AllocationSite { thread, stack, forward, native, ..site });
         self.sites.set(old.0, new.0);
         Some(new)
     }

@@ -143,6 +143,7 @@ impl Script {
             file: file.into(),
             first_line: 1,
             last_line: 99,
+            is_native: false,
         })
     }
 
@@ -400,6 +401,7 @@ pub fn text(profile: &Profile, path: &[memspy::analysis::StackLabel]) -> String 
         StackLabel::Frame(f) => {
             format!("{}:{}", stacks.get_function(f.function).unwrap().name, f.line)
         }
+        StackLabel::Native(f) => stacks.get_function(f.function).unwrap().name.to_string(),
         StackLabel::Pseudo(mark) => mark.text().to_owned(),
         StackLabel::Owner(owner) => stacks.owners.text(owner).unwrap().to_owned(),
         StackLabel::Node(site) => node(site),

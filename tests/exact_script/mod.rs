@@ -191,6 +191,7 @@ impl Probed {
             truncated: false,
             node: None,
             forward: None,
+            native: Default::default(),
         }
     }
 

@@ -60,8 +60,13 @@ impl Script {
             ["f", "g", "_engine_run_backward"].into_iter().zip(names).enumerate()
         {
             let id = i as u32;
-            let function =
-                Function { name: name.into(), file: file.into(), first_line: 1, last_line: 9 };
+            let function = Function {
+                name: name.into(),
+                file: file.into(),
+                first_line: 1,
+                last_line: 9,
+                is_native: false,
+            };
             script.take(Record::Definition(Definition::Function(FunctionId(id), function)));
             let frame = Frame { function: FunctionId(id), line: 2 };
             script.take(Record::Definition(Definition::Frame(FrameId(id), frame)));

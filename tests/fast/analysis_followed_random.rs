@@ -58,6 +58,7 @@ impl Job {
                 file: "a.py".into(),
                 first_line: 1,
                 last_line: 9,
+                is_native: false,
             };
             job.take(Definition::Function(FunctionId(id), function));
             job.take(Definition::Frame(FrameId(id), Frame { function: FunctionId(id), line: 2 }));

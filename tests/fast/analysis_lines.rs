@@ -267,6 +267,7 @@ fn deep_chain(depth: u32, frames: u32) -> Profile {
         file: "a.py".into(),
         first_line: 1,
         last_line: 9,
+        is_native: false,
     };
     take(Record::Definition(Definition::Function(FunctionId(0), function("f"))));
     for line in 0..frames {

@@ -9,8 +9,8 @@ use memspy::model::{
     AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, CudaIndex, Definition,
     DriverEvent, EndReason, Event, EventBatch, EventKind, EventTotals, ExactSettings, Frame,
     FrameId, FreeTracking, Function, FunctionId, MemoryKind, MissReason, MissedObservation, Nanos,
-    ProbeBackend, ReaderKind, Record, RecordSink, RecordingEnd, RecordingTotals, SiteId, StackId,
-    StackNode, StackSource, StackTable, Thread, ThreadId,
+    NativeFrames, ProbeBackend, ReaderKind, Record, RecordSink, RecordingEnd, RecordingTotals,
+    SiteId, StackId, StackNode, StackSource, StackTable, Thread, ThreadId,
 };
 use memspy::trace::{RejectedRecord, TraceWriter};
 
@@ -50,7 +50,13 @@ fn below_a_site() -> [Record; 4] {
     [
         Definition::Function(
             FunctionId(0),
-            Function { name: "f".into(), file: "a".into(), first_line: 3, last_line: 9 },
+            Function {
+                name: "f".into(),
+                file: "a".into(),
+                first_line: 3,
+                last_line: 9,
+                is_native: false,
+            },
         ),
         Definition::Frame(FrameId(0), Frame { function: FunctionId(0), line: 4 }),
         Definition::Stack(StackId(0), StackNode { parent: None, frame: FrameId(0) }),
@@ -72,6 +78,7 @@ fn site(number: u32, source: StackSource, rest: (bool, Option<&str>, Option<u32>
         truncated,
         node: node.map(Into::into),
         forward: forward.map(StackId),
+        native: Default::default(),
     };
     Record::Definition(Definition::Site(SiteId(number), site))
 }
@@ -96,10 +103,19 @@ fn end(time: u64) -> Record {
                 faulted: 16,
                 unknown: 17,
                 no_python: 18,
+                native: 0,
+                native_lost: 0,
             }),
             follow: None,
         },
     })
+}
+
+fn with_native_totals(end: Record) -> Record {
+    let Record::End(mut end) = end else { unreachable!() };
+    let totals = end.totals.exact.as_mut().unwrap();
+    (totals.native, totals.native_lost) = (19, 20);
+    Record::End(end)
 }
 
 #[test]
@@ -150,7 +166,7 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
         // The trailer, without totals of following, and a byte of the future.
         &[
             &[0, 7, 2, 9, 122, 0, 1, 1, 1],
-            &[16, 19, 2, 0, 1, 2, 3, 4, 5, 6, 1, 11, 12, 13, 14, 15, 16, 17, 18, 0, 77],
+            &[16, 21, 2, 0, 1, 2, 3, 4, 5, 6, 1, 11, 12, 13, 14, 15, 16, 17, 18, 0, 19, 20, 77],
         ],
     ]);
     let mut expected = below_a_site().to_vec();
@@ -167,6 +183,7 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
             starts_empty: false,
             probes: vec!["p".into()],
             uncovered: vec![],
+            native_from: None,
         }),
         events(vec![
             event(110, Some(0), allocated(torch(0), 4096, 1024, levels(1024, 1024, 2 << 20, 1024))),
@@ -194,12 +211,72 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
             requested: 0,
         }),
         events(vec![event(122, None, freed(AddressSpace::Torch, 512))]),
-        end(123),
+        with_native_totals(end(123)),
     ]);
     let (records, summary) = read(&bytes);
     assert_eq!(records, expected);
     assert!(summary.is_whole());
     assert_eq!((summary.blocks, summary.lost_records), (3, 0));
+}
+
+#[test]
+fn records_of_native_frames_made_by_hand_read_as_their_prose_says() {
+    let bytes = file(&[&[
+        HEAD,
+        b"\x03\x06\x01f\x01a\x03\x09",
+        &[4, 2, 0, 4],
+        &[5, 2, 0, 0],
+        &[6, 5, 0, 0, 7, 0, 1],
+        // A function of compiled code, and a byte of the future; a stack of it, called by the first.
+        b"\x03\x08\x01n\x01l\x00\x00\x01\x4d",
+        &[4, 2, 1, 0],
+        &[5, 3, 1, 0, 1],
+        // Sites: no frames of compiled code asked for, lost, with that stack.
+        b"\x11\x08\x00\x00\x01\x00\x00\x00\x00\x00",
+        b"\x11\x09\x01\x00\x01\x00\x00\x00\x00\x00\x00",
+        b"\x11\x0a\x02\x00\x01\x00\x00\x00\x00\x00\x01\x01",
+        // Of at least 9 bytes.
+        b"\x12\x0b\x02\x00\x00\x00\x00\x00\x00\x00\x00\x00\x09",
+    ]]);
+    let mut expected = below_a_site().to_vec();
+    let native = Function::native("n".into(), "l".into());
+    expected.extend(
+        [
+            Definition::Function(FunctionId(1), native),
+            Definition::Frame(FrameId(1), Frame { function: FunctionId(1), line: 0 }),
+            Definition::Stack(
+                StackId(1),
+                StackNode { parent: Some(StackId(0)), frame: FrameId(1) },
+            ),
+        ]
+        .map(Record::Definition),
+    );
+    let frames = [NativeFrames::NotTaken, NativeFrames::Lost, NativeFrames::Stack(StackId(1))];
+    for (number, native) in (0..).zip(frames) {
+        let Record::Definition(Definition::Site(id, plain)) =
+            site(number, StackSource::Own, (false, None, None))
+        else {
+            unreachable!()
+        };
+        let described = AllocationSite { native, ..plain };
+        expected.push(Record::Definition(Definition::Site(id, described)));
+    }
+    expected.push(Record::ExactSettings(ExactSettings {
+        time: Nanos(1),
+        native_from: Some(9),
+        ..ExactSettings::default()
+    }));
+    assert_eq!(read(&bytes).0, expected);
+
+    // Written, they are these bytes; and where nothing is native, those of all traces before.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("t");
+    let mut writer = TraceWriter::create(&path, false).unwrap();
+    for record in &expected {
+        writer.record(record).unwrap();
+    }
+    writer.finish().unwrap();
+    assert_eq!(read(&std::fs::read(&path).unwrap()).0, expected);
 }
 
 /// The records of the golden file: every kind of event and every variant.
@@ -217,6 +294,7 @@ fn golden() -> Vec<Record> {
             starts_empty: false,
             probes: vec!["pytorch:malloc".into(), "cuMemAlloc_v2".into()],
             uncovered: vec!["Größe unbekannt".into()],
+            native_from: None,
         })
     };
     let counter_check = |time, frees| {

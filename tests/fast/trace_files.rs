@@ -225,7 +225,13 @@ fn a_file_that_shrank_is_an_error_and_not_a_crash() {
 /// A trace of some megabytes.
 fn large(path: &std::path::Path) {
     let mut writer = TraceWriter::create(path, false).unwrap();
-    let function = Function { name: "f".into(), file: "f.py".into(), first_line: 1, last_line: 1 };
+    let function = Function {
+        name: "f".into(),
+        file: "f.py".into(),
+        first_line: 1,
+        last_line: 1,
+        is_native: false,
+    };
     let definition = Definition::Function(FunctionId(0), function);
     writer.record(&Loop::start()).unwrap();
     writer.record(&Record::Definition(definition)).unwrap();

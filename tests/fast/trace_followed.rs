@@ -10,7 +10,13 @@ use memspy::model::{
 
 /// A function, a frame in it, two stacks of it and a thread.
 fn definitions() -> Vec<Record> {
-    let function = Function { name: "f".into(), file: "a".into(), first_line: 3, last_line: 9 };
+    let function = Function {
+        name: "f".into(),
+        file: "a".into(),
+        first_line: 3,
+        last_line: 9,
+        is_native: false,
+    };
     let stack = |parent| StackNode { parent, frame: FrameId(0) };
     [
         Definition::Function(FunctionId(0), function),

@@ -130,7 +130,13 @@ fn a_file_made_by_hand_reads_as_its_prose_says() {
 }
 
 fn function(number: u32, name: &str, first_line: u32, last_line: u32) -> Record {
-    let function = Function { name: name.into(), file: "a.py".into(), first_line, last_line };
+    let function = Function {
+        name: name.into(),
+        file: "a.py".into(),
+        first_line,
+        last_line,
+        is_native: false,
+    };
     Record::Definition(Definition::Function(FunctionId(number), function))
 }
 

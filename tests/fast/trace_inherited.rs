@@ -11,7 +11,13 @@ use memspy::model::{
 };
 
 fn definitions() -> Vec<Record> {
-    let function = Function { name: "f".into(), file: "a.py".into(), first_line: 3, last_line: 9 };
+    let function = Function {
+        name: "f".into(),
+        file: "a.py".into(),
+        first_line: 3,
+        last_line: 9,
+        is_native: false,
+    };
     let node = StackNode { parent: None, frame: FrameId(0) };
     let thread = Thread { os_id: Some(42), python_id: 7, name: None, main: true };
     let site = AllocationSite {
@@ -21,6 +27,7 @@ fn definitions() -> Vec<Record> {
         truncated: false,
         node: None,
         forward: None,
+        native: Default::default(),
     };
     [
         Definition::Function(FunctionId(0), function),

@@ -9,7 +9,13 @@ use memspy::model::{
 use memspy::trace::{DefinitionTables, Renumberer};
 
 fn definitions() -> Vec<Record> {
-    let function = Function { name: "f".into(), file: "a.py".into(), first_line: 3, last_line: 9 };
+    let function = Function {
+        name: "f".into(),
+        file: "a.py".into(),
+        first_line: 3,
+        last_line: 9,
+        is_native: false,
+    };
     [
         Definition::Function(FunctionId(0), function),
         Definition::Frame(FrameId(0), Frame { function: FunctionId(0), line: 4 }),
@@ -92,7 +98,13 @@ fn what_refers_to_nothing_is_refused_by_the_writer() {
 #[test]
 fn its_stack_goes_with_it_into_other_numbers() {
     let mut names = DefinitionTables::default();
-    let other = Function { name: "g".into(), file: "b.py".into(), first_line: 1, last_line: 1 };
+    let other = Function {
+        name: "g".into(),
+        file: "b.py".into(),
+        first_line: 1,
+        last_line: 1,
+        is_native: false,
+    };
     let mut records = vec![Record::Definition(Definition::Function(FunctionId(0), other))];
     records.extend(definitions().into_iter().map(|record| match record {
         Record::Definition(Definition::Function(_, function)) => {

@@ -14,7 +14,7 @@ fn root() -> &'static Path {
 }
 
 /// The C program on the simulated driver.
-fn driver_api(folder: &Path) -> Target {
+pub(super) fn driver_api(folder: &Path) -> Target {
     let program: PathBuf = folder.join("driver_api");
     let source = root().join("cuda/workloads/driver_api.c");
     let mut compiler = Command::new("cc");

@@ -25,6 +25,7 @@ mod exact_endings;
 mod exact_flight;
 mod exact_iterations;
 mod exact_memlab;
+mod exact_native;
 mod exact_samples;
 mod exact_stacks;
 mod exact_torch;

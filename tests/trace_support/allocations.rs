@@ -92,6 +92,7 @@ impl Allocations {
                 file: "/srv/model.py".into(),
                 first_line: n as u32 * 10,
                 last_line: n as u32 * 10 + 8,
+                is_native: false,
             });
             let frame = self.table.frame(Frame { function, line: n as u32 * 10 + 3 });
             let stack = self.table.stack(None, frame);
@@ -103,6 +104,7 @@ impl Allocations {
                 truncated: n == 3,
                 node: backward.then(|| "AddmmBackward0".into()),
                 forward: None,
+                native: Default::default(),
             });
             self.sites.push(site);
         }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use memspy::model::{
     AddressSpace, AllocationSite, CounterCheck, CounterSnapshot, CudaIndex, Definition,
     DriverEvent, Event, EventBatch, EventKind, EventTotals, ExactSettings, FreeTracking,
-    MemoryKind, Nanos, ProbeBackend, Record, SiteId, StackId, StackSource, ThreadId,
+    MemoryKind, Nanos, NativeFrames, ProbeBackend, Record, SiteId, StackId, StackSource, ThreadId,
 };
 
 use super::any_record::{number, text};
@@ -91,8 +91,15 @@ pub fn events() -> impl Strategy<Value = Record> {
 pub fn exact() -> impl Strategy<Value = Record> {
     use ProbeBackend::{PerfSamples, PerfUprobes, UprobeMulti};
     let texts = || vec(text().prop_map(Into::into), 0..4);
-    (number(), 0..3usize, 0..3usize, (number(), number()), any::<[bool; 3]>(), (texts(), texts()))
-        .prop_map(|(time, way, frees, stacks, backward, (probes, uncovered))| {
+    (
+        number(),
+        0..3usize,
+        0..3usize,
+        (number(), number()),
+        any::<[bool; 3]>(),
+        (texts(), texts(), option::of(number())),
+    )
+        .prop_map(|(time, way, frees, stacks, backward, (probes, uncovered, native_from))| {
             Record::ExactSettings(ExactSettings {
                 time: Nanos(time),
                 backend: [UprobeMulti, PerfUprobes, PerfSamples][way],
@@ -100,6 +107,7 @@ pub fn exact() -> impl Strategy<Value = Record> {
                 stacks_from: stacks.0,
                 stacks_every: stacks.1,
                 backward_lines: backward[0],
+                native_from,
                 knows_backward: backward[1],
                 starts_empty: backward[2],
                 probes,
@@ -126,8 +134,13 @@ pub fn site() -> impl Strategy<Value = Record> {
     use StackSource::{Backward, Borrowed, NoPython, NotTaken, Own, Sampled, Unknown};
     let sources = [Own, Backward, Borrowed, NoPython, NotTaken, Unknown, Sampled];
     let stack = || option::of(any::<u32>().prop_map(StackId));
-    (any::<u32>(), stack(), 0..7usize, any::<bool>(), option::of(text()), stack()).prop_map(
-        move |(thread, stack, source, truncated, node, forward)| {
+    let native = prop_oneof![
+        Just(NativeFrames::NotTaken),
+        Just(NativeFrames::Lost),
+        any::<u32>().prop_map(|stack| NativeFrames::Stack(StackId(stack))),
+    ];
+    (any::<u32>(), stack(), 0..7usize, any::<bool>(), option::of(text()), stack(), native).prop_map(
+        move |(thread, stack, source, truncated, node, forward, native)| {
             let site = AllocationSite {
                 thread: ThreadId(thread),
                 stack,
@@ -135,6 +148,7 @@ pub fn site() -> impl Strategy<Value = Record> {
                 truncated,
                 node: node.map(Into::into),
                 forward,
+                native,
             };
             Record::Definition(Definition::Site(SiteId(0), site))
         },
@@ -142,7 +156,7 @@ pub fn site() -> impl Strategy<Value = Record> {
 }
 
 pub fn totals() -> impl Strategy<Value = EventTotals> {
-    vec(number(), 8).prop_map(|n| EventTotals {
+    vec(number(), 10).prop_map(|n| EventTotals {
         allocations: n[0],
         frees: n[1],
         lost: n[2],
@@ -151,5 +165,7 @@ pub fn totals() -> impl Strategy<Value = EventTotals> {
         faulted: n[5],
         unknown: n[6],
         no_python: n[7],
+        native: n[8],
+        native_lost: n[9],
     })
 }

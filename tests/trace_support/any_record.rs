@@ -7,10 +7,10 @@ use proptest::prelude::*;
 use memspy::model::{
     AllocatorBackend, AllocatorCounters, AllocatorSnapshot, Block, BlockState, CudaIndex,
     Definition, DeviceUsage, EndReason, Frame, FrameId, Function, FunctionId, GpuDevice,
-    MissReason, MissedObservation, Nanos, PoolId, ProcessUsage, ReaderKind, Record, RecordingEnd,
-    RecordingGap, RecordingStart, RecordingTotals, Segment, SiteId, SnapshotConsistency,
-    SourceText, StackId, StackNode, StackSample, Stat, TargetRuntime, Thread, ThreadActivity,
-    ThreadId, ThreadSample,
+    MissReason, MissedObservation, Nanos, NativeFrames, PoolId, ProcessUsage, ReaderKind, Record,
+    RecordingEnd, RecordingGap, RecordingStart, RecordingTotals, Segment, SiteId,
+    SnapshotConsistency, SourceText, StackId, StackNode, StackSample, Stat, TargetRuntime, Thread,
+    ThreadActivity, ThreadId, ThreadSample,
 };
 
 use super::any_exact;
@@ -231,9 +231,10 @@ fn end() -> impl Strategy<Value = Record> {
 
 /// Records whose numbers have to fit what was defined before.
 fn numbered() -> impl Strategy<Value = Record> {
-    let function = (text(), text(), any::<u32>(), any::<u32>()).prop_map(|(name, file, a, b)| {
-        let function =
-            Function { name: name.into(), file: file.into(), first_line: a, last_line: b };
+    let numbers = any::<(u32, u32, bool)>();
+    let function = (text(), text(), numbers).prop_map(|(name, file, (a, b, is_native))| {
+        let (name, file) = (name.into(), file.into());
+        let function = Function { name, file, first_line: a, last_line: b, is_native };
         Record::Definition(Definition::Function(FunctionId(0), function))
     });
     let frame = any::<(u32, u32)>().prop_map(|(function, line)| {
@@ -333,6 +334,10 @@ fn fit(records: &mut Vec<Record>) {
             site.thread.0 %= threads;
             for stack in [&mut site.stack, &mut site.forward] {
                 *stack = stack.filter(|_| stacks > 0).map(|s| StackId(s.0 % stacks.max(1)));
+            }
+            if let NativeFrames::Stack(stack) = site.native {
+                let number = stack.0.checked_rem(stacks).map(StackId);
+                site.native = number.map_or(NativeFrames::Lost, NativeFrames::Stack);
             }
             id.0 = sites;
             sites += 1;

@@ -117,6 +117,7 @@ impl Loop {
                     file: format!("/usr/lib/python3/site-packages/torch/nn/{depth}.py").into(),
                     first_line: 10 * depth,
                     last_line: 10 * depth + 9,
+                    is_native: false,
                 });
                 let frame = self.table.frame(Frame { function, line: 10 * depth + 3 });
                 at = Some(self.table.stack(at, frame));
@@ -427,7 +428,11 @@ pub fn site(table: &StackTable, id: SiteId) -> String {
     let [own, forward] = [site.stack, site.forward].map(|s| s.map(|s| stack(table, s)));
     let thread = table.get_thread(site.thread).unwrap();
     let (source, node) = (site.source, &site.node);
-    format!("{thread:?} {own:?} {source:?} {} {node:?} {forward:?}", site.truncated)
+    let native = match site.native.stack() {
+        Some(native) => stack(table, native),
+        None => format!("{:?}", site.native),
+    };
+    format!("{thread:?} {own:?} {source:?} {} {node:?} {forward:?} {native}", site.truncated)
 }
 
 fn stack(table: &StackTable, id: StackId) -> String {

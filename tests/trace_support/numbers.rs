@@ -184,8 +184,11 @@ fn end(end: &mut RecordingEnd, visit: &mut Visit<'_>) {
             faulted,
             unknown,
             no_python,
+            native,
+            native_lost,
         } = exact;
         sizes([allocations, frees, lost, truncated, borrowed, faulted, unknown, no_python], visit);
+        sizes([native, native_lost], visit);
     }
     if let Some(follow) = follow {
         let FollowTotals {

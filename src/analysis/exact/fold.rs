@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::live_blocks::{BEFORE, LiveBlocks, NO_EVENT, NO_SITE, OWNED, SITES, SMALL, ScaledBytes};
+use super::native_frames::{is_engine_main, only_passes_on};
 use super::{ExactProfile, MemoryGroup};
 use crate::analysis::flame::fold::{
     AllocatedStack, FoldOptions, FoldedStack, PseudoFrame, StackLabel, before_path,
@@ -226,7 +227,10 @@ impl ExactProfile {
         for (account, bytes) in held {
             let site = account.checked_sub(SITES).map(|site| SiteId(site as u32));
             let site = site.and_then(|site| table.get_site(site));
-            let stacks = site.into_iter().flat_map(|site| [site.stack, site.forward]);
+            let stacks = site.into_iter().flat_map(|site| {
+                let native = site.native.stack().filter(|_| options.native);
+                [native.or(site.stack), site.forward]
+            });
             if !budget.takes(stacks.flatten(), bytes) {
                 continue;
             }
@@ -295,9 +299,17 @@ impl ExactProfile {
         }
         let frames = |stack: StackId, path: &mut Vec<StackLabel>| {
             let from = path.len();
-            path.extend(table.frames(stack).map(StackLabel::Frame));
+            path.extend(table.frames(stack).filter_map(|frame| {
+                let native = table.get_function(frame.function).filter(|it| it.is_native);
+                match native.map(only_passes_on) {
+                    None => Some(StackLabel::Frame(frame)),
+                    Some(false) => Some(StackLabel::Native(frame)),
+                    Some(true) => None,
+                }
+            }));
             path[from..].reverse();
         };
+        let native = site.native.stack().filter(|_| options.native);
         // One number for all sites with a node of this class.
         let node = site.node.as_ref().map(|name| {
             let first = *nodes.entry(name.clone()).or_insert(id);
@@ -340,10 +352,24 @@ impl ExactProfile {
                     }
                     path.push(node);
                 }
-                if let Some(stack) = site.stack {
+                if let Some(stack) = native.or(site.stack) {
                     frames(stack, &mut path);
                 }
+                return path;
             }
+        }
+        // What Python's stack tells is what another thread waits for, or nothing: these are those of the thread itself.
+        if let Some(native) = native {
+            let from = path.len();
+            frames(native, &mut path);
+            let is_main = |label: &StackLabel| match label {
+                StackLabel::Native(frame) => {
+                    table.get_function(frame.function).is_some_and(is_engine_main)
+                }
+                _ => false,
+            };
+            let started = path[from..].iter().position(is_main).unwrap_or(0);
+            path.drain(from..from + started);
         }
         path
     }

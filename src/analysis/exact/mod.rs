@@ -13,6 +13,7 @@ mod keyframe;
 mod ledgers;
 mod line_levels;
 mod live_blocks;
+mod native_frames;
 mod report;
 mod torch;
 

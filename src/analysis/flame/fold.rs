@@ -70,6 +70,8 @@ pub enum StackLabel {
     Thread(ThreadId),
     /// A line of Python.
     Frame(Frame),
+    /// A function of C or C++ code; with [`FoldOptions::native`].
+    Native(Frame),
     /// Something else.
     Pseudo(PseudoFrame),
     /// The class of the autograd node that a site allocates for.
@@ -130,6 +132,8 @@ pub struct FoldOptions {
     pub churn: bool,
     /// The kind of memory, in exact recordings; `None` for PyTorch's, or what there is.
     pub memory: Option<MemoryGroup>,
+    /// Whether stacks have frames of C and C++ code, where these were recorded.
+    pub native: bool,
     /// Only bytes of which it is proven which stack allocated them; of recordings that followed the allocator only.
     pub certain: bool,
 }

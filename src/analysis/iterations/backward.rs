@@ -142,6 +142,7 @@ mod tests {
                 truncated: false,
                 node,
                 forward: None,
+                native: Default::default(),
             });
         }
         table

@@ -398,6 +398,7 @@ mod tests {
                 file: (*file).into(),
                 first_line: 1,
                 last_line: 99,
+                is_native: false,
             });
             let frame = table.frame(Frame { function, line: line as u32 + 1 });
             last = Some(table.stack(last, frame));

@@ -118,6 +118,13 @@ pub struct RecordArgs {
     /// With --exact: also record which line of the forward pass each allocation of the backward pass belongs to; slower
     #[arg(long, requires = "exact", help_heading = "Every allocation")]
     pub backward_lines: bool,
+    /// With --exact: also record the frames of C and C++ code of large allocations, such as PyTorch's operators and autograd
+    /// functions, for 'memspy flame'
+    #[arg(long, requires = "exact", help_heading = "Every allocation")]
+    pub native: bool,
+    /// With --native: for allocations of at least this size; smaller is slower
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1M", requires = "native", help_heading = "Every allocation")]
+    pub native_from: u64,
     /// What is waited for, and what is kept
     #[command(flatten)]
     pub until: TriggerArgs,

@@ -359,6 +359,7 @@ impl CodeCache {
                 file: "".into(),
                 first_line: 0,
                 last_line: 0,
+                is_native: false,
             });
             table.frame(Frame { function, line: 0 })
         })

@@ -88,6 +88,7 @@ impl CodeObject {
             file: file.text.as_str().into(),
             first_line,
             last_line: lines.last_line(),
+            is_native: false,
         };
         let bytecode = match layout.frame.instruction {
             InstructionLayout::Pointer(_) => {

@@ -46,6 +46,10 @@ pub(in crate::python) fn unwind_info(
         EntryFrame::Shim { owner, .. } => Some(offset(owner.offset)),
         EntryFrame::Unmarked | EntryFrame::Flag(_) => None,
     };
+    let frame_entry = match layout.frame.entry {
+        EntryFrame::Flag(flag) => Some(offset(flag.offset)),
+        EntryFrame::Unmarked | EntryFrame::Shim { .. } => None,
+    };
     // A type that cannot be read only means that deaths go unnoticed, as on a build that hides it.
     let code_dealloc = interpreter
         .code_type
@@ -64,6 +68,7 @@ pub(in crate::python) fn unwind_info(
         frame_instruction,
         instruction_is_offset,
         frame_owner,
+        frame_entry,
         frame_copy: layout.frame.copy.map(|field| offset(field.offset)),
         code_copies: layout.code.copies.map(|field| offset(field.offset)),
         code_bytecode: offset(layout.code.instructions),
@@ -202,6 +207,31 @@ impl StackSymbolizer {
             known.number = None;
             known.frames.clear();
         }
+    }
+
+    /// How many of these frames run in each call of the interpreter's C function, the innermost call first. On CPython 3.11
+    /// the probe has to be one that takes native stacks.
+    pub fn frames_by_call(&self, probed: &[BpfFrame]) -> Vec<u32> {
+        let (mut calls, mut frames) = (Vec::new(), 0);
+        for frame in probed {
+            let is_shim = frame.owner >= self.shims_from;
+            // What has returned has no code any more (3.14 and newer).
+            if !is_shim && frame.code != 0 {
+                frames += 1;
+            }
+            let ends = match self.layout.frame.entry {
+                EntryFrame::Unmarked => true,
+                EntryFrame::Flag(_) => frame.owner != 0,
+                EntryFrame::Shim { .. } => is_shim,
+            };
+            if ends && frames > 0 {
+                calls.push(std::mem::take(&mut frames));
+            }
+        }
+        if frames > 0 {
+            calls.push(frames);
+        }
+        calls
     }
 
     /// The stack with these frames, innermost first; `None` when one of them has a code object of which

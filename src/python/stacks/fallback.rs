@@ -82,6 +82,7 @@ fn stack(trace: &StackTrace, table: &mut StackTable) -> Option<StackId> {
             // py-spy does not tell where a function begins and ends.
             first_line: 0,
             last_line: 0,
+            is_native: false,
         });
         let line = u32::try_from(frame.line).unwrap_or(0);
         let frame = table.frame(Frame { function, line });

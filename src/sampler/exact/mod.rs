@@ -1,7 +1,9 @@
 //! Exact recordings: what probes deliver becomes events with named sites, checked against the counters.
 
 mod availability;
+mod merge;
 mod moments;
+mod native_stacks;
 mod pending_events;
 mod reconcile;
 mod recorder;

@@ -5,6 +5,7 @@ mod attach;
 mod beginning;
 mod failure_capture;
 mod forgetting;
+mod native_frames;
 mod step_watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,7 @@ use forgetting::MAX_MORE_NUMBERS;
 use step_watch::StepWatch;
 
 use super::moments::Moments;
+use super::native_stacks::NativeStacks;
 use super::pending_events::{PendingEvent, PendingEvents};
 use super::reconcile::CounterReconciler;
 use super::sites::SiteTable;
@@ -60,6 +62,8 @@ pub struct ExactOptions {
     pub stacks_every: u64,
     /// Whether the forward lines of backward allocations are recorded.
     pub backward_lines: bool,
+    /// Allocations of at least so many bytes have frames of C and C++ code; `None`: none have.
+    pub native_from: Option<u64>,
     /// What else.
     pub common: CommonOptions,
 }
@@ -100,7 +104,11 @@ impl ExactRecorder {
     pub fn new(readers: TargetReaders, wanted: ExactOptions) -> Self {
         let python = readers.python.as_ref().and_then(|p| p.stack_symbolizer(&readers.process));
         let head = readers.python.as_ref().map(|p| p.object_head()).unwrap_or_default();
-        let sites = SiteTable::new(readers.process.clone(), python, Some(ClassNames::new(head)));
+        // Without the thread that unwinds, allocations are told to have lost their native frames.
+        let native =
+            wanted.native_from.and_then(|_| NativeStacks::start(readers.process.clone()).ok());
+        let classes = Some(ClassNames::new(head));
+        let sites = SiteTable::new(readers.process.clone(), python, classes, native);
         let session = RecordingSession::new(readers, wanted.common.forget_after);
         let epoch = monotonic().saturating_sub(session.start.elapsed().as_nanos() as u64);
         ExactRecorder {
@@ -138,7 +146,8 @@ impl ExactRecorder {
 
     /// What is probed, for showing; `None` while nothing is.
     pub fn probes(&self) -> Option<ProbeCoverage> {
-        self.probe.as_ref().map(ProbeCoverage::from)
+        let probe = self.probe.as_ref()?;
+        Some(ProbeCoverage { uncovered: self.uncovered(probe), ..ProbeCoverage::from(probe) })
     }
 
     /// Records until the duration is over, `stop` is set or the target ends; the last record is the
@@ -204,7 +213,11 @@ impl ExactRecorder {
     /// Records what can be named; what waits for a description goes on waiting, and what came later with it.
     fn record_events(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let too_old = monotonic().saturating_sub(STACK_TIMEOUT.as_nanos() as u64);
-        let described = |event: &RawEvent| event.time < too_old || self.sites.is_described(event);
+        let no_native = self.waits_for_native_from();
+        let described = |event: &RawEvent| {
+            (event.time < too_old || self.sites.is_described(event))
+                && (event.time < no_native || self.sites.is_unwound(event))
+        };
         let ready = self.waiting.ready(self.waiting.len(), described);
         self.record_first(ready, sink)
     }
@@ -230,6 +243,11 @@ impl ExactRecorder {
             if self.batch.events.len() == MAX_EVENTS {
                 self.flush(sink)?;
             }
+        }
+        if waiting.is_empty()
+            && let Some(native) = self.sites.native()
+        {
+            native.forget_unclaimed();
         }
         self.waiting.restore(waiting);
         self.flush(sink)
@@ -259,6 +277,7 @@ impl ExactRecorder {
             self.totals.allocations += 1;
             self.totals.truncated += u64::from(raw.truncated);
             self.totals.faulted += u64::from(raw.faulted);
+            self.count_native(raw, site.map(|(site, _)| site));
             match site.map(|(_, source)| source) {
                 Some(StackSource::Borrowed) => self.totals.borrowed += 1,
                 Some(StackSource::NoPython) => self.totals.no_python += 1,
@@ -372,6 +391,8 @@ impl RecordingSource for ExactRecorder {
         self.options.common.forget_after = None;
         self.empty_ring();
         self.record_events(sink)?;
+        self.wait_for_native(true);
+        self.record_events(sink)?;
         self.settled = None;
         self.compare_counters(sink)?;
         self.check_events(sink)?;
@@ -379,6 +400,7 @@ impl RecordingSource for ExactRecorder {
             detach(probe);
         }
         self.empty_ring();
+        self.wait_for_native(true);
         self.record_all_events(sink)?;
         self.record_failing(sink)?;
         self.session.end_watching(sink)?;

@@ -4,12 +4,16 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::merge::{PythonPart, merge};
+use super::native_stacks::{NativeOutcome, NativeStacks};
 use super::sampled::SampledStacks;
 use crate::abi::BpfFrame;
 use crate::model::{
-    AllocationSite, Frame, SiteId, StackId, StackSource, StackTable, Thread, ThreadId, ThreadSample,
+    AllocationSite, Frame, NativeFrames, SiteId, StackId, StackSource, StackTable, Thread,
+    ThreadId, ThreadSample,
 };
-use crate::probe::{RawEvent, RawNode, RingRecord, StackKey};
+use crate::native::UnwoundStack;
+use crate::probe::{NativeCopy, RawEvent, RawNode, RingRecord, StackKey};
 use crate::python::StackSymbolizer;
 use crate::target::Process;
 use crate::torch::ClassNames;
@@ -33,6 +37,16 @@ struct SiteKey {
     source: StackSource,
     truncated: bool,
     node: Option<RawNode>,
+    native: NativeKey,
+}
+
+/// What tells the native frames of one site from those of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum NativeKey {
+    NotTaken,
+    Lost,
+    /// The number of an unwound stack.
+    Stack(u64),
 }
 
 /// What became of a stack's description.
@@ -44,9 +58,11 @@ enum SiteStack {
 }
 
 /// A stack that was described.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct DescribedStack {
     stack: SiteStack,
+    /// How many of its frames run in each call of the interpreter; empty where native frames are not asked for.
+    calls: Box<[u32]>,
     /// CLOCK_MONOTONIC in nanoseconds when it was described, or of the last event with it.
     used: u64,
 }
@@ -71,13 +87,16 @@ pub(super) struct SiteTable {
     /// The time of the last event.
     now: u64,
     sampled: SampledStacks,
+    native: Option<NativeStacks>,
 }
 
 impl SiteTable {
+    /// `native`: where native frames are asked for.
     pub(super) fn new(
         process: Arc<Process>,
         python: Option<StackSymbolizer>,
         classes: Option<ClassNames>,
+        native: Option<NativeStacks>,
     ) -> SiteTable {
         SiteTable {
             process,
@@ -88,7 +107,13 @@ impl SiteTable {
             known: FxHashMap::default(),
             now: 0,
             sampled: SampledStacks::default(),
+            native,
         }
+    }
+
+    /// The native stacks under way.
+    pub(super) fn native(&mut self) -> Option<&mut NativeStacks> {
+        self.native.as_mut()
     }
 
     /// Takes a look at the stacks, for events whose own are not known.
@@ -112,6 +137,11 @@ impl SiteTable {
             RingRecord::Stack { key, frames, .. } => self.name(key, frames, table),
             // Its next life begins with a copy; whatever was named with this one stays right.
             RingRecord::CodeFreed { .. } => {}
+            RingRecord::NativeStack { number, registers, stack, is_cut } => {
+                if let Some(native) = &mut self.native {
+                    native.push(number, registers, stack, is_cut);
+                }
+            }
             // Names nothing.
             RingRecord::Step(_) => {}
         }
@@ -121,7 +151,11 @@ impl SiteTable {
     fn name(&mut self, key: StackKey, frames: &[BpfFrame], table: &mut StackTable) {
         let named = self.python.as_mut().and_then(|python| python.stack(frames, table));
         let stack = named.map_or(SiteStack::Unknown, SiteStack::Named);
-        self.stacks.insert(key, DescribedStack { stack, used: self.now });
+        let calls = match (&self.native, &self.python) {
+            (Some(_), Some(python)) => python.frames_by_call(frames).into(),
+            _ => Box::default(),
+        };
+        self.stacks.insert(key, DescribedStack { stack, calls, used: self.now });
     }
 
     /// Whether so many keys are known that they are to begin anew, whatever they stand for.
@@ -195,6 +229,52 @@ impl SiteTable {
         known(event.stack) && event.node.is_none_or(|node| known(node.forward))
     }
 
+    /// Whether the native frames of `event` are known, or will never be.
+    pub(super) fn is_unwound(&self, event: &RawEvent) -> bool {
+        match (event.native, &self.native) {
+            (NativeCopy::Number(number), Some(native)) => {
+                !matches!(native.outcome(number), NativeOutcome::Waiting)
+            }
+            _ => true,
+        }
+    }
+
+    /// What came of the copy of the stack at `event`; it is forgotten.
+    fn take_native(&mut self, event: &RawEvent) -> (NativeKey, Option<Arc<UnwoundStack>>) {
+        let outcome = match (event.native, &mut self.native) {
+            (NativeCopy::NotTaken, _) => return (NativeKey::NotTaken, None),
+            (NativeCopy::Number(number), Some(native)) => native.take(number),
+            _ => NativeOutcome::Lost,
+        };
+        match outcome {
+            NativeOutcome::Unwound(stack) => (NativeKey::Stack(stack.number), Some(stack)),
+            NativeOutcome::Lost | NativeOutcome::Waiting => (NativeKey::Lost, None),
+        }
+    }
+
+    /// The stack with native frames; `python` is that of the site.
+    fn native_frames(
+        &self,
+        event: &RawEvent,
+        native: (NativeKey, Option<Arc<UnwoundStack>>),
+        python: Option<StackId>,
+        source: StackSource,
+        table: &mut StackTable,
+    ) -> NativeFrames {
+        let unwound = match native {
+            (NativeKey::NotTaken, _) => return NativeFrames::NotTaken,
+            (_, None) => return NativeFrames::Lost,
+            (_, Some(unwound)) => unwound,
+        };
+        // Elsewhere the stack is that of another thread.
+        let own = python.filter(|_| source == StackSource::Own);
+        let frames: Vec<Frame> = own.map(|own| table.frames(own).collect()).unwrap_or_default();
+        let described = self.stacks.get(&event.stack);
+        let calls = described.map(|it| &it.calls[..]).unwrap_or_default();
+        let python = PythonPart { frames: &frames, calls, truncated: event.truncated };
+        merge(&unwound, Some(python), table).map_or(NativeFrames::Lost, NativeFrames::Stack)
+    }
+
     /// The site of `event`, and how its stack was come by in the end.
     pub(super) fn site(
         &mut self,
@@ -204,7 +284,9 @@ impl SiteTable {
         if event.source == StackSource::Sampled {
             return self.sampled_site(event, table);
         }
+        let native = self.take_native(event);
         let key = SiteKey {
+            native: native.0,
             os_thread: event.os_thread,
             python_id: event.python_id,
             stack: event.stack,
@@ -237,6 +319,7 @@ impl SiteTable {
         };
         let forward = event.node.and_then(|node| named(node.forward));
         let node = event.node.and_then(|node| self.class(node));
+        let native = self.native_frames(event, native, stack, source, table);
         let site = table.site(AllocationSite {
             thread,
             stack,
@@ -244,6 +327,7 @@ impl SiteTable {
             truncated: event.truncated,
             node,
             forward,
+            native,
         });
         self.known.insert(key, KnownSite { site, source, used: event.time });
         (site, source)
@@ -268,8 +352,15 @@ impl SiteTable {
             (None, None) if known.is_some() => (None, StackSource::Unknown),
             (None, None) => (None, StackSource::NoPython),
         };
-        let site =
-            AllocationSite { thread, stack, source, truncated: false, node: None, forward: None };
+        let site = AllocationSite {
+            thread,
+            stack,
+            source,
+            truncated: false,
+            node: None,
+            forward: None,
+            native: Default::default(),
+        };
         (table.site(site), source)
     }
 

@@ -52,7 +52,8 @@ impl ExactRecorder {
         sink: &mut dyn RecordSink,
     ) -> SinkResult {
         let sites = &self.sites;
-        let ready = self.waiting.ready(count, |event| sites.is_described(event));
+        let ready =
+            self.waiting.ready(count, |event| sites.is_described(event) && sites.is_unwound(event));
         self.record_first(ready, sink)
     }
 
@@ -91,7 +92,7 @@ impl ExactRecorder {
         let counters = torch.counters(&mut self.counters).is_ok();
         let time = self.now();
         self.empty_ring();
-        if !self.is_emptied {
+        if !self.is_emptied || !self.wait_for_native(false) {
             // Events of before are still in the ring: the maps would seem to know of what they tell.
             self.session.losses.add(
                 ReaderKind::Snapshots,

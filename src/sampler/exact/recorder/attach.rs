@@ -1,5 +1,7 @@
 //! When and how an exact recording places its probes, and takes them away.
 
+use std::sync::Arc;
+
 use super::{ExactRecorder, monotonic};
 use crate::model::{
     ExactSettings, FreeTracking, MissReason, ReaderKind, Record, RecordSink, SinkResult,
@@ -44,6 +46,7 @@ impl ExactRecorder {
             frees: self.options.frees,
             stacks_from: self.options.stacks_from,
             stacks_every: self.options.stacks_every,
+            native_from: self.options.native_from,
             watches: self.options.common.owners.is_some()
                 || self.options.common.step_variable.is_some(),
             ..ProbePlan::default()
@@ -84,9 +87,13 @@ impl ExactRecorder {
                     self.watching.reset();
                     self.counted = ProbeCounts::default();
                 }
+                self.wait_for_last_native();
                 self.record_all_events(sink)?;
                 // The numbers of stacks are those of one program in the kernel.
                 self.sites.forget_stacks();
+                if let Some(native) = self.sites.native() {
+                    native.begin_anew();
+                }
                 self.record_placed(sink)
             }
             Ok(AttachOutcome::Nothing) => {
@@ -102,6 +109,18 @@ impl ExactRecorder {
         }
     }
 
+    /// What `probe` could not be placed at, or does not tell, one sentence each.
+    pub(super) fn uncovered(&self, probe: &AttachedProbes) -> Vec<Arc<str>> {
+        let mut uncovered = probe.uncovered().to_vec();
+        if self.options.native_from.is_some() && !probe.can_watch() {
+            uncovered.push(
+                "frames of C and C++ code (--native) are not recorded: that takes BPF programs"
+                    .into(),
+            );
+        }
+        uncovered
+    }
+
     /// Records what is probed from now on, and what was there before.
     pub(super) fn record_placed(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let starts_empty = self.starts_empty;
@@ -111,6 +130,7 @@ impl ExactRecorder {
         if starts_empty {
             self.reconciler.start_empty();
         }
+        let uncovered = self.uncovered(probe);
         let exact = ExactSettings {
             time: self.now(),
             backend: probe.way(),
@@ -125,7 +145,8 @@ impl ExactRecorder {
                 && (self.options.stacks_from, self.options.stacks_every) == (0, 0),
             starts_empty,
             probes: probe.probes().to_vec(),
-            uncovered: probe.uncovered().to_vec(),
+            uncovered,
+            native_from: self.options.native_from.filter(|_| probe.can_watch()),
         };
         self.update_threads();
         sink.record(&Record::ExactSettings(exact))?;

@@ -10,7 +10,7 @@ use super::followed::WireFollowedState;
 use super::keyframe;
 use super::oom_exception;
 use super::owners;
-use super::records::{self, WireBlockHead, structure};
+use super::records::{self, WireBlockHead, appended, structure};
 use super::sample::SampleState;
 use super::varint::PayloadCursor;
 use super::{BlockClock, MalformedPayload, most_blocks, tag};
@@ -173,7 +173,8 @@ impl RecordDecoder {
                 let time = self.time(from)?;
                 let exact = structure::<exact::WireExactSettings<'_>>(from)?;
                 let (knows_backward, starts_empty) = (structure(from)?, structure(from)?);
-                Some(Record::ExactSettings(exact.at(time, knows_backward, starts_empty)))
+                let native = appended::<u64>(from)?;
+                Some(Record::ExactSettings(exact.at(time, knows_backward, starts_empty, native)))
             }
             tag::RECONCILED => {
                 let time = self.time(from)?;
@@ -226,6 +227,11 @@ impl RecordDecoder {
                 end.totals.exact = totals.map(Into::into);
                 let totals: Option<WireFollowTotals> = structure(from)?;
                 end.totals.follow = totals.map(Into::into);
+                if let (Some(exact), Some((native, lost))) =
+                    (&mut end.totals.exact, appended::<(u64, u64)>(from)?)
+                {
+                    (exact.native, exact.native_lost) = (native, lost);
+                }
                 Some(Record::End(end))
             }
             _ => {

@@ -1,12 +1,12 @@
 //! The definitions in a file, and the reader's numbers for theirs.
 
 use super::exact;
-use super::records::{self, WireBlockHead, structure};
+use super::records::{self, WireBlockHead, appended, structure};
 use super::varint::PayloadCursor;
 use super::{MalformedPayload, tag};
 use crate::model::{
-    Definition, Frame, FrameId, Function, FunctionId, SiteId, SourceText, StackId, StackNode,
-    Thread, ThreadId,
+    Definition, Frame, FrameId, Function, FunctionId, NativeFrames, SiteId, SourceText, StackId,
+    StackNode, Thread, ThreadId,
 };
 use crate::trace::id_map::IdMap;
 
@@ -44,6 +44,7 @@ impl ReaderIds {
         match tag {
             tag::FUNCTION => {
                 let function: records::WireFunction<'_> = structure(from)?;
+                let is_native = appended::<bool>(from)?;
                 let number = take(&mut self.next.function)?;
                 Ok(Some(Definition::Function(
                     FunctionId(self.functions.define(number).ok_or(TWICE)?),
@@ -52,6 +53,7 @@ impl ReaderIds {
                         file: function.file.into(),
                         first_line: function.first_line,
                         last_line: function.last_line,
+                        is_native: is_native.unwrap_or_default(),
                     },
                 )))
             }
@@ -84,6 +86,13 @@ impl ReaderIds {
             }
             tag::SITE => {
                 let site: exact::WireAllocationSite<'_> = structure(from)?;
+                let native = match appended::<Option<u32>>(from)? {
+                    None => NativeFrames::NotTaken,
+                    // Without them the site is as good as any other.
+                    Some(native) => native
+                        .and_then(|number| self.stacks.get(number))
+                        .map_or(NativeFrames::Lost, |stack| NativeFrames::Stack(StackId(stack))),
+                };
                 let stack = |number: Option<u32>| match number.map(|n| self.stacks.get(n)) {
                     Some(None) => None,
                     Some(Some(stack)) => Some(Some(StackId(stack))),
@@ -92,7 +101,7 @@ impl ReaderIds {
                 let found = (self.threads.get(site.thread), stack(site.stack), stack(site.forward));
                 let (Some(thread), Some(stack), Some(forward)) = found else { return Ok(None) };
                 let number = self.sites.define(site.number).ok_or(TWICE)?;
-                let described = site.with(ThreadId(thread), stack, forward)?;
+                let described = site.with(ThreadId(thread), stack, forward, native)?;
                 Ok(Some(Definition::Site(SiteId(number), described)))
             }
             _ => {

@@ -15,7 +15,7 @@ use super::records::{self, WireBlockHead};
 use super::sample::SampleState;
 use super::varint::put;
 use super::{BlockClock, MalformedPayload, tag};
-use crate::model::{AllocationSource, Definition, Record, SiteId, StackSample, ThreadId};
+use crate::model::{AllocationSource, Definition, Function, Record, SiteId, StackSample, ThreadId};
 use crate::trace::block::MAX_PAYLOAD;
 
 /// Why a record cannot stand in a trace. Found as the source of an `io::Error` of kind `InvalidInput`.
@@ -235,6 +235,10 @@ impl RecordEncoder {
                 put_struct(exact::WireExactSettings::from(what), out)?;
                 put_struct(what.knows_backward, out)?;
                 put_struct(what.starts_empty, out)?;
+                // Left out where there is nothing to say, as in all traces of before.
+                if let Some(native_from) = what.native_from {
+                    put_struct(native_from, out)?;
+                }
                 tag::EXACT
             }
             Record::Events(batch) => {
@@ -299,6 +303,11 @@ impl RecordEncoder {
                 put_struct(records::WireEnd::from(end), out)?;
                 put_struct(end.totals.exact.as_ref().map(exact::WireEventTotals::from), out)?;
                 put_struct(end.totals.follow.as_ref().map(WireFollowTotals::from), out)?;
+                if let Some(totals) = &end.totals.exact
+                    && (totals.native, totals.native_lost) != (0, 0)
+                {
+                    put_struct((totals.native, totals.native_lost), out)?;
+                }
                 self.ended = true;
                 tag::END
             }
@@ -339,13 +348,17 @@ impl RecordEncoder {
         let head = &mut self.head;
         match definition {
             Definition::Function(id, function) => {
+                let Function { name, file, first_line, last_line, is_native } = function;
                 let function = records::WireFunction {
-                    name: &function.name,
-                    file: &function.file,
-                    first_line: function.first_line,
-                    last_line: function.last_line,
+                    name,
+                    file,
+                    first_line: *first_line,
+                    last_line: *last_line,
                 };
                 put_struct(function, out)?;
+                if *is_native {
+                    put_struct(true, out)?;
+                }
                 next("function", id.0, &mut head.functions)?;
                 Ok(tag::FUNCTION)
             }
@@ -387,10 +400,14 @@ impl RecordEncoder {
             }),
             Definition::Site(SiteId(number), site) => {
                 used("thread", site.thread.0, self.threads)?;
-                for stack in [site.stack, site.forward].into_iter().flatten() {
+                let stacks = [site.stack, site.forward, site.native.stack()];
+                for stack in stacks.into_iter().flatten() {
                     used("stack", stack.0, head.stacks)?;
                 }
                 put_struct(exact::WireAllocationSite::new(*number, site), out)?;
+                if let Some(native) = exact::wire_native(site.native) {
+                    put_struct(native, out)?;
+                }
                 next("site", *number, &mut self.sites)?;
                 Ok(tag::SITE)
             }

@@ -51,6 +51,7 @@ impl<'a> WireAllocationSite<'a> {
         thread: model::ThreadId,
         stack: Option<model::StackId>,
         forward: Option<model::StackId>,
+        native: model::NativeFrames,
     ) -> Result<model::AllocationSite, MalformedPayload> {
         let source = SOURCES.get(usize::from(self.source));
         Ok(model::AllocationSite {
@@ -60,7 +61,18 @@ impl<'a> WireAllocationSite<'a> {
             truncated: self.truncated,
             node: self.node.map(Into::into),
             forward,
+            native,
         })
+    }
+}
+
+/// What follows the fields of a site: nothing if its native frames were not asked for, `None` if they were lost, else their
+/// stack.
+pub(crate) fn wire_native(native: model::NativeFrames) -> Option<Option<u32>> {
+    match native {
+        model::NativeFrames::NotTaken => None,
+        model::NativeFrames::Lost => Some(None),
+        model::NativeFrames::Stack(stack) => Some(Some(stack.0)),
     }
 }
 
@@ -112,12 +124,13 @@ impl<'a> From<&'a model::ExactSettings> for WireExactSettings<'a> {
 }
 
 impl WireExactSettings<'_> {
-    /// The record this stands for, with the last two fields, which follow it.
+    /// The record this stands for, with the last three fields, which follow it.
     pub(crate) fn at(
         self,
         time: model::Nanos,
         knows_backward: bool,
         starts_empty: bool,
+        native_from: Option<u64>,
     ) -> model::ExactSettings {
         model::ExactSettings {
             time,
@@ -136,6 +149,7 @@ impl WireExactSettings<'_> {
             backward_lines: self.backward_lines,
             knows_backward,
             starts_empty,
+            native_from,
             probes: self.probes.into_iter().map(Into::into).collect(),
             uncovered: self.uncovered.into_iter().map(Into::into).collect(),
         }
@@ -202,6 +216,7 @@ impl From<&model::EventTotals> for WireEventTotals {
     }
 }
 
+/// Those of native frames follow at the end of the record.
 impl From<WireEventTotals> for model::EventTotals {
     fn from(totals: WireEventTotals) -> Self {
         model::EventTotals {
@@ -213,6 +228,8 @@ impl From<WireEventTotals> for model::EventTotals {
             faulted: totals.faulted,
             unknown: totals.unknown,
             no_python: totals.no_python,
+            native: 0,
+            native_lost: 0,
         }
     }
 }

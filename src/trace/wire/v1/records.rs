@@ -24,6 +24,14 @@ pub(super) fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(
         Err(_) => Err(MalformedPayload("a record's fields cannot be read")),
     }
 }
+
+/// The same, of fields that only those records end with that need them.
+pub(super) fn appended<'a, T: bincode::BorrowDecode<'a, ()>>(
+    from: &mut PayloadCursor<'a>,
+) -> Result<Option<T>, MalformedPayload> {
+    if from.is_empty() { Ok(None) } else { structure(from).map(Some) }
+}
+
 /// What stands first in every block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, BorrowDecode)]
 pub(crate) struct WireBlockHead {

@@ -1,0 +1,65 @@
+//! Which frames of C and C++ code say something of an allocation: those that only pass a call on are in the trace, and in no picture.
+
+use crate::model::Function;
+
+/// Begins of names of functions of CPython through which one function calls another.
+const INTERPRETER: [&str; 19] = [
+    "PyObject_Call",
+    "PyObject_Vectorcall",
+    "_PyObject_Call",
+    "_PyObject_MakeTpCall",
+    "_PyObject_Vectorcall",
+    "_PyObject_FastCall",
+    "_PyFunction_Vectorcall",
+    "_PyFunction_FastCall",
+    "_PyEval_Vector",
+    "_PyEval_EvalCode",
+    "PyVectorcall_",
+    "_PyVectorcall",
+    "cfunction_",
+    "function_code_fastcall",
+    "method_vectorcall",
+    "object_vacall",
+    "slot_tp_call",
+    "vectorcall_",
+    "call_function",
+];
+/// The same of PyTorch's dispatcher: its name is that of the function it calls, a hundred times as long.
+const DISPATCHER: &str = "c10::impl::wrap_kernel_functor_unboxed_";
+
+/// Whether `function` only passes a call on.
+pub(super) fn only_passes_on(function: &Function) -> bool {
+    let is_interpreter = ["python", "libpython"].iter().any(|it| function.file.starts_with(it));
+    match is_interpreter {
+        true => INTERPRETER.iter().any(|it| function.name.starts_with(it)),
+        false => function.name.starts_with(DISPATCHER),
+    }
+}
+
+/// Whether `function` is the outermost of the autograd engine's own: what started its thread is the same for all it does.
+pub(super) fn is_engine_main(function: &Function) -> bool {
+    &*function.name == "torch::autograd::Engine::thread_main"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_something_itself_is_shown() {
+        let passes_on = |name: &str, library: &str| {
+            only_passes_on(&Function::native(name.into(), library.into()))
+        };
+        assert!(passes_on("_PyObject_MakeTpCall", "libpython3.11.so.1.0"));
+        assert!(passes_on("cfunction_vectorcall_O", "python3.14t"));
+        assert!(passes_on("c10::impl::wrap_kernel_functor_unboxed_<x>::call", "libtorch_cpu.so"));
+        for (name, library) in [
+            ("builtin_sorted", "libpython3.11.so.1.0"),
+            ("list_sort_impl", "python3.14t"),
+            ("PyObject_CallMine", "mine.so"),
+            ("at::_ops::empty::call", "libtorch_cpu.so"),
+        ] {
+            assert!(!passes_on(name, library), "{name}");
+        }
+    }
+}

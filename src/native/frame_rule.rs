@@ -1,0 +1,67 @@
+//! How to get from a function to its caller, remembered for one address: reading it from the tables takes microseconds.
+
+use gimli::{CfaRule, Register, RegisterRule, UnwindTableRow};
+
+use super::stack_copy::StackCopy;
+use super::step::{RETURN_ADDRESS, STACK_POINTER, StepOutcome};
+use crate::target::DWARF_REGISTERS;
+
+/// Registers that a function saves; compilers save seven at most.
+const MAX_SAVED: usize = 16;
+
+/// A row of a table, if it is as nearly all are: the frame begins so far from a register, and registers are saved in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FrameRule {
+    register: usize,
+    offset: i64,
+    /// Which register, and where from the begin of the frame.
+    saved: Box<[(usize, i64)]>,
+    is_signal: bool,
+}
+
+impl FrameRule {
+    /// That of `row`; `None` where it is another kind.
+    pub(super) fn of(row: &UnwindTableRow<usize>, is_signal: bool) -> Option<FrameRule> {
+        let CfaRule::RegisterAndOffset { register, offset } = row.cfa() else { return None };
+        let register = usize::from(register.0);
+        let mut saved = Vec::new();
+        for (register, rule) in row.registers() {
+            let register = usize::from(register.0);
+            match rule {
+                RegisterRule::SameValue => {}
+                RegisterRule::Undefined if register != RETURN_ADDRESS => {}
+                RegisterRule::Offset(offset) if register < DWARF_REGISTERS => {
+                    saved.push((register, *offset));
+                }
+                _ => return None,
+            }
+        }
+        row.register(Register(RETURN_ADDRESS as u16))?;
+        let is_usual = register < DWARF_REGISTERS && saved.len() <= MAX_SAVED;
+        is_usual.then(|| FrameRule { register, offset: *offset, saved: saved.into(), is_signal })
+    }
+
+    /// From `registers` to the caller's: the same as a step by the table itself.
+    pub(super) fn step(
+        &self,
+        stack: &StackCopy,
+        registers: &[u64; DWARF_REGISTERS],
+    ) -> StepOutcome {
+        let cfa = registers[self.register].wrapping_add_signed(self.offset);
+        if cfa <= registers[STACK_POINTER] && !self.is_signal {
+            return StepOutcome::Unknown(super::step::IMPOSSIBLE.to_owned());
+        }
+        let mut caller = *registers;
+        caller[STACK_POINTER] = cfa;
+        for (register, offset) in &self.saved {
+            let Some(word) = stack.word(cfa.wrapping_add_signed(*offset)) else {
+                return StepOutcome::Unknown(stack.end_reason());
+            };
+            caller[*register] = word;
+        }
+        match caller[RETURN_ADDRESS] {
+            0 => StepOutcome::Outermost,
+            _ => StepOutcome::Caller { registers: caller, is_exact: self.is_signal },
+        }
+    }
+}

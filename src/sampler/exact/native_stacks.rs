@@ -1,0 +1,224 @@
+//! Copies of stacks on their way to names: unwound by a thread of their own, so that who empties the ring never waits for it.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use rustc_hash::FxHashMap;
+
+use crate::native::{RepeatedUnwinder, StackCopy, UnwoundStack};
+use crate::sampler::worker::Worker;
+use crate::target::{Process, ThreadRegisters};
+
+/// Bytes of copies that wait to be unwound: those of a second of PyTorch while the tables of its libraries are read.
+const MAX_WAITING: usize = 64 << 20;
+/// Copies unwound at once, so that their names are looked up together.
+const MAX_BATCH: usize = 256;
+/// Results kept that nobody asked for: of events that were lost, or recorded before these came.
+const MAX_UNCLAIMED: usize = 1 << 16;
+
+/// Begins of the names of libraries whose tables and symbols are read before a stack comes that needs them: those of PyTorch are large, and a job that
+/// ends soon takes its tables with it.
+const PREPARED: [&str; 7] =
+    ["libtorch", "libc10", "libcuda", "libpython", "python", "libc.so", "libstdc++"];
+/// How often it is looked for them while nothing else is to be done.
+const PREPARATION_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A copy, and whose it is.
+struct NumberedCopy {
+    number: (u32, u32),
+    copy: StackCopy,
+}
+
+/// What came of a copy.
+#[derive(Debug, Clone)]
+pub(super) enum NativeOutcome {
+    /// It is being unwound.
+    Waiting,
+    /// There was no room for it, or the thread that unwinds is gone.
+    Lost,
+    /// Its frames.
+    Unwound(Arc<UnwoundStack>),
+}
+
+/// One result: the copy's number, its bytes, its frames.
+type UnwoundCopy = ((u32, u32), usize, Arc<UnwoundStack>);
+
+/// All copies of a recording.
+pub(super) struct NativeStacks {
+    /// Which probes they are of: each begin to count anew.
+    probes: u32,
+    results: FxHashMap<u32, Option<Arc<UnwoundStack>>>,
+    /// How many copies were given to the thread, and how many came back.
+    pushed: u64,
+    unwound: u64,
+    /// Bytes of copies that are under way.
+    waiting: usize,
+    // The worker ends when this end of its channel is dropped, so it stands before it.
+    copies: Sender<NumberedCopy>,
+    done: Receiver<UnwoundCopy>,
+    worker: Worker,
+}
+
+impl NativeStacks {
+    /// Starts the thread that unwinds stacks of `process`.
+    pub(super) fn start(process: Arc<Process>) -> std::io::Result<NativeStacks> {
+        let (copies, taken) = channel::<NumberedCopy>();
+        let (given, done) = channel();
+        let worker = Worker::spawn("unwind", move |_| unwind_all(&process, &taken, &given))?;
+        Ok(NativeStacks {
+            probes: 0,
+            results: FxHashMap::default(),
+            pushed: 0,
+            unwound: 0,
+            waiting: 0,
+            copies,
+            done,
+            worker,
+        })
+    }
+
+    /// Takes a copy out of the ring.
+    pub(super) fn push(&mut self, number: u32, registers: [u64; 17], stack: &[u8], is_cut: bool) {
+        let size = stack.len();
+        let registers = ThreadRegisters { thread: 0, values: registers };
+        let has_room = self.waiting + size <= MAX_WAITING;
+        let sent = has_room && {
+            let copy = StackCopy::new(registers, stack.to_vec(), is_cut);
+            self.copies.send(NumberedCopy { number: (self.probes, number), copy }).is_ok()
+        };
+        match sent {
+            true => (self.pushed, self.waiting) = (self.pushed + 1, self.waiting + size),
+            false => _ = self.results.insert(number, None),
+        }
+    }
+
+    /// Takes what has been unwound since the last call.
+    pub(super) fn poll(&mut self) {
+        for ((probes, number), size, stack) in self.done.try_iter() {
+            self.unwound += 1;
+            self.waiting = self.waiting.saturating_sub(size);
+            if probes == self.probes {
+                self.results.insert(number, Some(stack));
+            }
+        }
+    }
+
+    /// How many copies were given to the thread.
+    pub(super) fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
+    /// How many of them have come back: they do so in their order.
+    pub(super) fn unwound(&self) -> u64 {
+        if self.worker.is_finished() { self.pushed } else { self.unwound }
+    }
+
+    /// What came of the copy with this number until now.
+    pub(super) fn outcome(&self, number: u32) -> NativeOutcome {
+        match self.results.get(&number) {
+            Some(Some(stack)) => NativeOutcome::Unwound(Arc::clone(stack)),
+            Some(None) => NativeOutcome::Lost,
+            None if self.worker.is_finished() => NativeOutcome::Lost,
+            None => NativeOutcome::Waiting,
+        }
+    }
+
+    /// The same for the last time; it is forgotten.
+    pub(super) fn take(&mut self, number: u32) -> NativeOutcome {
+        let outcome = self.outcome(number);
+        self.results.remove(&number);
+        outcome
+    }
+
+    /// No event is under way: results that nobody has asked for until now are forgotten if they are many.
+    pub(super) fn forget_unclaimed(&mut self) {
+        if self.results.len() > MAX_UNCLAIMED {
+            self.results.clear();
+        }
+    }
+
+    /// From now on numbers are those of other probes.
+    pub(super) fn begin_anew(&mut self) {
+        self.probes += 1;
+        self.results.clear();
+    }
+}
+
+/// Unwinds what comes until nothing more can come.
+fn unwind_all(process: &Process, copies: &Receiver<NumberedCopy>, unwound: &Sender<UnwoundCopy>) {
+    let memory = process.memory();
+    let mut unwinder = RepeatedUnwinder::new(process, &memory);
+    let is_wanted = |file: &str| PREPARED.iter().any(|begin| file.starts_with(begin));
+    unwinder.prepare(is_wanted);
+    loop {
+        let first = match copies.recv_timeout(PREPARATION_INTERVAL) {
+            Ok(first) => first,
+            Err(RecvTimeoutError::Timeout) => {
+                unwinder.prepare(is_wanted);
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => return,
+        };
+        let batch: Vec<NumberedCopy> =
+            std::iter::once(first).chain(copies.try_iter().take(MAX_BATCH - 1)).collect();
+        let (numbers, stacks): (Vec<_>, Vec<_>) =
+            batch.into_iter().map(|it| (it.number, it.copy)).unzip();
+        for ((number, copy), stack) in
+            numbers.into_iter().zip(&stacks).zip(unwinder.unwind(&stacks))
+        {
+            if unwound.send((number, copy.size(), stack)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn start() -> NativeStacks {
+        NativeStacks::start(Arc::new(Process::open(std::process::id()).unwrap())).unwrap()
+    }
+
+    fn wait(stacks: &mut NativeStacks) {
+        let until = Instant::now() + Duration::from_secs(60);
+        while stacks.unwound() < stacks.pushed() {
+            assert!(Instant::now() < until, "it was never unwound");
+            std::thread::yield_now();
+            stacks.poll();
+        }
+    }
+
+    #[test]
+    fn a_copy_that_finds_no_room_is_lost_and_no_other_one() {
+        let mut stacks = start();
+        stacks.push(1, [0; 17], &[0; 64], false);
+        stacks.push(2, [0; 17], &vec![0; MAX_WAITING + 1], false);
+        assert!(matches!(stacks.outcome(2), NativeOutcome::Lost));
+        assert!(!matches!(stacks.outcome(1), NativeOutcome::Lost));
+        wait(&mut stacks);
+        assert_eq!(stacks.waiting, 0);
+        // An address in no code ends at once, and says why.
+        match stacks.take(1) {
+            NativeOutcome::Unwound(stack) => assert!(stack.incomplete.is_some()),
+            other => panic!("{other:?}"),
+        }
+        assert!(matches!(stacks.outcome(1), NativeOutcome::Waiting), "it is forgotten");
+    }
+
+    #[test]
+    fn what_was_copied_by_other_probes_is_no_stack_of_these() {
+        let mut stacks = start();
+        stacks.push(1, [0; 17], &[0; 64], false);
+        stacks.begin_anew();
+        wait(&mut stacks);
+        assert!(matches!(stacks.outcome(1), NativeOutcome::Waiting));
+        stacks.push(1, [0; 17], &[0; 64], false);
+        wait(&mut stacks);
+        assert!(matches!(stacks.outcome(1), NativeOutcome::Unwound(_)));
+    }
+}

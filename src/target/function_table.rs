@@ -1,0 +1,92 @@
+//! The functions of an ELF file, sorted once for many look-ups; names are read when they are asked for.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use super::elf_file::{ElfFile, MAX_NAME};
+
+/// Symbols before an address among which the function around it is looked for: some lie within others.
+const MAX_BEFORE: usize = 32;
+/// Bytes that are read for a name at first.
+const USUAL_NAME: usize = 512;
+
+/// A function's place in its file, and where its name stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FunctionSymbol {
+    pub(super) start: u64,
+    pub(super) len: u64,
+    /// In the file.
+    pub(super) name_at: u64,
+}
+
+/// The functions of a file.
+#[derive(Debug)]
+pub struct FunctionTable {
+    file: File,
+    functions: Vec<FunctionSymbol>,
+}
+
+impl FunctionTable {
+    /// Reads the symbols of `file`.
+    pub(super) fn read(file: File) -> io::Result<FunctionTable> {
+        let mut functions = ElfFile::read(&file)?.functions()?;
+        // Of several names of one function the first is kept, that of the full table.
+        functions.sort_by_key(|it| (it.start, it.len));
+        functions.dedup_by_key(|it| (it.start, it.len));
+        functions.shrink_to_fit();
+        Ok(FunctionTable { file, functions })
+    }
+
+    /// The names of the functions in which `addresses` lie. Of several, that of the smallest.
+    pub(super) fn names(&self, addresses: &[u64]) -> Vec<Option<String>> {
+        addresses.iter().map(|at| self.name(self.find(*at)?)).collect()
+    }
+
+    fn find(&self, at: u64) -> Option<&FunctionSymbol> {
+        let end = self.functions.partition_point(|it| it.start <= at);
+        let before = self.functions[..end].iter().rev().take(MAX_BEFORE);
+        before.filter(|it| at - it.start < it.len).min_by_key(|it| it.len)
+    }
+
+    /// `None` where the file has been cut meanwhile.
+    fn name(&self, function: &FunctionSymbol) -> Option<String> {
+        [USUAL_NAME, MAX_NAME].into_iter().find_map(|most| {
+            let mut bytes = vec![0; most];
+            let read = self.file.read_at(&mut bytes, function.name_at).ok()?;
+            let end = bytes[..read].iter().position(|byte| *byte == 0)?;
+            Some(String::from_utf8_lossy(&bytes[..end]).into_owned())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mappings::Mapping;
+    use super::super::process::Process;
+    use super::*;
+
+    #[test]
+    fn many_look_ups_find_what_one_finds() {
+        let own = Process::open(std::process::id()).unwrap();
+        let mappings = own.mappings().unwrap();
+        let library = mappings.object(|name| name.starts_with("libc.so")).unwrap();
+        let open = |it: &Mapping| File::open(it.path.as_ref().unwrap()).unwrap();
+        let file = open(library);
+        let elf = ElfFile::read(&file).unwrap();
+        let start = elf.symbol("qsort").unwrap().unwrap();
+        let addresses: Vec<u64> = (0..400).map(|n| start + 97 * n).chain([0, u64::MAX]).collect();
+        let table = FunctionTable::read(open(library)).unwrap();
+        // A function may have several names of one size.
+        let one_by_one = elf.functions_at(&addresses).unwrap();
+        for (at, (one, name)) in
+            addresses.iter().zip(one_by_one.iter().zip(table.names(&addresses)))
+        {
+            assert_eq!(one.is_some(), name.is_some(), "{at:#x}: {one:?} {name:?}");
+            let (Some(one), Some(name)) = (one, name) else { continue };
+            let [one, name] = [one.as_str(), &name].map(|it| elf.symbol(it).unwrap());
+            assert_eq!(one, name, "{at:#x}");
+        }
+        assert!(table.names(&[start])[0].as_deref().is_some_and(|name| name.contains("qsort")));
+    }
+}
