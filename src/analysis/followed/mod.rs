@@ -6,7 +6,8 @@
 //!
 //! 1. *Who made a change?* Of the threads listed, one that held the allocator's lock; else those that execute Python. A
 //!    thread that waits for the autograd engine counts for the engine's threads while these execute C++ code, and does not
-//!    count while one of them executes Python. Threads that work on the host's memory only (`host_only.rs`) never count.
+//!    count while one of them executes Python. Threads that work on the host's memory only (`host_only.rs`) never count, and those
+//!    that never hold the lock (`lock_holders.rs`) neither.
 //! 2. A change is *certain* if that is one thread, no other is possible, and its stack is the same at both polls, which lie
 //!    at most 20 µs apart: calling something else and coming back takes longer. The lock alone proves no stack: the poller
 //!    may have lost its processor between copying the lock and copying the frames.
@@ -35,6 +36,7 @@ pub(super) mod frame_returns;
 pub(super) mod free_sites;
 pub(super) mod freed_groups;
 pub(super) mod kind_origins;
+pub(super) mod lock_holders;
 pub(super) mod repeated_steps;
 pub(super) mod replayed_group;
 use std::collections::VecDeque;
@@ -55,6 +57,7 @@ use crate::analysis::followed::follow_replay::{
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::kind_origins::KindOrigins;
+use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::repeated_steps::{PastSteps, PoolDeltas};
 use crate::model::{CounterDelta, FollowedChange, FollowedThread, Pool, StackReading, StackTable};
 
@@ -106,6 +109,7 @@ pub(crate) struct FollowedSteps {
     /// The number of the first of them.
     first: u64,
     frames: OpenFrames,
+    locks: LockHolders,
     last_site: FreeSite,
     sites: FreeSites,
     /// Ends of the times between maps, in nanoseconds since the recording began.
@@ -134,7 +138,9 @@ impl FollowedSteps {
         engine: &EngineFrames,
         host_only: &HostOnlyStacks,
     ) {
-        let (origins, certain) = allocation_sources(change, stacks, engine, host_only);
+        self.locks.add(change);
+        let (origins, certain) =
+            allocation_sources(change, stacks, engine, host_only, &self.locks);
         // Where no stack could be read the program moved fast, and most likely within the same call.
         let site = match &origins[..] {
             [] => self.last_site,
@@ -370,10 +376,8 @@ impl FollowedSteps {
         choices: Vec<(BlockGroup, FreeChoice)>,
     ) {
         for step in &until.steps {
-            if let Some(kind) = step.allocated
-                && let Some(origin) = only_origin(&step.charge)
-            {
-                self.sites.allocate(kind, origin, step.to);
+            if let Some(kind) = step.allocated {
+                self.sites.allocate(kind, &step.charge, step.to);
             }
         }
         if self.maps.len() == MAX_MAPS {
