@@ -96,7 +96,10 @@ pub(super) fn allocation_sources(
             }
         }
     }
-    let certain =
-        whole && all_count && origins.len() == 1 && apart <= CERTAIN_WITHIN && (held || !change.others_possible);
+    let certain = whole
+        && all_count
+        && origins.len() == 1
+        && apart <= CERTAIN_WITHIN
+        && (held || !change.others_possible);
     (origins, certain)
 }

@@ -184,7 +184,12 @@ impl FreeSites {
                 };
                 block.allocated_at < choice.time && origin.is_some_and(is_likelier)
             };
-            if let Some(at) = blocks.iter().rposition(was_freed) {
+            // Of one origin, blocks are taken one for the other from step to step: the one that is alive may look younger.
+            let is_usual = |(_, block): &(u64, Arc<BlockAttribution>)| {
+                has_ended && usual.is_some() && only_origin(block) == usual
+            };
+            let mistaken = blocks.iter().rposition(was_freed);
+            if let Some(at) = mistaken.or_else(|| blocks.iter().position(is_usual)) {
                 let (address, _) = blocks.remove(at);
                 corrected.push((address, uncertain(&choice.freed)));
             } else if has_ended {

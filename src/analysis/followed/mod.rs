@@ -31,6 +31,7 @@
 
 pub(super) mod allocation_places;
 pub(super) mod change_origins;
+pub(super) mod dropped_variables;
 pub(super) mod follow_replay;
 pub(super) mod frame_returns;
 pub(super) mod free_sites;
@@ -51,6 +52,9 @@ use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribut
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums};
 use crate::analysis::followed::change_origins::{allocated_kind, allocation_sources, free_site};
+use crate::analysis::followed::dropped_variables::{
+    DroppedByStatement, LineStep, LineSteps, ProgramText,
+};
 use crate::analysis::followed::follow_replay::{
     FollowReplay, GroupAddresses, PoolChange, ReplayResult, SnapshotBlock,
 };
@@ -90,6 +94,8 @@ struct FollowedStep {
     parts: Option<Vec<(PoolDeltas, PastStep)>>,
     charge: Arc<BlockAttribution>,
     site: FreeSite,
+    /// From which line to which the program went, where something was freed.
+    line_step: Option<LineStep>,
     /// In which changes, by number, the frame that allocated in it can have dropped its variables when it returned.
     returned: Option<(u64, u64)>,
 }
@@ -117,6 +123,8 @@ pub(crate) struct FollowedSteps {
     allocation_sources: KindOrigins,
     sums: AllocationSums,
     past: PastSteps<PastStep>,
+    line_steps: LineSteps,
+    dropped: DroppedByStatement,
     /// How many parts the changes have that are kept.
     parts: usize,
 }
@@ -139,8 +147,7 @@ impl FollowedSteps {
         host_only: &HostOnlyStacks,
     ) {
         self.locks.add(change);
-        let (origins, certain) =
-            allocation_sources(change, stacks, engine, host_only, &self.locks);
+        let (origins, certain) = allocation_sources(change, stacks, engine, host_only, &self.locks);
         // Where no stack could be read the program moved fast, and most likely within the same call.
         let site = match &origins[..] {
             [] => self.last_site,
@@ -198,8 +205,19 @@ impl FollowedSteps {
             parts,
             charge: charge.clone(),
             site,
+            line_step: None,
             returned: None,
         });
+        let freeing = match site {
+            [Some(AllocationOrigin::Below(thread, _)), _] if change.frees() > 0 => Some(thread),
+            _ => None,
+        };
+        for (of, step) in self.line_steps.add(number, change, freeing, stacks) {
+            let index = of.checked_sub(self.first).map(|index| index as usize);
+            if let Some(changed) = index.and_then(|index| self.steps.get_mut(index)) {
+                changed.line_step = Some(step);
+            }
+        }
         let origin = allocated.and_then(|_| only_origin(likely.as_ref().unwrap_or(&charge)));
         let stood = |side: fn(&FollowedThread) -> StackReading| {
             let Some(AllocationOrigin::Stack(thread, stack)) = origin else { return None };
@@ -307,6 +325,7 @@ impl FollowedSteps {
         blocks: FxHashMap<BlockGroup, GroupAddresses>,
         lived_on: PerPool,
         is_complete: bool,
+        text: ProgramText<'_>,
     ) -> FxHashMap<u64, Arc<BlockAttribution>> {
         let known: FxHashSet<(BlockGroup, u64)> = blocks
             .iter()
@@ -317,7 +336,7 @@ impl FollowedSteps {
             let batch = self.maps.partition_point(|map| *map < attribution.allocated_at);
             SnapshotBlock { group, address, attribution, batch, is_gone }
         });
-        let mut replay = FollowReplay::new(before, &self.sites);
+        let mut replay = FollowReplay::new(before, &self.sites, &mut self.dropped, text);
         for step in &until.steps {
             let charge = step
                 .allocated
@@ -325,12 +344,17 @@ impl FollowedSteps {
                 .unwrap_or_else(|| step.charge.clone());
             let index = |number: u64| number.saturating_sub(until.first) as usize + 1;
             let returned = step.returned.map(|(from, to)| (index(from), index(to)));
-            let pool_changes =
-                |pools: &PoolDeltas, attribution, returned, site| {
-                    [(Pool::Small, pools[0]), (Pool::Large, pools[1])].map(|(pool, delta)| {
-                        PoolChange { pool, delta, is_open: step.open, attribution, returned, site }
-                    })
-                };
+            let pool_changes = |pools: &PoolDeltas, attribution, returned, site| {
+                [(Pool::Small, pools[0]), (Pool::Large, pools[1])].map(|(pool, delta)| PoolChange {
+                    pool,
+                    delta,
+                    is_open: step.open,
+                    attribution,
+                    returned,
+                    site,
+                    line_step: step.line_step,
+                })
+            };
             let pools = [step.small, step.large];
             let Some(parts) = &step.parts else {
                 replay.change(&pool_changes(&pools, &charge, returned, step.site));
