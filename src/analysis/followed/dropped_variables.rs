@@ -1,7 +1,7 @@
 //! Which blocks a statement drops: `q, k = rotate(q, k)` frees what `q` and `k` were, which earlier statements allocated.
 //!
-//! Where several blocks of one group are alive, the source text tells which of them a function gives up: an assignment (or `del`) drops what the
-//! last assignment to the same name had made. That is likely, never certain: a caller may hold it, too.
+//! Where several blocks of one group are alive, the source text tells which of them a function gives up: an assignment (or `del`) of several names
+//! drops what the last assignments to them had made, as soon as the statement is left. That is likely, never certain: a caller may hold it, too.
 
 use rustc_hash::FxHashMap;
 
@@ -136,7 +136,8 @@ impl DroppedVariables {
         let frame = text.stacks.get_frame(stack.frame)?;
         let source = text.sources.get(&frame.function)?;
         let (lines, names) = other_assignments(source, frame.line)?;
-        (!names.is_empty()).then(|| DroppedVariables {
+        // What one name was is usually the youngest block, as other rules say; or it is still held, by autograd for one.
+        (names.len() > 1).then(|| DroppedVariables {
             thread,
             lines,
             parent: stack.parent,
