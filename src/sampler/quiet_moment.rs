@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 /// How long the counters have stood still in a quiet moment, at least and at most.
 const SHORTEST: Duration = Duration::from_micros(100);
 const LONGEST: Duration = Duration::from_millis(1);
-/// Between two looks at whether they do.
-const LOOK_EVERY: Duration = Duration::from_micros(30);
 
 /// When the counters changed last, as the thread that polls them tells. Clones share it.
 #[derive(Debug, Clone, Default)]
@@ -46,7 +44,7 @@ impl QuietMoments {
         while self.start.elapsed().saturating_sub(self.last_change.get()) < wanted
             && Instant::now() < self.until
         {
-            std::thread::sleep(LOOK_EVERY);
+            std::thread::sleep(wanted / 2);
         }
     }
 }

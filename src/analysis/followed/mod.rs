@@ -17,7 +17,8 @@
 //! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its time.
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
-//!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs`. What was chosen while little was
+//!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs`, with the source text where the program
+//!    assigns several names anew (`dropped_variables.rs`). What was chosen while little was
 //!    known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain.
@@ -154,6 +155,12 @@ impl FollowedSteps {
             origins => free_site(origins, stacks),
         };
         self.last_site = site;
+        let freeing = match (&origins[..], site) {
+            _ if change.frees() == 0 => None,
+            ([AllocationOrigin::Stack(thread, _), ..], _) => Some(*thread),
+            ([], [Some(AllocationOrigin::Below(thread, _)), _]) => Some(thread),
+            _ => None,
+        };
         let apart = change.after.0.saturating_sub(change.before.0);
         let came_back = origins.len() == 1 && apart > CANDIDATES_WITHIN;
         let shares = if origins.is_empty() || came_back {
@@ -208,10 +215,6 @@ impl FollowedSteps {
             line_step: None,
             returned: None,
         });
-        let freeing = match site {
-            [Some(AllocationOrigin::Below(thread, _)), _] if change.frees() > 0 => Some(thread),
-            _ => None,
-        };
         for (of, step) in self.line_steps.add(number, change, freeing, stacks) {
             let index = of.checked_sub(self.first).map(|index| index as usize);
             if let Some(changed) = index.and_then(|index| self.steps.get_mut(index)) {
