@@ -24,6 +24,8 @@ mod owner_thread;
 mod owners;
 mod priority;
 mod process_tree;
+mod processor_time;
+mod quiet_moment;
 mod readers;
 mod recorder;
 mod recording_loop;

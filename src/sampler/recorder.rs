@@ -16,6 +16,7 @@ use crate::torch::TorchError;
 
 use super::follow::{FollowBudget, Following};
 use super::priority::raise_priority;
+use super::quiet_moment::LastChange;
 use super::readers::{TargetReaders, TorchState};
 use super::recording_loop::{self, RecordingProgress, RecordingSource};
 use super::reorder_buffer::ReorderBuffer;
@@ -111,7 +112,7 @@ impl Recorder {
     pub fn record_once(mut self, host: String, sink: &mut dyn RecordSink) -> SinkResult {
         let mut order = ReorderBuffer::new(sink);
         let sink = &mut order;
-        self.request_snapshots(ONE_SHOT_TIMEOUT);
+        self.request_snapshots(ONE_SHOT_TIMEOUT, None);
         self.session.record_start(host, self.options.rate, sink)?;
         for _ in 0..MAX_READS {
             self.read_counters_before();
@@ -163,14 +164,20 @@ impl Recorder {
         self.session.see_moment(StepMoment { allocations, level, is_backward });
     }
 
-    fn start_following(&mut self) {
-        let Some(budget) = &self.options.follow else { return };
-        match Following::start(&self.session, budget) {
+    /// Starts the threads that follow the allocator, if it is to be followed, and that read its blocks.
+    fn start_threads(&mut self) {
+        let Some(budget) = &self.options.follow else {
+            return self.request_snapshots(SNAPSHOT_TIMEOUT, None);
+        };
+        let last_change = LastChange::default();
+        match Following::start(&self.session, budget, last_change.clone()) {
             Ok(following) => self.following = following,
             Err(e) => {
                 self.session.losses.add(ReaderKind::Stacks, MissReason::Failed(e.to_string()), 1)
             }
         }
+        let last_change = self.following.is_some().then_some(last_change);
+        self.request_snapshots(SNAPSHOT_TIMEOUT, last_change);
     }
 
     /// What was followed until the sample just read, and what to follow from now on.
@@ -316,11 +323,12 @@ impl Recorder {
         }
     }
 
-    fn request_snapshots(&mut self, timeout: Duration) {
+    fn request_snapshots(&mut self, timeout: Duration, last_change: Option<LastChange>) {
         match SnapshotThread::start(
             self.session.readers.process.clone(),
             self.session.start,
             timeout,
+            last_change,
         ) {
             Ok(snapshots) => self.snapshots = Some(snapshots),
             Err(e) => {
@@ -352,8 +360,7 @@ impl RecordingSource for Recorder {
     fn begin(&mut self, _sink: &mut ReorderBuffer<'_>) -> SinkResult {
         self.session.watch_gpu();
         self.session.watch_also(&self.options.common);
-        self.request_snapshots(SNAPSHOT_TIMEOUT);
-        self.start_following();
+        self.start_threads();
         // Last, because threads inherit it.
         raise_priority();
         Ok(())

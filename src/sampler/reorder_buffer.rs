@@ -1,6 +1,6 @@
 //! Time order: what is seen while a snapshot is still being read waits until the map is there.
 
-use crate::model::{Record, RecordSink, SinkResult};
+use crate::model::{FollowedChanges, Record, RecordSink, SinkResult};
 
 /// A sink that passes records on in time order, though snapshots come late.
 pub(super) struct ReorderBuffer<'a> {
@@ -28,9 +28,28 @@ impl<'a> ReorderBuffer<'a> {
             let before = |held: &Record| held.time().is_some_and(|t| Some(t) <= time);
             let at = self.held.iter().rposition(before).map_or(0, |at| at + 1);
             self.held.insert(at, record);
+            self.divide_changes(at);
         }
         self.waiting = self.waiting.saturating_sub(1);
         if self.waiting > 0 { Ok(()) } else { self.release() }
+    }
+
+    /// Followed changes are held in batches: those of the next batch that lie before the record at `at` go before it.
+    fn divide_changes(&mut self, at: usize) {
+        let Some(time) = self.held.get(at).and_then(Record::time) else { return };
+        let next = self.held.iter().skip(at + 1).position(|held| held.time().is_some());
+        let Some(next) = next.map(|after| at + 1 + after) else { return };
+        let Some(Record::Followed(batch)) = self.held.get_mut(next) else { return };
+        let later = batch.changes.partition_point(|change| change.after <= time);
+        if later == 0 {
+            return;
+        }
+        let changes = batch.changes.drain(..later).collect();
+        let earlier = Record::Followed(FollowedChanges { changes });
+        // The definitions that the batch needs stand before it.
+        let record = self.held.remove(at);
+        self.held.insert(next - 1, earlier);
+        self.held.insert(next, record);
     }
 
     /// Nothing late will come any more.
@@ -59,8 +78,8 @@ impl RecordSink for ReorderBuffer<'_> {
 mod tests {
     use super::*;
     use crate::model::{
-        Definition, Function, FunctionId, MissReason, MissedObservation, Nanos, ReaderKind,
-        StackSample,
+        CounterDelta, CudaIndex, Definition, FollowedChange, Function, FunctionId, MissReason,
+        MissedObservation, Nanos, ReaderKind, StackSample,
     };
 
     fn sample(time: u64) -> Record {
@@ -95,6 +114,38 @@ mod tests {
         order.late(Some(late(3))).unwrap();
         order.record(&sample(5)).unwrap();
         assert_eq!(sink, [sample(1), sample(2), late(3), definition(), sample(4), sample(5)]);
+    }
+
+    fn followed(times: &[u64]) -> Record {
+        let change = |after: &u64| FollowedChange {
+            before: Nanos(after - 1),
+            after: Nanos(*after),
+            device: CudaIndex(0),
+            small: CounterDelta::default(),
+            large: CounterDelta::default(),
+            live: [0; 2],
+            threads: Vec::new(),
+            others_possible: false,
+            counters_torn: false,
+            totals_reset: false,
+        };
+        Record::Followed(FollowedChanges { changes: times.iter().map(change).collect() })
+    }
+
+    /// Its blocks were otherwise of changes that the trace told after it.
+    #[test]
+    fn a_snapshot_that_comes_late_divides_the_changes_of_a_batch() {
+        let mut sink = Vec::new();
+        let mut order = ReorderBuffer::new(&mut sink);
+        order.expect_late();
+        for record in [sample(2), definition(), followed(&[3, 5, 7, 9]), sample(9)] {
+            order.record(&record).unwrap();
+        }
+        order.late(Some(late(6))).unwrap();
+        let divided = [followed(&[3, 5]), late(6), followed(&[7, 9])];
+        assert_eq!(sink[..2], [sample(2), definition()]);
+        assert_eq!(sink[2..5], divided);
+        assert_eq!(sink[5], sample(9));
     }
 
     #[test]

@@ -5,18 +5,24 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 
+use super::processor_time::processor_time;
+use super::quiet_moment::{LastChange, QuietMoments};
 use super::worker::Worker;
-use crate::model::{AllocatorSnapshot, CudaIndex, MissReason, Nanos};
+use crate::model::{AllocatorSnapshot, CudaIndex, MissReason, Nanos, SnapshotConsistency};
 use crate::target::Process;
 use crate::torch::{TorchError, TorchReader};
 
 /// Devices whose maps may be wanted at once.
 const MAX_QUEUED: usize = 64;
 
+/// How long it waits for a moment at which the target keeps still, where somebody tells.
+const WAIT_FOR_QUIET: Duration = Duration::from_millis(150);
+
 /// A map read, or why there is none.
 pub(super) struct SnapshotRead {
     pub(super) device: CudaIndex,
     pub(super) snapshot: Result<AllocatorSnapshot, MissReason>,
+    /// Time of a processor that it took.
     pub(super) cost: Duration,
 }
 
@@ -29,17 +35,25 @@ pub(super) struct SnapshotThread {
 }
 
 impl SnapshotThread {
-    /// Starts it with a reader of its own, which tries for `patience` to find the target at rest; times
-    /// of maps count from `start`.
+    /// Starts it with a reader of its own, which tries for `timeout` to find the target at rest; times
+    /// of maps count from `start`. Where somebody tells when the counters changed last, it waits for quiet moments.
     pub(super) fn start(
         process: Arc<Process>,
         start: Instant,
         timeout: Duration,
+        last_change: Option<LastChange>,
     ) -> std::io::Result<Self> {
         let (wanted, requests) = sync_channel(MAX_QUEUED);
         let (results, read) = sync_channel(MAX_QUEUED);
         let thread = Worker::spawn("snapshot", move |_| {
-            let mut source = SnapshotSource { process: &process, start, timeout, reader: None };
+            let mut source = SnapshotSource {
+                process: &process,
+                start,
+                timeout,
+                last_change,
+                takes: Duration::ZERO,
+                reader: None,
+            };
             super::priority::lower_priority();
             serve(&mut source, &requests, &results);
         })?;
@@ -85,6 +99,9 @@ struct SnapshotSource<'a> {
     process: &'a Process,
     start: Instant,
     timeout: Duration,
+    last_change: Option<LastChange>,
+    /// How long the last attempt took that gave a consistent map.
+    takes: Duration,
     reader: Option<TorchReader>,
 }
 
@@ -94,12 +111,13 @@ fn serve(
     results: &SyncSender<SnapshotRead>,
 ) {
     for device in requests {
-        let began = Instant::now();
+        let before = processor_time();
         let snapshot = source.read(device).map_err(|error| match error {
             TorchError::Torn { .. } => MissReason::Torn,
             other => MissReason::Failed(other.to_string()),
         });
-        if results.send(SnapshotRead { device, snapshot, cost: began.elapsed() }).is_err() {
+        let cost = processor_time().saturating_sub(before);
+        if results.send(SnapshotRead { device, snapshot, cost }).is_err() {
             return;
         }
     }
@@ -118,7 +136,18 @@ impl SnapshotSource<'_> {
             }
         };
         let now = || Nanos(start.elapsed().as_nanos() as u64);
-        let read = match torch.blocks(device, now()) {
+        let moments = self.last_change.clone().map(|last_change| QuietMoments {
+            last_change,
+            start,
+            takes: self.takes,
+            until: Instant::now() + WAIT_FOR_QUIET,
+        });
+        let mut attempt_began = Instant::now();
+        let mut before_attempt = || {
+            moments.as_ref().inspect(|moments| moments.wait());
+            attempt_began = Instant::now();
+        };
+        let read = match torch.blocks_when(device, now(), &mut before_attempt) {
             Err(
                 TorchError::NotInitialized
                 | TorchError::NoDevice(_)
@@ -126,10 +155,13 @@ impl SnapshotSource<'_> {
             ) => {
                 // The allocator came or changed after this reader had looked for it.
                 torch.refresh()?;
-                torch.blocks(device, now())
+                torch.blocks_when(device, now(), &mut before_attempt)
             }
             read => read,
         };
+        if read.as_ref().is_ok_and(|s| s.consistency == SnapshotConsistency::Consistent) {
+            self.takes = attempt_began.elapsed();
+        }
         read.map(|mut snapshot| {
             // What counts is the attempt that succeeded, the last one: earlier ones may have gone on
             // for milliseconds, in which a job allocates gigabytes.

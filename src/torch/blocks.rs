@@ -67,6 +67,14 @@ enum AttemptError {
     Inconsistent(String),
 }
 
+/// How often and when it is tried.
+pub(super) struct Attempts<'a> {
+    /// How long all of them may take, without what is before them.
+    pub(super) timeout: Duration,
+    /// What is done before each: it may wait for a moment at which the target keeps still.
+    pub(super) before_each: &'a mut dyn FnMut(),
+}
+
 /// What does not change between the attempts.
 #[derive(Clone, Copy)]
 struct AttemptContext<'a> {
@@ -96,18 +104,18 @@ impl SnapshotReader {
         self.scratch.places().collect()
     }
 
-    /// Reads the map. Tries again for at most `patience` while the target changes it meanwhile.
+    /// Reads the map. Tries again while the target changes it meanwhile.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,
         counters: &CounterLayout,
         layout: &mut BlocksLayout,
-        timeout: Duration,
+        attempts: Attempts<'_>,
         time: Nanos,
         version: &str,
     ) -> Result<AllocatorSnapshot, TorchError> {
         let place = AttemptContext { memory, counters };
-        let start = Instant::now();
+        let mut spent = Duration::ZERO;
         let (mut torn, mut broken, mut why) = (0, 0, String::new());
         let index = self.index;
         let map = |retries, consistency, found: WalkedBlocks| AllocatorSnapshot {
@@ -118,10 +126,14 @@ impl SnapshotReader {
             segments: found.segments,
         };
         while broken < MAX_INCONSISTENT && torn < MAX_ATTEMPTS {
-            if torn + broken >= MIN_ATTEMPTS && start.elapsed() > timeout {
+            if torn + broken >= MIN_ATTEMPTS && spent > attempts.timeout {
                 break;
             }
-            match self.attempt(place, layout) {
+            (attempts.before_each)();
+            let began = Instant::now();
+            let attempt = self.attempt(place, layout);
+            spent += began.elapsed();
+            match attempt {
                 Ok(Ok(found)) => {
                     return Ok(map(torn + broken, SnapshotConsistency::Consistent, found));
                 }

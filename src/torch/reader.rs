@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::backend;
-use super::blocks::{BlocksLayout, SnapshotReader};
+use super::blocks::{Attempts, BlocksLayout, SnapshotReader};
 use super::counters::CounterReader;
 use super::discovery::{self, DiscoveredDevices, SearchOutcome};
 use super::error::{TorchError, reading};
@@ -184,12 +184,23 @@ impl TorchReader {
         device: CudaIndex,
         time: Nanos,
     ) -> Result<AllocatorSnapshot, TorchError> {
+        self.blocks_when(device, time, &mut || {})
+    }
+
+    /// [`Self::blocks`]; `before_attempt` is called before each attempt, and may wait for a moment at which the target keeps still.
+    pub fn blocks_when(
+        &mut self,
+        device: CudaIndex,
+        time: Nanos,
+        before_attempt: &mut dyn FnMut(),
+    ) -> Result<AllocatorSnapshot, TorchError> {
         let version = self.version.as_deref().unwrap_or("unknown");
         let Some(native) = &mut self.native else { return Err(self.unreadable("its blocks")) };
         let reader =
             native.blocks.get_mut(device.0 as usize).ok_or(TorchError::NoDevice(device))?;
         let counters = &native.devices.counters;
-        reader.read(&*self.memory, counters, &mut native.layout, self.timeout, time, version)
+        let attempts = Attempts { timeout: self.timeout, before_each: before_attempt };
+        reader.read(&*self.memory, counters, &mut native.layout, attempts, time, version)
     }
 
     /// Reads what the target recorded of the allocations of `device` with `torch.cuda.memory._record_memory_history`, and the

@@ -86,7 +86,7 @@ impl Script {
         script
     }
 
-    fn take(&mut self, record: Record) {
+    pub(crate) fn take(&mut self, record: Record) {
         self.profile.record(&record).unwrap();
     }
 
@@ -257,6 +257,25 @@ fn a_held_lock_does_not_make_a_stack_certain_that_was_seen_long_before_and_after
     let (stacks, known) = script.end(&[(0, 2)]);
     assert_eq!(stacks, in_mib(&[("[not seen]", 2)]));
     assert_eq!(known.certain, Some(0));
+}
+
+/// `torch.compile`'s thread that waits for its processes was charged with half of what the program allocated while nobody was seen with the lock.
+#[test]
+fn a_thread_that_never_held_the_lock_was_charged_with_half() {
+    let mut script = Script::new();
+    let whole = |stack| StackReading::Whole(StackId(stack));
+    let waiting = at(1, whole(1), whole(1));
+    for _ in 0..100 {
+        let owner = FollowedThread { held_lock: true, ..at(0, whole(0), whole(0)) };
+        script.allocates(4, 3_000, vec![owner, waiting]);
+        script.frees(4);
+    }
+    script.allocates(2, 3_000, vec![at(0, whole(0), whole(0)), waiting]);
+    let torn = at(0, StackReading::Torn, StackReading::Torn);
+    script.allocates(8, 3_000, vec![torn, waiting]);
+    let (stacks, known) = script.end(&[(0, 2), (2, 8)]);
+    assert_eq!(stacks, in_mib(&[("[not seen]", 8), ("f", 2)]));
+    assert_eq!(known.certain, Some(0), "that it never allocates is not proven");
 }
 
 #[test]

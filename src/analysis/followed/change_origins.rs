@@ -5,6 +5,7 @@ use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::free_sites::FreeSite;
+use crate::analysis::followed::lock_holders::LockHolders;
 use crate::model::{
     CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable,
 };
@@ -48,6 +49,7 @@ pub(super) fn allocation_sources(
     stacks: &StackTable,
     engine: &EngineFrames,
     host_only: &HostOnlyStacks,
+    locks: &LockHolders,
 ) -> (Vec<AllocationOrigin>, bool) {
     let readings = |thread: &FollowedThread| [thread.before, thread.after];
     let waits = |thread: &FollowedThread| {
@@ -76,10 +78,13 @@ pub(super) fn allocation_sources(
         _ if others.is_empty() => (waiting, false),
         _ => (others, false),
     };
+    let allocates = |thread: &&&FollowedThread| !locks.never_holds(thread.thread);
+    // Likely is not proven.
+    let all_count = chosen.iter().all(|thread| allocates(&thread));
     let apart = change.after.0.saturating_sub(change.before.0);
     let mut origins: Vec<AllocationOrigin> = Vec::new();
     let mut whole = true;
-    for thread in &chosen {
+    for thread in chosen.iter().filter(allocates) {
         for reading in readings(thread) {
             let Some(stack) = reading.stack() else {
                 whole = false;
@@ -91,7 +96,10 @@ pub(super) fn allocation_sources(
             }
         }
     }
-    let certain =
-        whole && origins.len() == 1 && apart <= CERTAIN_WITHIN && (held || !change.others_possible);
+    let certain = whole
+        && all_count
+        && origins.len() == 1
+        && apart <= CERTAIN_WITHIN
+        && (held || !change.others_possible);
     (origins, certain)
 }

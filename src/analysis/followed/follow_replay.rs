@@ -16,10 +16,13 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::followed::dropped_variables::{
+    DroppedByStatement, LineStep, ProgramText, StatementVisit,
+};
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::freed_groups::{FreedGroups, PoolFrees};
 use crate::analysis::followed::replayed_group::{
-    BlockSource, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree,
+    BlockSource, DroppedAt, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree,
 };
 use crate::model::{CounterDelta, Pool};
 
@@ -40,6 +43,8 @@ pub(in crate::analysis) struct PoolChange<'a> {
     pub(in crate::analysis) returned: Option<(usize, usize)>,
     /// Where the program was.
     pub(in crate::analysis) site: FreeSite,
+    /// From which line to which it went, where that is known.
+    pub(in crate::analysis) line_step: Option<LineStep>,
 }
 
 /// A block of the map with which a replay begins.
@@ -92,6 +97,9 @@ impl ReplayResult {
 #[derive(Debug)]
 pub(in crate::analysis) struct FollowReplay<'a> {
     sites: &'a FreeSites,
+    dropped: &'a mut DroppedByStatement,
+    text: ProgramText<'a>,
+    visit: StatementVisit,
     groups: FxHashMap<BlockGroup, GroupReplay>,
     changes: usize,
     /// The change of the recording that is replayed.
@@ -105,12 +113,14 @@ pub(in crate::analysis) struct FollowReplay<'a> {
     is_open: bool,
 }
 
-impl FollowReplay<'_> {
+impl<'a> FollowReplay<'a> {
     /// Begins with the blocks of a map.
     pub(in crate::analysis) fn new(
         blocks: impl Iterator<Item = SnapshotBlock>,
-        sites: &FreeSites,
-    ) -> FollowReplay<'_> {
+        sites: &'a FreeSites,
+        dropped: &'a mut DroppedByStatement,
+        text: ProgramText<'a>,
+    ) -> FollowReplay<'a> {
         let mut groups: FxHashMap<BlockGroup, GroupReplay> = FxHashMap::default();
         for SnapshotBlock { group, address, attribution, batch, is_gone } in blocks {
             let from = BlockSource::Snapshot(address);
@@ -127,6 +137,9 @@ impl FollowReplay<'_> {
         }
         FollowReplay {
             sites,
+            dropped,
+            text,
+            visit: StatementVisit::default(),
             groups,
             changes: 0,
             step: 0,
@@ -234,13 +247,19 @@ impl FollowReplay<'_> {
             if let Some(replayed) = self.groups.get_mut(&group) {
                 // Which came first in this change is not known.
                 replayed.reused |= replayed.last == Some(self.changes);
-                replayed.free(&FreeMoment {
+                let moment = FreeMoment {
                     change: self.step,
                     time: change.attribution.allocated_at,
                     site: change.site,
                     usual: self.sites.usual(group, &change.site),
                     last: self.last,
+                };
+                let dropped = change.line_step.and_then(|step| {
+                    let nth = self.visit.next(step);
+                    let variables = self.dropped.get(step, self.text)?;
+                    Some(DroppedAt { variables, nth, stacks: self.text.stacks })
                 });
+                replayed.free(&moment, dropped);
             }
         }
     }

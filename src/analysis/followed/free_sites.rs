@@ -22,9 +22,10 @@ const MIN_FREES: u32 = 3;
 const CLEAR_RATIO: u32 = 3;
 /// So many later blocks of an origin show that its blocks do not live long.
 const LATER: usize = 4;
-/// Choices remembered, by group, and for each group.
-const MAX_GROUPS: usize = 1 << 10;
+/// Choices remembered: of one origin in one group, and in all. What an optimizer's first step is wrongly taken to have lost is
+/// known to be alive only after many frees of others.
 const MAX_CHOICES: usize = 1 << 10;
+const MAX_ALL_CHOICES: usize = 1 << 16;
 
 /// The calls in which something was freed: where they were made, as [`AllocationOrigin::Below`].
 pub(in crate::analysis) type FreeSite = [Option<AllocationOrigin>; 2];
@@ -43,9 +44,13 @@ pub(in crate::analysis) struct FreeChoice {
 #[derive(Debug, Default)]
 pub(in crate::analysis) struct FreeSites {
     freed: FxHashMap<(BlockGroup, AllocationOrigin), Vec<(AllocationOrigin, u32)>>,
-    choices: FxHashMap<BlockGroup, VecDeque<FreeChoice>>,
+    choices: FxHashMap<BlockGroup, FxHashMap<AllocationOrigin, VecDeque<FreeChoice>>>,
+    /// How many these are.
+    all_choices: usize,
     /// When the last blocks of each origin were allocated, the last one first.
     allocated: FxHashMap<(BlockGroup, AllocationOrigin), [u64; LATER]>,
+    /// When a block was allocated last for which the origin came into question.
+    possible: FxHashMap<(BlockGroup, AllocationOrigin), u64>,
 }
 
 /// The only one who can have allocated.
@@ -56,14 +61,28 @@ pub(in crate::analysis) fn only_origin(attribution: &BlockAttribution) -> Option
     }
 }
 
+/// All who can have allocated; nothing where somebody else can have.
+fn possible_origins(attribution: &BlockAttribution) -> Vec<AllocationOrigin> {
+    let origins: Vec<_> = attribution.shares.iter().map(|(origin, _)| *origin).collect();
+    let known = origins.iter().all(|origin| matches!(origin, AllocationOrigin::Stack(..)));
+    if known { origins } else { Vec::new() }
+}
+
 impl FreeSites {
-    /// A block of this origin was allocated.
+    /// A block was allocated.
     pub(in crate::analysis) fn allocate(
         &mut self,
         group: BlockGroup,
-        origin: AllocationOrigin,
+        attribution: &BlockAttribution,
         time: u64,
     ) {
+        for origin in possible_origins(attribution) {
+            let key = (group, origin);
+            if self.possible.len() < MAX_SITES || self.possible.contains_key(&key) {
+                self.possible.insert(key, time);
+            }
+        }
+        let Some(origin) = only_origin(attribution) else { return };
         let key = (group, origin);
         if self.allocated.len() >= MAX_SITES && !self.allocated.contains_key(&key) {
             return;
@@ -73,9 +92,9 @@ impl FreeSites {
         times[0] = time;
     }
 
-    /// Whether an origin has not allocated since.
+    /// Whether an origin has not allocated since, as far as is known.
     fn has_ended(&self, group: BlockGroup, origin: AllocationOrigin, since: u64) -> bool {
-        self.allocated.get(&(group, origin)).is_none_or(|times| times[0] <= since)
+        self.possible.get(&(group, origin)).is_none_or(|time| *time <= since)
     }
 
     /// Whether an origin has gone on to allocate, time and again.
@@ -123,14 +142,17 @@ impl FreeSites {
 
     /// Remembers a choice, to put it right when more is known.
     pub(in crate::analysis) fn remember(&mut self, group: BlockGroup, choice: FreeChoice) {
-        if self.choices.len() >= MAX_GROUPS && !self.choices.contains_key(&group) {
+        let Some(origin) = possible_origins(&choice.freed).first().copied() else { return };
+        if self.all_choices == MAX_ALL_CHOICES {
             return;
         }
-        let choices = self.choices.entry(group).or_default();
-        if choices.len() == MAX_CHOICES {
-            choices.pop_front();
-        }
+        let choices = self.choices.entry(group).or_default().entry(origin).or_default();
         choices.push_back(choice);
+        if choices.len() > MAX_CHOICES {
+            choices.pop_front();
+        } else {
+            self.all_choices += 1;
+        }
     }
 
     /// The groups with choices.
@@ -146,29 +168,35 @@ impl FreeSites {
     ) -> Vec<(u64, Arc<BlockAttribution>)> {
         let mut corrected = Vec::new();
         let Some(choices) = self.choices.remove(&group) else { return corrected };
+        let mut choices: Vec<FreeChoice> = choices.into_values().flatten().collect();
+        choices.sort_by_key(|choice| choice.time);
+        self.all_choices -= choices.len();
         blocks.sort_by_key(|(address, block)| (block.allocated_at, *address));
-        let mut kept = VecDeque::new();
+        let mut kept = Vec::new();
         for choice in choices {
-            let Some(freed) = only_origin(&choice.freed) else { continue };
-            let has_ended = self.has_ended(group, freed, choice.time);
-            let usual = self.usual(group, &choice.site).filter(|usual| *usual != freed);
+            let freed = possible_origins(&choice.freed);
+            let has_ended = freed.iter().all(|of| self.has_ended(group, *of, choice.time));
+            let usual = self.usual(group, &choice.site).filter(|usual| !freed.contains(usual));
             let was_freed = |(_, block): &(u64, Arc<BlockAttribution>)| {
-                let origin = only_origin(block).filter(|origin| *origin != freed);
+                let origin = only_origin(block).filter(|origin| !freed.contains(origin));
                 let is_likelier = |origin| {
                     Some(origin) == usual || (has_ended && self.goes_on(group, origin, choice.time))
                 };
                 block.allocated_at < choice.time && origin.is_some_and(is_likelier)
             };
-            if let Some(at) = blocks.iter().rposition(was_freed) {
+            // Of one origin, blocks are taken one for the other from step to step: the one that is alive may look younger.
+            let is_usual = |(_, block): &(u64, Arc<BlockAttribution>)| {
+                has_ended && usual.is_some() && only_origin(block) == usual
+            };
+            let mistaken = blocks.iter().rposition(was_freed);
+            if let Some(at) = mistaken.or_else(|| blocks.iter().position(is_usual)) {
                 let (address, _) = blocks.remove(at);
                 corrected.push((address, uncertain(&choice.freed)));
             } else if has_ended {
-                kept.push_back(choice);
+                kept.push(choice);
             }
         }
-        if !kept.is_empty() {
-            self.choices.insert(group, kept);
-        }
+        kept.into_iter().for_each(|choice| self.remember(group, choice));
         corrected
     }
 }

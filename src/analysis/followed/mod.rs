@@ -6,7 +6,8 @@
 //!
 //! 1. *Who made a change?* Of the threads listed, one that held the allocator's lock; else those that execute Python. A
 //!    thread that waits for the autograd engine counts for the engine's threads while these execute C++ code, and does not
-//!    count while one of them executes Python. Threads that work on the host's memory only (`host_only.rs`) never count.
+//!    count while one of them executes Python. Threads that work on the host's memory only (`host_only.rs`) never count, and those
+//!    that never hold the lock (`lock_holders.rs`) neither.
 //! 2. A change is *certain* if that is one thread, no other is possible, and its stack is the same at both polls, which lie
 //!    at most 20 µs apart: calling something else and coming back takes longer. The lock alone proves no stack: the poller
 //!    may have lost its processor between copying the lock and copying the frames.
@@ -16,7 +17,8 @@
 //! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its time.
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
-//!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs`. What was chosen while little was
+//!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs`, with the source text where the program
+//!    assigns several names anew (`dropped_variables.rs`). What was chosen while little was
 //!    known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain.
@@ -30,11 +32,13 @@
 
 pub(super) mod allocation_places;
 pub(super) mod change_origins;
+pub(super) mod dropped_variables;
 pub(super) mod follow_replay;
 pub(super) mod frame_returns;
 pub(super) mod free_sites;
 pub(super) mod freed_groups;
 pub(super) mod kind_origins;
+pub(super) mod lock_holders;
 pub(super) mod repeated_steps;
 pub(super) mod replayed_group;
 use std::collections::VecDeque;
@@ -49,12 +53,16 @@ use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribut
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums};
 use crate::analysis::followed::change_origins::{allocated_kind, allocation_sources, free_site};
+use crate::analysis::followed::dropped_variables::{
+    DroppedByStatement, LineStep, LineSteps, ProgramText,
+};
 use crate::analysis::followed::follow_replay::{
     FollowReplay, GroupAddresses, PoolChange, ReplayResult, SnapshotBlock,
 };
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::kind_origins::KindOrigins;
+use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::repeated_steps::{PastSteps, PoolDeltas};
 use crate::model::{CounterDelta, FollowedChange, FollowedThread, Pool, StackReading, StackTable};
 
@@ -87,6 +95,8 @@ struct FollowedStep {
     parts: Option<Vec<(PoolDeltas, PastStep)>>,
     charge: Arc<BlockAttribution>,
     site: FreeSite,
+    /// From which line to which the program went, where something was freed.
+    line_step: Option<LineStep>,
     /// In which changes, by number, the frame that allocated in it can have dropped its variables when it returned.
     returned: Option<(u64, u64)>,
 }
@@ -106,6 +116,7 @@ pub(crate) struct FollowedSteps {
     /// The number of the first of them.
     first: u64,
     frames: OpenFrames,
+    locks: LockHolders,
     last_site: FreeSite,
     sites: FreeSites,
     /// Ends of the times between maps, in nanoseconds since the recording began.
@@ -113,6 +124,8 @@ pub(crate) struct FollowedSteps {
     allocation_sources: KindOrigins,
     sums: AllocationSums,
     past: PastSteps<PastStep>,
+    line_steps: LineSteps,
+    dropped: DroppedByStatement,
     /// How many parts the changes have that are kept.
     parts: usize,
 }
@@ -134,13 +147,20 @@ impl FollowedSteps {
         engine: &EngineFrames,
         host_only: &HostOnlyStacks,
     ) {
-        let (origins, certain) = allocation_sources(change, stacks, engine, host_only);
+        self.locks.add(change);
+        let (origins, certain) = allocation_sources(change, stacks, engine, host_only, &self.locks);
         // Where no stack could be read the program moved fast, and most likely within the same call.
         let site = match &origins[..] {
             [] => self.last_site,
             origins => free_site(origins, stacks),
         };
         self.last_site = site;
+        let freeing = match (&origins[..], site) {
+            _ if change.frees() == 0 => None,
+            ([AllocationOrigin::Stack(thread, _), ..], _) => Some(*thread),
+            ([], [Some(AllocationOrigin::Below(thread, _)), _]) => Some(thread),
+            _ => None,
+        };
         let apart = change.after.0.saturating_sub(change.before.0);
         let came_back = origins.len() == 1 && apart > CANDIDATES_WITHIN;
         let shares = if origins.is_empty() || came_back {
@@ -192,8 +212,15 @@ impl FollowedSteps {
             parts,
             charge: charge.clone(),
             site,
+            line_step: None,
             returned: None,
         });
+        for (of, step) in self.line_steps.add(number, change, freeing, stacks) {
+            let index = of.checked_sub(self.first).map(|index| index as usize);
+            if let Some(changed) = index.and_then(|index| self.steps.get_mut(index)) {
+                changed.line_step = Some(step);
+            }
+        }
         let origin = allocated.and_then(|_| only_origin(likely.as_ref().unwrap_or(&charge)));
         let stood = |side: fn(&FollowedThread) -> StackReading| {
             let Some(AllocationOrigin::Stack(thread, stack)) = origin else { return None };
@@ -301,6 +328,7 @@ impl FollowedSteps {
         blocks: FxHashMap<BlockGroup, GroupAddresses>,
         lived_on: PerPool,
         is_complete: bool,
+        text: ProgramText<'_>,
     ) -> FxHashMap<u64, Arc<BlockAttribution>> {
         let known: FxHashSet<(BlockGroup, u64)> = blocks
             .iter()
@@ -311,7 +339,7 @@ impl FollowedSteps {
             let batch = self.maps.partition_point(|map| *map < attribution.allocated_at);
             SnapshotBlock { group, address, attribution, batch, is_gone }
         });
-        let mut replay = FollowReplay::new(before, &self.sites);
+        let mut replay = FollowReplay::new(before, &self.sites, &mut self.dropped, text);
         for step in &until.steps {
             let charge = step
                 .allocated
@@ -319,12 +347,17 @@ impl FollowedSteps {
                 .unwrap_or_else(|| step.charge.clone());
             let index = |number: u64| number.saturating_sub(until.first) as usize + 1;
             let returned = step.returned.map(|(from, to)| (index(from), index(to)));
-            let pool_changes =
-                |pools: &PoolDeltas, attribution, returned, site| {
-                    [(Pool::Small, pools[0]), (Pool::Large, pools[1])].map(|(pool, delta)| {
-                        PoolChange { pool, delta, is_open: step.open, attribution, returned, site }
-                    })
-                };
+            let pool_changes = |pools: &PoolDeltas, attribution, returned, site| {
+                [(Pool::Small, pools[0]), (Pool::Large, pools[1])].map(|(pool, delta)| PoolChange {
+                    pool,
+                    delta,
+                    is_open: step.open,
+                    attribution,
+                    returned,
+                    site,
+                    line_step: step.line_step,
+                })
+            };
             let pools = [step.small, step.large];
             let Some(parts) = &step.parts else {
                 replay.change(&pool_changes(&pools, &charge, returned, step.site));
@@ -370,10 +403,8 @@ impl FollowedSteps {
         choices: Vec<(BlockGroup, FreeChoice)>,
     ) {
         for step in &until.steps {
-            if let Some(kind) = step.allocated
-                && let Some(origin) = only_origin(&step.charge)
-            {
-                self.sites.allocate(kind, origin, step.to);
+            if let Some(kind) = step.allocated {
+                self.sites.allocate(kind, &step.charge, step.to);
             }
         }
         if self.maps.len() == MAX_MAPS {

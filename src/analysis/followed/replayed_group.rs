@@ -3,8 +3,9 @@
 //! It is the youngest of these, in order:
 //!
 //! 1. those that a function allocated and held in a variable: it returned in this change;
-//! 2. those of the stack whose blocks are usually freed at this place (`free_sites.rs`);
-//! 3. all but the block that was allocated last and just now: `x = f(x)` allocates its result before it drops what `x` was.
+//! 2. what the variables were that the statement assigns anew (`dropped_variables.rs`);
+//! 3. those of the stack whose blocks are usually freed at this place (`free_sites.rs`);
+//! 4. all but the block that was allocated last and just now: `x = f(x)` allocates its result before it drops what `x` was.
 //!
 //! A block of the map before can be freed only as often as addresses of its batch are gone in the map that follows: the
 //! blocks that were new in one map are a batch, for which of them has which address is not known. Where fewer of them were taken
@@ -17,8 +18,10 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::followed::dropped_variables::{DroppedVariables, OWN};
 use crate::analysis::followed::follow_replay::{certain_origin, uncertain};
 use crate::analysis::followed::free_sites::{FreeSite, FreeSites, only_origin};
+use crate::model::StackTable;
 
 /// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
 const IN_USE_FOR: u64 = 100_000;
@@ -66,6 +69,48 @@ pub(super) struct FreeMoment {
     pub(super) last: Option<usize>,
 }
 
+/// The variables that a statement drops where a block is freed.
+pub(super) struct DroppedAt<'a> {
+    pub(super) variables: &'a mut DroppedVariables,
+    /// How many blocks it has freed already.
+    pub(super) nth: usize,
+    pub(super) stacks: &'a StackTable,
+}
+
+impl DroppedAt<'_> {
+    /// The youngest block of the next of its variables, else of any; none while an intermediate result of its own is alive, for that
+    /// goes first.
+    fn youngest(
+        &mut self,
+        live: &[ReplayedBlock],
+        can_free: impl Fn(&ReplayedBlock) -> bool,
+    ) -> Option<usize> {
+        let next = 1 << (self.nth % self.variables.names().max(1));
+        let mut of_any = None;
+        for (at, block) in live.iter().enumerate().rev() {
+            let Some(AllocationOrigin::Stack(thread, stack)) = only_origin(&block.attribution)
+            else {
+                continue;
+            };
+            if !can_free(block) {
+                continue;
+            }
+            let names = self.variables.of(thread, stack, self.stacks);
+            if names & OWN != 0 {
+                break;
+            }
+            if names == 0 {
+                continue;
+            }
+            if names & next != 0 {
+                return Some(at);
+            }
+            of_any = of_any.or(Some(at));
+        }
+        of_any
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BlockSource {
     Snapshot(u64),
@@ -110,9 +155,9 @@ impl GroupReplay {
         self.live.push(ReplayedBlock { from, attribution, returned, is_gone: false, batch: 0 });
     }
 
-    pub(super) fn free(&mut self, moment: &FreeMoment) {
+    pub(super) fn free(&mut self, moment: &FreeMoment, dropped: Option<DroppedAt<'_>>) {
         self.freed = true;
-        let Some(at) = self.choose(moment) else { return };
+        let Some(at) = self.choose(moment, dropped) else { return };
         let differs = |other: &ReplayedBlock| {
             self.can_free(other) && other.attribution.shares != self.live[at].attribution.shares
         };
@@ -142,7 +187,7 @@ impl GroupReplay {
     }
 
     /// Which block is freed most likely.
-    fn choose(&self, moment: &FreeMoment) -> Option<usize> {
+    fn choose(&self, moment: &FreeMoment, dropped: Option<DroppedAt<'_>>) -> Option<usize> {
         let is_in_use = |block: &ReplayedBlock| {
             let age = moment.time.saturating_sub(block.attribution.allocated_at);
             Some(block.from) == moment.last.map(BlockSource::Change) && age <= IN_USE_FOR
@@ -155,7 +200,10 @@ impl GroupReplay {
             let within = block.returned.filter(|(from, to)| (*from..=*to).contains(&moment.change));
             within.is_some()
         };
-        let mut chosen = youngest(&|b| returned(b) && !is_in_use(b));
+        let mut chosen = youngest(&|b| returned(b) && !is_in_use(b)).or_else(|| {
+            let can_free = |b: &ReplayedBlock| self.can_free(b) && !is_in_use(b);
+            dropped.and_then(|mut dropped| dropped.youngest(&self.live, can_free))
+        });
         if moment.usual.is_some() {
             chosen = chosen
                 .or_else(|| youngest(&|b| usual(b) && !is_in_use(b)))

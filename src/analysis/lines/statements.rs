@@ -43,7 +43,7 @@ fn raise(value: &mut BoundedValue, other: BoundedValue) {
 }
 
 /// The lines of a source by statement.
-struct StatementLines {
+pub(in crate::analysis) struct StatementLines {
     first_line: u32,
     /// For each line, the number of its statement.
     numbers: Vec<usize>,
@@ -51,7 +51,7 @@ struct StatementLines {
 
 impl StatementLines {
     /// Cuts the text of a function into logical lines: a bracket, a string of three quotes and a backslash carry one on.
-    fn new(text: &str, first_line: u32) -> StatementLines {
+    pub(in crate::analysis) fn new(text: &str, first_line: u32) -> StatementLines {
         let mut numbers = Vec::new();
         let (mut number, mut depth) = (0, 0usize);
         let mut quotes: Option<&str> = None;
@@ -94,6 +94,14 @@ impl StatementLines {
             }
         }
         StatementLines { first_line, numbers }
+    }
+
+    /// The first and the last line of the statement that this line belongs to.
+    pub(in crate::analysis) fn range(&self, line: u32) -> Option<(u32, u32)> {
+        let number = *self.numbers.get(line.checked_sub(self.first_line)? as usize)?;
+        let first = self.numbers.partition_point(|other| *other < number);
+        let end = self.numbers.partition_point(|other| *other <= number);
+        Some((self.first_line + first as u32, self.first_line + end as u32 - 1))
     }
 
     fn same(&self, a: u32, b: u32) -> bool {

@@ -11,6 +11,7 @@ use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAtt
 use crate::analysis::attribution::counter_intervals::{CounterIntervals, PerPool};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::FollowedSteps;
+use crate::analysis::followed::dropped_variables::ProgramText;
 use crate::analysis::lines::bounds::CounterBracket;
 use crate::analysis::owners::before_recording::{BlockOwners, OwnedBlocks};
 use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
@@ -179,6 +180,7 @@ impl DeviceProfile {
         tick: Nanos,
         seen_last: &[(AllocationOrigin, u64)],
         max_work: u64,
+        text: ProgramText<'_>,
     ) -> u64 {
         let mut work = 0;
         match snapshot.consistency {
@@ -216,7 +218,13 @@ impl DeviceProfile {
                 block.attribution = Some(before.clone());
             }
         } else {
-            work = self.attribute_allocated(&mut snapshot, lived_on, (tick, seen_last), max_work);
+            work = self.attribute_allocated(
+                &mut snapshot,
+                lived_on,
+                (tick, seen_last),
+                max_work,
+                text,
+            );
         }
         self.keep_moment(&snapshot);
         self.keep_complete(&snapshot);
@@ -330,10 +338,11 @@ impl DeviceProfile {
         mut lived_on: PerPool,
         (tick, seen_last): (Nanos, &[(AllocationOrigin, u64)]),
         max_work: u64,
+        text: ProgramText<'_>,
     ) -> u64 {
         if self.followed.is_some() {
             let new = new_blocks(&snapshot.blocks);
-            self.charge_followed(snapshot);
+            self.charge_followed(snapshot, text);
             self.charge_unseen(snapshot, new, lived_on, (tick, seen_last), max_work);
             return snapshot.blocks.len() as u64;
         }

@@ -6,6 +6,7 @@ use super::{CounterReading, Profile, UsagePeak};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::sample_window::{StackFacts, allocating_between};
 use crate::analysis::exact::ExactProfile;
+use crate::analysis::followed::dropped_variables::ProgramText;
 use crate::analysis::lines::bounds::{CounterBracket, IntervalBounds};
 use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
 use crate::analysis::profile::timeline::TimelinePoint;
@@ -98,10 +99,11 @@ impl Profile {
         }
         if !self.open_snapshots.is_empty() {
             let seen = self.open.allocating(&self.open, self.stack_facts());
+            let text = ProgramText { stacks: &self.stacks, sources: &self.sources };
             for (device, snapshot) in std::mem::take(&mut self.open_snapshots) {
                 let profile = self.profiles.entry(device).or_default();
                 let left = self.memory.work_left();
-                let work = profile.on_snapshot(snapshot, self.open.time, &seen, left);
+                let work = profile.on_snapshot(snapshot, self.open.time, &seen, left, text);
                 if let Some(owned) = self.owned_before.remove(&device) {
                     profile.set_owners_of_before(&owned);
                 }

@@ -8,6 +8,7 @@ use crate::model::{
     AllocatorCounters, CudaIndex, FollowTotals, FollowedChange, FollowedChanges, Metric,
     MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, SinkResult, StackSample,
 };
+use crate::sampler::quiet_moment::LastChange;
 use crate::sampler::readers::TorchState;
 use crate::sampler::session::RecordingSession;
 
@@ -23,17 +24,19 @@ pub(in crate::sampler) struct Following {
 }
 
 impl Following {
-    /// Starts polling with a part of `budget`. `None` where the stacks of the target cannot be polled.
+    /// Starts polling with a part of `budget`, and tells `last_change` of every change. `None` where the stacks of the target cannot be polled.
     pub(in crate::sampler) fn start(
         session: &RecordingSession,
         budget: &FollowBudget,
+        last_change: LastChange,
     ) -> io::Result<Option<Self>> {
         let process = &session.readers.process;
         let python = session.readers.python.as_ref();
         let Some((stacks, namer)) = python.and_then(|python| python.stack_poller(process)) else {
             return Ok(None);
         };
-        let poller = PollerHandle::start(process, stacks, budget.join(), session.start)?;
+        let poller =
+            PollerHandle::start(process, stacks, budget.join(), session.start, last_change)?;
         let assembler = Assembler::new(namer);
         Ok(Some(Following { poller, assembler, later: Vec::new() }))
     }

@@ -21,6 +21,8 @@ use parking_lot::Mutex;
 use crate::model::FollowTotals;
 use crate::python::StackPoller;
 use crate::sampler::priority::raise_priority;
+use crate::sampler::processor_time::processor_time;
+use crate::sampler::quiet_moment::LastChange;
 use crate::sampler::time_slice::shorten_time_slice;
 use crate::sampler::worker::{StopSignal, Worker};
 use crate::target::{MemoryError, Process};
@@ -62,12 +64,13 @@ struct PollerHandle {
 }
 
 impl PollerHandle {
-    /// Starts it; it keeps to its part of the budget, and its times count from `start`.
+    /// Starts it; it keeps to its part of the budget, its times count from `start`, and it tells when the counters changed last.
     fn start(
         process: &Process,
         stacks: StackPoller,
         part: BudgetPart,
         start: Instant,
+        last_change: LastChange,
     ) -> std::io::Result<PollerHandle> {
         let shared = Arc::new(PollerShared {
             plans: AtomicU64::new(0),
@@ -93,6 +96,7 @@ impl PollerHandle {
                 stop,
                 state,
                 start,
+                last_change,
                 totals: FollowTotals::default(),
                 durations: vec![0; BUCKETS],
             };
@@ -142,6 +146,7 @@ struct PollingThread<'a> {
     stop: &'a StopSignal,
     state: PollState,
     start: Instant,
+    last_change: LastChange,
     totals: FollowTotals,
     durations: Vec<u64>,
 }
@@ -177,6 +182,9 @@ impl PollingThread<'_> {
                 self.shared.wanted.store(false, Ordering::Release);
             }
             let now = Duration::from_nanos(ended);
+            if outcome.changed {
+                self.last_change.set(ended);
+            }
             pace.saw(now, outcome.changed, outcome.moved);
             if pace.wants_use(now) {
                 pace.set_share(part.processors());
@@ -237,10 +245,4 @@ impl PollingThread<'_> {
         }
         0
     }
-}
-
-/// How long the calling thread has run on a processor.
-fn processor_time() -> Duration {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

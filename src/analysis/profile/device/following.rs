@@ -7,6 +7,7 @@ use crate::analysis::attribution::counter_intervals::PerPool;
 use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::followed::dropped_variables::ProgramText;
 use crate::analysis::followed::follow_replay::GroupAddresses;
 use crate::model::{FollowedChange, Pool, SnapshotConsistency, StackTable};
 
@@ -57,7 +58,7 @@ impl DeviceProfile {
     }
 
     /// Charges the new blocks of a map by the followed changes.
-    pub(super) fn charge_followed(&mut self, snapshot: &mut SnapshotBlocks) {
+    pub(super) fn charge_followed(&mut self, snapshot: &mut SnapshotBlocks, text: ProgramText<'_>) {
         let Some(followed) = &mut self.followed else { return };
         let until = followed.until_map(snapshot.time.0, live_bytes(&snapshot.blocks));
         let is_complete = snapshot.consistency == SnapshotConsistency::Consistent;
@@ -78,7 +79,9 @@ impl DeviceProfile {
                 None => group.new.push(address),
             }
         }
-        for (address, attribution) in followed.charge(&until, before, groups, kept, is_complete) {
+        for (address, attribution) in
+            followed.charge(&until, before, groups, kept, is_complete, text)
+        {
             if let Some(block) = snapshot.blocks.get_mut(&address) {
                 block.attribution = Some(attribution);
             }

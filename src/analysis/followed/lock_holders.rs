@@ -1,0 +1,49 @@
+//! Which threads were seen to hold the allocator's lock: one that never is, among many changes in which others are, allocates nothing.
+//!
+//! `torch.compile`'s pool of processes, a logger or a progress bar have threads that stand still in a read. A change beside
+//! which nobody is seen with the lock may be anybody's, but not theirs as often as the program's.
+
+use rustc_hash::FxHashMap;
+
+use crate::model::{FollowedChange, ThreadId};
+
+/// So many changes beside which others held the lock show that a thread does not allocate: had it made a tenth of the
+/// changes, it would have been seen with it but once in a thousand times.
+const MIN_CHANGES: u32 = 64;
+/// Threads remembered.
+const MAX_THREADS: usize = 1 << 12;
+
+/// What is known of one thread.
+#[derive(Debug, Clone, Copy, Default)]
+struct ThreadLocks {
+    /// Changes beside which it was listed while another thread held the lock.
+    others_held: u32,
+    has_held: bool,
+}
+
+/// Who held the lock, since the recording began.
+#[derive(Debug, Default)]
+pub(super) struct LockHolders(FxHashMap<ThreadId, ThreadLocks>);
+
+impl LockHolders {
+    /// Takes a change.
+    pub(super) fn add(&mut self, change: &FollowedChange) {
+        if !change.threads.iter().any(|thread| thread.held_lock) {
+            return;
+        }
+        for thread in &change.threads {
+            if self.0.len() >= MAX_THREADS && !self.0.contains_key(&thread.thread) {
+                continue;
+            }
+            let known = self.0.entry(thread.thread).or_default();
+            known.has_held |= thread.held_lock;
+            known.others_held = known.others_held.saturating_add(u32::from(!thread.held_lock));
+        }
+    }
+
+    /// Whether a thread most likely allocates nothing.
+    pub(super) fn never_holds(&self, thread: ThreadId) -> bool {
+        let never = |known: &ThreadLocks| !known.has_held && known.others_held >= MIN_CHANGES;
+        self.0.get(&thread).is_some_and(never)
+    }
+}

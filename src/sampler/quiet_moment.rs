@@ -1,0 +1,72 @@
+//! Moments at which the allocator has stood still for a while: a copy of its blocks that begins then is likely to be of one instant.
+//!
+//! A job that allocates every 50 µs changes its blocks while they are copied, for hundreds of milliseconds at a time. In between it
+//! waits for the device, for data or for a loss, and whoever follows its counters sees that.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long the counters have stood still in a quiet moment, at least and at most.
+const SHORTEST: Duration = Duration::from_micros(100);
+const LONGEST: Duration = Duration::from_millis(1);
+
+/// When the counters changed last, as the thread that polls them tells. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct LastChange(Arc<AtomicU64>);
+
+impl LastChange {
+    /// They changed, so many nanoseconds after the recording began.
+    pub(super) fn set(&self, nanos: u64) {
+        self.0.store(nanos, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// Waits for quiet moments in which `takes` is likely to be enough, until `until`.
+pub(super) struct QuietMoments {
+    pub(super) last_change: LastChange,
+    /// When the recording began.
+    pub(super) start: Instant,
+    /// How long what is to be done usually takes.
+    pub(super) takes: Duration,
+    /// When waiting has to end.
+    pub(super) until: Instant,
+}
+
+impl QuietMoments {
+    /// Returns in a quiet moment, or when waiting has to end.
+    pub(super) fn wait(&self) {
+        let wanted = self.takes.clamp(SHORTEST, LONGEST);
+        while self.start.elapsed().saturating_sub(self.last_change.get()) < wanted
+            && Instant::now() < self.until
+        {
+            std::thread::sleep(wanted / 2);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_waits_until_the_counters_have_stood_still_and_no_longer_than_it_may() {
+        let last_change = LastChange::default();
+        let start = Instant::now();
+        let takes = Duration::from_micros(500);
+        let until = start + Duration::from_secs(60);
+        last_change.set(3_000_000);
+        let moments = QuietMoments { last_change: last_change.clone(), start, takes, until };
+        moments.wait();
+        assert!(start.elapsed() >= Duration::from_micros(3_500), "{:?}", start.elapsed());
+
+        last_change.set(u64::MAX / 2);
+        let until = Instant::now() + Duration::from_millis(2);
+        QuietMoments { until, ..moments }.wait();
+        assert!(Instant::now() >= until);
+    }
+}
