@@ -16,8 +16,13 @@ impl Script {
     fn forward(&mut self) {
         let names = ["forward", "make_q", "make_k", "make_v"];
         for (id, name) in (3..).zip(names) {
-            let function =
-                Function { name: name.into(), file: "b.py".into(), first_line: 1, last_line: 5 };
+            let function = Function {
+                name: name.into(),
+                file: "b.py".into(),
+                first_line: 1,
+                last_line: 5,
+                is_native: false,
+            };
             self.take(Record::Definition(Definition::Function(FunctionId(id), function)));
         }
         let text =
