@@ -255,7 +255,7 @@ fn assigned_names(line: &str) -> Vec<&str> {
     let of_target =
         |target: &str| target.split_once(':').map_or(target.len(), |(name, _)| name.len());
     targets
-        .trim_matches(|c| matches!(c, '(' | ')' | '[' | ']'))
+        .trim_matches(|c| matches!(c, ' ' | '(' | ')' | '[' | ']'))
         .split(',')
         .map(|target| target[..of_target(target)].trim().trim_start_matches('*'))
         .filter(is_name)
