@@ -3,6 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::error::OwnerError;
+use super::far_paths;
 use super::names::{self, ObjectNames};
 use super::paths;
 use super::referrers;
@@ -157,11 +158,15 @@ impl OwnerWalkInput<'_> {
         let unreached = paths::of_variables(&heap, &found, &locals, &ways, &mut named, &needs_name);
         parts.end("names by variables");
         // All objects are looked into for it: only where something may be found.
-        let garbage = match rows.may_be_much(&unreached, &in_use) {
-            true => heap.garbage().unwrap_or_default(),
-            false => FxHashSet::default(),
-        };
-        parts.end("garbage");
+        let mut garbage = FxHashSet::default();
+        if rows.may_be_much(&unreached, &in_use) {
+            let graph = heap.reference_graph();
+            garbage = graph.garbage().unwrap_or_default();
+            parts.end("garbage");
+            let graph = (&graph, &garbage);
+            far_paths::name(&heap, &found, &locals, &ways, &mut named, graph, &unreached);
+        }
+        parts.end("names of what no variable leads to within a few steps");
         names::finish(&heap, &found, &mut named);
         parts.end("the state of optimizers");
         let wrapped = paths::parts(&heap, &rows.wrappers(), &found);

@@ -223,7 +223,7 @@ impl PythonHeap<'_> {
         Some(PyClass {
             at,
             kind: kind(&name, flags),
-            row: c_type_fields::row_of(&name).filter(|_| is_of_c),
+            row: c_type_fields::row_of(&self.layout, &name).filter(|_| is_of_c),
             name: name.into(),
             bases,
             parts,
