@@ -20,7 +20,7 @@ pub(super) fn name(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays,
+    ways: &CppWays<'_>,
     named: &mut ObjectNames,
     (graph, garbage): (&ReferenceGraph<'_>, &FxHashSet<Addr>),
     objects: &[Addr],

@@ -45,7 +45,7 @@ pub(super) fn of_variables(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays,
+    ways: &CppWays<'_>,
     named: &mut ObjectNames,
     needs_name: &dyn Fn(Addr) -> bool,
 ) -> Vec<Addr> {
@@ -66,7 +66,7 @@ pub(super) fn to_objects(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays,
+    ways: &CppWays<'_>,
     objects: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
     let mut named = ObjectNames::default();
@@ -78,7 +78,7 @@ pub(super) fn to_objects(
 
 pub(super) struct PathSearch<'h, 'a> {
     heap: &'h PythonHeap<'a>,
-    ways: &'h CppWays,
+    ways: &'h CppWays<'h>,
     modules: FxHashSet<Addr>,
     named: &'h mut ObjectNames,
     wanted: FxHashSet<Addr>,
@@ -102,7 +102,7 @@ pub(super) struct FarObjects {
 impl<'h, 'a> PathSearch<'h, 'a> {
     fn new(
         heap: &'h PythonHeap<'a>,
-        ways: &'h CppWays,
+        ways: &'h CppWays<'h>,
         found: &RelevantObjects,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
@@ -116,7 +116,7 @@ impl<'h, 'a> PathSearch<'h, 'a> {
     /// Looks only into what leads to what is wanted, however far that is.
     pub(super) fn far(
         heap: &'h PythonHeap<'a>,
-        ways: &'h CppWays,
+        ways: &'h CppWays<'h>,
         found: &RelevantObjects,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
@@ -226,6 +226,12 @@ impl PathSearch<'_, '_> {
                 let path = path(self.heap, &visits, &names, next);
                 self.name(at, rank, &path);
             }
+            if self.is_capsule(at)
+                && let Some((tensor, object)) = self.ways.of_capsule(at)
+            {
+                let path = path(self.heap, &visits, &names, next);
+                self.name_of_capsule(tensor, object, rank, &path);
+            }
             if depth < self.max_depth {
                 self.explore(at, next, depth + 1, rank, &mut visits);
             }
@@ -240,6 +246,29 @@ impl PathSearch<'_, '_> {
         }
         self.named.variables.entry(at).or_insert_with(|| Arc::from(path));
         self.named.add(at, rank, path);
+    }
+
+    fn is_capsule(&self, at: Addr) -> bool {
+        self.heap.class_of(at).is_some_and(|class| class.kind == ClassKind::Capsule)
+    }
+
+    /// Names the tensor that a capsule keeps.
+    fn name_of_capsule(
+        &mut self,
+        tensor: Addr,
+        object: Option<Addr>,
+        rank: NamePriority,
+        path: &str,
+    ) {
+        match object {
+            None if self.only.is_none() => {
+                self.named.without_object.push((tensor, Arc::from(path)));
+            }
+            Some(object) if self.enters(object) && self.wanted.contains(&object) => {
+                self.name(object, rank, path);
+            }
+            _ => {}
+        }
     }
 
     fn is_task(&self, at: Addr) -> bool {

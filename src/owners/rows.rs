@@ -152,8 +152,17 @@ impl<'h, 'a> TensorRows<'h, 'a> {
     }
 
     /// What C++ holds for Python.
-    pub(super) fn ways(&self, found: &RelevantObjects) -> CppWays {
+    pub(super) fn ways(&self, found: &RelevantObjects) -> CppWays<'h> {
         CppWays::new(self.tensors, &self.graph, found)
+    }
+
+    /// Adds the tensors without an object that were found by variables, with their names.
+    pub(super) fn add_named(&mut self, named: &ObjectNames) {
+        for (at, name) in &named.without_object {
+            if let Some(row) = self.row_of(at.0) {
+                self.rows[row].names.push(name.clone());
+            }
+        }
     }
 
     /// Whether a tensor of Python that no variable leads to would be left without an explanation: it has memory

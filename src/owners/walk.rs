@@ -157,6 +157,7 @@ impl OwnerWalkInput<'_> {
         let ways = rows.ways(&found);
         let unreached = paths::of_variables(&heap, &found, &locals, &ways, &mut named, &needs_name);
         parts.end("names by variables");
+        rows.add_named(&named);
         // All objects are looked into for it: only where something may be found.
         let mut garbage = FxHashSet::default();
         if rows.may_be_much(&unreached, &in_use) {

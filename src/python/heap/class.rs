@@ -67,6 +67,8 @@ pub enum ClassKind {
     Frame,
     /// A module.
     Module,
+    /// A pointer of C, wrapped.
+    Capsule,
     /// A class.
     Type,
     /// Made by a class statement: attributes and slots.
@@ -168,6 +170,7 @@ fn kind(name: &str, flags: u64) -> ClassKind {
         "generator" | "coroutine" | "async_generator" => ClassKind::Generator,
         "frame" => ClassKind::Frame,
         "module" => ClassKind::Module,
+        "PyCapsule" => ClassKind::Capsule,
         _ => ClassKind::Other,
     }
 }

@@ -93,7 +93,7 @@ impl PythonHeap<'_> {
             }
             ClassKind::Instance => {}
             ClassKind::Other if object.class.parts.is_some() => {}
-            ClassKind::Text | ClassKind::Type | ClassKind::Other => return,
+            ClassKind::Text | ClassKind::Type | ClassKind::Capsule | ClassKind::Other => return,
         }
         object.class.parts(head).filter_map(|(part, _)| pointer(part)).for_each(&mut *take);
         self.row_of(at, &object.class).into_iter().for_each(|(_, to)| take(to));

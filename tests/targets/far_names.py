@@ -1,0 +1,103 @@
+"""Tensors that are far from every variable, or that only C code or the stack of a running function leads to, and their names.
+
+    python tests/targets/far_names.py
+
+Prints {"names": {id: name}, "addresses": {address: name}} and READY.
+"""
+import concurrent.futures
+import ctypes
+import queue
+import signal
+import sys
+import threading
+
+import handshake
+import torch
+from torch.utils.dlpack import to_dlpack
+
+NAMES, ADDRESSES = {}, {}
+# A queue of C has had a list of items up to 3.12.
+ITEMS = ".<items>" if sys.version_info < (3, 13) else ""
+
+
+def named(name):
+    """A tensor that should be called so."""
+    tensor = torch.zeros(1 << 17, device="cuda")
+    NAMES[id(tensor)] = name
+    return tensor
+
+
+class Part:
+    """An object with attributes."""
+
+
+def far_from_any_variable():
+    """What ten attributes, a key and an index lead to."""
+    names = ["trainer", "loop", "epoch", "batch", "progress", "state", "results", "store", "metrics", "val"]
+    root = last = Part()
+    for name in names:
+        setattr(last, name, Part())
+        last = getattr(last, name)
+    path = ".".join(["main: root", *names])
+    last.items = {"loss": [named(path + '.items["loss"][0]'), named(path + '.items["loss"][1]')]}
+    return root
+
+
+class Loader:
+    """Yields batches, and keeps them."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __iter__(self):
+        while True:
+            self.seen.append({"input": named(f'main: <stack>.<items>.<locals>.self.seen[{len(self.seen)}]["input"]')})
+            yield self.seen[-1]["input"].shape
+
+
+def handler_that_keeps():
+    """Only the table of signal handlers in C has the function; the variables that its tensors are in are its own."""
+    kept = [named("no variable: <function handler_that_keeps.<locals>.handler>.__closure__[0].cell_contents[0]")]
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+
+    def handler(*_):
+        return kept
+
+    signal.signal(signal.SIGUSR1, handler)
+
+
+def in_capsules():
+    """DLPack capsules that nobody has taken: of a tensor, and of one whose strides are made others for it, in C++ alone."""
+    plain = to_dlpack(named("main: capsules[0]"))
+    source = torch.zeros(1, 1 << 17, device="cuda")
+    ADDRESSES[source.data_ptr()] = "main: capsules[1]"
+    return [plain, to_dlpack(source)]
+
+
+def main():
+    root = far_from_any_variable()
+    handler_that_keeps()
+    capsules = in_capsules()
+    items, started, blocked = queue.SimpleQueue(), threading.Event(), threading.Event()
+    for n in range(3):
+        items.put(None)
+    for n in range(7):
+        items.put(named(f"main: items{ITEMS}[{n + 3}]"))
+    pool = concurrent.futures.ThreadPoolExecutor(1)
+    pool.submit(lambda: (started.set(), blocked.wait()))
+    started.wait()
+    for n in range(2):
+        pool.submit(print, named(f"main: pool._work_queue{ITEMS}[{n}].args[0]"))
+    wrapped = ctypes.py_object(named("main: wrapped.<object>"))
+    array = (ctypes.py_object * 4)()
+    array[2] = named('main: array.<object>["2"]')
+    for number, _ in enumerate(Loader()):
+        if number == 2:
+            handshake.ready({"names": NAMES, "addresses": ADDRESSES})
+            handshake.hold()
+            blocked.set()
+            return root, capsules, items, wrapped, array
+
+
+if __name__ == "__main__":
+    main()
