@@ -104,7 +104,12 @@ impl OwnerWalkInput<'_> {
         let (before, new): (Vec<_>, Vec<_>) =
             heap.objects().iter().partition(|object| known.contains(&object.at));
         for object in &new {
-            heap.references(object, &mut |_, to| _ = heap.class_of(to));
+            heap.references(object, &mut |_, to| {
+                // No collector knows what an array of objects holds.
+                if heap.class_of(to).is_some_and(|class| class.is_array()) {
+                    heap.hidden_references(to, &mut |_, item| _ = heap.class_of(item));
+                }
+            });
         }
         for local in heap.locals() {
             let Some(class) = heap.class_of(local.value) else { continue };

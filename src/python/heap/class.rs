@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::super::dicts::InstanceClass;
 use super::PythonHeap;
-use super::c_type_fields::{self, CTypeField, ReferenceArray};
+use super::c_type_fields::{self, ARRAY_BASE, CTypeField, ReferenceArray};
 use crate::python::layouts::layout::ObjectLayout;
 use crate::target::{Addr, Field, Memory};
 
@@ -116,6 +116,11 @@ impl PyClass {
             }
             _ => false,
         }
+    }
+
+    /// Whether its instances are NumPy's arrays.
+    pub fn is_array(&self) -> bool {
+        self.parts.as_deref().is_some_and(|parts| parts.iter().any(|part| part.1 == ARRAY_BASE))
     }
 
     /// What tells where its instances keep their attributes.
