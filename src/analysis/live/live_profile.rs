@@ -267,6 +267,7 @@ impl LiveProfile {
             usage,
             snapshot: None,
             reserved_then: nvml.and_then(|n| self.reserved_then.get(&n)).copied(),
+            moved: false,
             allocator: self.profile.runtime().map(|r| &r.allocator),
             failed: usage.is_none().then(failed).flatten(),
             tags: &SleepTags::NotLoaded,
