@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::events::{AllocationSite, SiteId};
 use super::owner_paths::OwnerPaths;
+use super::source_file::is_library;
 
 /// Number of a [`Function`] in a [`StackTable`], counted from 0 in order of first sight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,6 +35,15 @@ pub struct Function {
     pub first_line: u32,
     /// The greatest line of the code object's line table; 0 when unknown.
     pub last_line: u32,
+}
+
+impl Function {
+    /// Whether it is not the program's own: in a file of a library, or made at run time by one, as the `__init__` of a dataclass.
+    pub fn is_of_library(&self) -> bool {
+        let is_made_by_dataclasses =
+            &*self.file == "<string>" && self.name.starts_with("__create_fn__.");
+        is_made_by_dataclasses || is_library(&self.file)
+    }
 }
 
 /// One place in a function: a function and the line being executed.
