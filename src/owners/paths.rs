@@ -40,7 +40,7 @@ pub(super) struct PathNode {
 
 /// Names tensors, outermost modules and optimizers by the variables that lead to them: first those of the program's
 /// own functions, then globals of its own modules, then those of libraries; the last only while something is not reached.
-/// Returns what is worth a name and was not reached by any variable.
+/// Returns the tensors that were not reached by any variable.
 pub(super) fn of_variables(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
@@ -53,12 +53,10 @@ pub(super) fn of_variables(
     wanted.extend(&found.modules);
     wanted.extend(&found.optimizers);
     let mut search = PathSearch::new(heap, ways, found, named, wanted);
-    let unreached = |search: &PathSearch<'_, '_>| -> Vec<Addr> {
-        let tensors = found.tensors.iter().copied();
-        tensors.filter(|at| !search.seen.contains(at) && needs_name(*at)).collect()
-    };
-    search.everywhere(locals, &|search| !unreached(search).is_empty());
-    unreached(&search)
+    search.everywhere(locals, &|search| {
+        found.tensors.iter().any(|at| !search.seen.contains(at) && needs_name(*at))
+    });
+    found.tensors.iter().copied().filter(|at| !search.seen.contains(at)).collect()
 }
 
 /// The shortest ways to objects, from the variables of the program as far as these lead there.
@@ -322,7 +320,7 @@ impl PathSearch<'_, '_> {
             let depth = if awaits { depth - 1 } else { depth };
             // A function's globals and code are not what it holds.
             let leads_away = kind == ClassKind::Function && edge == ReferenceKind::Part;
-            if items <= MAX_ITEMS
+            if (items <= MAX_ITEMS || only.is_some())
                 && !leads_away
                 && self.seen.len() < MAX_SEEN
                 && self.leads_on(to)

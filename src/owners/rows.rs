@@ -186,6 +186,13 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             && row.tensor.grad_fn.is_none()
     }
 
+    /// Whether a tensor of Python is the result of a node, which it keeps.
+    pub(super) fn is_result(&self, object: Addr) -> bool {
+        let tensor = self.tensors.impl_of(object);
+        let row = tensor.and_then(|at| self.by_impl.get(&at.0));
+        row.is_some_and(|&row| self.rows[row].tensor.grad_fn.is_some())
+    }
+
     /// Whether these tensors of Python are so large a part of all that it is worth the time to ask if they are garbage:
     /// a job at work always has some that are on the way from one function to another.
     pub(super) fn may_be_much(&self, objects: &[Addr], in_use: &InUse) -> bool {

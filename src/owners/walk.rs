@@ -20,6 +20,9 @@ use crate::torch::{TensorReader, TensorTypes};
 /// What a variable refers to is looked at so far while the process stands still.
 const MOST_OF_A_LOCAL: u32 = 256;
 
+/// A job at work always has some results of nodes on the way from one function to another; so many are kept somewhere.
+const MIN_RESULTS: usize = 16;
+
 /// What an object is to a look at owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ObjectRole {
@@ -161,15 +164,20 @@ impl OwnerWalkInput<'_> {
         let needs_name = |object: Addr| rows.needs_name(object, &in_use) && !is_of_cpp(&object);
         let ways = rows.ways(&found);
         let unreached = paths::of_variables(&heap, &found, &locals, &ways, &mut named, &needs_name);
+        // A small result may keep a large graph.
+        let (results, mut unreached): (Vec<Addr>, Vec<Addr>) =
+            unreached.into_iter().partition(|object| rows.is_result(*object));
+        unreached.retain(|object| needs_name(*object));
         parts.end("names by variables");
         rows.add_named(&named);
         // All objects are looked into for it: only where something may be found.
         let mut garbage = FxHashSet::default();
-        if rows.may_be_much(&unreached, &in_use) {
+        if rows.may_be_much(&unreached, &in_use) || results.len() >= MIN_RESULTS {
             let graph = heap.reference_graph();
             garbage = graph.garbage().unwrap_or_default();
             parts.end("garbage");
             let graph = (&graph, &garbage);
+            unreached.extend(results);
             far_paths::name(&heap, &found, &locals, &ways, &mut named, graph, &unreached);
         }
         parts.end("names of what no variable leads to within a few steps");

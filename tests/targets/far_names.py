@@ -39,6 +39,10 @@ def far_from_any_variable():
         setattr(last, name, Part())
         last = getattr(last, name)
     path = ".".join(["main: root", *names])
+    # Small results, each of which keeps a graph.
+    weight = torch.ones(1 << 17, device="cuda", requires_grad=True)
+    last.losses = [(weight * 2).exp().sum() for _ in range(20)]
+    NAMES.update({id(loss): f"{path}.losses[{n}]" for n, loss in enumerate(last.losses)})
     last.items = {"loss": [named(path + '.items["loss"][0]'), named(path + '.items["loss"][1]')]}
     return root
 

@@ -364,15 +364,14 @@ impl RecordSink for ProcessSnapshot {
                     .collect();
             }
             // What comes after the driver's answer only tells whether something changed meanwhile.
-            Record::Counters { device, counters, .. } if !self.usage.is_empty() => {
-                let before = self.counters.get(device).map(|before| before.reserved());
-                if before.is_some_and(|before| before != counters.reserved()) {
-                    self.moved.insert(*device);
+            Record::Counters { device, counters, .. } => match self.counters.get(device) {
+                Some(before) if !self.usage.is_empty() => {
+                    if before.reserved() != counters.reserved() {
+                        self.moved.insert(*device);
+                    }
                 }
-            }
-            Record::Counters { device, counters, .. } => {
-                self.counters.insert(*device, counters.clone());
-            }
+                _ => _ = self.counters.insert(*device, counters.clone()),
+            },
             Record::Snapshot(snapshot) => {
                 self.snapshots.insert(snapshot.device, Arc::new(snapshot.clone()));
             }
