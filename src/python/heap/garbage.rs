@@ -22,7 +22,7 @@ impl ReferenceGraph<'_> {
         let mut alive = vec![false; objects.len()];
         let mut waiting: Vec<u32> = Vec::new();
         for (number, object) in (0u32..).zip(objects) {
-            let left = self.from_outside(number);
+            let left = self.unaccounted(number);
             if immortal(object) || left > 0 {
                 alive[number as usize] = true;
                 waiting.push(number);

@@ -22,7 +22,7 @@ pub struct ReferenceGraph<'h> {
     /// What objects lead to without a counted reference that is known: a class to its dictionary.
     uncounted: Vec<(u32, u32)>,
     /// Of the references that are counted, those that come from no tracked object.
-    from_outside: Vec<i64>,
+    unaccounted: Vec<i64>,
 }
 
 /// The objects that lead to others, directly or through others.
@@ -41,7 +41,7 @@ impl PythonHeap<'_> {
         let objects = self.objects();
         let numbers: FxHashMap<Addr, u32> =
             objects.iter().zip(0..).map(|(object, number)| (object.at, number)).collect();
-        let mut from_outside: Vec<i64> =
+        let mut unaccounted: Vec<i64> =
             objects.iter().map(|object| i64::from(object.references)).collect();
         let mut starts = Vec::with_capacity(objects.len() + 1);
         let (mut targets, mut uncounted) = (Vec::new(), Vec::new());
@@ -50,7 +50,7 @@ impl PythonHeap<'_> {
             self.owned(object, &mut |owned| {
                 if let Some(&target) = numbers.get(&owned) {
                     targets.push(target);
-                    from_outside[target as usize] -= 1;
+                    unaccounted[target as usize] -= 1;
                 }
             });
             if object.class.kind == ClassKind::Type
@@ -61,7 +61,7 @@ impl PythonHeap<'_> {
             }
         }
         starts.push(targets.len());
-        ReferenceGraph { objects, numbers, starts, targets, uncounted, from_outside }
+        ReferenceGraph { objects, numbers, starts, targets, uncounted, unaccounted }
     }
 
     /// Which of `objects` the objects of C hold of which it is not known where their references are: a word in them is the
@@ -108,8 +108,8 @@ impl ReferenceGraph<'_> {
         &self.targets[self.starts[number as usize]..self.starts[number as usize + 1]]
     }
 
-    pub(super) fn from_outside(&self, number: u32) -> i64 {
-        self.from_outside[number as usize]
+    pub(super) fn unaccounted(&self, number: u32) -> i64 {
+        self.unaccounted[number as usize]
     }
 
     /// What leads to `objects`. Behind an object that `ends` holds nothing more is looked for.
@@ -127,7 +127,7 @@ impl ReferenceGraph<'_> {
         while let Some(number) = waiting.pop_front() {
             let object = &self.objects[number as usize];
             leading.all.insert(object.at);
-            if self.from_outside(number) > 0 && !asked.contains(&number) {
+            if self.unaccounted(number) > 0 && !asked.contains(&number) {
                 leading.kept_from_outside.push(object.at);
             }
             if ends.contains(&object.at) {
