@@ -18,6 +18,10 @@ from torch.utils.dlpack import to_dlpack
 NAMES, ADDRESSES = {}, {}
 # A queue of C has had a list of items up to 3.12.
 ITEMS = ".<items>" if sys.version_info < (3, 13) else ""
+# ctypes tells where it keeps objects since 3.13; the work of a pool has other attributes since 3.14, and names are qualified since 3.11.
+OBJECT = "<object>" if sys.version_info < (3, 13) else "_objects"
+ARGUMENT = ".args[0]" if sys.version_info < (3, 14) else ".task[1][0]"
+HANDLER = "handler" if sys.version_info < (3, 11) else "handler_that_keeps.<locals>.handler"
 
 
 def named(name):
@@ -61,7 +65,7 @@ class Loader:
 
 def handler_that_keeps():
     """Only the table of signal handlers in C has the function; the variables that its tensors are in are its own."""
-    kept = [named("no variable: <function handler_that_keeps.<locals>.handler>.__closure__[0].cell_contents[0]")]
+    kept = [named(f"no variable: <function {HANDLER}>.__closure__[0].cell_contents[0]")]
     signal.signal(signal.SIGUSR1, lambda *_: None)
 
     def handler(*_):
@@ -71,11 +75,11 @@ def handler_that_keeps():
 
 
 def in_capsules():
-    """DLPack capsules that nobody has taken: of a tensor, and of one whose strides are made others for it, in C++ alone."""
-    plain = to_dlpack(named("main: capsules[0]"))
-    source = torch.zeros(1, 1 << 17, device="cuda")
-    ADDRESSES[source.data_ptr()] = "main: capsules[1]"
-    return [plain, to_dlpack(source)]
+    """DLPack capsules that nobody has taken: of a tensor, and of one whose strides are made others for it, in C++ alone, as older
+    versions of PyTorch do with all."""
+    tensors = [torch.zeros(1 << 17, device="cuda"), torch.zeros(1, 1 << 17, device="cuda")]
+    ADDRESSES.update({tensor.data_ptr(): f"main: capsules[{n}]" for n, tensor in enumerate(tensors)})
+    return [to_dlpack(tensor) for tensor in tensors]
 
 
 def main():
@@ -91,10 +95,10 @@ def main():
     pool.submit(lambda: (started.set(), blocked.wait()))
     started.wait()
     for n in range(2):
-        pool.submit(print, named(f"main: pool._work_queue{ITEMS}[{n}].args[0]"))
-    wrapped = ctypes.py_object(named("main: wrapped.<object>"))
+        pool.submit(print, named(f"main: pool._work_queue{ITEMS}[{n}]{ARGUMENT}"))
+    wrapped = ctypes.py_object(named(f"main: wrapped.{OBJECT}"))
     array = (ctypes.py_object * 4)()
-    array[2] = named('main: array.<object>["2"]')
+    array[2] = named(f'main: array.{OBJECT}["2"]')
     for number, _ in enumerate(Loader()):
         if number == 2:
             handshake.ready({"names": NAMES, "addresses": ADDRESSES})
