@@ -65,8 +65,8 @@ pub use oom::oom_report::{
 pub use oom::trigger::{TriggerCondition, TriggerWatch, UnknownCondition};
 pub use owners::growth::{GrowthRise, GrowthWatch, LineGrowth, OwnerGrowth};
 pub use owners::owner_groups::{
-    GroupSize, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern, owner_changes, owner_groups,
-    recorded_owner_groups,
+    GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern, in_no_tensor,
+    owner_changes, owner_groups, recorded_owner_groups,
 };
 pub use owners::ownership::{OwnerPart, OwnerStacks};
 pub use owners::storage_changes::{StorageChange, changes};

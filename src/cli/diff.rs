@@ -42,6 +42,7 @@ impl DiffSide<'_> {
 
 /// Runs it.
 pub(super) fn run(args: &DiffArgs) -> Result<()> {
+    output::check_asked(args.output.as_deref(), args.force)?;
     match (&args.after, args.from) {
         (Some(after), None) => two_traces(args, after),
         (None, Some(from)) => two_moments(args, from),

@@ -27,6 +27,10 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     if args.format == ExportFormat::MemoryViz && args.traces.len() > 1 {
         bail!(ONE_TRACE);
     }
+    // Tables go into a folder.
+    if args.format != ExportFormat::Parquet {
+        output::check_asked(args.output.as_deref(), args.force)?;
+    }
     let empty = || match args.format {
         ExportFormat::Perfetto => Profile::new().without_line_statistics().with_event_timelines(),
         _ => Profile::new().without_line_statistics(),

@@ -38,6 +38,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
             .without_line_statistics()
             .with_min_lifetime(Nanos(args.min_lifetime.unwrap_or_default().as_nanos() as u64))
     };
+    output::check_asked(args.output.as_deref(), args.force)?;
     let mut ranks = ranks::read(&args.traces, &empty)?;
     if args.max_peak && ranks.len() > 1 {
         let highest = ranks::highest(ranks, args.gpu)?;

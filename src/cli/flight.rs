@@ -34,6 +34,7 @@ pub(super) fn write_oom_report(
 
 /// `memspy oom-report`.
 pub(super) fn oom_report(args: &OomReportArgs) -> Result<()> {
+    output::check_asked(args.output.as_deref(), args.force)?;
     let profile = filtered_profile(&args.stacks).without_line_statistics();
     let reports = OomReportBuilder::new(profile);
     let reports = match args.until.is_empty() {
@@ -50,6 +51,7 @@ pub(super) fn oom_report(args: &OomReportArgs) -> Result<()> {
 
 /// `memspy join`.
 pub(super) fn join(args: &JoinArgs) -> Result<()> {
+    output::check_asked(args.output.as_deref(), args.force)?;
     let segments = replay::found(&args.ring)?;
     // A first pass tells what the name may need.
     let bytes = segments.iter().filter_map(|segment| std::fs::metadata(segment).ok());

@@ -14,6 +14,7 @@ use super::replay::StoredRecording;
 
 /// Runs it.
 pub(super) fn run(args: &IterationsArgs) -> Result<()> {
+    output::check_asked(args.table.output.as_deref(), args.force)?;
     let profile = profile(args)?;
     let path =
         output::of_report(args.table.output.as_deref(), profile.start(), PathBuf::from("-"))?;

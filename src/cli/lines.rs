@@ -14,6 +14,7 @@ use super::{filtered_profile, output};
 
 /// Runs it.
 pub(super) fn run(args: &LinesArgs) -> Result<()> {
+    output::check_asked(args.table.output.as_deref(), args.force)?;
     let mut ranks = ranks::read(&args.traces, &|| filtered_profile(&args.stacks))?;
     if args.max_peak && ranks.len() > 1 {
         ranks = vec![ranks::highest(ranks, args.table.gpu)?];

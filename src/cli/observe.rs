@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::analysis::{
     GpuFacts, GrowthWatch, OwnerGroup, ProcessSnapshot, PseudoFrame, SharedProfile, StackLabel,
-    ThreadChoice, owner_groups,
+    ThreadChoice, in_no_tensor, owner_groups,
 };
 use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, SinkResult, StopTotals};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
@@ -145,7 +145,9 @@ impl GroupingThread {
             let mut last = None;
             for (time, snapshot) in to_group {
                 if snapshot.incomplete.is_none() {
-                    let _ = done.send((time, owner_groups(&snapshot)));
+                    let mut groups = owner_groups(&snapshot);
+                    groups.extend(in_no_tensor(&snapshot));
+                    let _ = done.send((time, groups));
                 }
                 last = Some(snapshot);
             }

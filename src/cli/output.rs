@@ -127,6 +127,27 @@ pub(super) fn of_report(
     }
 }
 
+/// Refuses a name that cannot become that of a file, whatever its `%` letters will stand for, before any work is done.
+pub(super) fn check_asked(asked: Option<&Path>, force: bool) -> Result<()> {
+    let Some(path) = asked else { return Ok(()) };
+    expand(path, FileNameFields { pid: 1, host: "host", rank: None })?;
+    let has_letters = |path: &Path| path.to_string_lossy().contains('%');
+    if !has_letters(path) {
+        return check(path, force);
+    }
+    match path.parent().filter(|parent| !has_letters(parent)) {
+        Some(parent) => check_folder(path, parent),
+        None => Ok(()),
+    }
+}
+
+fn check_folder(path: &Path, folder: &Path) -> Result<()> {
+    if !folder.as_os_str().is_empty() && !folder.is_dir() {
+        bail!("cannot write {}: there is no directory {}", path.display(), folder.display());
+    }
+    Ok(())
+}
+
 /// Refuses what must not be overwritten, before any work is done.
 pub(super) fn check(path: &Path, force: bool) -> Result<()> {
     if path.as_os_str() == "-" {
@@ -141,12 +162,7 @@ pub(super) fn check(path: &Path, force: bool) -> Result<()> {
         // A path whose metadata cannot be read cannot be written either, and that error says more.
         Ok(_) | Err(_) => {}
     }
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() && !parent.is_dir() => {
-            bail!("cannot write {}: there is no directory {}", path.display(), parent.display())
-        }
-        _ => Ok(()),
-    }
+    path.parent().map_or(Ok(()), |parent| check_folder(path, parent))
 }
 
 fn exists(path: &Path) -> String {

@@ -43,8 +43,9 @@ const MAX_IDS: usize = 1 << 17;
 
 /// Runs it.
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
-    if args.records_several() {
-        record_ranks::check(args)?;
+    match args.records_several() {
+        true => record_ranks::check(args)?,
+        false => output::check_asked(args.output.as_deref(), args.force)?,
     }
     let follow = FollowChoice::for_record(args)?;
     // The name with %p in it cannot be checked before the program runs; all others are, before it starts.

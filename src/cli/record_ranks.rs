@@ -38,7 +38,7 @@ pub(super) fn check(args: &RecordArgs) -> Result<()> {
              {text}, as in -o rank-%r.bin"
         );
     }
-    Ok(())
+    output::check_asked(Some(output), args.force)
 }
 
 /// Records the members of the family of process `pid` until all have ended, `stop` is set or the time is over.

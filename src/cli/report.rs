@@ -23,6 +23,7 @@ const MIN_MOMENTS: usize = 40;
 
 /// Runs it.
 pub(super) fn run(args: &ReportArgs) -> Result<()> {
+    output::check_asked(args.output.as_deref(), args.force)?;
     let ranks = ranks::read(&args.traces, &empty)?;
     let default = match &ranks[..] {
         [one] => one.trace.with_extension("html"),

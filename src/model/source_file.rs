@@ -1,11 +1,16 @@
 //! Which source files are the program's own, and which those of libraries.
 
+/// How the names of files begin that there are none of: frozen modules, and code that attrs, decorator, NumPy and torch.fx make at
+/// run time.
+const MADE_BY_LIBRARIES: [&str; 5] =
+    ["<frozen ", "<attrs generated ", "<decorator-gen-", "<__array_function__ ", "<eval_with_key>"];
+
 /// Whether a file belongs to an installed package, to the standard library or to the interpreter, not to the program itself.
 pub fn is_library(file: &str) -> bool {
     file.contains("/site-packages/")
         || file.contains("/dist-packages/")
         || in_standard_library(file).is_some()
-        || file.starts_with("<frozen ")
+        || MADE_BY_LIBRARIES.iter().any(|made| file.starts_with(made))
 }
 
 /// What follows `lib/python3.N/` in the name of a file.
@@ -30,6 +35,8 @@ mod tests {
             "/usr/lib/python3/dist-packages/a.py",
             "/usr/lib/python3.11/json/decoder.py",
             "<frozen importlib._bootstrap>",
+            "<attrs generated init job.Batch>",
+            "<eval_with_key>.7",
         ] {
             assert!(is_library(file), "{file}");
         }

@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 
 use super::events::{AllocationSite, SiteId};
 use super::owner_paths::OwnerPaths;
+use super::source_file::is_library;
 
 /// Number of a [`Function`] in a [`StackTable`], counted from 0 in order of first sight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,6 +43,15 @@ impl Function {
     /// A function of compiled code in `library`.
     pub fn native(name: Arc<str>, library: Arc<str>) -> Function {
         Function { name, file: library, first_line: 0, last_line: 0, is_native: true }
+    }
+}
+
+impl Function {
+    /// Whether it is not the program's own: in a file of a library, or made at run time by one, as the `__init__` of a dataclass.
+    pub fn is_of_library(&self) -> bool {
+        let is_made_by_dataclasses =
+            &*self.file == "<string>" && self.name.starts_with("__create_fn__.");
+        is_made_by_dataclasses || is_library(&self.file)
     }
 }
 

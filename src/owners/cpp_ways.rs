@@ -9,22 +9,29 @@ use crate::target::Addr;
 use crate::torch::{AutogradGraph, TensorDecoder};
 
 /// What C++ holds for Python, and whose it is.
-#[derive(Debug, Default)]
-pub(super) struct CppWays {
+pub(super) struct CppWays<'t> {
+    tensors: &'t TensorDecoder<'t>,
+    /// `TensorImpl`s and their objects.
+    objects: FxHashMap<Addr, Addr>,
     /// By tensor of Python: attribute and what it leads to.
     of_tensors: FxHashMap<Addr, Vec<(Arc<str>, Addr)>>,
     /// What only the graph leads to, each with a text for its node.
     pub(super) of_nodes: Vec<(String, Addr)>,
 }
 
-impl CppWays {
+impl<'t> CppWays<'t> {
     /// Those of the tensors of Python and of all nodes.
     pub(super) fn new(
-        tensors: &TensorDecoder<'_>,
+        tensors: &'t TensorDecoder<'t>,
         graph: &AutogradGraph,
         found: &RelevantObjects,
-    ) -> CppWays {
-        let mut ways = CppWays::default();
+    ) -> CppWays<'t> {
+        let mut ways = CppWays {
+            tensors,
+            objects: FxHashMap::default(),
+            of_tensors: FxHashMap::default(),
+            of_nodes: Vec::new(),
+        };
         let nodes: FxHashMap<Addr, usize> =
             graph.nodes.iter().enumerate().map(|(index, node)| (node.at, index)).collect();
         for &object in &found.tensors {
@@ -32,7 +39,9 @@ impl CppWays {
             for (name, hooks) in tensors.hooks_of(object) {
                 own.push((name.into(), hooks));
             }
-            let made_by = tensors.impl_of(object).and_then(|at| tensors.node_of(at));
+            let tensor = tensors.impl_of(object);
+            ways.objects.extend(tensor.map(|at| (at, object)));
+            let made_by = tensor.and_then(|at| tensors.node_of(at));
             if let Some(node) =
                 made_by.and_then(|at| nodes.get(&at)).map(|&node| &graph.nodes[node])
             {
@@ -49,6 +58,12 @@ impl CppWays {
             ways.of_nodes.extend(node.hooks.iter().map(|hooks| (text(".<hooks>"), *hooks)));
         }
         ways
+    }
+
+    /// The `TensorImpl` that a capsule keeps, and the tensor's object, if it has one.
+    pub(super) fn of_capsule(&self, capsule: Addr) -> Option<(Addr, Option<Addr>)> {
+        let tensor = self.tensors.tensor_of_capsule(capsule)?;
+        Some((tensor, self.objects.get(&tensor).copied()))
     }
 
     /// What a tensor leads to through C++.

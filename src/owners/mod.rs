@@ -7,6 +7,7 @@
 
 mod cpp_ways;
 mod error;
+mod far_paths;
 mod names;
 mod options;
 mod page_choice;

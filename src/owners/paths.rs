@@ -15,6 +15,8 @@ use crate::target::Addr;
 
 /// Steps from a variable.
 pub(super) const MAX_DEPTH: u32 = 8;
+/// The same where only what leads to a tensor is looked into.
+const MAX_FAR_DEPTH: u32 = 64;
 /// A module or a task counts as no farther than this: what a module holds beside its parameters is found however deep it lies in
 /// others, and what a coroutine holds though only the event loop has its task.
 const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
@@ -38,26 +40,23 @@ pub(super) struct PathNode {
 
 /// Names tensors, outermost modules and optimizers by the variables that lead to them: first those of the program's
 /// own functions, then globals of its own modules, then those of libraries; the last only while something is not reached.
-/// Returns what is worth a name and was not reached by any variable.
+/// Returns the tensors that were not reached by any variable.
 pub(super) fn of_variables(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays,
+    ways: &CppWays<'_>,
     named: &mut ObjectNames,
     needs_name: &dyn Fn(Addr) -> bool,
 ) -> Vec<Addr> {
     let mut wanted: FxHashSet<Addr> = found.tensors.iter().copied().collect();
     wanted.extend(&found.modules);
     wanted.extend(&found.optimizers);
-    let modules = found.modules.iter().copied().collect();
-    let mut search = PathSearch::new(heap, ways, modules, named, wanted);
-    let unreached = |search: &PathSearch<'_, '_>| -> Vec<Addr> {
-        let tensors = found.tensors.iter().copied();
-        tensors.filter(|at| !search.seen.contains(at) && needs_name(*at)).collect()
-    };
-    search.everywhere(locals, &|search| !unreached(search).is_empty());
-    unreached(&search)
+    let mut search = PathSearch::new(heap, ways, found, named, wanted);
+    search.everywhere(locals, &|search| {
+        found.tensors.iter().any(|at| !search.seen.contains(at) && needs_name(*at))
+    });
+    found.tensors.iter().copied().filter(|at| !search.seen.contains(at)).collect()
 }
 
 /// The shortest ways to objects, from the variables of the program as far as these lead there.
@@ -65,45 +64,76 @@ pub(super) fn to_objects(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays,
+    ways: &CppWays<'_>,
     objects: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
     let mut named = ObjectNames::default();
     let all = objects.len();
-    let modules = found.modules.iter().copied().collect();
-    let mut search = PathSearch::new(heap, ways, modules, &mut named, objects);
+    let mut search = PathSearch::new(heap, ways, found, &mut named, objects);
     search.everywhere(locals, &|search| search.named.variables.len() < all);
     named.variables
 }
 
-struct PathSearch<'h, 'a> {
+pub(super) struct PathSearch<'h, 'a> {
     heap: &'h PythonHeap<'a>,
-    ways: &'h CppWays,
+    ways: &'h CppWays<'h>,
     modules: FxHashSet<Addr>,
     named: &'h mut ObjectNames,
     wanted: FxHashSet<Addr>,
     seen: FxHashSet<Addr>,
     /// The globals of the program's own modules.
     own_globals: FxHashSet<Addr>,
+    max_depth: u32,
+    /// The only objects that are looked into, where it is known which ones lead to what is wanted.
+    only: Option<&'h FarObjects>,
+}
+
+/// Which objects lead to some that are far from any variable.
+#[derive(Debug, Default)]
+pub(super) struct FarObjects {
+    /// All of them.
+    pub(super) leading: FxHashSet<Addr>,
+    /// Those of which it is only known that they hold others.
+    pub(super) holders: FxHashMap<Addr, Vec<Addr>>,
 }
 
 impl<'h, 'a> PathSearch<'h, 'a> {
     fn new(
         heap: &'h PythonHeap<'a>,
-        ways: &'h CppWays,
-        modules: FxHashSet<Addr>,
+        ways: &'h CppWays<'h>,
+        found: &RelevantObjects,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
     ) -> Self {
+        let modules = found.modules.iter().copied().collect();
         let (seen, own_globals) = (FxHashSet::default(), FxHashSet::default());
-        PathSearch { heap, ways, modules, named, wanted, seen, own_globals }
+        let max_depth = MAX_DEPTH;
+        PathSearch { heap, ways, modules, named, wanted, seen, own_globals, max_depth, only: None }
+    }
+
+    /// Looks only into what leads to what is wanted, however far that is.
+    pub(super) fn far(
+        heap: &'h PythonHeap<'a>,
+        ways: &'h CppWays<'h>,
+        found: &RelevantObjects,
+        named: &'h mut ObjectNames,
+        wanted: FxHashSet<Addr>,
+        only: &'h FarObjects,
+    ) -> Self {
+        let near = PathSearch::new(heap, ways, found, named, wanted);
+        PathSearch { max_depth: MAX_FAR_DEPTH, only: Some(only), ..near }
+    }
+
+    /// Whether a variable leads to an object.
+    pub(super) fn has_reached(&self, at: Addr) -> bool {
+        self.seen.contains(&at)
     }
 }
 
 impl PathSearch<'_, '_> {
     /// From the variables of the program's own functions, then the globals of its own modules, then those of libraries; the
     /// last only if there is `more` to find.
-    fn everywhere(&mut self, locals: &[LocalVariable], more: &dyn Fn(&Self) -> bool) {
+    pub(super) fn everywhere(&mut self, locals: &[LocalVariable], more: &dyn Fn(&Self) -> bool) {
         let heap = self.heap;
         let (library, own): (Vec<&LocalVariable>, Vec<&LocalVariable>) =
             locals.iter().partition(|local| is_library(&local.file));
@@ -163,7 +193,7 @@ impl PathSearch<'_, '_> {
     }
 
     /// Goes from `roots` outwards, the nearest objects first.
-    fn from(&mut self, roots: Vec<(String, Addr)>, rank: NamePriority) {
+    pub(super) fn from(&mut self, roots: Vec<(String, Addr)>, rank: NamePriority) {
         let mut visits: Vec<PathNode> = Vec::new();
         let mut names: FxHashMap<usize, String> = FxHashMap::default();
         for (name, at) in roots {
@@ -178,7 +208,7 @@ impl PathSearch<'_, '_> {
         }
         let (mut next, mut repeated) = (0, 0);
         while next < visits.len() && next < MAX_VISITS {
-            if repeated < MAX_REPEATED
+            if (repeated < MAX_REPEATED || self.only.is_some())
                 && let Some(first) = repeats(self.heap, &visits, next)
             {
                 let (from, depth) = (visits[first].from, visits[first].depth);
@@ -194,7 +224,13 @@ impl PathSearch<'_, '_> {
                 let path = path(self.heap, &visits, &names, next);
                 self.name(at, rank, &path);
             }
-            if depth < MAX_DEPTH {
+            if self.is_capsule(at)
+                && let Some((tensor, object)) = self.ways.of_capsule(at)
+            {
+                let path = path(self.heap, &visits, &names, next);
+                self.name_of_capsule(tensor, object, rank, &path);
+            }
+            if depth < self.max_depth {
                 self.explore(at, next, depth + 1, rank, &mut visits);
             }
             next += 1;
@@ -210,6 +246,29 @@ impl PathSearch<'_, '_> {
         self.named.add(at, rank, path);
     }
 
+    fn is_capsule(&self, at: Addr) -> bool {
+        self.heap.class_of(at).is_some_and(|class| class.kind == ClassKind::Capsule)
+    }
+
+    /// Names the tensor that a capsule keeps.
+    fn name_of_capsule(
+        &mut self,
+        tensor: Addr,
+        object: Option<Addr>,
+        rank: NamePriority,
+        path: &str,
+    ) {
+        match object {
+            None if self.only.is_none() => {
+                self.named.without_object.push((tensor, Arc::from(path)));
+            }
+            Some(object) if self.enters(object) && self.wanted.contains(&object) => {
+                self.name(object, rank, path);
+            }
+            _ => {}
+        }
+    }
+
     fn is_task(&self, at: Addr) -> bool {
         self.heap.class_of(at).is_some_and(|class| &*class.name == "_asyncio.Task")
     }
@@ -221,6 +280,12 @@ impl PathSearch<'_, '_> {
 
     /// Whether an object refers to others.
     fn leads_on(&self, at: Addr) -> bool {
+        if let Some(FarObjects { leading, holders }) = self.only {
+            return leading.contains(&at)
+                || self.wanted.contains(&at)
+                || holders.contains_key(&at)
+                || !self.ways.of_tensor(at).is_empty();
+        }
         self.heap.class_of(at).is_some_and(|class| !class.is_leaf()) || self.wanted.contains(&at)
     }
 
@@ -232,7 +297,7 @@ impl PathSearch<'_, '_> {
         rank: NamePriority,
         visits: &mut Vec<PathNode>,
     ) {
-        let (heap, ways) = (self.heap, self.ways);
+        let (heap, ways, only) = (self.heap, self.ways, self.only);
         let Some(class) = heap.class_of(at) else { return };
         let kind = class.kind;
         // Modules are roots themselves; functions and classes of libraries lead everywhere. A function of the program that a
@@ -255,7 +320,7 @@ impl PathSearch<'_, '_> {
             let depth = if awaits { depth - 1 } else { depth };
             // A function's globals and code are not what it holds.
             let leads_away = kind == ClassKind::Function && edge == ReferenceKind::Part;
-            if items <= MAX_ITEMS
+            if (items <= MAX_ITEMS || only.is_some())
                 && !leads_away
                 && self.seen.len() < MAX_SEEN
                 && self.leads_on(to)
@@ -269,6 +334,9 @@ impl PathSearch<'_, '_> {
         };
         for (name, to) in ways.of_tensor(at) {
             take(ReferenceKind::Slot(name.clone()), *to);
+        }
+        for to in only.and_then(|only| only.holders.get(&at)).into_iter().flatten() {
+            take(ReferenceKind::Field("<object>"), *to);
         }
         heap.hidden_references(at, &mut take);
         heap.references(&HeapObject { at, class, references: 0 }, &mut take);

@@ -5,6 +5,8 @@ use std::sync::Arc;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::cpp_ways::CppWays;
+use super::far_paths;
+use super::names::ObjectNames;
 use super::paths;
 use super::walk::RelevantObjects;
 use crate::model::{Referrer, TensorReferrers, TensorRow};
@@ -30,7 +32,7 @@ pub(super) fn find(
     heap: &PythonHeap<'_>,
     found_objects: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays,
+    ways: &CppWays<'_>,
     objects: &[Addr],
 ) -> Vec<TensorReferrers> {
     let mut found: FxHashMap<Addr, Vec<(Addr, Arc<str>, String)>> = FxHashMap::default();
@@ -61,7 +63,7 @@ pub(super) fn find(
         referrers.retain(|(at, _, _)| !of_instances.contains(at));
     }
     let containers = found.values().flatten().map(|(at, _, _)| *at).collect();
-    let ways = paths::to_objects(heap, found_objects, locals, ways, containers);
+    let ways = ways_to(heap, found_objects, locals, ways, containers);
     let of_object = |&object: &Addr| {
         let variables = locals.iter().filter(|local| local.value == object).map(|local| Referrer {
             at: None,
@@ -82,4 +84,24 @@ pub(super) fn find(
         }
     };
     objects.iter().map(of_object).collect()
+}
+
+/// The ways to `containers`, also long ones.
+fn ways_to(
+    heap: &PythonHeap<'_>,
+    found: &RelevantObjects,
+    locals: &[LocalVariable],
+    ways: &CppWays<'_>,
+    containers: FxHashSet<Addr>,
+) -> FxHashMap<Addr, Arc<str>> {
+    let mut near = paths::to_objects(heap, found, locals, ways, containers.clone());
+    let far: Vec<Addr> = containers.into_iter().filter(|at| !near.contains_key(at)).collect();
+    if !far.is_empty() {
+        let graph = heap.reference_graph();
+        let garbage = graph.garbage().unwrap_or_default();
+        let mut named = ObjectNames::default();
+        far_paths::name(heap, found, locals, ways, &mut named, (&graph, &garbage), &far);
+        near.extend(named.variables);
+    }
+    near
 }

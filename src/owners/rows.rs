@@ -152,8 +152,17 @@ impl<'h, 'a> TensorRows<'h, 'a> {
     }
 
     /// What C++ holds for Python.
-    pub(super) fn ways(&self, found: &RelevantObjects) -> CppWays {
+    pub(super) fn ways(&self, found: &RelevantObjects) -> CppWays<'h> {
         CppWays::new(self.tensors, &self.graph, found)
+    }
+
+    /// Adds the tensors without an object that were found by variables, with their names.
+    pub(super) fn add_named(&mut self, named: &ObjectNames) {
+        for (at, name) in &named.without_object {
+            if let Some(row) = self.row_of(at.0) {
+                self.rows[row].names.push(name.clone());
+            }
+        }
     }
 
     /// Whether a tensor of Python that no variable leads to would be left without an explanation: it has memory
@@ -175,6 +184,13 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             && !self.fake.contains(&row.tensor.at)
             && !self.kept.contains(&row.tensor.at)
             && row.tensor.grad_fn.is_none()
+    }
+
+    /// Whether a tensor of Python is the result of a node, which it keeps.
+    pub(super) fn is_result(&self, object: Addr) -> bool {
+        let tensor = self.tensors.impl_of(object);
+        let row = tensor.and_then(|at| self.by_impl.get(&at.0));
+        row.is_some_and(|&row| self.rows[row].tensor.grad_fn.is_some())
     }
 
     /// Whether these tensors of Python are so large a part of all that it is worth the time to ask if they are garbage:

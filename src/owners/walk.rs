@@ -3,6 +3,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::error::OwnerError;
+use super::far_paths;
 use super::names::{self, ObjectNames};
 use super::paths;
 use super::referrers;
@@ -18,6 +19,9 @@ use crate::torch::{TensorReader, TensorTypes};
 
 /// What a variable refers to is looked at so far while the process stands still.
 const MOST_OF_A_LOCAL: u32 = 256;
+
+/// A job at work always has some results of nodes on the way from one function to another; so many are kept somewhere.
+const MIN_RESULTS: usize = 16;
 
 /// What an object is to a look at owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +107,12 @@ impl OwnerWalkInput<'_> {
         let (before, new): (Vec<_>, Vec<_>) =
             heap.objects().iter().partition(|object| known.contains(&object.at));
         for object in &new {
-            heap.references(object, &mut |_, to| _ = heap.class_of(to));
+            heap.references(object, &mut |_, to| {
+                // No collector knows what an array of objects holds.
+                if heap.class_of(to).is_some_and(|class| class.is_array()) {
+                    heap.hidden_references(to, &mut |_, item| _ = heap.class_of(item));
+                }
+            });
         }
         for local in heap.locals() {
             let Some(class) = heap.class_of(local.value) else { continue };
@@ -155,13 +164,23 @@ impl OwnerWalkInput<'_> {
         let needs_name = |object: Addr| rows.needs_name(object, &in_use) && !is_of_cpp(&object);
         let ways = rows.ways(&found);
         let unreached = paths::of_variables(&heap, &found, &locals, &ways, &mut named, &needs_name);
+        // A small result may keep a large graph.
+        let (results, mut unreached): (Vec<Addr>, Vec<Addr>) =
+            unreached.into_iter().partition(|object| rows.is_result(*object));
+        unreached.retain(|object| needs_name(*object));
         parts.end("names by variables");
+        rows.add_named(&named);
         // All objects are looked into for it: only where something may be found.
-        let garbage = match rows.may_be_much(&unreached, &in_use) {
-            true => heap.garbage().unwrap_or_default(),
-            false => FxHashSet::default(),
-        };
-        parts.end("garbage");
+        let mut garbage = FxHashSet::default();
+        if rows.may_be_much(&unreached, &in_use) || results.len() >= MIN_RESULTS {
+            let graph = heap.reference_graph();
+            garbage = graph.garbage().unwrap_or_default();
+            parts.end("garbage");
+            let graph = (&graph, &garbage);
+            unreached.extend(results);
+            far_paths::name(&heap, &found, &locals, &ways, &mut named, graph, &unreached);
+        }
+        parts.end("names of what no variable leads to within a few steps");
         names::finish(&heap, &found, &mut named);
         parts.end("the state of optimizers");
         let wrapped = paths::parts(&heap, &rows.wrappers(), &found);

@@ -35,6 +35,12 @@ pub fn name_parts(name: &str) -> Vec<NamePart<'_>> {
         };
         let text = &name[from..end];
         let is_first = parts.is_empty();
+        if let Some(number) = number_at_end(text).filter(|_| !is_first || scope.is_none()) {
+            parts.push(NamePart { text: &text[..number], wildcard: None });
+            parts.push(NamePart { text: &text[number..], wildcard: Some("*") });
+            (from, at) = (end, end);
+            continue;
+        }
         let wildcard = match text.strip_prefix('.') {
             _ if is_first && !text.bytes().all(|b| b.is_ascii_digit()) => None,
             _ if is_first => Some("*"),
@@ -67,6 +73,15 @@ fn is_dict_of_module(part: Option<&str>) -> bool {
 /// The pattern of a name: what only numbers or looks up is a `*`.
 pub fn name_pattern(name: &str) -> String {
     name_parts(name).iter().map(NamePart::in_pattern).collect()
+}
+
+/// Where the number begins that a program counts attributes with: `queue_17`, `kv12`. One digit alone names a thing of its own
+/// (`conv1`, `l2`).
+fn number_at_end(word: &str) -> Option<usize> {
+    let stem = word.trim_end_matches(|c: char| c.is_ascii_digit());
+    let digits = word.len() - stem.len();
+    let is_word = !stem.trim_start_matches('.').is_empty() && !stem.starts_with('[');
+    (is_word && (digits > 1 || digits == 1 && stem.ends_with('_'))).then_some(stem.len())
 }
 
 /// Behind the bracket that closes the one at `at`; brackets in strings do not count.
@@ -117,6 +132,13 @@ mod tests {
             ("main: tasks[0]._coro.<locals>.held", "main: tasks[*]._coro.<locals>.held"),
             ("[result of AddBackward0]", "[result of AddBackward0]"),
             ("main: x", "main: x"),
+            ("main: bank.queue_17", "main: bank.queue_*"),
+            ("main: bank.kv3.a", "main: bank.kv3.a"),
+            ("main: bank.kv12.layers.10.b", "main: bank.kv*.layers.*.b"),
+            ("queue_0", "queue_*"),
+            ("main: x_1.grad", "main: x_1.grad"),
+            ("__main__.x_1", "__main__.x_*"),
+            ("conv1.weight", "conv1.weight"),
             ("main: var.get()", "main: var.get()"),
             ("", ""),
             ("main: broken[", "main: broken[*]"),

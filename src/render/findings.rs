@@ -39,7 +39,12 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
                     group_label(&growth.group),
                     rate(growth)
                 ),
-                false => format!("{} grows by {}", group_label(&growth.group), rate(growth)),
+                false => format!(
+                    "{} grows by {}{}",
+                    group_label(&growth.group),
+                    rate(growth),
+                    known_remedy(growth)
+                ),
             },
             why(growth, pid),
         ),
@@ -135,6 +140,18 @@ fn why(growth: &OwnerGrowth, pid: u32) -> String {
             format!("memspy referrers -p {pid} '{}'", one_line(name))
         }
         _ => format!("memspy growth -p {pid} --for 60s"),
+    }
+}
+
+/// What ends the growth, where the owner is a well-known one of a library.
+fn known_remedy(growth: &OwnerGrowth) -> &'static str {
+    match growth.group.owner.as_str() {
+        // transformers/trainer.py, `EvalLoopContainer`.
+        "evaluation_loop: all_preds.tensors" => {
+            ": transformers' Trainer keeps all predictions on the GPU until the evaluation ends; \
+             eval_accumulation_steps=N in its TrainingArguments moves them to the CPU"
+        }
+        _ => "",
     }
 }
 

@@ -20,7 +20,7 @@ use crate::analysis::{
 };
 use crate::model::{
     Frame, FunctionId, MemoryKind, Nanos, OwnedOnDevice, OwnershipBreakdown, ProcessUsage,
-    RaisedError, StackId, is_library,
+    RaisedError, StackId,
 };
 
 /// Stacks, owners and refusals listed.
@@ -138,7 +138,7 @@ impl OomReportText<'_> {
         writeln!(out, "    {}", self.stack(stack))?;
         let stacks = self.profile.stacks();
         let own = stacks.frames(stack).enumerate().find(|(_, frame)| {
-            stacks.get_function(frame.function).is_some_and(|f| !is_library(&f.file))
+            stacks.get_function(frame.function).is_some_and(|f| !f.is_of_library())
         });
         match own {
             Some((depth, frame)) if depth > 0 => {

@@ -2,7 +2,7 @@
 
 use super::label::{FrameLabels, one_line};
 use crate::analysis::StackLabel;
-use crate::model::{Frame, StackId, is_library};
+use crate::model::{Frame, StackId};
 
 /// The program's own frames shown of a stack.
 const MAX_OWN: usize = 3;
@@ -49,7 +49,7 @@ fn step(labels: FrameLabels<'_>, frame: Frame) -> StackEntry {
     let function = labels.stacks.get_function(frame.function);
     StackEntry {
         text: labels.frame(frame, true),
-        library: function.is_none_or(|function| is_library(&function.file)),
+        library: function.is_none_or(|function| function.is_of_library()),
     }
 }
 

@@ -6,7 +6,7 @@ use std::io::Write;
 use super::json::{OwnerGroupJson, OwnerPatternJson};
 use super::label::one_line;
 use super::size::{bytes, count, percent, signed_bytes};
-use crate::analysis::{GroupSize, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern};
+use crate::analysis::{GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern};
 use crate::model::{DeviceOwnership, OwnedOnDevice, TensorCategory};
 
 /// Rows of a table that nobody limited.
@@ -44,6 +44,7 @@ pub fn group_label(group: &OwnerGroup) -> String {
         OwnerKind::Graph => format!("{category}, alive by {}{}", group.owner, members("graphs")),
         OwnerKind::UnknownGraph => format!("{category}, no variable leads to the graph"),
         OwnerKind::Garbage => "garbage in reference cycles".to_owned(),
+        OwnerKind::NoTensor => group.owner.clone(),
         OwnerKind::Variable => {
             let tail = match group.patterns.as_slice() {
                 [only] => only.tail.as_str(),
@@ -174,7 +175,7 @@ pub(super) fn group_rows(
 /// What of a device is in no tensor.
 pub(super) fn outside_tensors(sums: &DeviceOwnership) -> Vec<(String, u64)> {
     vec![
-        ("[in no tensor: work spaces, C++]".to_owned(), sums.without_tensor.bytes),
+        (NO_TENSOR.to_owned(), sums.without_tensor.bytes),
         ("[rounding of the allocator]".to_owned(), sums.rounding),
         ("[freed, used by other streams]".to_owned(), sums.pending_free.bytes),
     ]
@@ -183,7 +184,7 @@ pub(super) fn outside_tensors(sums: &DeviceOwnership) -> Vec<(String, u64)> {
 /// The same of a recorded snapshot.
 pub(super) fn outside_recorded(device: &OwnedOnDevice) -> Vec<(String, u64)> {
     vec![
-        ("[in no tensor: work spaces, C++]".to_owned(), device.without_tensor),
+        (NO_TENSOR.to_owned(), device.without_tensor),
         ("[rounding of the allocator]".to_owned(), device.rounding),
     ]
 }
@@ -290,5 +291,6 @@ fn kind(kind: &OwnerKind) -> &'static str {
         OwnerKind::Graph => "graph",
         OwnerKind::UnknownGraph => "unknown graph",
         OwnerKind::Garbage => "garbage",
+        OwnerKind::NoTensor => "no tensor",
     }
 }

@@ -14,7 +14,6 @@ use crate::analysis::{StorageChange, changes, owner_changes, owner_groups, saved
 use crate::model::{
     DeviceOwnership, Frame, IncompleteSnapshot, LookLimit, OwnershipSnapshot, PythonTensors,
     StackTable, StopTotals, StorageGroup, TensorCategory, TensorDevice, TensorRow, ThreadSample,
-    is_library,
 };
 use crate::ownership::{breakdown, owner_label, storages};
 
@@ -282,7 +281,7 @@ pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> Option<String> {
         Some((frame.line, function))
     };
     let frames: Vec<_> = stacks.frames(sample.stack).filter_map(known).collect();
-    let own = frames.iter().find(|(_, function)| !is_library(&function.file));
+    let own = frames.iter().find(|(_, function)| !function.is_of_library());
     let (line, function) = own.or(frames.first())?;
     let file = one_line(short_file(&function.file, None));
     Some(format!("{file}:{line} in {}", one_line(&function.name)))

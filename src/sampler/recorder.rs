@@ -7,8 +7,8 @@ use rustc_hash::FxHashMap;
 
 use crate::gpu::GpuError;
 use crate::model::{
-    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, EndReason, Metric,
-    MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, RecordingEnd, RecordingTotals,
+    AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, DeviceUsage, EndReason,
+    Metric, MissReason, Nanos, Pool, ReaderKind, Record, RecordSink, RecordingEnd, RecordingTotals,
     SinkResult, SnapshotConsistency, StackSample,
 };
 
@@ -33,6 +33,8 @@ const ONE_SHOT_TIMEOUT: Duration = Duration::from_secs(1);
 const NAMES_TIMEOUT: Duration = Duration::from_millis(25);
 /// How often a single look is repeated while counters or threads are torn.
 const MAX_READS: u32 = 50;
+/// How often the driver is asked for one look where the job changes what it has reserved meanwhile.
+const MAX_USAGE_READS: u32 = 8;
 
 /// What is wanted of a recording.
 #[derive(Debug, Clone)]
@@ -138,10 +140,42 @@ impl Recorder {
             let why = MissReason::Failed(error.to_string());
             self.session.losses.add(ReaderKind::Gpu, why, 1);
         }
-        if let Ok(gpu) = &self.session.readers.gpu {
-            for device in self.session.readers.devices().iter().filter_map(|d| d.nvml_index) {
-                match gpu.usage(device, self.session.now()) {
-                    Ok(usage) => sink.record(&Record::Usage(usage))?,
+        self.observe_usage(sink)?;
+        self.session.record_losses(sink)
+    }
+
+    /// Asks the driver, and what PyTorch has reserved right before and after that: a job that takes or gives back memory meanwhile is
+    /// asked again, and if it goes on so, both is recorded.
+    fn observe_usage(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
+        let devices: Vec<u32> =
+            self.session.readers.devices().iter().filter_map(|d| d.nvml_index).collect();
+        for read in 1..=MAX_USAGE_READS {
+            let before = self.counters_now();
+            let usage: Vec<Result<DeviceUsage, GpuError>> = match &self.session.readers.gpu {
+                Ok(gpu) => devices.iter().map(|&at| gpu.usage(at, self.session.now())).collect(),
+                Err(_) => return Ok(()),
+            };
+            let after = self.counters_now();
+            let reserved = |all: &[(CudaIndex, AllocatorCounters)]| -> Vec<(CudaIndex, i64)> {
+                all.iter().map(|(device, counters)| (*device, counters.reserved())).collect()
+            };
+            if reserved(&before) != reserved(&after) && read < MAX_USAGE_READS {
+                continue;
+            }
+            let time = self.session.now();
+            let record_counters = |all: Vec<(CudaIndex, AllocatorCounters)>,
+                                   sink: &mut ReorderBuffer<'_>|
+             -> SinkResult {
+                for (device, counters) in all {
+                    let counters = Box::new(counters);
+                    sink.record(&Record::Counters { time, device, counters })?;
+                }
+                Ok(())
+            };
+            record_counters(before, sink)?;
+            for usage in usage {
+                match usage {
+                    Ok(usage) => sink.record(&Record::Usage(DeviceUsage { time, ..usage }))?,
                     Err(e) => self.session.losses.add(
                         ReaderKind::Gpu,
                         MissReason::Failed(e.to_string()),
@@ -149,8 +183,25 @@ impl Recorder {
                     ),
                 }
             }
+            return record_counters(after, sink);
         }
-        self.session.record_losses(sink)
+        Ok(())
+    }
+
+    /// The allocator's counters at this moment; empty where they cannot be read.
+    fn counters_now(&mut self) -> Vec<(CudaIndex, AllocatorCounters)> {
+        let mut counters = Vec::new();
+        for _ in 0..MAX_READS {
+            match &mut self.session.readers.torch {
+                TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::Native => {
+                    if torch.counters(&mut counters).is_ok() {
+                        return counters;
+                    }
+                }
+                _ => break,
+            }
+        }
+        Vec::new()
     }
 
     /// Lets a look at owners that is due be made, if this is its moment.

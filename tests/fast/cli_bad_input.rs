@@ -98,6 +98,39 @@ fn a_launcher_whose_child_is_python() {
     let _ = Command::new("kill").arg(child).status();
 }
 
+/// `record -s -o nodir/rank-%r.bin -- PROGRAM` ran the program first, and all reports read their traces before they looked at the name.
+#[test]
+fn a_wrong_name_of_an_output_is_found_before_a_program_is_started_or_a_trace_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let started = folder.path().join("started");
+    let touch = started.to_str().unwrap();
+    let (letter, place) = ("has %q: memspy knows %p", "there is no directory /nonexistent");
+    for (words, says) in [
+        (&["-s", "-o", "/nonexistent/rank-%r.bin"][..], place),
+        (&["-s", "--until", "oom", "-o", "/nonexistent/rank-%r.bin"], place),
+        (&["-s", "-o", "rank-%r-%q.bin"], letter),
+        (&["--until", "oom", "-o", "x-%q.bin"], letter),
+        (&["-o", "/nonexistent/%p.bin"], "cannot write /nonexistent/%p.bin: there is no directory"),
+    ] {
+        refused(&[&["record"], words, &["--", "touch", touch]].concat(), &[says]);
+        assert!(!started.exists(), "{words:?}");
+    }
+    // No such trace either: what is told first was looked at first.
+    for command in [
+        &["flame"][..],
+        &["lines"],
+        &["iterations"],
+        &["report"],
+        &["oom-report"],
+        &["join"],
+        &["export", "-f", "pprof"],
+        &["diff", "--from", "1s", "--to", "2s"],
+    ] {
+        refused(&[command, &["/nonexistent/a.bin", "-o", "x-%q"]].concat(), &[letter]);
+        refused(&[command, &["/nonexistent/a.bin", "-o", "/nonexistent/%p"]].concat(), &[place]);
+    }
+}
+
 #[test]
 fn outputs_that_may_not_be_written() {
     let folder = tempfile::tempdir().unwrap();

@@ -56,6 +56,28 @@ fn memlabs_example() {
     assert_eq!((outer.allocated, outer.live, outer.live_self), (120 << 10, 120 << 10, 40 << 10));
 }
 
+/// `lines` of a job that uses the driver alone said "GPU 0 is not in the recording; it has no GPU at all", though nobody asked for GPU 0.
+#[test]
+fn lines_of_a_job_without_memory_of_pytorch_say_so_and_not_that_a_gpu_is_missing() {
+    let mut s = Probed::new();
+    s.gpus.clear();
+    s.enter(0, "main", 1);
+    s.begin();
+    let refused = |s: &Probed| {
+        let lines = s.profile().lines(CudaIndex(0), &Profile::default_columns());
+        lines.unwrap_err().to_string()
+    };
+    let unused = "no memory of PyTorch was recorded on a GPU: the job had not used CUDA yet";
+    assert_eq!(refused(&s), unused);
+    let memory_kind = MemoryKind::Driver(None);
+    s.tell(0, EventKind::Allocated { memory_kind, address: 0x1000, size: 300, levels: None });
+    s.finish();
+    assert_eq!(
+        refused(&s),
+        "no memory of PyTorch was recorded on a GPU: the job took what it has from the CUDA driver itself; 'memspy flame' draws that"
+    );
+}
+
 /// A line that begins after a free may have begun before it, unless frees have stacks too.
 #[test]
 fn a_line_that_begins_at_a_free_is_bounded_or_with_stacks_exact() {

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use crate::analysis_script::{MIB, Script};
 use crate::support::memspy::document;
-use memspy::analysis::{FoldOptions, LineOrder, Moment, ProcessSnapshot, Profile};
+use memspy::analysis::{
+    Finding, FoldOptions, GrowthWatch, LineOrder, Moment, OutsideTorch, ProcessSnapshot, Profile,
+    recorded_owner_groups,
+};
 use memspy::model::*;
 use memspy::render::json::LinesJson;
 use memspy::render::{self, DumpOptions, LinesOptions, NameStyle};
@@ -337,6 +340,58 @@ fn dump_folds_idle_threads_to_a_line_each_instead_of_beginning_with_their_stacks
     assert!(idle[0].ends_with("\"worker-1\", in wait (train.py:5)"), "{folded}");
     assert!(folded.contains("12 more idle threads; --idle"), "{folded}");
     assert_eq!(text(true).matches("    run (train.py:3)").count(), 20);
+}
+
+/// A very common end of an evaluation: the finding named the variable of a library, and not what to do.
+#[test]
+fn predictions_that_transformers_keeps_on_the_gpu_come_with_what_moves_them_to_the_cpu() {
+    let told = |owner: &str| {
+        let mut watch = GrowthWatch::default();
+        for step in 1..=4 {
+            let held = OwnedStorages {
+                category: TensorCategory::Other,
+                owner: owner.into(),
+                bytes: step * 900 * MIB,
+                count: 1,
+            };
+            let device = OwnedOnDevice {
+                device: CudaIndex(0),
+                allocated: 0,
+                rounding: 0,
+                without_tensor: 0,
+                results: None,
+                held: vec![held],
+            };
+            watch.add_owners(step as f64, recorded_owner_groups(&device));
+        }
+        render::told(&Finding::Grows { growth: watch.owners().remove(0) }, 7).text
+    };
+    assert!(told("evaluation_loop: all_preds.tensors").contains("eval_accumulation_steps=N"));
+    assert!(!told("main: all_preds.tensors").contains("eval_accumulation_steps"));
+}
+
+/// An evaluation whose cache went from 74 to 32 GiB between the two readings: "42.23 GiB unmapped (asleep)", and of another one
+/// "the process holds 3.14 GiB outside PyTorch".
+#[test]
+fn memory_that_a_job_gives_back_while_the_driver_is_asked_is_not_said_to_be_asleep() {
+    let mut moved = look(ProcessUsage::Bytes(900 * MIB));
+    let before = &moved.devices()[0];
+    assert!(before.unmapped.is_some_and(|bytes| bytes > 0), "{before:?}");
+    let mut counters = before.counters.clone().unwrap();
+    let counted = |counters: &AllocatorCounters| Record::Counters {
+        time: Nanos(9),
+        device: CudaIndex(0),
+        counters: Box::new(*counters),
+    };
+    // The same before and after: it is so.
+    moved.record(&counted(&counters)).unwrap();
+    assert!(moved.devices()[0].unmapped.is_some_and(|bytes| bytes > 0));
+    counters.stats[Metric::ReservedBytes as usize][Pool::All as usize].current -= 100 << 20;
+    moved.record(&counted(&counters)).unwrap();
+    let device = &moved.devices()[0];
+    assert_eq!(device.unmapped, None);
+    let OutsideTorch::Unknown(why) = &device.outside else { panic!("{device:?}") };
+    assert_eq!(why, "the job took or gave back memory each time that the driver was asked");
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn walk(heap: &PythonHeap<'_>) {
             heap.entries_if_dict(object.at);
         }
     }
-    let _ = (heap.locals(), heap.modules(), heap.garbage());
+    let _ = (heap.locals(), heap.modules(), heap.reference_graph().garbage());
 }
 
 #[test]

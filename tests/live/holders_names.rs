@@ -38,6 +38,45 @@ fn tensors_in_hooks_contexts_locals_of_threads_tasks_and_tees_have_names() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// All of them were "[a Tensor without a name]": what is more than eight steps from a variable, what a loop iterates over, what waits in a
+/// queue of C, what ctypes, a DLPack capsule or the table of signal handlers keeps.
+#[test]
+fn tensors_far_from_every_variable_and_those_that_c_code_keeps_have_names() {
+    let target = sim::start("far_names.py", &[]);
+    let truth: Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
+    let look = memspy_at(target.pid(), &["tensors", "--json"]).ok().out;
+    let look: Value = serde_json::from_str(&look).unwrap();
+    let mut wrong = Vec::new();
+    for (kind, field) in [("names", "id"), ("addresses", "data_ptr")] {
+        for (number, name) in truth[kind].as_object().unwrap() {
+            let is_it = |row: &&Value| row[field].as_u64().unwrap_or(0).to_string() == *number;
+            // Several tensors may have the same memory: one of them says whose it is.
+            let rows = look["tensors"].as_array().unwrap().iter().filter(is_it);
+            let names: Vec<&Value> = rows.map(|row| &row["names"]).collect();
+            if !names.iter().any(|names| names[0] == *name) {
+                wrong.push(format!("{name}: {names:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for (word, says) in [
+        (
+            "loss\"][1]",
+            "  list           main: root.trainer.loop.epoch.batch.progress.state.results.store.metrics.val.items[\"loss\"]",
+        ),
+        ("cell_contents[0]", "  list           no variable: <function "),
+    ] {
+        let name = truth["names"]
+            .as_object()
+            .unwrap()
+            .values()
+            .filter_map(Value::as_str)
+            .find(|name| name.ends_with(word));
+        let said = memspy_at(target.pid(), &["referrers", name.unwrap()]).ok().out;
+        assert!(said.contains(says), "{said}");
+    }
+}
+
 #[test]
 fn tensors_in_numpy_arrays_of_objects_have_names() {
     let target = sim::start("object_arrays.py", &[]);

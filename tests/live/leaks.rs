@@ -23,6 +23,13 @@ const IN_SUMMARY: &[Leaks] = &[
     ],
 ];
 
+/// What is known since later: a buffer a step under a name of its own, storages without tensors, a queue of C.
+const ALSO_IN_SUMMARY: Leaks = &[
+    ("numbered", "buffers: trainer.bank.queue_*"),
+    ("storages", "[in no tensor: work spaces, C++]"),
+    ("queued", "main: trainer.queued"),
+];
+
 const IN_GROWTH: &[Leaks] = &[
     &[
         ("traceback", "main: trainer.errors"),
@@ -84,7 +91,7 @@ fn named(target: &Target, words: &[&str], part: &str, leaks: Leaks) -> Value {
 #[test]
 fn leaks_are_named_in_the_first_three_rows() {
     let mut target = sim::start("leaks.py", &[]);
-    for leaks in IN_SUMMARY {
+    for leaks in IN_SUMMARY.iter().chain([&ALSO_IN_SUMMARY]) {
         leak(&mut target, leaks);
         let summary = named(&target, &["summary", "--for", "600ms"], "growth", leaks);
         let found = summary["findings"].as_array().unwrap();
@@ -98,7 +105,8 @@ fn leaks_are_named_in_the_first_three_rows() {
             .map(|g| g["bytes"].as_u64().unwrap())
             .sum();
         let allocated = summary["gpus"][0]["allocated"].as_u64().unwrap();
-        assert!(held <= allocated && held > allocated / 2, "{held} of {allocated}");
+        let least = if *leaks == ALSO_IN_SUMMARY { allocated / 4 } else { allocated / 2 };
+        assert!(held <= allocated && held > least, "{held} of {allocated}");
     }
     for leaks in IN_GROWTH {
         leak(&mut target, leaks);

@@ -345,7 +345,10 @@ fn garbage_is_what_the_collector_finds() {
             truth[what].as_array().unwrap().iter().map(id).collect()
         };
         let found: BTreeMap<u64, String> = look(&target, |heap| {
-            let garbage = heap.garbage().unwrap_or_else(|| panic!("{label}: counts do not fit"));
+            let garbage = heap
+                .reference_graph()
+                .garbage()
+                .unwrap_or_else(|| panic!("{label}: counts do not fit"));
             let class =
                 |at: Addr| heap.class_of(at).map_or_else(String::new, |c| c.name.to_string());
             garbage.into_iter().map(|at| (at.0, class(at))).collect()

@@ -9,6 +9,7 @@ import contextvars
 import functools
 import gc
 import itertools
+import queue
 import sys
 import threading
 import types
@@ -204,6 +205,17 @@ def tees():
     return [first, second] + [other for other in gc.get_referents(first) if other is not type(first)]
 
 
+def queues():
+    """What pools of threads keep their work in: a new one, and one that has gone round its room."""
+    few, many = queue.SimpleQueue(), queue.SimpleQueue()
+    for n in range(11):
+        few.put([n])
+        many.put([n])
+        if n > 4:
+            many.get()
+    return [few, many]
+
+
 def known_types():
     """Objects of types written in C whose references are known, each with something of its own to hold."""
     function = shared(["in a closure"])
@@ -227,7 +239,7 @@ def known_types():
         itertools.compress([["a"]], [1]), itertools.zip_longest([["a"]], [["b"]], fillvalue=["f"]), itertools.product([["a"]], [["b"]]),
         itertools.permutations([["a"], ["b"]]), itertools.groupby([["a"]], function), weakref.ref(function, shared(2)),
         weakref.proxy(function, shared(3)), weakref.WeakMethod(Plain().__init__, shared(4)), error, error.__traceback__, error.__cause__, stop, leave,
-        *contexts(), *tasks(), locals_of_threads(), *tees(), waits_for(None).__await__(),
+        *contexts(), *tasks(), locals_of_threads(), *tees(), *queues(), waits_for(None).__await__(),
         *([types.GenericAlias(list, (["a"],))] if hasattr(types, "GenericAlias") else []),
         missing, shared(5).__closure__[0], Plain().__init__, types.SimpleNamespace(a=["a"]),
     ]

@@ -7,6 +7,7 @@ when these have leaked a little. Every leak keeps about 1 MiB a step.
 """
 import functools
 import gc
+import queue
 import select
 import sys
 import time
@@ -107,6 +108,9 @@ class Trainer:
         self.errors = []
         self.count = None
         self.hook = None
+        self.bank = nn.Module()
+        self.storages = []
+        self.queued = queue.SimpleQueue()
         self.step = 0
 
     def train(self):
@@ -121,13 +125,14 @@ class Trainer:
         for name in [name for name in globals() if name.strip("_0123456789") == "" and name.count("_") == 1]:
             del globals()[name]
         for kept in (Out, FEATURE_CACHE, self.val_losses, self.metrics.outputs, self.sessions, self.errors,
-                     self.old_optimizers):
+                     self.old_optimizers, self.storages):
             kept.clear()
         positions.cache_clear()
         self.count = None
         if self.hook:
             self.hook.remove()
             self.hook = None
+        self.bank, self.queued = nn.Module(), queue.SimpleQueue()
         gc.enable()
         gc.collect()
 
@@ -160,6 +165,12 @@ class Trainer:
             # IPython's three names for the result of a cell.
             Out[self.step] = torch.zeros(1 << 18, device="cuda")
             globals()[f"_{self.step}"] = globals()["_"] = Out[self.step]
+        elif kind == "numbered":
+            self.bank.register_buffer(f"queue_{self.step}", torch.zeros(1 << 18, device="cuda"))
+        elif kind == "storages":
+            self.storages.append(torch.zeros(1 << 18, device="cuda").untyped_storage())
+        elif kind == "queued":
+            self.queued.put(functools.partial(print, torch.zeros(1 << 18, device="cuda")))
         elif kind == "cycles":
             gc.disable()
             Ring()

@@ -23,6 +23,8 @@ pub struct GpuFacts {
     pub others: Option<u64>,
     /// Free on the device.
     pub free: Option<u64>,
+    /// Reserved by PyTorch when the driver said how much is free.
+    pub reserved_then: Option<u64>,
     /// Free blocks of the cache, the largest of them, and what `empty_cache()` would return.
     pub cache: Option<(u64, u64, u64)>,
 }
@@ -50,6 +52,7 @@ impl GpuFacts {
             outside,
             others: device.others,
             free: device.free,
+            reserved_then: device.counters.as_ref().map(|c| c.reserved().max(0) as u64),
             cache,
         })
     }
@@ -60,9 +63,14 @@ impl GpuFacts {
     pub fn with_blocks(self, blocks: &AllocatorSnapshot) -> GpuFacts {
         let Fragmentation { free_blocks, largest_free, releasable, .. } =
             Fragmentation::new(blocks);
+        let reserved = blocks.reserved();
+        // What PyTorch took or gave back since is no longer free, or is.
+        let free =
+            self.outside.and_then(|_| (self.free? + self.reserved_then?).checked_sub(reserved));
         GpuFacts {
+            free: free.or(self.free),
             allocated: Some(blocks.allocated()),
-            reserved: Some(blocks.reserved()),
+            reserved: Some(reserved),
             cache: Some((free_blocks, largest_free, releasable)),
             ..self
         }

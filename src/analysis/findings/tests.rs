@@ -5,8 +5,9 @@ use crate::analysis::owners::growth::GrowthWatch;
 use crate::analysis::owners::owner_groups::owner_groups;
 use crate::analysis::owners::owner_groups::tests::groups;
 use crate::model::{
-    GraphNode, ModelModule, Optimizer, OwnershipSnapshot, RootModule, SavedBy, SavedIn, Storage,
-    TensorCategory, TensorDevice, TensorInfo, TensorRow,
+    AllocatorSnapshot, CudaIndex, GraphNode, ModelModule, Nanos, Optimizer, OwnershipSnapshot,
+    PoolId, RootModule, SavedBy, SavedIn, Segment, SnapshotConsistency, Storage, TensorCategory,
+    TensorDevice, TensorInfo, TensorRow,
 };
 use crate::ownership::fixture;
 
@@ -45,6 +46,44 @@ fn look(tensors: Vec<TensorRow>) -> OwnershipSnapshot {
 
 fn found_on(gpu: GpuFacts) -> Vec<Finding> {
     findings(&FindingFacts { gpus: &[gpu], look: None, groups: &[], growth: &[] })
+}
+
+/// A job that took 40 GiB between the driver's answer and the snapshot: allocated, cached and free were 20 GiB less than the device has.
+#[test]
+fn what_is_free_fits_what_the_job_has_at_the_same_moment() {
+    let gpu = GpuFacts {
+        total: Some(100),
+        outside: Some(10),
+        free: Some(50),
+        reserved_then: Some(40),
+        ..GpuFacts::default()
+    };
+    let segment = Segment {
+        address: 0x1000,
+        size: 0,
+        stream: 0,
+        small: false,
+        expandable: false,
+        granule: 0,
+        retired: false,
+        pool: PoolId(0, 0),
+        blocks: Vec::new(),
+    };
+    let mut map = AllocatorSnapshot {
+        time: Nanos(0),
+        device: CudaIndex(0),
+        retries: 0,
+        consistency: SnapshotConsistency::Consistent,
+        segments: vec![segment],
+    };
+    for (reserved, free) in [(40, 50), (70, 20), (10, 80), (95, 50)] {
+        map.segments[0].size = reserved;
+        let told = gpu.with_blocks(&map);
+        assert_eq!((told.reserved, told.free), (Some(reserved), Some(free)));
+    }
+    // It took or gave back something while the driver was asked: nothing fits it.
+    let told = GpuFacts { outside: None, ..gpu }.with_blocks(&map);
+    assert_eq!(told.free, Some(50));
 }
 
 #[test]

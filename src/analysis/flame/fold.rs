@@ -215,6 +215,12 @@ pub enum FoldError {
         /// The devices there are, as text.
         have: String,
     },
+    /// The recording has nothing of any device.
+    #[error("no memory of PyTorch was recorded on a GPU: {why}")]
+    NoMemoryOfTorch {
+        /// Why, as far as it is known.
+        why: &'static str,
+    },
     /// Only exact recordings know this.
     #[error("{what} is known only of exact recordings ('memspy record --exact')")]
     NotExact {
@@ -255,8 +261,16 @@ impl Profile {
     /// The error for a device that the recording does not have.
     pub(crate) fn no_gpu(&self, device: CudaIndex) -> FoldError {
         let have: Vec<String> = self.gpus().map(|d| format!("GPU {}", d.0)).collect();
-        let have = if have.is_empty() { "no GPU at all".to_owned() } else { have.join(", ") };
-        FoldError::NoGpu { device, have }
+        if !have.is_empty() {
+            return FoldError::NoGpu { device, have: have.join(", ") };
+        }
+        let why = match self.exact().is_some_and(|exact| exact.events() > 0) {
+            true => {
+                "the job took what it has from the CUDA driver itself; 'memspy flame' draws that"
+            }
+            false => "the job had not used CUDA yet",
+        };
+        FoldError::NoMemoryOfTorch { why }
     }
 
     /// Bytes by origin at a moment; only those of which it is `certain`, or all.

@@ -7,7 +7,6 @@ use crate::analysis::lines::line_diff::{
 };
 use crate::analysis::owners::ownership::{OwnerPart, OwnerStacks};
 use crate::analysis::profile::Profile;
-use crate::model::is_library;
 
 /// Bytes of a snapshot that none of its owners has.
 const UNKNOWN_OWNER: &str = "[owner unknown]";
@@ -57,7 +56,7 @@ pub fn stack_changes(
 
 fn is_of_library(profile: &Profile, label: StackLabel) -> bool {
     let StackLabel::Frame(frame) = label else { return false };
-    profile.stacks().get_function(frame.function).is_some_and(|f| is_library(&f.file))
+    profile.stacks().get_function(frame.function).is_some_and(|f| f.is_of_library())
 }
 
 /// What two snapshots of the owners hold by owner, the greatest change first. Owners whose names differ in numbers only, such as

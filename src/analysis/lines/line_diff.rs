@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use crate::analysis::flame::fold::{FoldedProfile, PseudoFrame, StackLabel};
 use crate::analysis::profile::Profile;
-use crate::model::{Frame, is_library};
+use crate::model::Frame;
 
 /// A moment of a recording.
 #[derive(Debug, Clone, Copy)]
@@ -238,7 +238,7 @@ pub(in crate::analysis) fn charged(profile: &Profile, path: &[StackLabel]) -> Op
     };
     let is_own = |frame: &&Frame| {
         let function = profile.stacks().get_function(frame.function);
-        function.is_some_and(|function| !is_library(&function.file))
+        function.is_some_and(|function| !function.is_of_library())
     };
     frames.iter().rev().find(is_own).or(frames.last()).copied()
 }

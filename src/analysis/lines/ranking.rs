@@ -11,7 +11,7 @@ use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{
     Frame, Function, FunctionId, Metric, Nanos, OwnerId, Pool, StackId, StackTable, StatField,
-    StatKey, is_library,
+    StatKey,
 };
 
 /// A line, and what it holds together with the library code that it called. Bytes.
@@ -322,7 +322,7 @@ impl OwnFiles {
                     files.packages.insert(package.to_owned());
                 }
                 Some(_) => {}
-                None => at_entry[i as usize] = is_library(&function.file) || is_launcher(function),
+                None => at_entry[i as usize] = function.is_of_library() || is_launcher(function),
             }
         }
         files
@@ -332,7 +332,7 @@ impl OwnFiles {
         match package(&function.file) {
             Some(package) if self.packages.contains(package) => LineOrigin::ProgramPackage,
             Some(_) => LineOrigin::Library,
-            None if is_library(&function.file) => LineOrigin::StandardLibrary,
+            None if function.is_of_library() => LineOrigin::StandardLibrary,
             None => LineOrigin::Program,
         }
     }
@@ -415,6 +415,20 @@ mod tests {
         let (file, library) =
             charged(&[("train.py", "<module>"), ("net.py", "f"), (&torch, "g"), (&torch, "h")]);
         assert_eq!((&*file, library), ("net.py", false));
+    }
+
+    /// `lines` of a job of transformers had eleven rows `<string>:7`, the outputs of its models being dataclasses.
+    #[test]
+    fn code_that_a_library_made_at_run_time_is_no_line_of_the_program() {
+        let torch = format!("{PACKAGES}torch/nn/x.py");
+        for made in [
+            ("<string>", "__create_fn__.<locals>.__init__"),
+            ("<attrs generated init job.Batch>", "__init__"),
+            ("<eval_with_key>.3", "forward"),
+        ] {
+            let stack = [("train.py", "<module>"), (&*torch, "g"), made, (&*torch, "h")];
+            assert_eq!(charged(&stack), ("train.py".to_owned(), false), "{made:?}");
+        }
     }
 
     #[test]

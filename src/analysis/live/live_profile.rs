@@ -20,7 +20,7 @@ use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::analysis::profile::warning::RecordingWarning;
 use crate::model::{
     CudaIndex, EventKind, Frame, FunctionId, GpuDevice, MemoryKind, MissReason, Nanos, ReaderKind,
-    Record, RecordSink, SinkResult, SleepTags, SnapshotConsistency, is_library,
+    Record, RecordSink, SinkResult, SleepTags, SnapshotConsistency,
 };
 
 /// What a profile may take of memory before it has to begin anew, in bytes. A training job stays below a tenth of it; a
@@ -267,6 +267,7 @@ impl LiveProfile {
             usage,
             snapshot: None,
             reserved_then: nvml.and_then(|n| self.reserved_then.get(&n)).copied(),
+            moved: false,
             allocator: self.profile.runtime().map(|r| &r.allocator),
             failed: usage.is_none().then(failed).flatten(),
             tags: &SleepTags::NotLoaded,
@@ -344,7 +345,7 @@ impl LiveProfile {
     pub fn program_lines(&self, gpu: CudaIndex) -> Result<LiveRows<LiveLine>, FoldError> {
         let stacks = self.profile.stacks();
         let in_library =
-            |function| stacks.get_function(function).is_some_and(|f| is_library(&f.file));
+            |function| stacks.get_function(function).is_some_and(|f| f.is_of_library());
         self.lines(gpu, Some(&in_library))
     }
 

@@ -1,6 +1,6 @@
 //! One look at a process: its threads' stacks and where the memory of its GPUs is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::sleep_shares::{TagShare, tag_shares};
@@ -103,8 +103,8 @@ pub struct ProcessSnapshot {
     counters: BTreeMap<CudaIndex, Box<AllocatorCounters>>,
     snapshots: BTreeMap<CudaIndex, Arc<AllocatorSnapshot>>,
     missed: Vec<MissedObservation>,
-    /// What was reserved when the driver was asked, where the map is of another moment.
-    reserved_with_usage: BTreeMap<CudaIndex, u64>,
+    /// The devices of which something was reserved or given back while the driver was asked.
+    moved: BTreeSet<CudaIndex>,
     tags: SleepTags,
     core: Option<CoreOrigin>,
     mixed: Option<Result<MixedStacks, String>>,
@@ -186,9 +186,7 @@ impl ProcessSnapshot {
     pub fn use_blocks_of_owners(&mut self, snapshots: &[AllocatorSnapshot]) {
         for snapshot in snapshots {
             let is_whole = snapshot.consistency == SnapshotConsistency::Consistent;
-            if let (true, Some(counters)) = (is_whole, self.counters.get(&snapshot.device)) {
-                let reserved = counters.reserved().max(0) as u64;
-                self.reserved_with_usage.insert(snapshot.device, reserved);
+            if is_whole && self.counters.contains_key(&snapshot.device) {
                 self.snapshots.insert(snapshot.device, Arc::new(snapshot.clone()));
             }
         }
@@ -233,7 +231,9 @@ impl ProcessSnapshot {
             counters,
             usage: device.and_then(|d| d.nvml_index).and_then(|n| self.usage.get(&n)),
             snapshot: cuda_index.and_then(|c| self.snapshots.get(&c)),
-            reserved_then: cuda_index.and_then(|c| self.reserved_with_usage.get(&c)).copied(),
+            // These were read right before the driver was asked, a map some time before.
+            reserved_then: counters.map(|counters| counters.reserved().max(0) as u64),
+            moved: cuda_index.is_some_and(|c| self.moved.contains(&c)),
             allocator: self.runtime.as_ref().map(|r| &r.allocator),
             failed,
             tags: &self.tags,
@@ -251,6 +251,8 @@ pub(crate) struct KnownDevice<'a> {
     pub(crate) snapshot: Option<&'a Arc<AllocatorSnapshot>>,
     /// Bytes reserved when the driver was asked; `None` where that was just now.
     pub(crate) reserved_then: Option<u64>,
+    /// Whether that changed while the driver was asked.
+    pub(crate) moved: bool,
     pub(crate) allocator: Option<&'a AllocatorBackend>,
     /// Why the driver did not answer.
     pub(crate) failed: Option<String>,
@@ -287,9 +289,10 @@ impl KnownDevice<'_> {
             fragmentation: self.snapshot.map(|snapshot| Fragmentation::new(snapshot)),
             outside: self.outside(self.reserved_then.or(reserved)),
             unmapped: process
+                .filter(|_| !self.moved)
                 .zip(self.reserved_then.or(reserved))
                 .map(|(process, reserved)| reserved.saturating_sub(process)),
-            tags: self.tags(self.reserved_then.or(reserved), process),
+            tags: self.tags(self.reserved_then.or(reserved), process.filter(|_| !self.moved)),
             others: usage.zip(process).map(|(u, process)| u.used.saturating_sub(process)),
             snapshot: self.snapshot.cloned(),
             counters: counters.map(|c| Box::new(*c)),
@@ -318,6 +321,9 @@ impl KnownDevice<'_> {
             ProcessUsage::Unknown(why) => OutsideTorch::Unknown(why.clone()),
             ProcessUsage::Bytes(process) => match (reserved, self.allocates_elsewhere()) {
                 (None, true) => OutsideTorch::Unknown("PyTorch's allocator cannot be read".into()),
+                (Some(_), _) if self.moved => OutsideTorch::Unknown(
+                    "the job took or gave back memory each time that the driver was asked".into(),
+                ),
                 (Some(reserved), _) if *process < reserved => OutsideTorch::Unknown(
                     "the process holds less than PyTorch has reserved: memory was unmapped under its allocator"
                         .into(),
@@ -357,9 +363,15 @@ impl RecordSink for ProcessSnapshot {
                     })
                     .collect();
             }
-            Record::Counters { device, counters, .. } => {
-                self.counters.insert(*device, counters.clone());
-            }
+            // What comes after the driver's answer only tells whether something changed meanwhile.
+            Record::Counters { device, counters, .. } => match self.counters.get(device) {
+                Some(before) if !self.usage.is_empty() => {
+                    if before.reserved() != counters.reserved() {
+                        self.moved.insert(*device);
+                    }
+                }
+                _ => _ = self.counters.insert(*device, counters.clone()),
+            },
             Record::Snapshot(snapshot) => {
                 self.snapshots.insert(snapshot.device, Arc::new(snapshot.clone()));
             }

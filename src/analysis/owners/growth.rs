@@ -117,6 +117,8 @@ pub struct GrowthWatch {
     /// Bytes and storages of each owner at each time.
     owners: BTreeMap<OwnerKey, Vec<(u64, u64)>>,
     last: Vec<OwnerGroup>,
+    /// What is in no tensor, as it was last.
+    last_in_no_tensor: Vec<OwnerGroup>,
     line_times: Vec<f64>,
     lines: BTreeMap<String, Vec<u64>>,
 }
@@ -136,7 +138,8 @@ impl GrowthWatch {
         for levels in self.owners.values_mut() {
             levels.resize(before + 1, (0, 0));
         }
-        self.last = groups;
+        (self.last_in_no_tensor, self.last) =
+            groups.into_iter().partition(|group| group.kind == OwnerKind::NoTensor);
     }
 
     /// Calls groups as the look before did, where it had most of their storages under another name: what a function that
@@ -196,7 +199,8 @@ impl GrowthWatch {
 
     /// The owners that grow, the fastest first.
     pub fn owners(&self) -> Vec<OwnerGrowth> {
-        let grown = self.last.iter().filter_map(|group| {
+        let last = self.last.iter().chain(&self.last_in_no_tensor);
+        let grown = last.filter_map(|group| {
             let levels = self.owners.get(&owner_key(group))?;
             let bytes = levels.iter().map(|(bytes, _)| *bytes);
             let rise = GrowthRise::of(&self.times.iter().copied().zip(bytes).collect::<Vec<_>>())?;
@@ -295,6 +299,21 @@ mod tests {
         assert!(grown("backward: loss", 3));
         assert!(!grown("history[\"loss\"][*]", 3), "several results");
         assert!(!grown("main: total_loss", 24), "six floors, each above the one before");
+    }
+
+    /// `summary` said "nothing grew" of a job that kept storages without tensors, 19 MiB of them a second.
+    #[test]
+    fn memory_in_no_tensor_grows_like_an_owner_and_is_none() {
+        let mut watch = GrowthWatch::default();
+        for look in 0..4_u64 {
+            let mut all = groups(&[("f: cache".to_owned(), 50)]);
+            let mut rest = groups(&[("[in no tensor]".to_owned(), 100 * look)]).remove(0);
+            rest.kind = OwnerKind::NoTensor;
+            all.push(rest);
+            watch.add_owners(look as f64, all);
+        }
+        assert_eq!(watch.owners()[0].group.owner, "[in no tensor]");
+        assert_eq!(watch.last().len(), 1);
     }
 
     #[test]

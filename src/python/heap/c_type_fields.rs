@@ -4,13 +4,13 @@
 //! `gc.get_referents` in the tests). What a type has besides and is not listed is not followed.
 
 use crate::python::layouts::layout::PythonLayout;
-use crate::target::Field;
+use crate::target::{Addr, Field};
 
 /// Where a reference is in an object, and how it is called in Python.
 pub(super) type CTypeField = (u64, &'static str);
 
 /// Sorted by name.
-const TYPES: [(&str, &[CTypeField]); 66] = [
+const TYPES: [(&str, &[CTypeField]); 69] = [
     ("Context", CONTEXT),
     ("ContextVar", CONTEXT_VARIABLE),
     ("TaskStepMethWrapper", &[(16, "<task>"), (24, "<exception>")]),
@@ -74,6 +74,12 @@ const TYPES: [(&str, &[CTypeField]); 66] = [
     ("odict_items", ITERATES),
     ("odict_keys", ITERATES),
     ("odict_values", ITERATES),
+    ("pandas._libs.internals.Block", PANDAS_BLOCK),
+    (
+        "pandas._libs.internals.BlockManager",
+        &[(24, "blocks"), (32, "axes"), (48, "_blknos"), (56, "_blklocs")],
+    ),
+    ("pandas._libs.internals.NumpyBlock", PANDAS_BLOCK),
     ("property", &[(16, "fget"), (24, "fset"), (32, "fdel"), (40, "__doc__")]),
     ("reversed", COUNTS),
     ("set_iterator", ITERATES),
@@ -99,6 +105,8 @@ const HAMT_ARRAY: [CTypeField; 32] = {
     }
     parts
 };
+/// The columns of one type that a `DataFrame` has (pandas/_libs/internals.pyx, compiled by Cython; pandas 2).
+const PANDAS_BLOCK: &[CTypeField] = &[(24, "_mgr_locs"), (32, "refs"), (48, "values")];
 const ITERATES: &[CTypeField] = &[(16, "<items>")];
 /// After a number.
 const COUNTS: &[CTypeField] = &[(24, "<items>")];
@@ -114,18 +122,21 @@ const WEAK_TYPES: [&str; 6] = [
     "weakref.CallableProxyType",
 ];
 
-/// References one behind the other, and how many of them there are; some may be null.
+/// References one behind the other; some may be null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ReferenceArray {
-    pub(super) count: Field<u32>,
-    pub(super) first: u64,
+pub(super) enum ReferenceArray {
+    /// In the object, and how many of them there are.
+    Inside { count: Field<u32>, first: u64 },
+    /// In memory of their own, going on at its beginning where its end is reached: where it is, how many there is room for, the
+    /// number of the first one, and how many there are.
+    Ring { items: Field<Addr>, room: Field<u64>, first: Field<u64>, count: Field<u64> },
 }
 
 /// The types that have such a row.
 const ROWS: [(&str, ReferenceArray); 3] = [
-    ("hamt_bitmap_node", ReferenceArray { count: Field::at(16), first: 32 }),
-    ("hamt_collision_node", ReferenceArray { count: Field::at(16), first: 32 }),
-    ("itertools._tee_dataobject", ReferenceArray { count: Field::at(24), first: 40 }),
+    ("hamt_bitmap_node", ReferenceArray::Inside { count: Field::at(16), first: 32 }),
+    ("hamt_collision_node", ReferenceArray::Inside { count: Field::at(16), first: 32 }),
+    ("itertools._tee_dataobject", ReferenceArray::Inside { count: Field::at(24), first: 40 }),
 ];
 
 /// `FutureObj` (Modules/_asynciomodule.c), as far as it can hold what is looked for; and of a `TaskObj` where the task's own part
@@ -162,6 +173,11 @@ pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeF
             }
             Some(parts)
         }
+        // A list up to 3.12 (Modules/_queuemodule.c).
+        SIMPLE_QUEUE => Some(match layout.minor {
+            ..=12 => vec![(32, "<items>")],
+            _ => Vec::new(),
+        }),
         // Its weak references to what threads have come first up to 3.12.
         "_thread._local" => {
             let first = if layout.minor >= 13 { 16 } else { 24 };
@@ -182,8 +198,21 @@ pub(super) const LOCAL: &str = "<threads>";
 /// What an array of NumPy is a view of: only arrays have a part called so.
 pub(super) const ARRAY_BASE: &str = "base";
 
+/// What pools of threads keep their work in.
+const SIMPLE_QUEUE: &str = "_queue.SimpleQueue";
+/// `RingBuf` in a `simplequeueobject` since 3.13.
+const RING_OF_QUEUE: ReferenceArray = ReferenceArray::Ring {
+    items: Field::at(40),
+    room: Field::at(48),
+    first: Field::at(32),
+    count: Field::at(56),
+};
+
 /// The row of references in instances of a type.
-pub(super) fn row_of(name: &str) -> Option<ReferenceArray> {
+pub(super) fn row_of(layout: &PythonLayout, name: &str) -> Option<ReferenceArray> {
+    if name == SIMPLE_QUEUE && layout.minor >= 13 {
+        return Some(RING_OF_QUEUE);
+    }
     ROWS.iter().find(|(known, _)| *known == name).map(|(_, row)| *row)
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::super::dicts::InstanceClass;
 use super::PythonHeap;
-use super::c_type_fields::{self, CTypeField, ReferenceArray};
+use super::c_type_fields::{self, ARRAY_BASE, CTypeField, ReferenceArray};
 use crate::python::layouts::layout::ObjectLayout;
 use crate::target::{Addr, Field, Memory};
 
@@ -67,6 +67,8 @@ pub enum ClassKind {
     Frame,
     /// A module.
     Module,
+    /// A pointer of C, wrapped.
+    Capsule,
     /// A class.
     Type,
     /// Made by a class statement: attributes and slots.
@@ -114,6 +116,11 @@ impl PyClass {
             }
             _ => false,
         }
+    }
+
+    /// Whether its instances are NumPy's arrays.
+    pub fn is_array(&self) -> bool {
+        self.parts.as_deref().is_some_and(|parts| parts.iter().any(|part| part.1 == ARRAY_BASE))
     }
 
     /// What tells where its instances keep their attributes.
@@ -168,6 +175,7 @@ fn kind(name: &str, flags: u64) -> ClassKind {
         "generator" | "coroutine" | "async_generator" => ClassKind::Generator,
         "frame" => ClassKind::Frame,
         "module" => ClassKind::Module,
+        "PyCapsule" => ClassKind::Capsule,
         _ => ClassKind::Other,
     }
 }
@@ -223,7 +231,7 @@ impl PythonHeap<'_> {
         Some(PyClass {
             at,
             kind: kind(&name, flags),
-            row: c_type_fields::row_of(&name).filter(|_| is_of_c),
+            row: c_type_fields::row_of(&self.layout, &name).filter(|_| is_of_c),
             name: name.into(),
             bases,
             parts,

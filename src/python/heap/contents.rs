@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::super::dicts;
 use super::super::objects::{ObjectDecodeError, small_int, text};
+use super::c_type_fields::ReferenceArray;
 use super::{ClassKind, PyClass, PythonHeap};
 use crate::target::{Addr, Field, Memory};
 
@@ -11,6 +12,8 @@ use crate::target::{Addr, Field, Memory};
 const MAX_ITEMS: u64 = 1 << 26;
 /// No object of C has more references one behind the other (a `hamt` node; `tee` has 57).
 const MAX_ROW: u64 = 1 << 12;
+/// Nor has a queue so many items.
+const MAX_RING: u64 = 1 << 20;
 /// Places of a list in a row without an object; it has such only while it is being filled.
 const MAX_EMPTY: u32 = 1 << 16;
 /// `PyVarObject.ob_size`, `PyListObject.ob_item` and `.allocated`, `PySetObject.fill`, `.mask` and `.table`: the same from 3.8
@@ -252,10 +255,22 @@ impl PythonHeap<'_> {
     pub(super) fn row_of(&self, at: Addr, class: &PyClass) -> Vec<(usize, Addr)> {
         let (memory, object) = (self.memory(), &self.layout.object);
         let Some(row) = class.row else { return Vec::new() };
-        let references = || {
-            let count = memory.u32(object.shift(row.count).in_target(at))? as u64;
-            let first = object.shift(Field::<Addr>::at(row.first as usize)).in_target(at);
-            memory.vec(first, 8 * count.min(MAX_ROW) as usize)
+        let references = || match row {
+            ReferenceArray::Inside { count, first } => {
+                let count = memory.u32(object.shift(count).in_target(at))? as u64;
+                let first = object.shift(Field::<Addr>::at(first as usize)).in_target(at);
+                memory.vec(first, 8 * count.min(MAX_ROW) as usize)
+            }
+            ReferenceArray::Ring { items, room, first, count } => {
+                let items = memory.pointer(object.shift(items).in_target(at))?;
+                let number = |field: Field<u64>| memory.u64(object.shift(field).in_target(at));
+                let room = number(room)?.min(MAX_RING);
+                let (first, count) = (number(first)?.min(room), number(count)?.min(room));
+                let till_end = count.min(room - first);
+                let mut bytes = memory.vec(items + 8 * first, 8 * till_end as usize)?;
+                bytes.extend(memory.vec(items, 8 * (count - till_end) as usize)?);
+                Ok(bytes)
+            }
         };
         let Ok(bytes) = references() else {
             self.missed();

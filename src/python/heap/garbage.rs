@@ -5,50 +5,34 @@
 //! kind) and keeps the object alive, and all that it refers to. Objects of unknown kinds (see `parts`) are taken to refer to
 //! nothing: what they keep has references left over and counts as alive. So everything found is garbage, but not all garbage is found.
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 use super::super::dicts::{self, InstanceAttributes};
 use super::locals::CELL;
+use super::reference_graph::ReferenceGraph;
 use super::references::{METHOD_FUNCTION, METHOD_SELF};
 use super::{ClassKind, HeapObject, PythonHeap};
 use crate::target::{Addr, Field};
 
-impl PythonHeap<'_> {
+impl ReferenceGraph<'_> {
     /// The tracked objects that only tracked objects keep, in cycles; `None` when the counts do not fit together.
     pub fn garbage(&self) -> Option<FxHashSet<Addr>> {
         let objects = self.objects();
-        let index: FxHashMap<Addr, u32> =
-            objects.iter().zip(0..).map(|(object, index)| (object.at, index)).collect();
-        let mut left: Vec<i64> =
-            objects.iter().map(|object| i64::from(object.references)).collect();
-        // By object, where its references begin in `to`.
-        let mut starts = Vec::with_capacity(objects.len() + 1);
-        let mut to: Vec<u32> = Vec::new();
-        for object in objects {
-            starts.push(to.len());
-            self.owned(object, &mut |owned| {
-                if let Some(&index) = index.get(&owned) {
-                    to.push(index);
-                    left[index as usize] -= 1;
-                }
-            });
-        }
-        starts.push(to.len());
         let immortal = |object: &HeapObject| object.references < 0;
         let mut alive = vec![false; objects.len()];
         let mut waiting: Vec<u32> = Vec::new();
-        for (number, (object, left)) in (0u32..).zip(objects.iter().zip(&left)) {
-            if immortal(object) || *left > 0 {
+        for (number, object) in (0u32..).zip(objects) {
+            let left = self.unaccounted(number);
+            if immortal(object) || left > 0 {
                 alive[number as usize] = true;
                 waiting.push(number);
-            } else if *left < 0 {
+            } else if left < 0 {
                 // More references than were counted: something was taken for what it is not.
                 return None;
             }
         }
         while let Some(number) = waiting.pop() {
-            let number = number as usize;
-            for &next in &to[starts[number]..starts[number + 1]] {
+            for &next in self.references_of(number) {
                 if !std::mem::replace(&mut alive[next as usize], true) {
                     waiting.push(next);
                 }
@@ -57,9 +41,11 @@ impl PythonHeap<'_> {
         let dead = objects.iter().zip(alive).filter(|(_, alive)| !alive);
         Some(dead.map(|(object, _)| object.at).collect())
     }
+}
 
+impl PythonHeap<'_> {
     /// Passes on each reference that `object` owns, once for each that its target counts.
-    fn owned(&self, object: &HeapObject, take: &mut dyn FnMut(Addr)) {
+    pub(super) fn owned(&self, object: &HeapObject, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();
         let at = object.at;
         let (heap, head) = (&self.layout.heap, &self.layout.object);
@@ -107,7 +93,7 @@ impl PythonHeap<'_> {
             }
             ClassKind::Instance => {}
             ClassKind::Other if object.class.parts.is_some() => {}
-            ClassKind::Text | ClassKind::Type | ClassKind::Other => return,
+            ClassKind::Text | ClassKind::Type | ClassKind::Capsule | ClassKind::Other => return,
         }
         object.class.parts(head).filter_map(|(part, _)| pointer(part)).for_each(&mut *take);
         self.row_of(at, &object.class).into_iter().for_each(|(_, to)| take(to));

@@ -6,7 +6,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::c_type_fields::{ARRAY_BASE, LOCAL};
+use super::c_type_fields::LOCAL;
 use super::{PyClass, PythonHeap, ReferenceKind};
 use crate::target::{Addr, Field};
 
@@ -45,13 +45,7 @@ impl PythonHeap<'_> {
             _ if class.parts.as_deref().is_some_and(|parts| parts.iter().any(|p| p.1 == LOCAL)) => {
                 self.attributes_of_local(at, &class, take);
             }
-            _ if class
-                .parts
-                .as_deref()
-                .is_some_and(|parts| parts.iter().any(|p| p.1 == ARRAY_BASE)) =>
-            {
-                self.items_of_array(at, take);
-            }
+            _ if class.is_array() => self.items_of_array(at, take),
             _ => {}
         }
     }

@@ -1,5 +1,7 @@
 //! Local variables of the frames that run, and of generators that wait.
 
+use rustc_hash::FxHashSet;
+
 use super::super::objects::bytes;
 use super::{ClassKind, PythonHeap};
 use crate::python::layouts::layout::{EntryFrame, GeneratorFrame, LocalNames};
@@ -8,6 +10,10 @@ use crate::target::{Addr, Field};
 
 /// More than any program has.
 const MAX_FRAMES: usize = 100_000;
+/// Values that one function works with.
+const MAX_STACK: u32 = 1024;
+/// How these are called.
+const STACK: &str = "<stack>";
 /// `CO_FAST_CELL`, `CO_FAST_FREE` (Include/internal/pycore_code.h): the slot holds a cell.
 const IN_CELL: u8 = 0x40 | 0x80;
 /// Low bits of a reference in a frame are a tag since 3.14 (`_PyStackRef`), also of those that are counted nowhere.
@@ -46,7 +52,68 @@ impl PythonHeap<'_> {
         found
     }
 
+    /// Which of `objects` running functions work with, beside their variables: what a loop iterates over. How far the stack of
+    /// a function reaches just now is not written down everywhere: a word in the room for it that is the object's address counts.
+    pub fn held_on_stacks(&self, objects: &FxHashSet<Addr>) -> Vec<LocalVariable> {
+        let mut found = Vec::new();
+        for thread in thread_states(self.memory(), &self.layout, self.runtime) {
+            self.each_frame(thread, &mut |frame| {
+                self.held_on_stack(frame, thread, objects, &mut found);
+            });
+        }
+        found
+    }
+
+    fn held_on_stack(
+        &self,
+        frame: Addr,
+        thread: Addr,
+        objects: &FxHashSet<Addr>,
+        found: &mut Vec<LocalVariable>,
+    ) -> Option<()> {
+        let (memory, code) = (self.memory(), self.code_of_frame(frame)?);
+        let locals = self.locals_of_frame(frame, &mut |_| {})? as u64;
+        let size = memory.u32(self.layout.stack_size().in_target(code)).ok()?;
+        let first = frame + self.layout.heap.frame_locals as u64 + 8 * locals;
+        let stack = memory.vec(first, 8 * size.min(MAX_STACK) as usize).ok()?;
+        for (slot, value) in (0..).map(|n| first + 8 * n).zip(stack.chunks_exact(8)) {
+            let value = Addr(Field::<u64>::at(0).get(value)? & !TAG);
+            if objects.contains(&value) {
+                found.push(LocalVariable {
+                    function: self.text_of_code(code, self.layout.code.name)?,
+                    file: self.text_of_code(code, self.layout.code.file)?,
+                    name: STACK.to_owned(),
+                    value,
+                    thread,
+                    frame,
+                    slot,
+                    cell_at: None,
+                });
+            }
+        }
+        Some(())
+    }
+
+    /// The name of a function or of a generator, qualified since 3.11.
+    pub fn name_of_code(&self, at: Addr) -> Option<String> {
+        let code = match self.class_of(at)?.kind {
+            ClassKind::Function => {
+                self.memory().pointer(self.layout.heap.function_code.in_target(at)).ok()?
+            }
+            ClassKind::Generator => self.code_of_frame(self.frame_of_generator(at)?)?,
+            _ => return None,
+        };
+        self.text_of_code(code, self.layout.code.name)
+    }
+
     fn locals_of_thread(&self, thread: Addr, found: &mut Vec<LocalVariable>) {
+        self.each_frame(thread, &mut |frame| {
+            self.locals_of_frame(frame, &mut |local| found.push(LocalVariable { thread, ..local }));
+        });
+    }
+
+    /// Passes on the frames of a thread, the innermost first.
+    fn each_frame(&self, thread: Addr, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();
         let layout = &self.layout;
         let pointer =
@@ -61,7 +128,7 @@ impl PythonHeap<'_> {
             if !frame.is_plausible() {
                 break;
             }
-            self.locals_of_frame(frame, &mut |local| found.push(LocalVariable { thread, ..local }));
+            take(frame);
             frame = pointer(layout.frame.previous, frame);
         }
     }
@@ -80,16 +147,9 @@ impl PythonHeap<'_> {
         {
             return None;
         }
-        let code = memory.pointer(layout.frame.code.in_target(frame)).ok()?;
-        let code = Addr(code.0 & !TAG);
-        if &*self.class_of(code)?.name != "code" {
-            return None;
-        }
-        let text_of = |field: Field<Addr>| {
-            memory.pointer(field.in_target(code)).ok().and_then(|text| self.text(text))
-        };
-        let function = text_of(layout.code.name)?;
-        let file = text_of(layout.code.file)?;
+        let code = self.code_of_frame(frame)?;
+        let function = self.text_of_code(code, layout.code.name)?;
+        let file = self.text_of_code(code, layout.code.file)?;
         let names = |field: Field<Addr>| {
             let tuple = memory.pointer(field.in_target(code)).ok()?;
             self.items_at(tuple, ClassKind::Tuple).ok()
@@ -133,6 +193,16 @@ impl PythonHeap<'_> {
             }
         }
         Some(names.len())
+    }
+
+    fn code_of_frame(&self, frame: Addr) -> Option<Addr> {
+        let code = self.memory().pointer(self.layout.frame.code.in_target(frame)).ok()?;
+        let code = Addr(code.0 & !TAG);
+        (&*self.class_of(code)?.name == "code").then_some(code)
+    }
+
+    fn text_of_code(&self, code: Addr, field: Field<Addr>) -> Option<String> {
+        self.text(self.memory().pointer(field.in_target(code)).ok()?)
     }
 
     /// The frame of a generator that waits.

@@ -14,6 +14,7 @@ mod lists;
 mod locals;
 mod mimalloc;
 mod object_arrays;
+mod reference_graph;
 mod references;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -25,6 +26,7 @@ pub use class::{ClassKind, PyClass};
 use lists::TrackedObject;
 pub use locals::LocalVariable;
 pub(super) use locals::TAG;
+pub use reference_graph::{LeadingObjects, ReferenceGraph};
 pub use references::ReferenceKind;
 
 use crate::python::layouts::interpreter::Interpreter;

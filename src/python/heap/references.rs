@@ -123,7 +123,7 @@ impl PythonHeap<'_> {
                 }
             }
             ClassKind::Text => {}
-            ClassKind::Type | ClassKind::Instance | ClassKind::Other => {}
+            ClassKind::Type | ClassKind::Instance | ClassKind::Capsule | ClassKind::Other => {}
         }
         if matches!(object.class.kind, ClassKind::Type) {
             if let Some(class) = self.class_at(at)

@@ -51,6 +51,14 @@ pub(in crate::python) struct PythonLayout {
     pub(in crate::python) debug_offsets: Option<DebugOffsetsLayout>,
 }
 
+impl PythonLayout {
+    /// `co_stacksize`: right before `co_firstlineno` since 3.11, `co_flags` between them up to 3.10 (Include/cpython/code.h).
+    pub(in crate::python) const fn stack_size(&self) -> Field<u32> {
+        let before = if self.minor >= 11 { 4 } else { 8 };
+        Field::at(self.code.first_line.offset - before)
+    }
+}
+
 /// `_PyRuntimeState`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct RuntimeLayout {

@@ -12,7 +12,7 @@ use super::super::json::{
 use super::super::owner_groups::group_label;
 use super::super::owners::incomplete;
 use super::{JobSummary, LineBytes, LinesSource, ObservedLines};
-use crate::analysis::{GpuFacts, GrowthWatch};
+use crate::analysis::{GpuFacts, GrowthWatch, OwnerKind};
 
 impl ObservedGrowthJson {
     /// What grew, as JSON has it.
@@ -20,7 +20,10 @@ impl ObservedGrowthJson {
         let owners = watch.owners().into_iter().map(|growth| OwnerGrowthJson {
             owner: group_label(&growth.group),
             text: rate(&growth),
-            category: growth.group.category.name().to_owned(),
+            category: match growth.group.kind {
+                OwnerKind::NoTensor => "no tensor".to_owned(),
+                _ => growth.group.category.name().to_owned(),
+            },
             bytes: growth.rise.bytes,
             seconds: growth.rise.seconds,
             bytes_per_second: growth.rise.rate(),

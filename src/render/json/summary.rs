@@ -104,7 +104,7 @@ pub struct OwnerGrowthJson {
     pub owner: String,
     /// How it grows, in words.
     pub text: String,
-    /// What it is for, as in a group.
+    /// What it is for, as in a group; `no tensor` for memory in no tensor.
     pub category: String,
     /// By how many bytes it grew.
     pub bytes: u64,

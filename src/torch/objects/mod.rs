@@ -1,6 +1,7 @@
 //! libtorch's objects: tensors, storages, autograd nodes.
 
 mod classes;
+mod dlpack;
 mod graph;
 mod layout;
 mod outputs;

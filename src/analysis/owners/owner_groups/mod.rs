@@ -7,9 +7,15 @@ mod change;
 mod items;
 mod tree;
 
-use crate::model::{OwnedOnDevice, OwnershipSnapshot, TensorCategory, TensorDevice};
+use crate::model::{
+    DeviceOwnership, OwnedBytes, OwnedOnDevice, OwnershipSnapshot, TensorCategory, TensorDevice,
+};
+use crate::ownership::breakdown;
 
 pub use change::{OwnerChange, owner_changes};
+
+/// How memory is called that is in no tensor.
+pub const NO_TENSOR: &str = "[in no tensor: work spaces, C++]";
 
 /// What a group is of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -26,6 +32,8 @@ pub enum OwnerKind {
     UnknownGraph,
     /// Only cycles of garbage.
     Garbage,
+    /// Nothing that is known: blocks in which no tensor lies.
+    NoTensor,
 }
 
 /// Storages with one owner and one pattern of names.
@@ -82,6 +90,33 @@ pub struct OwnerGroup {
 /// The owners of a look in groups, the largest first.
 pub fn owner_groups(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
     tree::group(items::of_snapshot(snapshot))
+}
+
+/// What is in use and in no tensor, by GPU: a group like others, so that it can be watched like them.
+pub fn in_no_tensor(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
+    let of = |(device, sums): (TensorDevice, DeviceOwnership)| {
+        let OwnedBytes { bytes, storages } = sums.without_tensor;
+        let size = GroupSize { bytes, storages, range: None };
+        OwnerGroup {
+            device,
+            category: TensorCategory::Other,
+            kind: OwnerKind::NoTensor,
+            owner: NO_TENSOR.to_owned(),
+            size,
+            members: 0,
+            largest: String::new(),
+            addresses: Vec::new(),
+            example: None,
+            largest_shape: None,
+            patterns: vec![OwnerPattern {
+                pattern: NO_TENSOR.to_owned(),
+                tail: String::new(),
+                size,
+                held: Vec::new(),
+            }],
+        }
+    };
+    breakdown(snapshot).into_iter().filter(|(device, _)| device.is_cuda()).map(of).collect()
 }
 
 /// The owners of a recorded look in groups, the largest first.

@@ -71,6 +71,16 @@ fn a_cache_of_many_small_storages_is_one_row_not_below_the_cut() {
     );
 }
 
+/// A module that registers a buffer a step was as many owners as steps, none of which grew.
+#[test]
+fn attributes_that_a_program_numbers_are_one_owner() {
+    let names = (0..12).map(|step| (format!("main: bank.queue_{step}"), 2));
+    let groups = groups(&names.chain([("main: bank.table".to_owned(), 1)]).collect::<Vec<_>>());
+    let told: Vec<_> = groups.iter().map(|g| (g.owner.as_str(), g.size.storages)).collect();
+    assert_eq!(told, [("main: bank.queue_", 12), ("main: bank.table", 1)]);
+    assert_eq!(groups[0].patterns[0].pattern, "main: bank.queue_*");
+}
+
 #[test]
 fn a_key_that_all_share_stays_and_one_item_keeps_its_whole_name() {
     let held = [

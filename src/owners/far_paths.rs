@@ -1,0 +1,74 @@
+//! Names of tensors that no variable leads to within a few steps: over long ways, and from objects that only C code or the stack of a
+//! running function holds.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::cpp_ways::CppWays;
+use super::names::{NamePriority, ObjectNames};
+use super::paths::{FarObjects, PathSearch};
+use super::walk::RelevantObjects;
+use crate::python::{ClassKind, LocalVariable, PythonHeap, ReferenceGraph};
+use crate::target::Addr;
+
+/// Stands before an object that no variable leads to.
+const NO_VARIABLE: &str = "no variable: ";
+/// Objects from which names begin though no variable leads to them.
+const MAX_ROOTS: usize = 65_536;
+
+/// Names those of `objects` that other objects refer to and that are no `garbage`.
+pub(super) fn name(
+    heap: &PythonHeap<'_>,
+    found: &RelevantObjects,
+    locals: &[LocalVariable],
+    ways: &CppWays<'_>,
+    named: &mut ObjectNames,
+    (graph, garbage): (&ReferenceGraph<'_>, &FxHashSet<Addr>),
+    objects: &[Addr],
+) {
+    // A tensor that only a running function or C++ holds is on its way from one to another.
+    let (mut objects, held_alone) = graph.divide(objects, garbage);
+    let held_alone: FxHashSet<Addr> = held_alone.into_iter().collect();
+    let mut held = heap.held_in_unknown_objects(&held_alone);
+    let in_objects: FxHashSet<Addr> = held.iter().map(|(_, held)| *held).collect();
+    objects.extend(in_objects);
+    if objects.is_empty() {
+        return;
+    }
+    // The search begins at the variables of modules.
+    let modules: FxHashSet<Addr> = heap.modules().into_iter().map(|(_, dict)| dict).collect();
+    let leading = graph.leading_to(&objects, &modules);
+    let outside: FxHashSet<Addr> = leading.kept_from_outside.iter().copied().collect();
+    let mut holders: FxHashMap<Addr, Vec<Addr>> = FxHashMap::default();
+    held.extend(heap.held_in_unknown_objects(&outside));
+    for (holder, held) in held {
+        holders.entry(holder).or_default().push(held);
+    }
+    let of_c: Vec<Addr> = holders.keys().copied().collect();
+    let mut far = FarObjects { leading: leading.all, holders };
+    far.leading.extend(graph.leading_to(&of_c, &modules).all);
+    let mut locals = locals.to_vec();
+    locals.extend(heap.held_on_stacks(&outside));
+    let wanted: FxHashSet<Addr> = objects.iter().copied().collect();
+    let mut search = PathSearch::far(heap, ways, found, named, wanted, &far);
+    search.everywhere(&locals, &|search| objects.iter().any(|at| !search.has_reached(*at)));
+    let left: Vec<Addr> = objects.into_iter().filter(|at| !search.has_reached(*at)).collect();
+    if !left.is_empty() {
+        let roots = graph.leading_to(&left, &modules).kept_from_outside.into_iter();
+        let roots = roots.filter(|at| !search.has_reached(*at)).take(MAX_ROOTS);
+        let roots = roots.map(|at| (format!("{NO_VARIABLE}{}", object_text(heap, at)), at));
+        search.from(roots.collect(), NamePriority::Variable);
+    }
+}
+
+/// What an object is, as Python would show it.
+fn object_text(heap: &PythonHeap<'_>, at: Addr) -> String {
+    let Some(class) = heap.class_of(at) else { return "<object>".to_owned() };
+    let name = match class.kind {
+        ClassKind::Function | ClassKind::Generator => heap.name_of_code(at),
+        _ => None,
+    };
+    match name {
+        Some(name) => format!("<{} {name}>", class.name),
+        None => format!("<{}>", class.name),
+    }
+}
