@@ -1,4 +1,4 @@
-//! Where tensors, storages and autograd nodes keep what is read of them: four families of PyTorch versions, and two C++ ABIs.
+//! Where tensors, storages and autograd nodes keep what is read of them: six families of PyTorch versions, and two C++ ABIs.
 //!
 //! Offsets compiled from the headers of the PyPI wheels of 2.1 to 2.15. Which family a process has is not taken from its
 //! version but found out: by tensors that must look like tensors (`verify`).
@@ -24,6 +24,8 @@ pub(super) struct TensorLayout {
     pub(super) storage: usize,
     /// `sizes_and_strides_`.
     pub(super) sizes: usize,
+    /// Whether `device_opt_` begins with the byte that says whether there is a device (`c10::optional` until 2.1), not ends with it.
+    pub(super) device_flag_first: bool,
 }
 
 impl TensorLayout {
@@ -76,9 +78,12 @@ impl TensorLayout {
         Field::at(self.sizes + 104)
     }
 
-    /// `device_opt_`: kind, index, engaged.
-    pub(super) const fn device(self) -> usize {
-        self.sizes + 106
+    /// `device_opt_`: kind, index and whether there is one, out of its three bytes.
+    pub(super) fn device(self, tensor: &[u8]) -> Option<[u8; 3]> {
+        let at = self.sizes + 106;
+        let bytes = *tensor.get(at..)?.first_chunk::<3>()?;
+        let [first, second, third] = bytes;
+        Some(if self.device_flag_first { [second, third, first] } else { bytes })
     }
 
     /// Where the fields of derived classes may begin.
@@ -180,40 +185,67 @@ const SHORT_SAVED: SavedLayout =
     SavedLayout { len: 80, version: 32, flags: 40, hooks: Field::at(48) };
 
 /// All families, newest first: an unknown version is most like the newest.
-pub(super) const FAMILIES: [ObjectsLayout; 5] = [
+pub(super) const FAMILIES: [ObjectsLayout; 6] = [
     ObjectsLayout {
         since: 13,
         python: Field::at(16),
-        tensor: TensorLayout { storage: 16, sizes: 56 },
+        tensor: TensorLayout { storage: 16, sizes: 56, device_flag_first: false },
         node: COUNTED_NODE,
         saved: SHORT_SAVED,
     },
     ObjectsLayout {
         since: 10,
         python: Field::at(16),
-        tensor: TensorLayout { storage: 16, sizes: 64 },
+        tensor: TensorLayout { storage: 16, sizes: 64, device_flag_first: false },
         node: SHARED_NODE,
         saved: SAVED,
     },
     ObjectsLayout {
         since: 5,
         python: Field::at(24),
-        tensor: TensorLayout { storage: 16, sizes: 64 },
+        tensor: TensorLayout { storage: 16, sizes: 64, device_flag_first: false },
         node: SHARED_NODE,
         saved: SAVED,
     },
     ObjectsLayout {
         since: 3,
         python: Field::at(24),
-        tensor: TensorLayout { storage: 16, sizes: 64 },
+        tensor: TensorLayout { storage: 16, sizes: 64, device_flag_first: false },
+        node: SHARED_NODE,
+        saved: LONG_SAVED,
+    },
+    ObjectsLayout {
+        since: 2,
+        python: Field::at(24),
+        tensor: TensorLayout { storage: 24, sizes: 72, device_flag_first: false },
         node: SHARED_NODE,
         saved: LONG_SAVED,
     },
     ObjectsLayout {
         since: 1,
         python: Field::at(24),
-        tensor: TensorLayout { storage: 24, sizes: 72 },
+        tensor: TensorLayout { storage: 24, sizes: 72, device_flag_first: true },
         node: SHARED_NODE,
         saved: LONG_SAVED,
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// PyTorch 2.1 said "no device" of every tensor on a GPU, so all its memory was in no tensor.
+    #[test]
+    fn the_device_of_a_tensor_of_2_1_has_its_flag_first() {
+        let device = |since: u32, bytes: [u8; 3]| {
+            let family = FAMILIES.iter().find(|family| family.since == since)?;
+            let mut tensor = vec![0; family.tensor.len()];
+            let at = family.tensor.sizes + 106;
+            tensor.get_mut(at..at + 3)?.copy_from_slice(&bytes);
+            family.tensor.device(&tensor)
+        };
+        assert_eq!(device(1, [1, 1, 0]), Some([1, 0, 1]), "cuda:0");
+        assert_eq!(device(2, [1, 0, 1]), Some([1, 0, 1]), "cuda:0");
+        assert_eq!(device(1, [1, 0, 0xff]), Some([0, 0xff, 1]), "cpu");
+    }
+}

@@ -23,6 +23,8 @@ const MAX_NESTED: usize = 1 << 16;
 /// Before it stood two counters there, the upper of which never comes to this.
 const COMBINED_REFCOUNT: u64 = 8;
 const HAS_PY_OBJECT: u64 = 1 << 63;
+/// `DeviceType::CPU` (c10/core/DeviceType.h).
+const CPU: u8 = 0;
 /// No `ScalarType` has a larger index.
 const MAX_DTYPES: u16 = 64;
 
@@ -111,7 +113,10 @@ impl<'a> TensorDecoder<'a> {
         });
         let grad = |grad: u64| self.classes.class_at(self.memory, Addr(grad)).is_some();
         // Sparse and wrapping tensors count their elements in their own way.
-        let plain = &*tensor.class != "TensorImpl" || product;
+        // The processor has one memory, and every tensor is somewhere.
+        let somewhere = |device: TensorDevice| device.kind != CPU || device.index.unwrap_or(0) == 0;
+        let is_whole = product && tensor.device.is_some_and(somewhere);
+        let plain = &*tensor.class != "TensorImpl" || is_whole;
         plain && tensor.dtype.0 < MAX_DTYPES && tensor.grad_fn.is_none_or(grad)
     }
 
@@ -175,8 +180,7 @@ impl<'a> TensorDecoder<'a> {
         let apart = extra.is_some_and(|extra| self.memory.u64(extra).is_ok_and(|sizes| sizes != 0));
         let known =
             |numbers: Vec<i64>| (!apart && numbers.iter().all(|n| *n >= 0)).then_some(numbers);
-        let device = bytes.get(layout.device()..layout.device() + 3)?;
-        let device = match *device {
+        let device = match layout.device(&bytes)? {
             [kind, index, 1] => Some(TensorDevice { kind, index: (index < 0x80).then_some(index) }),
             [_, _, 0] => None,
             _ => return None,
