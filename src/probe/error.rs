@@ -59,6 +59,14 @@ pub enum ProbeError {
         /// Why.
         why: String,
     },
+    /// The probe of an allocation does not tell which block was allocated.
+    #[error(
+        "{path} calls its probe of an allocation before the block has an address, as PyTorch 2.1 does and 2.2 does not"
+    )]
+    BeforeAllocation {
+        /// The library.
+        path: String,
+    },
     /// The target could not be read.
     #[error(transparent)]
     Process(#[from] ProcessError),

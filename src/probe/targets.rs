@@ -4,7 +4,7 @@ use std::fs::File;
 
 use super::constants::MAX_SITES;
 use super::error::ProbeError;
-use crate::target::usdt::{self, UsdtProbe};
+use crate::target::usdt::{self, ArgumentOperand, UsdtProbe};
 use crate::target::{Addr, LoadedObject, Mapping, Mappings, Process};
 
 /// Begins of the names of the libraries probed; the driver's ends with its version (`libcuda.so.580.65.06`).
@@ -37,6 +37,9 @@ impl ProbeTargets {
                     all.iter().filter(wanted).take(MAX_SITES).cloned().collect()
                 };
                 let (mallocs, frees) = (of("malloc"), of("free"));
+                if mallocs.iter().any(is_before_allocation) {
+                    return Err(ProbeError::BeforeAllocation { path: path() });
+                }
                 Some((mapping, mallocs, frees))
             }
             None => None,
@@ -55,6 +58,13 @@ impl ProbeTargets {
     }
 }
 
+/// Whether a site is that of PyTorch 2.1: it stands ahead of the allocation, with the variable that will have the address, and the
+/// stream is not known there yet (`NativeCachingAllocator::allocate`, c10/cuda/CUDACachingAllocator.cpp).
+fn is_before_allocation(site: &UsdtProbe) -> bool {
+    let stream = site.arguments.get(3);
+    stream.is_some_and(|stream| matches!(stream.operand, ArgumentOperand::Constant(_)))
+}
+
 /// Opens the file behind a mapping.
 pub(super) fn open(process: &Process, mapping: &Mapping) -> Result<File, ProbeError> {
     process.open_mapped(mapping).map_err(|error| ProbeError::Unreadable {
@@ -66,4 +76,28 @@ pub(super) fn open(process: &Process, mapping: &Mapping) -> Result<File, ProbeEr
 /// Whether a file's name is that of a library whose name begins with `stem`.
 pub(super) fn library(stem: &'static str) -> impl Fn(&str) -> bool {
     move |name| name.starts_with(stem) && name.contains(".so")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::usdt::{Register, UsdtArgument};
+
+    /// Exact recordings of PyTorch 2.1 had the addresses of variables on the stack: no free was of a block whose allocation was seen.
+    #[test]
+    fn the_probe_of_2_1_does_not_tell_which_block_was_allocated() {
+        let argument = |operand| UsdtArgument { size: 8, signed: true, operand };
+        let register = |name| ArgumentOperand::Register(Register::named(name).unwrap());
+        let site = |stream| UsdtProbe {
+            provider: "pytorch".to_owned(),
+            name: "malloc".to_owned(),
+            offset: 0,
+            semaphore: None,
+            arguments: [register("r14"), register("edi"), register("r13"), stream]
+                .map(argument)
+                .to_vec(),
+        };
+        assert!(is_before_allocation(&site(ArgumentOperand::Constant(0))));
+        assert!(!is_before_allocation(&site(register("rbx"))));
+    }
 }

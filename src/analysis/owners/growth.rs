@@ -13,6 +13,8 @@ const MAX_WINDOWS: usize = 6;
 const MIN_PER_WINDOW: usize = 4;
 /// So many floors, each above the one before, are no accident, however high the sawtooth is above them.
 const MANY_STEPS: usize = 4;
+/// So many more blocks in no tensor are no work spaces of libraries, each of which is made when it is first needed.
+const MANY_BLOCKS: i64 = 8;
 /// Fewer observations tell nothing.
 const MIN_OBSERVATIONS: usize = 3;
 
@@ -206,6 +208,9 @@ impl GrowthWatch {
             let rise = GrowthRise::of(&self.times.iter().copied().zip(bytes).collect::<Vec<_>>())?;
             let storages = |at: usize| levels.get(at).map_or(0, |(_, storages)| *storages as i64);
             let storages = storages(rise.between.1) - storages(rise.between.0);
+            if group.kind == OwnerKind::NoTensor && storages < MANY_BLOCKS {
+                return None;
+            }
             Some(OwnerGrowth { group: group.clone(), rise, storages })
         });
         let mut grown: Vec<OwnerGrowth> = grown.collect();
@@ -304,16 +309,22 @@ mod tests {
     /// `summary` said "nothing grew" of a job that kept storages without tensors, 19 MiB of them a second.
     #[test]
     fn memory_in_no_tensor_grows_like_an_owner_and_is_none() {
-        let mut watch = GrowthWatch::default();
-        for look in 0..4_u64 {
-            let mut all = groups(&[("f: cache".to_owned(), 50)]);
-            let mut rest = groups(&[("[in no tensor]".to_owned(), 100 * look)]).remove(0);
-            rest.kind = OwnerKind::NoTensor;
-            all.push(rest);
-            watch.add_owners(look as f64, all);
-        }
-        assert_eq!(watch.owners()[0].group.owner, "[in no tensor]");
-        assert_eq!(watch.last().len(), 1);
+        let watch = |blocks: u64| {
+            let mut watch = GrowthWatch::default();
+            for look in 0..4_u64 {
+                let mut all = groups(&[("f: cache".to_owned(), 50)]);
+                let mut rest = groups(&[("[in no tensor]".to_owned(), 100 * look)]).remove(0);
+                rest.kind = OwnerKind::NoTensor;
+                rest.size.storages = blocks * look;
+                all.push(rest);
+                watch.add_owners(look as f64, all);
+            }
+            watch
+        };
+        assert_eq!(watch(4).owners()[0].group.owner, "[in no tensor]");
+        assert_eq!(watch(4).last().len(), 1);
+        // `summary` of a job that had just begun: "[in no tensor: work spaces, C++] grows by 46.65 MiB a second (+3 storages)".
+        assert!(watch(1).owners().is_empty());
     }
 
     #[test]
