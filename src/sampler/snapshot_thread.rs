@@ -17,6 +17,8 @@ const MAX_QUEUED: usize = 64;
 
 /// How long it waits for a moment at which the target keeps still, where somebody tells.
 const WAIT_FOR_QUIET: Duration = Duration::from_millis(150);
+/// How long all attempts may take then, without the waiting: one of a thousand blocks takes up to a millisecond.
+const QUIET_TIMEOUT: Duration = Duration::from_millis(8);
 
 /// A map read, or why there is none.
 pub(super) struct SnapshotRead {
@@ -131,7 +133,8 @@ impl SnapshotSource<'_> {
             none => {
                 let torch = TorchReader::attach(self.process)?.ok_or(TorchError::NotInitialized)?;
                 let torch = none.insert(torch);
-                torch.set_timeout(self.timeout);
+                let timeout = self.last_change.as_ref().map_or(self.timeout, |_| QUIET_TIMEOUT);
+                torch.set_timeout(timeout);
                 torch
             }
         };
