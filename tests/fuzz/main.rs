@@ -31,3 +31,4 @@ mod live_damage;
 mod memory;
 mod source_text;
 mod traces;
+mod unwinding;

@@ -246,7 +246,7 @@ fn each_statement_of_a_long_function_kept_the_lines_of_all_others() {
 /// For each line it was searched anew whether a row has it: hours for a text that takes some KB in a trace.
 #[test]
 fn each_line_of_a_long_source_was_searched_in_all_rows() {
-    let lines = 200_000;
+    let lines = 400_000;
     campaign::run("all-lines", 1, &mut |_| {
         let text = "x\n".repeat(lines);
         let source = SourceText { function: FunctionId(0), first_line: 1, text: text.into() };
