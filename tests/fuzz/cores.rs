@@ -206,7 +206,7 @@ fn mapped_files_over_each_other_were_each_cut_by_all_segments() {
         .map(|n| Segment { start: n << 13, end: (n << 13) + 4096, flags: 4, bytes: Vec::new() })
         .collect();
     core.write(&path);
-    campaign::run("files-over-each-other", 1, &mut |_| {
+    campaign::once("files-over-each-other", &mut || {
         let process = Process::open_core(&path).map_err(|error| error.to_string())?;
         let mappings = process.mappings().map_err(|error| error.to_string())?;
         // The first file counts: before, between and behind the segments.

@@ -229,7 +229,7 @@ fn each_statement_of_a_long_function_kept_the_lines_of_all_others() {
     let lines = 2_000;
     let names: Vec<String> = (0..15).map(|n| format!("n{n}")).collect();
     let line = format!("{} = f()\n", names.join(","));
-    campaign::run("long-source", 1, &mut |_| {
+    campaign::once("long-source", &mut || {
         let text = line.repeat(lines as usize);
         let source = SourceText { function: FunctionId(0), first_line: 1, text: text.into() };
         let mut job = FollowedFunction::new(source, lines);
@@ -247,7 +247,7 @@ fn each_statement_of_a_long_function_kept_the_lines_of_all_others() {
 #[test]
 fn each_line_of_a_long_source_was_searched_in_all_rows() {
     let lines = 400_000;
-    campaign::run("all-lines", 1, &mut |_| {
+    campaign::once("all-lines", &mut || {
         let text = "x\n".repeat(lines);
         let source = SourceText { function: FunctionId(0), first_line: 1, text: text.into() };
         let mut job = FollowedFunction::new(source, 3);
