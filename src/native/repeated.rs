@@ -16,6 +16,8 @@ use crate::target::{Addr, Memory, Process};
 
 /// Frames of one stack.
 const MAX_DEPTH: usize = 1024;
+/// The walks of one call together take no longer; they take milliseconds, unless a table is made to take long.
+const MAX_TIME: Duration = Duration::from_secs(20);
 /// What is remembered at most; then it begins anew.
 const MAX_STACKS: usize = 1 << 15;
 const MAX_ADDRESSES: usize = 1 << 17;
@@ -43,6 +45,7 @@ pub struct RepeatedUnwinder<'a> {
     modules: NativeModules<'a>,
     read: Option<Instant>,
     has_ended: bool,
+    max_time: Duration,
     rules: FxHashMap<u64, FrameRule>,
     names: FxHashMap<u64, NativeFrame>,
     stacks: FxHashMap<CodeAddresses, Arc<UnwoundStack>>,
@@ -57,6 +60,7 @@ impl<'a> RepeatedUnwinder<'a> {
             modules: NativeModules::new(memory, Default::default()),
             read: None,
             has_ended: false,
+            max_time: MAX_TIME,
             rules: FxHashMap::default(),
             names: FxHashMap::default(),
             stacks: FxHashMap::default(),
@@ -77,7 +81,9 @@ impl<'a> RepeatedUnwinder<'a> {
     /// The stacks of these threads.
     pub fn unwind(&mut self, threads: &[StackCopy]) -> Vec<Arc<UnwoundStack>> {
         self.read_mappings(MAPPINGS_INTERVAL);
-        let walked: Vec<CodeAddresses> = threads.iter().map(|thread| self.walk(thread)).collect();
+        let began = Instant::now();
+        let walked: Vec<CodeAddresses> =
+            threads.iter().map(|thread| self.walk(thread, began)).collect();
         // All names that are missing at once.
         if self.names.len() > MAX_ADDRESSES {
             self.names.clear();
@@ -108,7 +114,7 @@ impl<'a> RepeatedUnwinder<'a> {
         }
     }
 
-    fn walk(&mut self, thread: &StackCopy) -> CodeAddresses {
+    fn walk(&mut self, thread: &StackCopy, began: Instant) -> CodeAddresses {
         let mut registers = thread.registers.values;
         let mut frames = Vec::new();
         let mut is_exact = true;
@@ -117,6 +123,10 @@ impl<'a> RepeatedUnwinder<'a> {
             // A call may be the last instruction of its function.
             let address = if is_exact { at } else { at.wrapping_sub(1) };
             frames.push(address);
+            if began.elapsed() > self.max_time {
+                let why = format!("the time for it, {} s, is over", MAX_TIME.as_secs());
+                return (frames, Some(why));
+            }
             match self.step(thread, &registers, address) {
                 StepOutcome::Caller { registers: caller, is_exact: exact } => {
                     (registers, is_exact) = (caller, exact);
@@ -247,6 +257,11 @@ mod tests {
         assert_ne!(cut[0].number, first[0].number);
         assert!(cut[0].incomplete.as_deref().unwrap().contains("were copied"), "{cut:?}");
         assert_eq!(cut[0].frames[0], first[0].frames[0]);
+        // A table that is made to take long takes no longer than this.
+        unwinder.max_time = Duration::ZERO;
+        let late = unwinder.unwind(&stacks);
+        assert_eq!(late[0].frames, first[0].frames[..1]);
+        assert!(late[0].incomplete.as_deref().unwrap().contains("is over"), "{late:?}");
         child.kill().unwrap();
         child.wait().unwrap();
     }

@@ -68,6 +68,10 @@ fn try_step(
     let header = header.parse(&bases, 8).map_err(told)?;
     let frames: EhFrame<Bytes<'_>> = EhFrame::new(&tables.frames, LittleEndian);
     let table = header.table().ok_or_else(|| told(gimli::Error::NoUnwindInfoForAddress))?;
+    // The look-up multiplies the number of functions without looking; a row takes at least 4 bytes.
+    if Iterator::size_hint(&table.iter(&bases)).0 > tables.header.len() / 4 {
+        return Err(DAMAGED.to_owned());
+    }
     // Not by `fde_for_address`, which subtracts without looking.
     let Pointer::Direct(entry) = table.lookup(address, &bases).map_err(told)? else {
         return Err(DAMAGED.to_owned());
@@ -216,6 +220,18 @@ mod tests {
         }
         // Beside all code nothing is told.
         assert!(matches!(step(&tables, &stack, &registers, 4096), (StepOutcome::Unknown(_), None)));
+    }
+
+    #[test]
+    fn a_table_with_more_functions_than_there_is_room_for_overflowed() {
+        let (mut tables, stack, function) = own();
+        // Its count takes 8 bytes (`DW_EH_PE_udata8`).
+        tables.header[2] = 4;
+        for count in [u64::MAX, 1 << 62, 1 << 40] {
+            tables.header[8..16].copy_from_slice(&count.to_le_bytes());
+            let (outcome, rule) = step(&tables, &stack, &stack.registers.values, function);
+            assert_eq!((outcome, rule), (StepOutcome::Unknown(DAMAGED.to_owned()), None));
+        }
     }
 
     #[test]

@@ -27,4 +27,5 @@ pub use bpf_probes::ProbeLink;
 pub use error::ProbeError;
 pub use plan::{ProbePlan, RING_BYTES};
 pub use program::why_not_built;
+pub use ring::RingDecoder;
 pub use ring_events::{NativeCopy, ProbeCounts, RawEvent, RawNode, RawStep, RingRecord, StackKey};

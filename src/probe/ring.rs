@@ -41,17 +41,13 @@ const PARTS: [usize; 4] = [6 * 64, 5 * 64, 7 * 64, 33 * 64];
 
 /// Decodes records; keeps its buffers.
 #[derive(Debug, Default)]
-pub(super) struct RingDecoder {
+pub struct RingDecoder {
     frames: Vec<BpfFrame>,
 }
 
 impl RingDecoder {
     /// Passes what `record` says to `take`; what is not known it leaves out.
-    pub(super) fn decode(
-        &mut self,
-        record: &[u8],
-        take: &mut dyn FnMut(RingRecord<'_>),
-    ) -> Option<()> {
+    pub fn decode(&mut self, record: &[u8], take: &mut dyn FnMut(RingRecord<'_>)) -> Option<()> {
         match *record.first()? {
             STACK => {
                 let count = usize::from(u16_at(record, 2)?);

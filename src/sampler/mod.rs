@@ -50,7 +50,7 @@ pub use attached_recorder::AttachedRecorder;
 pub use background::BackgroundSink;
 pub use device_watch::{DevicePoll, MachineReading, TargetReading};
 pub use diagnosis::{ProbeCoverage, StackCoverage, TimedSnapshot};
-pub use exact::{ExactAvailability, ExactOptions, ExactRecorder};
+pub use exact::{ExactAvailability, ExactOptions, ExactRecorder, PythonPart, merge};
 pub use follow::FollowBudget;
 pub use history::{HistoryError, read_history};
 pub use mixed_stacks::{MixedStacksError, read_mixed_stacks};

@@ -3,6 +3,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Once;
@@ -141,17 +142,32 @@ fn catch_panics() {
 /// Runs `case` with one random sequence after another: `cases` of them, or as the environment says. A case answers how much memory it may take beyond
 /// what it began with, besides 256 MiB, or what is wrong. All failures are printed, each kind once; then this panics.
 pub fn run(name: &str, cases: u64, case: &mut dyn FnMut(&mut Random) -> Result<usize, String>) {
-    catch_panics();
     let first = number("MEMSPY_FUZZ_SEED").unwrap_or(0);
     let until = number("MEMSPY_FUZZ_SECONDS").map(|s| Instant::now() + Duration::from_secs(s));
     let cases = match until {
         Some(_) => number("MEMSPY_FUZZ_CASES").unwrap_or(u64::MAX - first),
         None => number("MEMSPY_FUZZ_CASES").unwrap_or(cases),
     };
+    run_seeds(name, first..first + cases, until, case);
+}
+
+/// The same with one case that is always the same, whatever the environment says: for a defect that was found.
+pub fn once(name: &str, case: &mut dyn FnMut() -> Result<usize, String>) {
+    run_seeds(name, 0..1, None, &mut |_| case());
+}
+
+fn run_seeds(
+    name: &str,
+    seeds: Range<u64>,
+    until: Option<Instant>,
+    case: &mut dyn FnMut(&mut Random) -> Result<usize, String>,
+) {
+    catch_panics();
+    let first = seeds.start;
     let running = folder().join(format!("{name}.running"));
     let mut failures: BTreeMap<String, (u64, String)> = BTreeMap::new();
     let (mut done, mut slowest, mut largest) = (0, (Duration::ZERO, 0), (0, 0));
-    for seed in first..first + cases {
+    for seed in seeds {
         if until.is_some_and(|until| Instant::now() > until) || failures.len() >= MAX_FAILURES {
             break;
         }

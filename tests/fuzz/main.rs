@@ -24,8 +24,11 @@ mod support;
 mod trace_support;
 
 mod campaign;
+mod cores;
 mod edits;
 mod elf;
 mod live_damage;
 mod memory;
+mod source_text;
 mod traces;
+mod unwinding;

@@ -3,9 +3,11 @@
 //! Where several blocks of one group are alive, the source text tells which of them a function gives up: an assignment (or `del`) of several names
 //! drops what the last assignments to them had made, as soon as the statement is left. That is likely, never certain: a caller may hold it, too.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
-use crate::analysis::lines::statements::StatementLines;
+use super::assignment_index::AssignmentIndex;
 use crate::model::{
     FollowedChange, FollowedThread, FunctionId, SourceText, StackId, StackReading, StackTable,
     ThreadId,
@@ -29,9 +31,6 @@ pub(crate) struct ProgramText<'a> {
     pub(crate) stacks: &'a StackTable,
     pub(crate) sources: &'a FxHashMap<FunctionId, SourceText>,
 }
-
-/// For each name, the first and last lines of statements.
-type NameLines = Vec<Vec<(u32, u32)>>;
 
 /// A thread went on from one line of a function to another: the node of the stack whose frame has the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -124,25 +123,38 @@ pub(super) struct DroppedVariables {
     function: FunctionId,
     /// Its own lines.
     lines: (u32, u32),
-    /// For each name that it assigns, the lines of the other statements that assign it.
-    names: NameLines,
+    /// Which statement of the function it is.
+    statement: usize,
+    /// The names that it and other statements assign.
+    names: Vec<u32>,
+    index: Arc<AssignmentIndex>,
     /// Which of the names each stack may have allocated for, a bit each.
     beneath: FxHashMap<StackId, u16>,
 }
 
 impl DroppedVariables {
-    fn new(thread: ThreadId, from: StackId, text: ProgramText<'_>) -> Option<DroppedVariables> {
+    fn new(
+        thread: ThreadId,
+        from: StackId,
+        text: ProgramText<'_>,
+        functions: &mut FxHashMap<FunctionId, Arc<AssignmentIndex>>,
+    ) -> Option<DroppedVariables> {
         let stack = text.stacks.get_stack(from)?;
         let frame = text.stacks.get_frame(stack.frame)?;
         let source = text.sources.get(&frame.function)?;
-        let (lines, names) = other_assignments(source, frame.line)?;
+        let new = || Arc::new(AssignmentIndex::new(source));
+        let index = functions.entry(frame.function).or_insert_with(new);
+        let (statement, lines) = index.statement(frame.line)?;
+        let names = index.names_shared_with_others(statement);
         // What one name was is usually the youngest block, as other rules say; or it is still held, by autograd for one.
         (names.len() > 1).then(|| DroppedVariables {
             thread,
             lines,
+            statement,
             parent: stack.parent,
             function: frame.function,
             names,
+            index: Arc::clone(index),
             beneath: FxHashMap::default(),
         })
     }
@@ -176,12 +188,13 @@ impl DroppedVariables {
                 if frame.function != self.function {
                     return 0;
                 }
-                let has = |ranges: &Vec<(u32, u32)>| {
-                    ranges.iter().any(|(first, last)| (*first..=*last).contains(&frame.line))
-                };
-                let own = (self.lines.0..=self.lines.1).contains(&frame.line);
-                let bits = self.names.iter().enumerate().filter(|(_, ranges)| has(ranges));
-                return bits.fold(if own { OWN } else { 0 }, |bits, (name, _)| bits | 1 << name);
+                let Some((statement, _)) = self.index.statement(frame.line) else { return 0 };
+                if statement == self.statement {
+                    return OWN;
+                }
+                let assigned = self.index.names_of(statement);
+                let bits = self.names.iter().enumerate().filter(|(_, it)| assigned.contains(it));
+                return bits.fold(0, |bits, (name, _)| bits | 1 << name);
             }
             next = node.parent;
         }
@@ -191,9 +204,11 @@ impl DroppedVariables {
 
 /// What each statement drops, found out once.
 #[derive(Debug, Default)]
-pub(in crate::analysis) struct DroppedByStatement(
-    FxHashMap<(ThreadId, StackId), Option<DroppedVariables>>,
-);
+pub(in crate::analysis) struct DroppedByStatement {
+    statements: FxHashMap<(ThreadId, StackId), Option<DroppedVariables>>,
+    /// A function has many statements, and a statement many stacks: its text is read once for all of them.
+    functions: FxHashMap<FunctionId, Arc<AssignmentIndex>>,
+}
 
 impl DroppedByStatement {
     /// What the statement that was left drops, if it drops anything: until it is left, what is freed are its own intermediate results.
@@ -203,43 +218,18 @@ impl DroppedByStatement {
         text: ProgramText<'_>,
     ) -> Option<&mut DroppedVariables> {
         let node = (step.thread, step.from);
-        if self.0.len() >= MAX_STATEMENTS && !self.0.contains_key(&node) {
-            self.0.clear();
+        if self.statements.len() >= MAX_STATEMENTS && !self.statements.contains_key(&node) {
+            self.statements.clear();
         }
-        let new = || DroppedVariables::new(step.thread, step.from, text);
-        let dropped = self.0.entry(node).or_insert_with(new).as_mut();
+        let functions = &mut self.functions;
+        let new = || DroppedVariables::new(step.thread, step.from, text, functions);
+        let dropped = self.statements.entry(node).or_insert_with(new).as_mut();
         dropped.filter(|dropped| !(dropped.lines.0..=dropped.lines.1).contains(&step.to_line))
     }
 }
 
-/// The lines of the statement at `line`, and for each name that it assigns or deletes those of the other statements that assign
-/// it; none where no other does.
-fn other_assignments(source: &SourceText, line: u32) -> Option<((u32, u32), NameLines)> {
-    let statements = StatementLines::new(&source.text, source.first_line);
-    let lines: Vec<&str> = source.text.lines().collect();
-    let here = statements.range(line)?;
-    let text_of = |first: u32| {
-        let index = first.checked_sub(source.first_line).map(|index| index as usize);
-        index.and_then(|index| lines.get(index)).copied().unwrap_or_default()
-    };
-    let dropped = assigned_names(text_of(here.0));
-    let mut names: NameLines = vec![Vec::new(); dropped.len()];
-    let mut at = source.first_line;
-    while let Some(range) = statements.range(at) {
-        if range != here {
-            for name in assigned_names(text_of(range.0)) {
-                let of_name = dropped.iter().position(|known| *known == name);
-                of_name.into_iter().for_each(|index| names[index].push(range));
-            }
-        }
-        at = range.1 + 1;
-    }
-    names.retain(|ranges| !ranges.is_empty());
-    Some((here, names))
-}
-
 /// The names that a statement beginning with this line assigns or deletes, from left to right.
-fn assigned_names(line: &str) -> Vec<&str> {
+pub(super) fn assigned_names(line: &str) -> Vec<&str> {
     let line = line.trim();
     let targets = if let Some(rest) = line.strip_prefix("del ") {
         Some(rest)
@@ -325,26 +315,5 @@ mod tests {
         for other in ["if x == y:", "x <= y", "f(a=b)", "return f(x)", "h[0] = x", "# x = y"] {
             assert_eq!(names(other), "", "{other}");
         }
-    }
-
-    #[test]
-    fn the_other_statements_that_assign_the_same_names() {
-        let text = concat!(
-            "def forward(self, x):\n", // 1
-            "    q = self.q(x)\n",     // 2
-            "    k = self.k(\n",       // 3
-            "        x)\n",            // 4
-            "    v = self.v(x)\n",     // 5
-            "    q, k = rotate(q,\n",  // 6
-            "        k)\n",            // 7
-            "    return q @ k @ v\n",  // 8
-        );
-        let source = SourceText { function: FunctionId(0), first_line: 1, text: text.into() };
-        let at_rotate = Some(((6, 7), vec![vec![(2, 2)], vec![(3, 4)]]));
-        assert_eq!(other_assignments(&source, 6), at_rotate);
-        assert_eq!(other_assignments(&source, 7), at_rotate);
-        assert_eq!(other_assignments(&source, 5), Some(((5, 5), Vec::new())));
-        assert_eq!(other_assignments(&source, 8), Some(((8, 8), Vec::new())));
-        assert_eq!(other_assignments(&source, 9), None);
     }
 }

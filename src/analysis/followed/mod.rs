@@ -31,6 +31,7 @@
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
 
 pub(super) mod allocation_places;
+mod assignment_index;
 pub(super) mod change_origins;
 pub(super) mod dropped_variables;
 pub(super) mod follow_replay;

@@ -10,7 +10,7 @@ pub(in crate::analysis) mod statements;
 
 pub(in crate::analysis) use node_stats::{LineStats, NodeStat, SumAccuracy};
 use node_stats::{UNKNOWN, row};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::exact::{LineDoubt, UnknownReason};
@@ -106,10 +106,11 @@ impl LineTable {
         let frees_known = attribution.knows_none(StatField::Freed);
         for function in &mut self.functions {
             let Some(source) = profile.source(function.function) else { continue };
-            for (text, line) in source.text.lines().zip(source.first_line..) {
+            let seen: FxHashSet<u32> = function.rows.iter().map(|row| row.line).collect();
+            for (text, line) in source.text.lines().zip(source.first_line..=u32::MAX) {
                 let text = text.trim_start();
                 let is_code = !text.is_empty() && !text.starts_with('#');
-                if !is_code || function.rows.iter().any(|row| row.line == line) {
+                if !is_code || seen.contains(&line) {
                     continue;
                 }
                 let cell = |key: &StatKey| {

@@ -11,38 +11,81 @@ use crate::model::{SourceText, StatField};
 pub(in crate::analysis) fn widen(rows: &mut [LineRow], source: Option<&SourceText>) {
     rows.sort_unstable_by_key(|row| row.line);
     let statements = source.map(|source| StatementLines::new(&source.text, source.first_line));
-    for first in 0..rows.len() {
-        let Some((row, later)) = rows.get_mut(first..).and_then(<[LineRow]>::split_first_mut)
-        else {
-            continue;
+    // From the last row to the first, with what the rows behind it reached: a function may have as many rows as a trace has room for.
+    let (mut all, mut of_statement, mut outside) =
+        (ReachedLimits::default(), ReachedLimits::default(), ReachedLimits::default());
+    let mut last_number = None;
+    let mut rest = rows;
+    while let Some(line) = rest.last().map(|row| row.line) {
+        // Rows of one line are no other lines of its statement.
+        let count = match &statements {
+            Some(_) => rest.iter().rev().take_while(|row| row.line == line).count(),
+            None => 1,
         };
-        let line = row.line;
-        let comes_back = |other: &&LineRow| match &statements {
-            Some(statements) => other.line != line && statements.same(line, other.line),
-            None => true,
+        let (before, here) = rest.split_at_mut(rest.len() - count);
+        let number = statements.as_ref().and_then(|statements| statements.number(line));
+        if number.is_none() || number != last_number {
+            of_statement = ReachedLimits::default();
+        }
+        last_number = number;
+        let reached: Vec<&ReachedLimits> = match number {
+            Some(_) => vec![&of_statement, &outside],
+            // What is not in the source may be anywhere.
+            None => vec![&all],
         };
-        for (i, cell) in row.cells.iter_mut().enumerate() {
-            if !matches!(cell.key.field, StatField::Peak | StatField::Current) {
-                continue;
-            }
-            let others = later.iter().filter(comes_back).filter_map(|other| other.cells.get(i));
-            for other in others {
-                raise(&mut cell.value, other.value);
+        let raised: Vec<Vec<BoundedValue>> = here
+            .iter()
+            .map(|row| reached.iter().fold(values(row), |row, it| it.raise(row)))
+            .collect();
+        for row in here.iter() {
+            all.add(row);
+            match number {
+                Some(_) => of_statement.add(row),
+                None => outside.add(row),
             }
         }
+        for (row, raised) in here.iter_mut().zip(raised) {
+            for (cell, value) in row.cells.iter_mut().zip(raised) {
+                if matches!(cell.key.field, StatField::Peak | StatField::Current) {
+                    cell.value = value;
+                }
+            }
+        }
+        rest = before;
     }
 }
 
-fn raise(value: &mut BoundedValue, other: BoundedValue) {
-    let least = value.upper;
-    value.upper = match (value.upper, other.upper) {
-        (Some(upper), Some(other)) => Some(upper.max(other)),
-        _ => None,
-    };
-    value.exact &= value.upper == least;
+fn values(row: &LineRow) -> Vec<BoundedValue> {
+    row.cells.iter().map(|cell| cell.value).collect()
+}
+
+/// The greatest upper limit of some rows, cell by cell; `None` in it where one of them has no limit.
+#[derive(Default)]
+struct ReachedLimits(Vec<Option<i64>>);
+
+impl ReachedLimits {
+    fn add(&mut self, row: &LineRow) {
+        if self.0.is_empty() {
+            self.0 = row.cells.iter().map(|cell| cell.value.upper).collect();
+        }
+        for (reached, cell) in self.0.iter_mut().zip(&row.cells) {
+            *reached = reached.zip(cell.value.upper).map(|(a, b)| a.max(b));
+        }
+    }
+
+    /// `values` with limits that are no less than these.
+    fn raise(&self, mut values: Vec<BoundedValue>) -> Vec<BoundedValue> {
+        for (value, reached) in values.iter_mut().zip(&self.0) {
+            let least = value.upper;
+            value.upper = value.upper.zip(*reached).map(|(a, b)| a.max(b));
+            value.exact &= value.upper == least;
+        }
+        values
+    }
 }
 
 /// The lines of a source by statement.
+#[derive(Debug)]
 pub(in crate::analysis) struct StatementLines {
     first_line: u32,
     /// For each line, the number of its statement.
@@ -101,13 +144,27 @@ impl StatementLines {
         let number = *self.numbers.get(line.checked_sub(self.first_line)? as usize)?;
         let first = self.numbers.partition_point(|other| *other < number);
         let end = self.numbers.partition_point(|other| *other <= number);
-        Some((self.first_line + first as u32, self.first_line + end as u32 - 1))
+        // A trace may say of any text that it begins with the last line that there can be.
+        let line = |index: usize| self.first_line.saturating_add(index as u32);
+        Some((line(first), line(end.saturating_sub(1))))
     }
 
-    fn same(&self, a: u32, b: u32) -> bool {
-        let number = |line: u32| self.numbers.get(line.checked_sub(self.first_line)? as usize);
-        // What is not in the source may be anywhere.
-        number(a).zip(number(b)).is_none_or(|(a, b)| a == b)
+    /// The number of the statement that this line belongs to.
+    pub(in crate::analysis) fn number(&self, line: u32) -> Option<usize> {
+        self.numbers.get(line.checked_sub(self.first_line)? as usize).copied()
+    }
+
+    /// The line with which each statement begins; `text` is what was cut.
+    pub(in crate::analysis) fn first_lines<'a>(
+        &self,
+        text: &'a str,
+    ) -> impl Iterator<Item = &'a str> {
+        let mut next = 0;
+        text.lines().zip(&self.numbers).filter_map(move |(line, number)| {
+            let is_first = *number == next;
+            next += usize::from(is_first);
+            is_first.then_some(line)
+        })
     }
 }
 
@@ -120,6 +177,8 @@ fn skip(text: &str, count: usize) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::lines::LineCell;
+    use crate::model::{FunctionId, Metric, Pool, StatKey};
 
     #[test]
     fn logical_lines_end_where_nothing_carries_them_on() {
@@ -138,11 +197,92 @@ mod tests {
         );
         let statements = StatementLines::new(text, 10);
         let lines: Vec<Vec<u32>> = (10..=20)
-            .map(|line| (10..=20).filter(|other| statements.same(line, *other)).collect())
+            .map(|line| {
+                (10..=20)
+                    .filter(|other| statements.number(line) == statements.number(*other))
+                    .collect()
+            })
             .collect();
         let mut different = lines.clone();
         different.dedup();
         let expected: [&[u32]; 6] = [&[10, 11], &[12, 13, 14], &[15, 16], &[17, 18], &[19], &[20]];
         assert_eq!(different, expected);
+    }
+
+    fn row(line: u32, upper: Option<i64>) -> LineRow {
+        let key =
+            StatKey { metric: Metric::AllocatedBytes, pool: Pool::All, field: StatField::Peak };
+        let value = BoundedValue { value: 1, exact: true, upper };
+        let cells = vec![LineCell { key, value, untold: None, one_run: None }];
+        let (allocated, freed) = (0, None);
+        LineRow { line, cells, allocated, freed, live: 0, live_self: 0, samples: 0 }
+    }
+
+    /// Each row compared with each that follows it.
+    fn widen_one_by_one(rows: &mut [LineRow], source: Option<&SourceText>) {
+        rows.sort_unstable_by_key(|row| row.line);
+        let statements = source.map(|it| StatementLines::new(&it.text, it.first_line));
+        for at in 0..rows.len() {
+            let (line, others) = (rows[at].line, rows[at + 1..].to_vec());
+            let value = &mut rows[at].cells[0].value;
+            for other in others {
+                let comes_back = statements.as_ref().is_none_or(|statements| {
+                    let numbers = [line, other.line].map(|line| statements.number(line));
+                    let is_same = numbers.contains(&None) || numbers[0] == numbers[1];
+                    line != other.line && is_same
+                });
+                if comes_back {
+                    let least = value.upper;
+                    value.upper = least.zip(other.cells[0].value.upper).map(|(a, b)| a.max(b));
+                    value.exact &= value.upper == least;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_is_raised_to_what_each_later_row_of_its_statement_reached() {
+        let mut random = 7_u64;
+        let mut next = |limit: u64| {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (random >> 33) % limit
+        };
+        for case in 0..2000 {
+            let lines = ["x = (a,\n", "b)\n", "f()\n", "y = '''\n", "'''\n", "if \\\n"];
+            let text: String = (0..next(12)).map(|_| lines[next(6) as usize]).collect();
+            let source = SourceText { function: FunctionId(0), first_line: 3, text: text.into() };
+            let source = (case % 4 > 0).then_some(&source);
+            let mut rows: Vec<LineRow> = (0..next(20))
+                .map(|_| row(next(18) as u32, (next(9) > 0).then(|| next(5) as i64)))
+                .collect();
+            // Which of two rows of one line stands first is not said.
+            rows.sort_by_key(|row| row.line);
+            rows.dedup_by_key(|row| row.line);
+            let mut expected = rows.clone();
+            widen_one_by_one(&mut expected, source);
+            widen(&mut rows, source);
+            assert_eq!(rows, expected, "{source:?}");
+        }
+    }
+
+    #[test]
+    fn each_row_of_a_large_function_was_compared_with_all_others() {
+        // So many take less than a MiB of a trace. One with each is 20,000,000,000 times: it would not end.
+        let lines = 200_000;
+        let text: String = (0..lines).map(|_| "x = (\n").collect();
+        let source = SourceText { function: FunctionId(0), first_line: 0, text: text.into() };
+        for source in [None, Some(&source)] {
+            let mut rows: Vec<LineRow> =
+                (0..lines).map(|line| row(line, Some(i64::from(line)))).collect();
+            widen(&mut rows, source);
+            let uppers: Vec<_> = rows.iter().filter_map(|row| row.cells[0].value.upper).collect();
+            assert_eq!(uppers, vec![i64::from(lines) - 1; lines as usize]);
+        }
+    }
+
+    #[test]
+    fn a_text_that_begins_with_the_last_line_there_can_be_is_no_overflow() {
+        let statements = StatementLines::new("x = (\n1)\n", u32::MAX);
+        assert_eq!(statements.range(u32::MAX), Some((u32::MAX, u32::MAX)));
     }
 }

@@ -8,13 +8,13 @@ use crate::sampler::mixed_stacks::{between, is_interpreter, why_apart};
 
 /// The Python stack of the thread that allocated.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct PythonPart<'a> {
+pub struct PythonPart<'a> {
     /// Its frames, the innermost first.
-    pub(super) frames: &'a [Frame],
+    pub frames: &'a [Frame],
     /// How many of them run in each call of the interpreter, the innermost call first.
-    pub(super) calls: &'a [u32],
+    pub calls: &'a [u32],
     /// Whether its outermost frames are missing.
-    pub(super) truncated: bool,
+    pub truncated: bool,
 }
 
 /// One step of a merged stack.
@@ -27,7 +27,7 @@ enum MergedFrame {
 
 /// The number of the stack with all these frames. What lies outside of Python's outermost frame, the start of the program or thread, is
 /// left out: it is the same for all of them.
-pub(super) fn merge(
+pub fn merge(
     unwound: &UnwoundStack,
     python: Option<PythonPart<'_>>,
     table: &mut StackTable,

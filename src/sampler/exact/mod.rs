@@ -11,4 +11,5 @@ mod sampled;
 mod sites;
 
 pub use availability::ExactAvailability;
+pub use merge::{PythonPart, merge};
 pub use recorder::{ExactOptions, ExactRecorder};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustc_hash::FxHashMap;
 
 use crate::native::{RepeatedUnwinder, StackCopy, UnwoundStack};
-use crate::sampler::worker::Worker;
+use crate::sampler::worker::{StopSignal, Worker};
 use crate::target::{Process, ThreadRegisters};
 
 /// Bytes of copies that wait to be unwound: those of a second of PyTorch while the tables of its libraries are read.
@@ -65,7 +65,8 @@ impl NativeStacks {
     pub(super) fn start(process: Arc<Process>) -> std::io::Result<NativeStacks> {
         let (copies, taken) = channel::<NumberedCopy>();
         let (given, done) = channel();
-        let worker = Worker::spawn("unwind", move |_| unwind_all(&process, &taken, &given))?;
+        let worker =
+            Worker::spawn("unwind", move |stop| unwind_all(&process, &taken, &given, stop))?;
         Ok(NativeStacks {
             probes: 0,
             results: FxHashMap::default(),
@@ -145,8 +146,13 @@ impl NativeStacks {
     }
 }
 
-/// Unwinds what comes until nothing more can come.
-fn unwind_all(process: &Process, copies: &Receiver<NumberedCopy>, unwound: &Sender<UnwoundCopy>) {
+/// Unwinds what comes until nothing more can come, or nobody wants it any more.
+fn unwind_all(
+    process: &Process,
+    copies: &Receiver<NumberedCopy>,
+    unwound: &Sender<UnwoundCopy>,
+    stop: &StopSignal,
+) {
     let memory = process.memory();
     let mut unwinder = RepeatedUnwinder::new(process, &memory);
     let is_wanted = |file: &str| PREPARED.iter().any(|begin| file.starts_with(begin));
@@ -160,6 +166,10 @@ fn unwind_all(process: &Process, copies: &Receiver<NumberedCopy>, unwound: &Send
             }
             Err(RecvTimeoutError::Disconnected) => return,
         };
+        // The end of a recording does not wait for copies that came too late for it: there may be thousands.
+        if stop.is_set() {
+            return;
+        }
         let batch: Vec<NumberedCopy> =
             std::iter::once(first).chain(copies.try_iter().take(MAX_BATCH - 1)).collect();
         let (numbers, stacks): (Vec<_>, Vec<_>) =

@@ -159,7 +159,16 @@ fn mapped_files(note: &[u8]) -> Vec<MappedFile> {
             })
         })
         .collect();
-    files.sort_by_key(|file| file.start);
+    files.sort_by_key(|file| (file.start, file.end));
+    // Of files over each other, which no kernel writes, the first counts: else each would be cut into pieces by all segments.
+    let mut last = 0;
+    files.retain(|file| {
+        let is_free = file.start >= last && file.start < file.end;
+        if is_free {
+            last = file.end;
+        }
+        is_free
+    });
     files
 }
 
