@@ -68,7 +68,7 @@ enum AttemptError {
 }
 
 /// How often and when it is tried.
-pub(super) struct Attempts<'a> {
+pub(super) struct ReadAttempts<'a> {
     /// How long all of them may take, without what is before them.
     pub(super) timeout: Duration,
     /// What is done before each: it may wait for a moment at which the target keeps still.
@@ -110,7 +110,7 @@ impl SnapshotReader {
         memory: &dyn Memory,
         counters: &CounterLayout,
         layout: &mut BlocksLayout,
-        attempts: Attempts<'_>,
+        attempts: ReadAttempts<'_>,
         time: Nanos,
         version: &str,
     ) -> Result<AllocatorSnapshot, TorchError> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::backend;
-use super::blocks::{Attempts, BlocksLayout, SnapshotReader};
+use super::blocks::{BlocksLayout, ReadAttempts, SnapshotReader};
 use super::counters::CounterReader;
 use super::discovery::{self, DiscoveredDevices, SearchOutcome};
 use super::error::{TorchError, reading};
@@ -199,7 +199,7 @@ impl TorchReader {
         let reader =
             native.blocks.get_mut(device.0 as usize).ok_or(TorchError::NoDevice(device))?;
         let counters = &native.devices.counters;
-        let attempts = Attempts { timeout: self.timeout, before_each: before_attempt };
+        let attempts = ReadAttempts { timeout: self.timeout, before_each: before_attempt };
         reader.read(&*self.memory, counters, &mut native.layout, attempts, time, version)
     }
 
