@@ -70,7 +70,7 @@ say "Recording process $pid for $seconds seconds"
 
 say "Where the memory came from, line by line"
 $memspy lines $results/trace.bin
-$memspy flame $results/trace.bin -o $results/flame.svg
+$memspy flame $results/trace.bin -o $results/flame.svg --force
 
 say "Done"
 echo "trace:       $results/trace.bin"
