@@ -218,17 +218,19 @@ impl<'a> RepeatedUnwinder<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::process::{Child, Command};
 
     use super::super::{NativeUnwinder, copy_stacks};
     use super::*;
     use crate::target::StoppedProcess;
 
-    #[test]
-    fn a_stack_met_again_is_the_same_and_what_dump_finds() {
-        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+    const TIMEOUT: Duration = Duration::from_secs(60);
+
+    /// A process that sleeps, and the copied stack of its only thread.
+    fn sleeping() -> (Child, Process, Vec<StackCopy>) {
+        let child = Command::new("sleep").arg("600").spawn().unwrap();
         let process = Process::open(child.id()).unwrap();
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + TIMEOUT;
         while process.is_asleep(child.id()) != Some(true) {
             assert!(Instant::now() < until, "it never sleeps");
             std::thread::yield_now();
@@ -238,6 +240,13 @@ mod tests {
             StoppedProcess::with_registers(&process, Duration::from_secs(5)).unwrap();
         let stacks = copy_stacks(&memory, &mappings, registers);
         stop.end();
+        (child, process, stacks)
+    }
+
+    #[test]
+    fn a_stack_met_again_is_the_same_and_what_dump_finds() {
+        let (mut child, process, stacks) = sleeping();
+        let (memory, mappings) = (process.memory(), process.mappings().unwrap());
         let expected = NativeUnwinder::new(&process, &memory, &mappings).unwind(&stacks);
 
         let mut unwinder = RepeatedUnwinder::new(&process, &memory);
@@ -268,18 +277,8 @@ mod tests {
 
     #[test]
     fn copies_of_a_process_that_has_ended_meanwhile_keep_their_frames() {
-        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
-        let process = Process::open(child.id()).unwrap();
-        let until = Instant::now() + Duration::from_secs(60);
-        while process.is_asleep(child.id()) != Some(true) {
-            assert!(Instant::now() < until, "it never sleeps");
-            std::thread::yield_now();
-        }
-        let (memory, mappings) = (process.memory(), process.mappings().unwrap());
-        let (stop, registers) =
-            StoppedProcess::with_registers(&process, Duration::from_secs(5)).unwrap();
-        let stacks = copy_stacks(&memory, &mappings, registers);
-        stop.end();
+        let (mut child, process, stacks) = sleeping();
+        let (memory, until) = (process.memory(), Instant::now() + TIMEOUT);
         let mut unwinder = RepeatedUnwinder::new(&process, &memory);
         let before = unwinder.unwind(&stacks);
         child.kill().unwrap();

@@ -2,9 +2,11 @@
 
 use rustc_hash::FxHashMap;
 
-use super::dropped_variables::assigned_names;
 use crate::analysis::lines::statements::StatementLines;
 use crate::model::SourceText;
+
+/// Names of one statement that are told apart.
+pub(super) const MAX_NAMES: usize = 15;
 
 /// The statements of a function and their names. As large as its text, whatever stands in that.
 #[derive(Debug)]
@@ -61,6 +63,56 @@ impl AssignmentIndex {
     }
 }
 
+/// The names that a statement beginning with this line assigns or deletes, from left to right.
+fn assigned_names(line: &str) -> Vec<&str> {
+    let line = line.trim();
+    let targets = if let Some(rest) = line.strip_prefix("del ") {
+        Some(rest)
+    } else if let Some(rest) = line.strip_prefix("for ") {
+        rest.split_once(" in ").map(|(targets, _)| targets)
+    } else {
+        before_assignment(line)
+    };
+    let is_name = |name: &&str| {
+        !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.'))
+    };
+    let targets = targets.unwrap_or_default();
+    let of_target =
+        |target: &str| target.split_once(':').map_or(target.len(), |(name, _)| name.len());
+    targets
+        .trim_matches(|c| matches!(c, ' ' | '(' | ')' | '[' | ']'))
+        .split(',')
+        .map(|target| target[..of_target(target)].trim().trim_start_matches('*'))
+        .filter(is_name)
+        .take(MAX_NAMES)
+        .collect()
+}
+
+/// What stands before the `=` of an assignment, or before its operator (`+=`).
+fn before_assignment(line: &str) -> Option<&str> {
+    let mut depth = 0usize;
+    let bytes = line.as_bytes();
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            b'\'' | b'"' | b'#' => return None,
+            b'=' if depth == 0 => {
+                let before = at.checked_sub(1).and_then(|at| bytes.get(at));
+                if bytes.get(at + 1) == Some(&b'=') || matches!(before, Some(b'=' | b'!' | b':')) {
+                    return None;
+                }
+                let target = line[..at].trim_end_matches(|c| "+-*/%&|^@<>".contains(c));
+                // `a <= b` compares, `a <<= b` assigns.
+                let operator = &line[target.len()..at];
+                return (!matches!(operator, "<" | ">")).then_some(target);
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,5 +160,21 @@ mod tests {
         assert_eq!(other_assignments(text, 9), None);
         // A name that stands twice in one statement is shared with no other.
         assert_eq!(other_assignments("x, x = f()\n", 1), Some(((1, 1), Vec::new())));
+    }
+
+    #[test]
+    fn the_names_that_a_statement_assigns() {
+        let names = |line| assigned_names(line).join(" ");
+        assert_eq!(names("    q, k = rotate(q, k, cos=c)"), "q k");
+        assert_eq!(names("x += f(y)"), "x");
+        assert_eq!(names("x <<= 2"), "x");
+        assert_eq!(names("(a, *b) = f("), "a b");
+        assert_eq!(names("x: torch.Tensor = f(x)"), "x");
+        assert_eq!(names("self.cache = f(a == b)"), "self.cache");
+        assert_eq!(names("del q, k"), "q k");
+        assert_eq!(names("for x, y in zip(a, b):"), "x y");
+        for other in ["if x == y:", "x <= y", "f(a=b)", "return f(x)", "h[0] = x", "# x = y"] {
+            assert_eq!(names(other), "", "{other}");
+        }
     }
 }

@@ -7,14 +7,12 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::assignment_index::AssignmentIndex;
+use super::assignment_index::{AssignmentIndex, MAX_NAMES};
 use crate::model::{
     FollowedChange, FollowedThread, FunctionId, SourceText, StackId, StackReading, StackTable,
     ThreadId,
 };
 
-/// Names of one statement that are told apart.
-const MAX_NAMES: usize = 15;
 /// The bit of what the statement itself allocated.
 pub(super) const OWN: u16 = 1 << MAX_NAMES;
 /// Statements remembered, and stacks beneath each.
@@ -228,56 +226,6 @@ impl DroppedByStatement {
     }
 }
 
-/// The names that a statement beginning with this line assigns or deletes, from left to right.
-pub(super) fn assigned_names(line: &str) -> Vec<&str> {
-    let line = line.trim();
-    let targets = if let Some(rest) = line.strip_prefix("del ") {
-        Some(rest)
-    } else if let Some(rest) = line.strip_prefix("for ") {
-        rest.split_once(" in ").map(|(targets, _)| targets)
-    } else {
-        before_assignment(line)
-    };
-    let is_name = |name: &&str| {
-        !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '.'))
-    };
-    let targets = targets.unwrap_or_default();
-    let of_target =
-        |target: &str| target.split_once(':').map_or(target.len(), |(name, _)| name.len());
-    targets
-        .trim_matches(|c| matches!(c, ' ' | '(' | ')' | '[' | ']'))
-        .split(',')
-        .map(|target| target[..of_target(target)].trim().trim_start_matches('*'))
-        .filter(is_name)
-        .take(MAX_NAMES)
-        .collect()
-}
-
-/// What stands before the `=` of an assignment, or before its operator (`+=`).
-fn before_assignment(line: &str) -> Option<&str> {
-    let mut depth = 0usize;
-    let bytes = line.as_bytes();
-    for (at, byte) in bytes.iter().enumerate() {
-        match byte {
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            b'\'' | b'"' | b'#' => return None,
-            b'=' if depth == 0 => {
-                let before = at.checked_sub(1).and_then(|at| bytes.get(at));
-                if bytes.get(at + 1) == Some(&b'=') || matches!(before, Some(b'=' | b'!' | b':')) {
-                    return None;
-                }
-                let target = line[..at].trim_end_matches(|c| "+-*/%&|^@<>".contains(c));
-                // `a <= b` compares, `a <<= b` assigns.
-                let operator = &line[target.len()..at];
-                return (!matches!(operator, "<" | ">")).then_some(target);
-            }
-            _ => {}
-        }
-    }
-    None
-}
-
 /// A statement's variables while its frees are replayed: which of the names comes next.
 #[derive(Debug, Default)]
 pub(super) struct StatementVisit {
@@ -294,26 +242,5 @@ impl StatementVisit {
         }
         self.frees += 1;
         self.frees - 1
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_names_that_a_statement_assigns() {
-        let names = |line| assigned_names(line).join(" ");
-        assert_eq!(names("    q, k = rotate(q, k, cos=c)"), "q k");
-        assert_eq!(names("x += f(y)"), "x");
-        assert_eq!(names("x <<= 2"), "x");
-        assert_eq!(names("(a, *b) = f("), "a b");
-        assert_eq!(names("x: torch.Tensor = f(x)"), "x");
-        assert_eq!(names("self.cache = f(a == b)"), "self.cache");
-        assert_eq!(names("del q, k"), "q k");
-        assert_eq!(names("for x, y in zip(a, b):"), "x y");
-        for other in ["if x == y:", "x <= y", "f(a=b)", "return f(x)", "h[0] = x", "# x = y"] {
-            assert_eq!(names(other), "", "{other}");
-        }
     }
 }
