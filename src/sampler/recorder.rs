@@ -116,12 +116,7 @@ impl Recorder {
         let sink = &mut order;
         self.request_snapshots(ONE_SHOT_TIMEOUT, None);
         self.session.record_start(host, self.options.rate, sink)?;
-        for _ in 0..MAX_READS {
-            self.read_counters_before();
-            if !self.before.is_empty() {
-                break;
-            }
-        }
+        self.before = self.counters_now();
         // The names of threads are looked up some time after the first look has found them.
         if self.read_stacks().is_none() {
             std::thread::sleep(NAMES_TIMEOUT);
@@ -188,20 +183,16 @@ impl Recorder {
         Ok(())
     }
 
-    /// The allocator's counters at this moment; empty where they cannot be read.
+    /// The allocator's counters at this moment, tried for as often as a single look is; empty where they cannot be read.
     fn counters_now(&mut self) -> Vec<(CudaIndex, AllocatorCounters)> {
         let mut counters = Vec::new();
         for _ in 0..MAX_READS {
-            match &mut self.session.readers.torch {
-                TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::Native => {
-                    if torch.counters(&mut counters).is_ok() {
-                        return counters;
-                    }
-                }
-                _ => break,
+            read_counters(&mut self.session.readers.torch, &mut counters);
+            if !counters.is_empty() {
+                break;
             }
         }
-        Vec::new()
+        counters
     }
 
     /// Lets a look at owners that is due be made, if this is its moment.
@@ -282,15 +273,7 @@ impl Recorder {
     /// A line may last less long than reading its stack takes: what the counters were at the stack's
     /// instant is known only from two looks at them, one on either side of it.
     fn read_counters_before(&mut self) {
-        let read = match &mut self.session.readers.torch {
-            TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::Native => {
-                torch.counters(&mut self.before).is_ok()
-            }
-            _ => false,
-        };
-        if !read {
-            self.before.clear();
-        }
+        read_counters(&mut self.session.readers.torch, &mut self.before);
     }
 
     fn observe_allocator(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
@@ -386,6 +369,19 @@ impl Recorder {
                 self.session.losses.add(ReaderKind::Snapshots, MissReason::Failed(e.to_string()), 1)
             }
         }
+    }
+}
+
+/// Reads the counters into `out`, which is empty where they cannot be read.
+fn read_counters(torch: &mut TorchState, out: &mut Vec<(CudaIndex, AllocatorCounters)>) {
+    let read = match torch {
+        TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::Native => {
+            torch.counters(out).is_ok()
+        }
+        _ => false,
+    };
+    if !read {
+        out.clear();
     }
 }
 
