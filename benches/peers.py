@@ -174,15 +174,15 @@ class InProcess(Contender):
 class Attached(Contender):
     """A profiler that attaches to the job from outside."""
 
-    def __init__(self, name, job, command, note="", environment=None):
+    def __init__(self, name, job, command, note="", environment=None, settles=1.5):
         super().__init__(name, job, note)
-        self.command, self.environment, self.process = command, environment, None
+        self.command, self.environment, self.settles, self.process = command, environment, settles, None
 
     def on(self):
         self.said = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(self.command, stdout=self.said, stderr=subprocess.STDOUT, env=self.environment)
         # What attaching costs the job is not in the window.
-        time.sleep(1.5)
+        time.sleep(self.settles)
         if self.process.poll() not in (None, 0):
             raise NotHere(f"'{os.path.basename(self.command[0])}' ended at once: {self.words()[-1]}")
         self.used, self.since = self.processor(), time.monotonic()
@@ -330,7 +330,8 @@ def contenders(arguments, job, newest, scratch):
         command = [*sampler, "-m", "profiling.sampling", "attach", "-r", rate, "-d", "999",
                    "--collapsed", "-o", "/dev/null", str(newest.pid)]
         note = "time by stack, no memory; its job runs Python 3.15"
-        return Attached(SAMPLER_315, newest, command, note, with_newest(arguments))
+        # A Python has to start, and to import its profiler.
+        return Attached(SAMPLER_315, newest, command, note, with_newest(arguments), settles=4)
 
     for name, make in [("py-spy record", lambda: py_spy()), ("py-spy record --nonblocking", lambda: py_spy("--nonblocking")),
                        ("pytorch_memlab LineProfiler", memlab), ("memray attach", memray), ("scalene run --gpu", scalene),
