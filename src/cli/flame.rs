@@ -348,6 +348,9 @@ impl FlameOptions {
         for rank in ranks {
             // Says why, where there is none.
             device(&rank.profile, self.gpu).context(rank.label.clone())?;
+            if rank.profile.main_gpu().is_none() {
+                bail!("{DRIVER_ALONE} --by device");
+            }
             for gpu in rank.profile.gpus() {
                 let folded = self.fold_device(&rank.profile, gpu).context(rank.label.clone())?;
                 parts.push((format!("{}, GPU {}", rank.label, gpu.0), rank, folded));
@@ -399,6 +402,10 @@ impl FlameOptions {
     }
 }
 
+/// What to do about memory of which no device is known, but for the option to leave out.
+const DRIVER_ALONE: &str =
+    "the recording has the driver's events alone, and is drawn whole without";
+
 /// The device asked for, else the one with the highest peak.
 pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
     let is_driver_only = || profile.exact().is_some_and(|exact| exact.events() > 0);
@@ -407,7 +414,7 @@ pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
         // Memory of the process, on whichever devices.
         (None, None) if is_driver_only() => Ok(CudaIndex(0)),
         (None, Some(asked)) if is_driver_only() => bail!(
-            "whether it is memory of GPU {asked} is not known: the recording has the driver's events alone, and is drawn whole without --gpu"
+            "whether it is memory of GPU {asked} is not known: {DRIVER_ALONE} --gpu"
         ),
         (None, _) => bail!("the recording has no GPU memory of PyTorch: {}", why_none(profile)),
     }

@@ -217,6 +217,7 @@ fn memory_of_the_driver_is_not_drawn_as_that_of_a_gpu_asked_for() {
     for gpu in ["0", "3"] {
         refused(folder.path(), &["--gpu", gpu], &[&format!("memory of GPU {gpu} is not known")]);
     }
+    refused(folder.path(), &["--by", "device"], &["drawn whole without --by device"]);
     assert_eq!(folded(folder.path(), &[]), pairs(&[("main", 1)]));
 
     let mut beside = Probed::new();
