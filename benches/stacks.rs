@@ -137,7 +137,8 @@ fn by_profiling_sampling(
     let mut stacks: HashMap<NamedStack, u64> = HashMap::new();
     for stack in said["stacks"].as_array().unwrap() {
         let frame = |frame: &Value| {
-            (last_part(frame[0].as_str().unwrap()), frame[1].as_u64().unwrap() as u32)
+            // A line may be negative: that never was, either.
+            (last_part(frame[0].as_str().unwrap()), frame[1].as_u64().unwrap_or(0) as u32)
         };
         let frames = stack[1].as_array().unwrap().iter().map(frame).collect();
         *stacks.entry(frames).or_default() += stack[0].as_u64().unwrap();
@@ -160,7 +161,9 @@ fn known_stacks(_: &mut Criterion) {
     }
     let samples = std::env::var("MEMSPY_BENCH_SAMPLES").ok().and_then(|n| n.parse().ok());
     let samples: u32 = samples.unwrap_or(20_000);
-    let mut rows = Vec::new();
+    eprintln!(
+        "\n| CPython | target | sampler | a sample | stacks | never were | not read |\n|---|---|---|---|---|---|---|"
+    );
     for python in pythons::one_per_version() {
         let targets = [
             ("lines", KnownStacks::pairs(&python, None)),
@@ -183,21 +186,17 @@ fn known_stacks(_: &mut Criterion) {
                 let wrong: u64 =
                     seen.stacks.iter().filter(|(it, _)| !known.can_be(it)).map(|it| it.1).sum();
                 let without_gil = if python.free_threaded { "t" } else { "" };
-                rows.push(format!(
+                eprintln!(
                     "| 3.{}{without_gil} | {name} | {} | {:.1} µs | {stacks} | {wrong} ({:.3} %) | {} |",
                     python.minor,
                     seen.sampler,
                     seen.took.as_secs_f64() * 1e6 / f64::from(samples),
                     wrong as f64 * 100.0 / stacks.max(1) as f64,
                     seen.failed,
-                ));
+                );
             }
         }
     }
-    eprintln!(
-        "\n| CPython | target | sampler | a sample | stacks | never were | not read |\n|---|---|---|---|---|---|---|"
-    );
-    rows.iter().for_each(|row| eprintln!("{row}"));
 }
 
 criterion_group!(benches, one_sample, known_stacks);

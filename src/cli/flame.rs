@@ -413,9 +413,9 @@ pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
         (Some(main), asked) => Ok(asked.map_or(main, CudaIndex)),
         // Memory of the process, on whichever devices.
         (None, None) if is_driver_only() => Ok(CudaIndex(0)),
-        (None, Some(asked)) if is_driver_only() => bail!(
-            "whether it is memory of GPU {asked} is not known: {DRIVER_ALONE} --gpu"
-        ),
+        (None, Some(asked)) if is_driver_only() => {
+            bail!("whether it is memory of GPU {asked} is not known: {DRIVER_ALONE} --gpu")
+        }
         (None, _) => bail!("the recording has no GPU memory of PyTorch: {}", why_none(profile)),
     }
 }
