@@ -2,7 +2,8 @@
 """memspy and other memory and Python profilers on one training loop, in turn, in one run.
 
     benches/peers.py --memspy target/release/memspy [--run-with scripts/with-sim] [--python python3] [--minutes 8]
-                     [--rounds N] [--seconds 1.5] [--rate 100] [--peers-from DIR] [--newest-python PYTHON] [-- JOB ARGUMENTS]
+                     [--rounds N] [--seconds 1.5] [--rate 100] [--peers-from DIR] [--newest-python PYTHON]
+                     [--newest-sampler 'COMMAND'] [-- JOB ARGUMENTS]
     benches/peers.py --fetch DIR [--for 3.12] [--without pytorch_memlab]      gets the peers from PyPI into DIR,
         for that version of Python: 75 MiB, 45 MiB without pytorch_memlab, which needs pandas
 The job is the 12-layer transformer loop of tests/targets/transformer12.py. A round measures every contender in a window of its
@@ -173,15 +174,15 @@ class InProcess(Contender):
 class Attached(Contender):
     """A profiler that attaches to the job from outside."""
 
-    def __init__(self, name, job, command, note="", environment=None):
+    def __init__(self, name, job, command, note="", environment=None, settles=1.5):
         super().__init__(name, job, note)
-        self.command, self.environment, self.process = command, environment, None
+        self.command, self.environment, self.settles, self.process = command, environment, settles, None
 
     def on(self):
         self.said = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(self.command, stdout=self.said, stderr=subprocess.STDOUT, env=self.environment)
         # What attaching costs the job is not in the window.
-        time.sleep(1.5)
+        time.sleep(self.settles)
         if self.process.poll() not in (None, 0):
             raise NotHere(f"'{os.path.basename(self.command[0])}' ended at once: {self.words()[-1]}")
         self.used, self.since = self.processor(), time.monotonic()
@@ -325,10 +326,12 @@ def contenders(arguments, job, newest, scratch):
     def sampling():
         if not isinstance(newest, Job):
             raise NotHere(newest)
-        command = [*arguments.run_with, arguments.newest_python, "-m", "profiling.sampling", "attach", "-r", rate, "-d", "999",
+        sampler = arguments.newest_sampler or [*arguments.run_with, arguments.newest_python]
+        command = [*sampler, "-m", "profiling.sampling", "attach", "-r", rate, "-d", "999",
                    "--collapsed", "-o", "/dev/null", str(newest.pid)]
         note = "time by stack, no memory; its job runs Python 3.15"
-        return Attached(SAMPLER_315, newest, command, note, with_newest(arguments))
+        # A Python has to start, and to import its profiler.
+        return Attached(SAMPLER_315, newest, command, note, with_newest(arguments), settles=4)
 
     for name, make in [("py-spy record", lambda: py_spy()), ("py-spy record --nonblocking", lambda: py_spy("--nonblocking")),
                        ("pytorch_memlab LineProfiler", memlab), ("memray attach", memray), ("scalene run --gpu", scalene),
@@ -396,6 +399,8 @@ def main():
     parser.add_argument("--python", default="python3", help="the Python with PyTorch")
     parser.add_argument("--newest-python", help="a Python 3.15 with PyTorch, for its sampling profiler")
     parser.add_argument("--newest-sim", help="the set-up of scripts/with-sim that has it (torch-2.15-py3.15)")
+    parser.add_argument("--newest-sampler", type=str.split, help="runs that Python for the sampler itself, where the other one has no "
+                        "/proc: 'scripts/with-python --outside 3.15'")
     parser.add_argument("--run-with", type=str.split, default=[], help="runs the job and memspy, such as scripts/with-sim")
     parser.add_argument("--minutes", type=float, default=8, help="no round begins that would end later")
     parser.add_argument("--rounds", type=int, default=1000)

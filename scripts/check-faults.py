@@ -253,7 +253,8 @@ class Job:
                     file.seek(int(fields[2], 16))
                     stored = file.read(end - start)
                 if now[: len(stored)] != stored:
-                    found.append(os.path.basename(fields[5]))
+                    at = int(fields[2], 16) + len(os.path.commonprefix([now, stored]))
+                    found.append(f"{os.path.basename(fields[5])}+{at:#x}")
         return found
 
     def check_no_probes(self):
@@ -489,23 +490,31 @@ def faults_of_the_job(args, jobs, table, dice):
 
 
 def kills_of_memspy(args, jobs, table, dice):
-    job = jobs.start()
+    kept = [jobs.start()]
     out = os.path.join(jobs.folder, "trace.memspy")
 
     def once(mode):
         def one(number):
+            job = kept.pop() if kept else jobs.start()
             memspy = Memspy(args, job, MODES[mode], out)
             time.sleep(dice.uniform(0, args.moment))
             memspy.signal(signal.SIGKILL)
             memspy.process.wait()
-            job.check_runs()
-            job.check_no_probes()
-            check_readable(args, out)
+            try:
+                job.check_runs()
+                job.check_no_probes()
+                check_readable(args, out)
+            except Failure:
+                # What is left in this job is not to be blamed on the next try.
+                job.end()
+                raise
+            kept.append(job)
         return one
 
     for mode in MODES:
         table.many("memspy killed", mode, args.count, once(mode))
-    job.end()
+    for job in kept:
+        job.end()
 
 
 def jumping_clocks(args, jobs, table, dice):

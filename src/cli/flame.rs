@@ -29,6 +29,12 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     if let Some((_, option)) = of_pictures.iter().find(|(given, _)| *given && !draws) {
         bail!("{option} is of pictures and of --text: folded stacks are written as they are");
     }
+    let of_torch = args.memory.is_none_or(|it| MemoryGroup::from(it) == MemoryGroup::Torch);
+    let of_devices =
+        [(args.gpu.is_some(), "--gpu"), (args.by == GroupByArg::Device, "--by device")];
+    if let Some((_, option)) = of_devices.iter().find(|(given, _)| *given && !of_torch) {
+        bail!("memory that is not PyTorch's is drawn of all GPUs together: leave out {option}");
+    }
     let extension = match args.format {
         FlameFormat::Flamegraph => "svg",
         FlameFormat::Collapsed => "txt",
@@ -342,6 +348,9 @@ impl FlameOptions {
         for rank in ranks {
             // Says why, where there is none.
             device(&rank.profile, self.gpu).context(rank.label.clone())?;
+            if rank.profile.main_gpu().is_none() {
+                bail!("{DRIVER_ALONE} --by device");
+            }
             for gpu in rank.profile.gpus() {
                 let folded = self.fold_device(&rank.profile, gpu).context(rank.label.clone())?;
                 parts.push((format!("{}, GPU {}", rank.label, gpu.0), rank, folded));
@@ -393,12 +402,21 @@ impl FlameOptions {
     }
 }
 
+/// What to do about memory of which no device is known, but for the option to leave out.
+const DRIVER_ALONE: &str =
+    "the recording has the driver's events alone, and is drawn whole without";
+
 /// The device asked for, else the one with the highest peak.
 pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
-    let driver_only = || profile.exact().filter(|exact| exact.events() > 0).map(|_| CudaIndex(0));
-    match profile.main_gpu().or_else(driver_only) {
-        Some(main) => Ok(gpu.map_or(main, CudaIndex)),
-        None => bail!("the recording has no GPU memory of PyTorch: {}", why_none(profile)),
+    let is_driver_only = || profile.exact().is_some_and(|exact| exact.events() > 0);
+    match (profile.main_gpu(), gpu) {
+        (Some(main), asked) => Ok(asked.map_or(main, CudaIndex)),
+        // Memory of the process, on whichever devices.
+        (None, None) if is_driver_only() => Ok(CudaIndex(0)),
+        (None, Some(asked)) if is_driver_only() => {
+            bail!("whether it is memory of GPU {asked} is not known: {DRIVER_ALONE} --gpu")
+        }
+        (None, _) => bail!("the recording has no GPU memory of PyTorch: {}", why_none(profile)),
     }
 }
 

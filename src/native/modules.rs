@@ -8,11 +8,11 @@ use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 use crate::target::{Addr, FunctionTable, LoadedObject, Mapping, Mappings, Memory, Process};
 
 /// Longest tables that are read; those of PyTorch's libraries have tens of MiB.
-const MAX_HEADER: usize = 64 << 20;
-const MAX_FRAMES: usize = 512 << 20;
+const MAX_HEADER: usize = 32 << 20;
+const MAX_FRAMES: usize = 128 << 20;
 
 /// Tables of all libraries together, after which no more are read; those of PyTorch and CUDA have less than 100 MiB.
-const MAX_TOTAL: usize = 1 << 30;
+const MAX_TOTAL: usize = 256 << 20;
 
 /// The tables of one object that tell what called its functions, copied from memory.
 pub(super) struct UnwindTables {
@@ -93,7 +93,7 @@ impl<'a> NativeModules<'a> {
             let module = object.map(|object| {
                 let held: usize = self.known.values().flatten().map(NativeModule::size).sum();
                 let tables = match held < MAX_TOTAL {
-                    true => UnwindTables::read(self.memory, &object),
+                    true => UnwindTables::read(self.memory, &self.mappings, &object),
                     false => {
                         Err(format!("unwind tables of {} MiB were read before it", held >> 20))
                     }
@@ -146,10 +146,20 @@ fn first_of<'a>(mappings: &'a Mappings, mapping: &'a Mapping) -> Option<&'a Mapp
 }
 
 impl UnwindTables {
-    pub(super) fn read(memory: &dyn Memory, object: &LoadedObject) -> Result<UnwindTables, String> {
+    /// Those of `object`. Its headers say how long they are, and may say anything: no more is read than is mapped there.
+    pub(super) fn read(
+        memory: &dyn Memory,
+        mappings: &Mappings,
+        object: &LoadedObject,
+    ) -> Result<UnwindTables, String> {
         let place = object.unwind_header().ok_or("it has no unwind table")?;
+        let mapped = |from: Addr, len: u64| match mappings.readable_end(from) {
+            Some(end) => Ok(usize::try_from(len.min(end.0 - from.0)).unwrap_or(usize::MAX)),
+            None => Err("its unwind table cannot be read"),
+        };
         let unreadable = |_| "its unwind table cannot be read".to_owned();
-        let header = memory.vec(place.addr, place.len.min(MAX_HEADER)).map_err(unreadable)?;
+        let len = mapped(place.addr, place.len as u64)?.min(MAX_HEADER);
+        let header = memory.vec(place.addr, len).map_err(unreadable)?;
         let bases = BaseAddresses::default().set_eh_frame_hdr(place.addr.0);
         let parsed = EhFrameHdr::new(&header, LittleEndian).parse(&bases, 8);
         let Ok(Pointer::Direct(frames_at)) = parsed.map(|it| it.eh_frame_ptr()) else {
@@ -157,8 +167,66 @@ impl UnwindTables {
         };
         // Its length stands nowhere in memory: it ends where what is loaded ends, or before.
         let end = object.end_of_piece(Addr(frames_at)).ok_or("its unwind table is damaged")?;
-        let len = usize::try_from(end.0 - frames_at).unwrap_or(usize::MAX).min(MAX_FRAMES);
+        let len = mapped(Addr(frames_at), end.0 - frames_at)?.min(MAX_FRAMES);
         let frames = memory.vec(Addr(frames_at), len).map_err(unreadable)?;
         Ok(UnwindTables { header_at: place.addr.0, header, frames_at, frames })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::MemoryImage;
+
+    /// Where the library is mapped, and how much of it.
+    const START: u64 = 0x40_0000;
+    const MAPPED: usize = 0x1000;
+    /// Where its tables are.
+    const HEADER: usize = 0x200;
+    const FRAMES: usize = 0x300;
+
+    fn put(page: &mut [u8], at: usize, numbers: &[u64]) {
+        for (slot, number) in page[at..].chunks_exact_mut(8).zip(numbers) {
+            slot.copy_from_slice(&number.to_le_bytes());
+        }
+    }
+
+    /// A page that says of itself that it is a library of 1 TiB, with tables of as many bytes.
+    fn boastful() -> Vec<u8> {
+        let mut page = vec![0; MAPPED];
+        page[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        // Where the program headers are, the size of one, and their number.
+        (page[32], page[54], page[56]) = (64, 56, 3);
+        let segments: [(u32, u64); 3] = [(1, 0), (2, 0x180), (0x6474_e550, HEADER as u64)];
+        for (number, (kind, address)) in segments.into_iter().enumerate() {
+            let at = 64 + 56 * number;
+            put(&mut page, at, &[kind.into(), 0, address, address, 1 << 40, 1 << 40, 0]);
+        }
+        // `.eh_frame` by its distance from here, no number of functions, no table.
+        page[HEADER..HEADER + 4].copy_from_slice(&[1, 0x1b, 0xff, 0xff]);
+        let distance = (FRAMES - HEADER - 4) as u32;
+        page[HEADER + 4..HEADER + 8].copy_from_slice(&distance.to_le_bytes());
+        page
+    }
+
+    #[test]
+    fn tables_are_read_as_far_as_they_are_mapped_whatever_their_headers_say() {
+        let mapping = Mapping {
+            start: Addr(START),
+            end: Addr(START + MAPPED as u64),
+            offset: 0,
+            readable: true,
+            writable: false,
+            executable: true,
+            path: None,
+            deleted: false,
+        };
+        let mut memory = MemoryImage::default();
+        memory.insert(mapping.start, &boastful());
+        let object = LoadedObject::read(&memory, &mapping).unwrap();
+        let mappings = Mappings::from_list(vec![mapping]);
+        let tables = UnwindTables::read(&memory, &mappings, &object).unwrap();
+        assert_eq!((tables.header.len(), tables.frames.len()), (MAPPED - HEADER, MAPPED - FRAMES));
+        assert!(UnwindTables::read(&memory, &Mappings::default(), &object).is_err());
     }
 }

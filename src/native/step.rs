@@ -198,7 +198,7 @@ mod tests {
         values[RETURN_ADDRESS] = function.0;
         let registers = ThreadRegisters { thread: 1, values };
         let stack = copy_stacks(&memory, &mappings, vec![registers]).remove(0);
-        (UnwindTables::read(&memory, &library).unwrap(), stack, function.0)
+        (UnwindTables::read(&memory, &mappings, &library).unwrap(), stack, function.0)
     }
 
     #[test]

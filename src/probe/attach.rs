@@ -113,6 +113,11 @@ impl AttachedProbes {
         !self.torch && loaded(TORCH) || !driver && loaded(DRIVER)
     }
 
+    /// Whether PyTorch's allocator is probed.
+    pub fn has_torch(&self) -> bool {
+        self.torch
+    }
+
     /// What the probes counted so far.
     pub fn counts(&self) -> ProbeCounts {
         match &self.by {

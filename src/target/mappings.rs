@@ -48,7 +48,7 @@ pub struct Mappings {
 
 impl Mappings {
     /// These, which are in the order of their addresses.
-    pub(super) fn from_list(list: Vec<Mapping>) -> Self {
+    pub(crate) fn from_list(list: Vec<Mapping>) -> Self {
         Mappings { list }
     }
 
@@ -89,6 +89,19 @@ impl Mappings {
     pub fn find(&self, addr: Addr) -> Option<&Mapping> {
         let next = self.list.partition_point(|m| m.start <= addr);
         self.list[..next].last().filter(|m| m.contains(addr))
+    }
+
+    /// The first address after `addr` that cannot be read, as far as mappings tell; `None` where `addr` itself cannot.
+    pub fn readable_end(&self, addr: Addr) -> Option<Addr> {
+        let first = self.list.partition_point(|m| m.end <= addr);
+        let mut end = addr;
+        for mapping in self.list[first..].iter().filter(|m| m.readable) {
+            if mapping.start > end {
+                break;
+            }
+            end = mapping.end;
+        }
+        (end > addr).then_some(end)
     }
 
     /// The mapping that holds the beginning of the first file whose name satisfies `wanted`:
@@ -145,6 +158,29 @@ mod tests {
         assert_eq!(maps.object_at(Path::new("/lib/libx.so")).unwrap().start, Addr(0x8000));
         let maps = Mappings { list: vec![read] };
         assert_eq!(maps.object(|name| name == "libx.so").unwrap().start, Addr(0x1000));
+    }
+
+    #[test]
+    fn what_can_be_read_ends_at_a_gap_or_at_what_may_not_be_read() {
+        let mapping = |start, end, readable| Mapping {
+            start: Addr(start),
+            end: Addr(end),
+            offset: 0,
+            readable,
+            writable: false,
+            executable: false,
+            path: None,
+            deleted: false,
+        };
+        let parts = [(0x1000, 0x2000, true), (0x2000, 0x4000, true), (0x4000, 0x5000, false)];
+        let mut list: Vec<_> = parts.map(|(start, end, read)| mapping(start, end, read)).into();
+        list.push(mapping(0x6000, 0x7000, true));
+        let maps = Mappings { list };
+        assert_eq!(maps.readable_end(Addr(0x1800)), Some(Addr(0x4000)));
+        assert_eq!(maps.readable_end(Addr(0x4800)), None);
+        assert_eq!(maps.readable_end(Addr(0x5000)), None);
+        assert_eq!(maps.readable_end(Addr(0x6000)), Some(Addr(0x7000)));
+        assert_eq!(maps.readable_end(Addr(0x7000)), None);
     }
 
     #[test]

@@ -58,6 +58,9 @@ pub enum BackwardError {
         /// Why.
         source: MemoryError,
     },
+    /// The loader has mapped it, and not yet run what fills its variables.
+    #[error("libtorch_cpu is still being loaded")]
+    StillLoading,
     /// A function is missing or looks otherwise than in any known version.
     #[error("{function} of libtorch_cpu looks otherwise than in any PyTorch known ({found})")]
     Unknown {
@@ -171,6 +174,9 @@ impl LibraryCode<'_> {
         let slot = slot.ok_or_else(|| unknown(function, &code))?;
         let pointer = self.memory.pointer(slot);
         let getter = pointer.map_err(|source| BackwardError::Memory { what: function, source })?;
+        if getter == Addr(0) {
+            return Err(BackwardError::StillLoading);
+        }
         let code = self.read(function, getter, READ)?;
         let unknown = || unknown(function, &code);
         let access = TlsAccess::find(&code).ok_or_else(unknown)?;
@@ -196,10 +202,12 @@ impl LibraryCode<'_> {
         let word = |at: usize| {
             words.get(at..).and_then(|w| w.first_chunk()).map_or(0, |w| u64::from_le_bytes(*w))
         };
-        Ok(TlsVariable {
-            module: word(0),
-            offset: word(8).wrapping_add(displacement as i64 as u64),
-        })
+        let (module, offset) = (word(0), word(8).wrapping_add(displacement as i64 as u64));
+        match module {
+            // The loader's numbers begin at 1.
+            0 => Err(BackwardError::StillLoading),
+            _ => Ok(TlsVariable { module, offset }),
+        }
     }
 
     /// The opcode of a function's call of `__tls_get_addr`. The kernel emulates calls, where it would

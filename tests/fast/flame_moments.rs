@@ -9,6 +9,7 @@ use crate::analysis_script::{MIB, Script};
 use crate::exact_script::Probed;
 use crate::trace_support;
 use memspy::model::Record;
+use memspy::model::events::{EventKind, MemoryKind};
 
 fn flame(folder: &Path, words: &[&str]) -> (i32, String, String) {
     let mut all = vec!["flame", "run.bin", "-o", "-"];
@@ -196,4 +197,38 @@ fn a_sampled_recording_has_moments_and_no_stretches() {
     let sum = |words: &[&str]| -> u64 { folded(folder.path(), words).iter().map(|(_, m)| m).sum() };
     assert_eq!((sum(&["--at", &between]), sum(&["--at", "end"])), (40, 60));
     refused(folder.path(), &["--from", &between], &["exact recordings"]);
+}
+
+/// `flame --gpu 3` drew what the driver gave the process, though no such GPU is in the recording.
+#[test]
+fn memory_of_the_driver_is_not_drawn_as_that_of_a_gpu_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let taken = |s: &mut Probed| {
+        let memory_kind = MemoryKind::Driver(None);
+        s.tell(0, EventKind::Allocated { memory_kind, address: 0x1000, size: MIB, levels: None });
+        s.finish();
+        std::fs::write(folder.path().join("run.bin"), trace_support::write(&s.records)).unwrap();
+    };
+    let mut alone = Probed::new();
+    alone.gpus.clear();
+    alone.enter(0, "main", 1);
+    alone.begin();
+    taken(&mut alone);
+    for gpu in ["0", "3"] {
+        refused(folder.path(), &["--gpu", gpu], &[&format!("memory of GPU {gpu} is not known")]);
+    }
+    refused(folder.path(), &["--by", "device"], &["drawn whole without --by device"]);
+    assert_eq!(folded(folder.path(), &[]), pairs(&[("main", 1)]));
+
+    let mut beside = Probed::new();
+    beside.enter(0, "main", 1);
+    beside.begin();
+    beside.malloc(0, 0, 2 * MIB);
+    taken(&mut beside);
+    assert_eq!(folded(folder.path(), &["--gpu", "0"]), pairs(&[("main", 2)]));
+    assert_eq!(folded(folder.path(), &["--memory", "driver"]), pairs(&[("main", 1)]));
+    for words in [&["--gpu", "0"][..], &["--by", "device"]] {
+        let words = [&["--memory", "driver"], words].concat();
+        refused(folder.path(), &words, &["of all GPUs together: leave out --"]);
+    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use memspy::model::{CudaIndex, Nanos};
 use memspy::python::{HeapListing, PythonHeap, PythonReader};
 use memspy::target::{
-    Addr, AddressRange, Budget, LoadedObject, Memory, MemoryError, PageCache, Process,
+    Addr, AddressRange, Budget, LoadedObject, Memory, MemoryError, PageCache, Process, StopError,
     StoppedProcess,
 };
 use memspy::torch::{TensorReader, TorchReader};
@@ -126,6 +126,13 @@ fn walk(heap: &PythonHeap<'_>) {
     let _ = (heap.locals(), heap.modules(), heap.reference_graph().garbage());
 }
 
+/// On a busy machine a thread may not come to stand in time; then it is tried once more, as a look of memspy's is.
+fn stop(process: &Process) -> StoppedProcess {
+    let tries = (0..20).map(|_| StoppedProcess::stop(process));
+    let stopped = tries.filter(|it| !matches!(it, Err(StopError::Stubborn { .. })));
+    stopped.map(Result::unwrap).next().expect("no thread that never stops")
+}
+
 #[test]
 fn heaps_with_other_words_are_walked_of_every_python() {
     let mut versions = pythons::one_per_version();
@@ -139,7 +146,7 @@ fn heaps_with_other_words_are_walked_of_every_python() {
             let target = Target::start(python.target("heap_truth.py"));
             let process = Process::open(target.pid()).unwrap();
             let reader = PythonReader::attach_own(&process).unwrap();
-            let pause = StoppedProcess::stop(&process).unwrap();
+            let pause = stop(&process);
             let memory = PageCache::new(Box::new(process.memory()));
             walk(&reader.heap(&memory).unwrap());
             let copied = Arc::new(Copied::of(&process.memory(), &memory.pages()));
@@ -166,7 +173,7 @@ fn tensors_and_graphs_with_other_words_are_read() {
     let process = Process::open(target.pid()).unwrap();
     let python = PythonReader::attach_own(&process).unwrap();
     let reader = TensorReader::attach(&process).unwrap().unwrap();
-    let pause = StoppedProcess::stop(&process).unwrap();
+    let pause = stop(&process);
     let memory = PageCache::new(Box::new(process.memory()));
     let heap = python.heap(&memory).unwrap();
     drop(pause);

@@ -31,8 +31,8 @@ const LEN: usize = 0x4000;
 /// Functions, and bytes of each.
 const FUNCTIONS: usize = 12;
 const FUNCTION_LEN: usize = 0x100;
-/// The largest tables of a library that are read, where its headers say that they are so large.
-const MAX_TABLES: usize = 512 << 20;
+/// What tables may take that are mapped so large, whatever a core file has of them.
+const MAX_TABLES: usize = 160 << 20;
 /// The most frames that are read of a stack.
 const MAX_FRAMES: usize = 8192;
 

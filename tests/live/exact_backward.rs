@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::support::exact::Exact;
-use crate::support::memspy::Recording;
+use crate::support::memspy::{Recording, run};
 use crate::support::sim;
 use memspy::model::{AllocationSite, StackSource};
 use serde_json::Value;
@@ -84,4 +84,27 @@ fn double_backward() {
 #[test]
 fn two_threads() {
     compare("threads", |_| false);
+}
+
+/// Probes stand before PyTorch's libraries are initialised then: where the engine keeps its node is not to be found yet.
+#[test]
+fn a_job_that_is_recorded_from_its_start_has_autograd_nodes() {
+    let job = "import torch\n\
+        model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))).cuda()\n\
+        for _ in range(20): model(torch.randn(8, 64, device='cuda')).sum().backward()\n";
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace.bin");
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut command = std::process::Command::new(root.join("scripts/with-sim"));
+    command.args([env!("CARGO_BIN_EXE_memspy"), "record", "--exact", "-o"]).arg(&trace);
+    let done = run(command.args(["--", "python", "-c", job])).ok();
+    assert!(done.err.contains(" 0 lost"), "{}", done.err);
+    let exact = Exact::read(&trace);
+    let mut nodes = BTreeSet::new();
+    for (_, _, event) in exact.allocated() {
+        let site = exact.site(event.site);
+        assert_ne!(site.source, StackSource::Borrowed, "{site:?}\n{}", done.err);
+        nodes.extend(site.node.as_ref().map(|node| node.to_string()));
+    }
+    assert!(nodes.contains("AddmmBackward0"), "{nodes:?}\n{}", done.err);
 }

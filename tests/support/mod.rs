@@ -13,6 +13,7 @@ pub mod oom;
 pub mod pythons;
 pub mod scenes;
 pub mod sim;
+pub mod stack_oracle;
 pub mod target;
 pub mod tensors;
 pub mod terminal;

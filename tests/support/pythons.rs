@@ -145,6 +145,24 @@ impl Python {
         command
     }
 
+    /// A command that runs `tests/targets/<name>` in it outside of its root, by the loader that is in there: what looks at
+    /// other processes needs `/proc`, and their files by the names that it has there.
+    pub fn watcher(&self, name: &str) -> Command {
+        let mut command = match &self.root {
+            Some(root) => {
+                let mut command = Command::new(root.join("lib64/ld-linux-x86-64.so.2"));
+                let libraries = root.join("usr/lib/x86_64-linux-gnu");
+                command.arg("--library-path").arg(libraries).env("PYTHONHOME", root.join("usr"));
+                command.arg(root.join(self.program.strip_prefix("/").unwrap()));
+                command
+            }
+            None => Command::new(&self.program),
+        };
+        command.env("PYTHONDONTWRITEBYTECODE", "1");
+        command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/targets").join(name));
+        command
+    }
+
     /// A command that runs `tests/targets/<name>` in it.
     pub fn target(&self, name: &str) -> Command {
         let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/targets");

@@ -12,10 +12,14 @@ use crate::target::{Process, ThreadRegisters};
 
 /// Bytes of copies that wait to be unwound: those of a second of PyTorch while the tables of its libraries are read.
 const MAX_WAITING: usize = 64 << 20;
+/// What a copy takes besides its bytes: itself, its place among those that wait, and its result's.
+const COPY_OVERHEAD: usize = size_of::<NumberedCopy>() + size_of::<UnwoundCopy>();
 /// Copies unwound at once, so that their names are looked up together.
 const MAX_BATCH: usize = 256;
 /// Results kept that nobody asked for: of events that were lost, or recorded before these came.
 const MAX_UNCLAIMED: usize = 1 << 16;
+/// Results kept while events are under way, which may ask for them; beyond that the oldest are given up.
+const MAX_RESULTS: usize = 4 * MAX_UNCLAIMED;
 
 /// Begins of the names of libraries whose tables and symbols are read before a stack comes that needs them: those of PyTorch are large, and a job that
 /// ends soon takes its tables with it.
@@ -49,6 +53,8 @@ pub(super) struct NativeStacks {
     /// Which probes they are of: each begin to count anew.
     probes: u32,
     results: FxHashMap<u32, Option<Arc<UnwoundStack>>>,
+    /// Results of copies before this one were given up. Numbers begin again at 0 after the last one.
+    given_up: Option<u32>,
     /// How many copies were given to the thread, and how many came back.
     pushed: u64,
     unwound: u64,
@@ -70,6 +76,7 @@ impl NativeStacks {
         Ok(NativeStacks {
             probes: 0,
             results: FxHashMap::default(),
+            given_up: None,
             pushed: 0,
             unwound: 0,
             waiting: 0,
@@ -81,7 +88,7 @@ impl NativeStacks {
 
     /// Takes a copy out of the ring.
     pub(super) fn push(&mut self, number: u32, registers: [u64; 17], stack: &[u8], is_cut: bool) {
-        let size = stack.len();
+        let size = COPY_OVERHEAD + stack.len();
         let registers = ThreadRegisters { thread: 0, values: registers };
         let has_room = self.waiting + size <= MAX_WAITING;
         let sent = has_room && {
@@ -91,6 +98,13 @@ impl NativeStacks {
         match sent {
             true => (self.pushed, self.waiting) = (self.pushed + 1, self.waiting + size),
             false => _ = self.results.insert(number, None),
+        }
+        if self.results.len() > MAX_RESULTS {
+            let first = number.wrapping_sub(MAX_UNCLAIMED as u32);
+            self.results.retain(|number, _| !is_before(*number, first));
+            self.given_up = Some(first);
+        } else if self.given_up.is_some_and(|first| number.wrapping_sub(first) > 1 << 30) {
+            self.given_up = None;
         }
     }
 
@@ -121,6 +135,9 @@ impl NativeStacks {
             Some(Some(stack)) => NativeOutcome::Unwound(Arc::clone(stack)),
             Some(None) => NativeOutcome::Lost,
             None if self.worker.is_finished() => NativeOutcome::Lost,
+            None if self.given_up.is_some_and(|first| is_before(number, first)) => {
+                NativeOutcome::Lost
+            }
             None => NativeOutcome::Waiting,
         }
     }
@@ -142,8 +159,14 @@ impl NativeStacks {
     /// From now on numbers are those of other probes.
     pub(super) fn begin_anew(&mut self) {
         self.probes += 1;
+        self.given_up = None;
         self.results.clear();
     }
+}
+
+/// Whether copy `number` was made before copy `first`.
+fn is_before(number: u32, first: u32) -> bool {
+    number.wrapping_sub(first) > u32::MAX / 2
 }
 
 /// Unwinds what comes until nothing more can come, or nobody wants it any more.
@@ -177,7 +200,7 @@ fn unwind_all(
         for ((number, copy), stack) in
             numbers.into_iter().zip(&stacks).zip(unwinder.unwind(&stacks))
         {
-            if unwound.send((number, copy.size(), stack)).is_err() {
+            if unwound.send((number, COPY_OVERHEAD + copy.size(), stack)).is_err() {
                 return;
             }
         }
@@ -218,6 +241,35 @@ mod tests {
             other => panic!("{other:?}"),
         }
         assert!(matches!(stacks.outcome(1), NativeOutcome::Waiting), "it is forgotten");
+    }
+
+    /// Only the bytes of copies were counted, so that any number of empty ones might have waited.
+    #[test]
+    fn copies_without_bytes_take_room_too() {
+        let mut stacks = start();
+        let room = MAX_WAITING / COPY_OVERHEAD;
+        stacks.waiting = (room - 1) * COPY_OVERHEAD;
+        stacks.push(1, [0; 17], &[], false);
+        stacks.push(2, [0; 17], &[], false);
+        assert!(!matches!(stacks.outcome(1), NativeOutcome::Lost));
+        assert!(matches!(stacks.outcome(2), NativeOutcome::Lost));
+    }
+
+    #[test]
+    fn results_that_nobody_asks_for_are_given_up_while_others_come() {
+        let mut stacks = start();
+        stacks.waiting = MAX_WAITING; // None finds room, so each is a result at once.
+        // They begin anew meanwhile.
+        let first = u32::MAX - 1000;
+        let last = first.wrapping_add(MAX_RESULTS as u32);
+        for number in 0..=MAX_RESULTS as u32 {
+            stacks.push(first.wrapping_add(number), [0; 17], &[], false);
+        }
+        assert_eq!(stacks.results.len(), MAX_UNCLAIMED + 1);
+        assert!(matches!(stacks.take(last), NativeOutcome::Lost));
+        // One that was given up is not waited for.
+        assert!(matches!(stacks.outcome(first), NativeOutcome::Lost));
+        assert!(matches!(stacks.outcome(last + 1), NativeOutcome::Waiting));
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub struct ExactRecorder {
     session: RecordingSession,
     options: ExactOptions,
     plan: ProbePlan,
+    /// Whether the plan has no autograd nodes because PyTorch was still being loaded.
+    awaits_backward: bool,
     probe: Option<AttachedProbes>,
     sites: SiteTable,
     /// Whether the ring was emptied when it was looked into last; not when too many new stacks were in it.
@@ -114,6 +116,7 @@ impl ExactRecorder {
         ExactRecorder {
             session,
             plan: ProbePlan::default(),
+            awaits_backward: false,
             probe: None,
             sites,
             is_emptied: true,
@@ -352,11 +355,7 @@ impl RecordingSource for ExactRecorder {
         }
         let changed = self.session.refresh(sink)?;
         self.session.record_waiting(sink)?;
-        if self
-            .probe
-            .as_ref()
-            .is_none_or(|probe| probe.misses_something(&self.session.readers.process))
-        {
+        if self.misses_something() {
             self.reattach_probes(sink)?;
         }
         if let TorchState::Attached(torch) = &self.session.readers.torch

@@ -9,7 +9,7 @@ use crate::model::{
 use crate::probe::{AttachedProbes, ProbeCounts, ProbeError, ProbePlan, RingRecord};
 use crate::sampler::exact::pending_events::PendingEvent;
 use crate::sampler::readers::TorchState;
-use crate::torch::autograd_info;
+use crate::torch::{BackwardError, autograd_info};
 
 /// What an attempt to place probes came to.
 pub(super) enum AttachOutcome {
@@ -22,7 +22,10 @@ impl ExactRecorder {
     /// Places probes where there are none, or where the target offers more to probe than it did.
     pub(super) fn try_place(&mut self) -> Result<AttachOutcome, ProbeError> {
         let mut backward = None;
+        self.awaits_backward = false;
         match autograd_info(&self.session.readers.process) {
+            // The allocator's library may be mapped before the one with the engine, which may be mapped long before it is ready.
+            Ok(None) | Err(BackwardError::StillLoading) => self.awaits_backward = true,
             Ok(found) => backward = found,
             // Allocations of the backward pass then count to the line that waits for it.
             Err(error) => {
@@ -61,6 +64,18 @@ impl ExactRecorder {
             Err(ProbeError::NothingToProbe { .. }) => Ok(AttachOutcome::Nothing),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether there is more to probe, or to know of what is probed, than when the probes were placed.
+    pub(super) fn misses_something(&self) -> bool {
+        let process = &self.session.readers.process;
+        let Some(probe) = &self.probe else { return true };
+        let waited_for = || {
+            let found = autograd_info(process);
+            !matches!(found, Ok(None) | Err(BackwardError::StillLoading))
+        };
+        let awaits_backward = self.awaits_backward && probe.has_torch() && probe.can_watch();
+        probe.misses_something(process) || (awaits_backward && waited_for())
     }
 
     /// Places probes where more can be probed than before; those of before have done their work until then.
