@@ -24,6 +24,8 @@ const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
 const MAX_VISITS: usize = 200_000;
 /// Objects met on the way, in all.
 const MAX_SEEN: usize = 1 << 23;
+/// The class of tasks.
+const TASK: &str = "_asyncio.Task";
 /// A container with more items is looked into only so far.
 const MAX_ITEMS: usize = 65_536;
 
@@ -217,21 +219,26 @@ impl PathSearch<'_, '_> {
                 repeated += 1;
             }
             let (at, mut depth) = (visits[next].at, visits[next].depth);
-            if self.modules.contains(&at) || self.is_task(at) {
+            let class = self.heap.class_of(at);
+            let is_task = class.as_ref().is_some_and(|class| &*class.name == TASK);
+            if is_task || self.modules.contains(&at) {
                 depth = depth.min(MAX_DEPTH_OF_LANDMARKS);
             }
             if self.wanted.contains(&at) {
                 let path = path(self.heap, &visits, &names, next);
                 self.name(at, rank, &path);
             }
-            if self.is_capsule(at)
+            if class.as_ref().is_some_and(|class| class.kind == ClassKind::Capsule)
                 && let Some((tensor, object)) = self.ways.of_capsule(at)
             {
                 let path = path(self.heap, &visits, &names, next);
                 self.name_of_capsule(tensor, object, rank, &path);
             }
-            if depth < self.max_depth {
-                self.explore(at, next, depth + 1, rank, &mut visits);
+            if depth < self.max_depth
+                && let Some(class) = class
+            {
+                let object = HeapObject { at, class, references: 0 };
+                self.explore(&object, next, depth + 1, rank, &mut visits);
             }
             next += 1;
         }
@@ -244,10 +251,6 @@ impl PathSearch<'_, '_> {
         }
         self.named.variables.entry(at).or_insert_with(|| Arc::from(path));
         self.named.add(at, rank, path);
-    }
-
-    fn is_capsule(&self, at: Addr) -> bool {
-        self.heap.class_of(at).is_some_and(|class| class.kind == ClassKind::Capsule)
     }
 
     /// Names the tensor that a capsule keeps.
@@ -269,10 +272,6 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    fn is_task(&self, at: Addr) -> bool {
-        self.heap.class_of(at).is_some_and(|class| &*class.name == "_asyncio.Task")
-    }
-
     /// Whether an object is new.
     fn enters(&mut self, at: Addr) -> bool {
         at.is_plausible() && self.seen.insert(at)
@@ -286,20 +285,19 @@ impl PathSearch<'_, '_> {
                 || holders.contains_key(&at)
                 || !self.ways.of_tensor(at).is_empty();
         }
-        self.heap.class_of(at).is_some_and(|class| !class.is_leaf()) || self.wanted.contains(&at)
+        !self.heap.is_leaf(at) || self.wanted.contains(&at)
     }
 
     fn explore(
         &mut self,
-        at: Addr,
+        object: &HeapObject,
         from: usize,
         depth: u32,
         rank: NamePriority,
         visits: &mut Vec<PathNode>,
     ) {
         let (heap, ways, only) = (self.heap, self.ways, self.only);
-        let Some(class) = heap.class_of(at) else { return };
-        let kind = class.kind;
+        let (at, kind) = (object.at, object.class.kind);
         // Modules are roots themselves; functions and classes of libraries lead everywhere. A function of the program that a
         // library has was given to it: a hook, a handler.
         let is_of_library = || match kind {
@@ -338,8 +336,8 @@ impl PathSearch<'_, '_> {
         for to in only.and_then(|only| only.holders.get(&at)).into_iter().flatten() {
             take(ReferenceKind::Field("<object>"), *to);
         }
-        heap.hidden_references(at, &mut take);
-        heap.references(&HeapObject { at, class, references: 0 }, &mut take);
+        heap.hidden_references(object, &mut take);
+        heap.references(object, &mut take);
     }
 }
 

@@ -312,6 +312,13 @@ pub struct PageReader<'a> {
 impl PageReader<'_> {
     /// Reads a little-endian `u64`.
     pub fn u64(&mut self, addr: Addr) -> Result<u64, MemoryError> {
+        let (number, within) = (addr.0 / PAGE as u64, (addr.0 % PAGE as u64) as usize);
+        // Nearly all that is read: a word within one page.
+        if within <= PAGE - 8 {
+            let page = self.page(number)?;
+            let word = page[within..].first_chunk().copied().unwrap_or_default();
+            return Ok(u64::from_le_bytes(word));
+        }
         let mut out = [0; 8];
         self.read(addr, &mut out)?;
         Ok(u64::from_le_bytes(out))
@@ -408,7 +415,28 @@ impl PageReader<'_> {
     }
 }
 
+/// A fault as that of the whole place that was asked for.
+fn fault_of(error: MemoryError, addr: Addr, len: usize) -> MemoryError {
+    match error {
+        MemoryError::Fault { .. } => {
+            MemoryError::Fault { span: AddressRange { addr, len }, index: 0 }
+        }
+        other => other,
+    }
+}
+
 impl Memory for PageCache {
+    fn read(&self, addr: Addr, out: &mut [u8]) -> Result<(), MemoryError> {
+        let mut look = self.reader();
+        let len = out.len();
+        if len == 8 {
+            let word = look.u64(addr).map_err(|error| fault_of(error, addr, len))?;
+            out.copy_from_slice(&word.to_le_bytes());
+            return Ok(());
+        }
+        look.read(addr, out).map_err(|error| fault_of(error, addr, len))
+    }
+
     fn read_spans(&self, spans: &[AddressRange], mut out: &mut [u8]) -> Result<(), MemoryError> {
         let mut look = self.reader();
         for (index, span) in spans.iter().enumerate() {

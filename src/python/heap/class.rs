@@ -213,6 +213,19 @@ impl PythonHeap<'_> {
         self.class_at(class)
     }
 
+    /// Whether the object at `at` is known to refer to nothing, or cannot be read ([`PyClass::is_leaf`]).
+    pub fn is_leaf(&self, at: Addr) -> bool {
+        if !at.is_plausible() || !at.0.is_multiple_of(8) {
+            return true;
+        }
+        let class = self.memory.reader().pointer(self.layout.object.type_of.in_target(at));
+        let Ok(class) = class else { return true };
+        if let Some(known) = self.classes.borrow().get(&class) {
+            return known.as_ref().is_none_or(|class| class.is_leaf());
+        }
+        self.class_at(class).is_none_or(|class| class.is_leaf())
+    }
+
     fn read_class(&self, at: Addr) -> Option<PyClass> {
         if !at.is_plausible() || !at.0.is_multiple_of(8) {
             return None;

@@ -71,7 +71,16 @@ impl PythonHeap<'_> {
         uncounted.sort_unstable();
         held.sort_by_key(|(holder, _)| *holder);
         let referrers = OnceCell::new();
-        ReferenceGraph { objects, numbers, scanned, places, uncounted, held, unaccounted, referrers }
+        ReferenceGraph {
+            objects,
+            numbers,
+            scanned,
+            places,
+            uncounted,
+            held,
+            unaccounted,
+            referrers,
+        }
     }
 }
 
