@@ -17,6 +17,7 @@ mod object_arrays;
 mod reference_graph;
 mod reference_scan;
 mod references;
+mod threads;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::sync::Arc;

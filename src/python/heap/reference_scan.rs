@@ -1,23 +1,19 @@
 //! Which tracked objects each tracked object refers to, found out by several threads.
 //!
-//! Each looks through a view of the copied memory ([`PageCache::view`]). Where that lacks a page, the object is looked at again
-//! when the missing pages of all objects have been copied together, and at last by itself.
-
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! Where the copied memory lacks a page, an object is looked at again when the missing pages of all objects have been copied
+//! together, and at last by itself.
 
 use rustc_hash::FxHashMap;
 
-use super::{ClassKind, HeapObject, KnownClasses, PyClass, PythonHeap};
-use crate::target::{Addr, Field, ViewedPages};
+use super::threads::NextItems;
+use super::{ClassKind, HeapObject, PyClass, PythonHeap};
+use crate::target::{Addr, Field};
 
 /// Objects of C of which nothing is known are searched only so far.
 const MAX_BODY: u64 = 4096;
 const WORD: u64 = 8;
-/// Objects that a thread looks at before it takes the next ones; those that make another thread worth its start.
+/// Objects that a thread looks at before it takes the next ones.
 const PORTION: usize = 4096;
-const OBJECTS_A_THREAD: usize = 1 << 15;
-/// More threads only wait for the memory. At most half of the processors: the process that is looked at runs meanwhile.
-const MAX_THREADS: usize = 8;
 /// References that one thread finds: more than fit into the memory of most machines. Those left out count as nobody's.
 const MAX_TARGETS: usize = 1 << 28;
 /// How often missing pages are copied together: so many steps are between an object's head and all that it refers to.
@@ -35,15 +31,6 @@ pub(super) struct ScannedObjects {
     pub(super) held: Vec<(u32, u32)>,
 }
 
-/// What one thread came to.
-struct ThreadScan {
-    found: ScannedObjects,
-    /// Objects of which something was missing.
-    left: Vec<u32>,
-    unreadable: u64,
-    viewed: ViewedPages,
-}
-
 /// Looks into objects.
 struct ObjectScan<'h, 'a> {
     heap: &'h PythonHeap<'a>,
@@ -56,67 +43,39 @@ struct ObjectScan<'h, 'a> {
 impl PythonHeap<'_> {
     /// Looks into all tracked objects, whose `numbers` are given by address.
     pub(super) fn scan_references(&self, numbers: &FxHashMap<Addr, u32>) -> Vec<ScannedObjects> {
+        let objects = &self.objects[..];
         let mut found = Vec::new();
-        let mut left: Vec<u32> = (0..self.objects.len() as u32).collect();
+        let mut left: Vec<u32> = (0..objects.len() as u32).collect();
         for _ in 0..MAX_ROUNDS {
             if left.is_empty() {
                 return found;
             }
-            let mut views = Vec::new();
-            let mut missing = Vec::new();
-            for scan in self.scan_by_threads(&left, numbers) {
-                self.unreadable.set(self.unreadable.get() + scan.unreadable);
-                found.push(scan.found);
-                missing.extend(scan.left);
-                views.push(scan.viewed);
+            let scan = |heap: &PythonHeap<'_>, next: NextItems<'_>| {
+                let mut scan = ObjectScan::new(heap, numbers);
+                let mut missing = Vec::new();
+                while let Some(portion) = next() {
+                    for &number in &left[portion] {
+                        if !scan.try_object(number, &objects[number as usize]) {
+                            missing.push(number);
+                        }
+                    }
+                }
+                (scan.found, missing)
+            };
+            let (scans, has_more) = self.by_threads(left.len(), PORTION, &scan);
+            left = Vec::new();
+            for (scanned, missing) in scans {
+                found.push(scanned);
+                left.extend(missing);
             }
-            left = missing;
-            if !self.memory.take_back(views) {
+            if !has_more {
                 break;
             }
         }
         let mut scan = ObjectScan::new(self, numbers);
-        left.iter().for_each(|number| scan.object(*number, &self.objects[*number as usize]));
+        left.iter().for_each(|number| scan.object(*number, &objects[*number as usize]));
         found.push(scan.found);
         found
-    }
-
-    fn scan_by_threads(&self, left: &[u32], numbers: &FxHashMap<Addr, u32>) -> Vec<ThreadScan> {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let most = (left.len() / OBJECTS_A_THREAD).clamp(1, MAX_THREADS);
-        let threads = (processors / 2).clamp(1, most);
-        let (layout, runtime, objects) = (self.layout, self.runtime, &self.objects);
-        let next = AtomicUsize::new(0);
-        let scan = |classes: KnownClasses, view| {
-            let heap = PythonHeap::over(layout, runtime, classes, &view);
-            let mut scan = ObjectScan::new(&heap, numbers);
-            let mut missing = Vec::new();
-            loop {
-                let first = next.fetch_add(PORTION, Ordering::Relaxed);
-                let Some(portion) = left.get(first..left.len().min(first + PORTION)) else { break };
-                for &number in portion {
-                    if !scan.try_object(number, &objects[number as usize]) {
-                        missing.push(number);
-                    }
-                }
-            }
-            let (found, unreadable) = (scan.found, heap.unreadable());
-            drop(heap);
-            ThreadScan { found, left: missing, unreadable, viewed: view.into_viewed() }
-        };
-        let known = || (self.classes.borrow().clone(), self.memory.view());
-        std::thread::scope(|scope| {
-            let others: Vec<_> = (1..threads)
-                .map(|_| {
-                    let (classes, view) = known();
-                    scope.spawn(|| scan(classes, view))
-                })
-                .collect();
-            let (classes, view) = known();
-            let own = scan(classes, view);
-            // The only failure of a thread is a panic, which has been printed by then.
-            others.into_iter().filter_map(|thread| thread.join().ok()).chain([own]).collect()
-        })
     }
 
     /// Whether C made a class or a base of it and nothing is known of what it keeps in its instances.
@@ -138,14 +97,12 @@ impl<'h, 'a> ObjectScan<'h, 'a> {
 
     /// Looks into an object; whether everything was there. What was found of it is forgotten where something was missing.
     fn try_object(&mut self, number: u32, object: &HeapObject) -> bool {
-        let before = (self.heap.memory.refused(), self.heap.unreadable());
         let ScannedObjects { starts, targets, uncounted, held } = &self.found;
         let lens = (starts.len(), targets.len(), uncounted.len(), held.len());
-        self.object(number, object);
-        if self.heap.memory.refused() == before.0 {
+        let heap = self.heap;
+        if heap.whole(|| self.object(number, object)).is_some() {
             return true;
         }
-        self.heap.unreadable.set(before.1);
         self.found.starts.truncate(lens.0);
         self.found.targets.truncate(lens.1);
         self.found.uncounted.truncate(lens.2);
