@@ -1,5 +1,6 @@
 //! Names by variables: the shortest way from a local or global variable to a tensor, through containers and attributes.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -10,7 +11,9 @@ use super::repeats::{MAX_REPEATED, repeats};
 use super::rows::WrappedTensor;
 use super::walk::RelevantObjects;
 use crate::model::is_library;
-use crate::python::{ClassKind, HeapObject, LocalVariable, PythonHeap, ReferenceKind};
+use crate::python::{
+    ClassKind, HeapObject, LocalVariable, OnwardReferences, PythonHeap, ReferenceKind,
+};
 use crate::target::Addr;
 
 /// Steps from a variable.
@@ -26,6 +29,8 @@ const MAX_VISITS: usize = 200_000;
 const MAX_SEEN: usize = 1 << 23;
 /// The class of tasks.
 const TASK: &str = "_asyncio.Task";
+/// So many visits are looked into by other threads at once.
+const MAX_AHEAD: usize = 16_384;
 /// A container with more items is looked into only so far.
 const MAX_ITEMS: usize = 65_536;
 
@@ -97,6 +102,25 @@ pub(super) struct FarObjects {
     pub(super) leading: FxHashSet<Addr>,
     /// Those of which it is only known that they hold others.
     pub(super) holders: FxHashMap<Addr, Vec<Addr>>,
+}
+
+/// What other threads found out of the next visits, in their order.
+#[derive(Default)]
+struct LookedAhead {
+    /// The first visit of which nothing is known.
+    end: usize,
+    known: VecDeque<(usize, Vec<(ReferenceKind, Addr)>)>,
+}
+
+impl LookedAhead {
+    /// What is known of a visit; the visits come one after the other.
+    fn take(&mut self, visit: usize) -> OnwardReferences {
+        while self.known.front().is_some_and(|(known, _)| *known < visit) {
+            self.known.pop_front();
+        }
+        let is_known = self.known.front().is_some_and(|(known, _)| *known == visit);
+        is_known.then(|| self.known.pop_front()).flatten().map(|(_, onward)| onward)
+    }
 }
 
 impl<'h, 'a> PathSearch<'h, 'a> {
@@ -209,7 +233,11 @@ impl PathSearch<'_, '_> {
             }
         }
         let (mut next, mut repeated) = (0, 0);
+        let mut ahead = LookedAhead::default();
         while next < visits.len() && next < MAX_VISITS {
+            if next >= ahead.end && self.only.is_none() {
+                ahead = self.look_ahead(&visits, next, rank);
+            }
             if (repeated < MAX_REPEATED || self.only.is_some())
                 && let Some(first) = repeats(self.heap, &visits, next)
             {
@@ -238,7 +266,8 @@ impl PathSearch<'_, '_> {
                 && let Some(class) = class
             {
                 let object = HeapObject { at, class, references: 0 };
-                self.explore(&object, next, depth + 1, rank, &mut visits);
+                let onward = ahead.take(next);
+                self.explore(&object, onward, (next, depth + 1), rank, &mut visits);
             }
             next += 1;
         }
@@ -291,8 +320,8 @@ impl PathSearch<'_, '_> {
     fn explore(
         &mut self,
         object: &HeapObject,
-        from: usize,
-        depth: u32,
+        onward: OnwardReferences,
+        (from, depth): (usize, u32),
         rank: NamePriority,
         visits: &mut Vec<PathNode>,
     ) {
@@ -311,7 +340,7 @@ impl PathSearch<'_, '_> {
         }
         let mut items = 0;
         let is_generator = kind == ClassKind::Generator;
-        let mut take = |edge, to| {
+        let mut take = |edge, to, is_onward: bool| {
             items += 1;
             // However many coroutines wait for each other.
             let awaits = is_generator && matches!(edge, ReferenceKind::Field(_));
@@ -321,7 +350,7 @@ impl PathSearch<'_, '_> {
             if (items <= MAX_ITEMS || only.is_some())
                 && !leads_away
                 && self.seen.len() < MAX_SEEN
-                && self.leads_on(to)
+                && (is_onward || self.leads_on(to))
                 && self.enters(to)
                 // What comes later is not visited, but known to be reached.
                 && visits.len() < MAX_VISITS
@@ -331,13 +360,45 @@ impl PathSearch<'_, '_> {
             }
         };
         for (name, to) in ways.of_tensor(at) {
-            take(ReferenceKind::Slot(name.clone()), *to);
+            take(ReferenceKind::Slot(name.clone()), *to, false);
         }
         for to in only.and_then(|only| only.holders.get(&at)).into_iter().flatten() {
-            take(ReferenceKind::Field("<object>"), *to);
+            take(ReferenceKind::Field("<object>"), *to, false);
         }
-        heap.hidden_references(object, &mut take);
-        heap.references(object, &mut take);
+        match onward {
+            Some(onward) => onward.into_iter().for_each(|(edge, to)| take(edge, to, true)),
+            None => {
+                heap.hidden_references(object, &mut |edge, to| take(edge, to, false));
+                heap.references(object, &mut |edge, to| take(edge, to, false));
+            }
+        }
+    }
+
+    /// Has other threads look into the objects that are visited next: what these lead to that nobody has come to yet.
+    fn look_ahead(&self, visits: &[PathNode], next: usize, rank: NamePriority) -> LookedAhead {
+        let end = visits.len().min(next + MAX_AHEAD).min(MAX_VISITS);
+        // What is too deep is not looked into; what C++ holds for a tensor is known to this thread only.
+        let is_explored = |visit: &usize| {
+            let PathNode { at, depth, .. } = visits[*visit];
+            (depth < self.max_depth || self.modules.contains(&at))
+                && self.ways.of_tensor(at).is_empty()
+        };
+        let explored: Vec<usize> = (next..end).filter(is_explored).collect();
+        let objects: Vec<Addr> = explored.iter().map(|visit| visits[*visit].at).collect();
+        let (seen, wanted) = (&self.seen, &self.wanted);
+        let is_asked = |object: &HeapObject| match object.class.kind {
+            ClassKind::Module => false,
+            // Most of these are not looked into at all.
+            ClassKind::Function | ClassKind::Type => rank != NamePriority::Library,
+            _ => true,
+        };
+        let takes = |heap: &PythonHeap<'_>, item: usize, to: Addr| {
+            item <= MAX_ITEMS && !seen.contains(&to) && (!heap.is_leaf(to) || wanted.contains(&to))
+        };
+        let onward = self.heap.onward_references(&objects, &is_asked, &takes);
+        let known = explored.into_iter().zip(onward);
+        let known = known.filter_map(|(visit, onward)| Some((visit, onward?))).collect();
+        LookedAhead { end, known }
     }
 }
 

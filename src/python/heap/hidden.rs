@@ -25,7 +25,16 @@ fn is_context(class: &PyClass) -> bool {
     matches!(&*class.name, "Context" | "_contextvars.Context")
 }
 
+fn is_context_variable(name: &str) -> bool {
+    matches!(name, "ContextVar" | "_contextvars.ContextVar")
+}
+
 impl PythonHeap<'_> {
+    /// Whether what an object leads to is known by all objects only.
+    pub(super) fn needs_all_objects(&self, object: &HeapObject) -> bool {
+        is_context_variable(&object.class.name)
+    }
+
     /// Passes on what a program reaches from the object at `at` by a call or by attributes that are not its own. No object
     /// on the way counts: each is told by the object that the program asks.
     pub fn hidden_references(
@@ -35,7 +44,7 @@ impl PythonHeap<'_> {
     ) {
         let at = *at;
         match &*class.name {
-            "ContextVar" | "_contextvars.ContextVar" => {
+            name if is_context_variable(name) => {
                 let values = self.context_values.get_or_init(|| self.all_context_values());
                 for value in values.get(&at).into_iter().flatten() {
                     take(ReferenceKind::Call("get"), *value);

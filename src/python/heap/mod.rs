@@ -14,6 +14,7 @@ mod lists;
 mod locals;
 mod mimalloc;
 mod object_arrays;
+mod onward;
 mod reference_graph;
 mod reference_scan;
 mod references;
@@ -28,6 +29,7 @@ pub use class::{ClassKind, PyClass};
 use lists::TrackedObject;
 pub use locals::LocalVariable;
 pub(super) use locals::TAG;
+pub use onward::OnwardReferences;
 pub use reference_graph::{LeadingObjects, ReferenceGraph};
 pub use references::ReferenceKind;
 
