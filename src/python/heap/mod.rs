@@ -105,6 +105,8 @@ pub struct PythonHeap<'a> {
     memory: &'a PageCache,
     layout: PythonLayout,
     runtime: Addr,
+    /// That look into its objects.
+    threads: Cell<usize>,
     objects: Vec<HeapObject>,
     classes: RefCell<KnownClasses>,
     /// How many classes are being looked up, each for the one before.
@@ -166,6 +168,7 @@ impl<'a> PythonHeap<'a> {
             memory,
             layout,
             runtime,
+            threads: Cell::new(threads::most_threads()),
             objects: Vec::new(),
             classes: RefCell::new(classes),
             class_depth: Cell::new(0),

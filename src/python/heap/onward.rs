@@ -1,6 +1,6 @@
 //! What many objects refer to, found out ahead of a walk by several threads.
 
-use super::threads::{NextItems, most_threads};
+use super::threads::NextItems;
 use super::{HeapObject, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
@@ -26,7 +26,7 @@ impl PythonHeap<'_> {
         is_asked: IsAsked<'_>,
         takes: Takes<'_>,
     ) -> Vec<OnwardReferences> {
-        if most_threads() < 2 || objects.len() < 2 * PORTION {
+        if self.threads.get() < 2 || objects.len() < 2 * PORTION {
             return vec![None; objects.len()];
         }
         self.onward_by_threads(objects, is_asked, takes)

@@ -46,7 +46,9 @@ impl PythonHeap<'_> {
         let objects = &self.objects[..];
         let mut found = Vec::new();
         let mut left: Vec<u32> = (0..objects.len() as u32).collect();
-        for _ in 0..MAX_ROUNDS {
+        // One thread reads what is missing at once: to come back to an object would only cost it time.
+        let rounds = if self.threads.get() > 1 { MAX_ROUNDS } else { 0 };
+        for _ in 0..rounds {
             if left.is_empty() {
                 return found;
             }

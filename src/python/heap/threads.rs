@@ -13,13 +13,19 @@ const PORTIONS_A_THREAD: usize = 2;
 /// Gives the next items to look at; `None` when there are no more.
 pub(super) type NextItems<'n> = &'n mut dyn FnMut() -> Option<Range<usize>>;
 
-/// How many threads there may be.
+/// How many threads there may be. Only one where the process needs the other processor.
 pub(super) fn most_threads() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     (processors / 2).clamp(1, MAX_THREADS)
 }
 
 impl PythonHeap<'_> {
+    /// Sets how many threads look into its objects, in place of as many as this machine has to spare. With one, the thread that asks
+    /// does all by itself and reads what is missing as it goes.
+    pub fn set_threads(&self, threads: usize) {
+        self.threads.set(threads.clamp(1, MAX_THREADS));
+    }
+
     /// Has several threads work at so many items, portion by portion. Each gets a heap without a list of objects; what it reads of memory that
     /// was not copied yet fails ([`Self::whole`]). What each made, and whether pages that were missing have been copied since.
     pub(super) fn by_threads<R: Send>(
@@ -29,7 +35,7 @@ impl PythonHeap<'_> {
         work: &(dyn Fn(&PythonHeap<'_>, NextItems<'_>) -> R + Sync),
     ) -> (Vec<R>, bool) {
         let (layout, runtime) = (self.layout, self.runtime);
-        let threads = most_threads().min(items / portion / PORTIONS_A_THREAD).max(1);
+        let threads = self.threads.get().min(items / portion / PORTIONS_A_THREAD).max(1);
         let next = AtomicUsize::new(0);
         let run = |classes: KnownClasses, view| {
             let heap = PythonHeap::over(layout, runtime, classes, &view);
