@@ -85,17 +85,22 @@ pub(super) fn observe(
                 // The moment of the stop, not the end of the analysis after it.
                 let time = at.elapsed().saturating_sub(look.snapshot.age);
                 grouping.add(time, look.snapshot, growth);
+                at + time
             }
-            Err(error) => failed = error.to_string(),
+            Err(error) => {
+                failed = error.to_string();
+                Instant::now()
+            }
         };
     let began = Instant::now();
     // Attaching takes as long as a look: both at the same time.
     let attaching = LineRecording::begin(identity.clone(), pid)?;
-    look(began, &mut growth);
+    let first = look(began, &mut growth);
     let mut recording = attaching.attached(pid)?;
-    let until = Instant::now() + options.duration;
+    // While the first snapshot is analysed, the job is observed already.
+    let mut next = first.max(recording.began);
+    let until = next + options.duration;
     let mut lines = ObservedLines::default();
-    let mut next = Instant::now();
     let mut at_end = None;
     for round in 1.. {
         // From the beginning of one look to that of the next, with a rest for the machine in between.

@@ -28,7 +28,7 @@ pub(super) fn name(
     // A tensor that only a running function or C++ holds is on its way from one to another.
     let (mut objects, held_alone) = graph.divide(objects, garbage);
     let held_alone: FxHashSet<Addr> = held_alone.into_iter().collect();
-    let mut held = heap.held_in_unknown_objects(&held_alone);
+    let mut held = graph.held_in_unknown_objects(&held_alone);
     let in_objects: FxHashSet<Addr> = held.iter().map(|(_, held)| *held).collect();
     objects.extend(in_objects);
     if objects.is_empty() {
@@ -39,12 +39,12 @@ pub(super) fn name(
     let leading = graph.leading_to(&objects, &modules);
     let outside: FxHashSet<Addr> = leading.kept_from_outside.iter().copied().collect();
     let mut holders: FxHashMap<Addr, Vec<Addr>> = FxHashMap::default();
-    held.extend(heap.held_in_unknown_objects(&outside));
+    held.extend(graph.held_in_unknown_objects(&outside));
     for (holder, held) in held {
         holders.entry(holder).or_default().push(held);
     }
     let of_c: Vec<Addr> = holders.keys().copied().collect();
-    let mut far = FarObjects { leading: leading.all, holders };
+    let mut far = FarObjects { leading: leading.all.into_iter().collect(), holders };
     far.leading.extend(graph.leading_to(&of_c, &modules).all);
     let mut locals = locals.to_vec();
     locals.extend(heap.held_on_stacks(&outside));

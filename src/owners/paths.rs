@@ -1,5 +1,6 @@
 //! Names by variables: the shortest way from a local or global variable to a tensor, through containers and attributes.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -10,7 +11,9 @@ use super::repeats::{MAX_REPEATED, repeats};
 use super::rows::WrappedTensor;
 use super::walk::RelevantObjects;
 use crate::model::is_library;
-use crate::python::{ClassKind, HeapObject, LocalVariable, PythonHeap, ReferenceKind};
+use crate::python::{
+    ClassKind, HeapObject, LocalVariable, OnwardReferences, PythonHeap, ReferenceKind,
+};
 use crate::target::Addr;
 
 /// Steps from a variable.
@@ -24,6 +27,10 @@ const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
 const MAX_VISITS: usize = 200_000;
 /// Objects met on the way, in all.
 const MAX_SEEN: usize = 1 << 23;
+/// The class of tasks.
+const TASK: &str = "_asyncio.Task";
+/// So many visits are looked into by other threads at once.
+const MAX_AHEAD: usize = 16_384;
 /// A container with more items is looked into only so far.
 const MAX_ITEMS: usize = 65_536;
 
@@ -95,6 +102,25 @@ pub(super) struct FarObjects {
     pub(super) leading: FxHashSet<Addr>,
     /// Those of which it is only known that they hold others.
     pub(super) holders: FxHashMap<Addr, Vec<Addr>>,
+}
+
+/// What other threads found out of the next visits, in their order.
+#[derive(Default)]
+struct LookedAhead {
+    /// The first visit of which nothing is known.
+    end: usize,
+    known: VecDeque<(usize, Vec<(ReferenceKind, Addr)>)>,
+}
+
+impl LookedAhead {
+    /// What is known of a visit; the visits come one after the other.
+    fn take(&mut self, visit: usize) -> OnwardReferences {
+        while self.known.front().is_some_and(|(known, _)| *known < visit) {
+            self.known.pop_front();
+        }
+        let is_known = self.known.front().is_some_and(|(known, _)| *known == visit);
+        is_known.then(|| self.known.pop_front()).flatten().map(|(_, onward)| onward)
+    }
 }
 
 impl<'h, 'a> PathSearch<'h, 'a> {
@@ -207,7 +233,11 @@ impl PathSearch<'_, '_> {
             }
         }
         let (mut next, mut repeated) = (0, 0);
+        let mut ahead = LookedAhead::default();
         while next < visits.len() && next < MAX_VISITS {
+            if next >= ahead.end && self.only.is_none() {
+                ahead = self.look_ahead(&visits, next, rank);
+            }
             if (repeated < MAX_REPEATED || self.only.is_some())
                 && let Some(first) = repeats(self.heap, &visits, next)
             {
@@ -217,21 +247,27 @@ impl PathSearch<'_, '_> {
                 repeated += 1;
             }
             let (at, mut depth) = (visits[next].at, visits[next].depth);
-            if self.modules.contains(&at) || self.is_task(at) {
+            let class = self.heap.class_of(at);
+            let is_task = class.as_ref().is_some_and(|class| &*class.name == TASK);
+            if is_task || self.modules.contains(&at) {
                 depth = depth.min(MAX_DEPTH_OF_LANDMARKS);
             }
             if self.wanted.contains(&at) {
                 let path = path(self.heap, &visits, &names, next);
                 self.name(at, rank, &path);
             }
-            if self.is_capsule(at)
+            if class.as_ref().is_some_and(|class| class.kind == ClassKind::Capsule)
                 && let Some((tensor, object)) = self.ways.of_capsule(at)
             {
                 let path = path(self.heap, &visits, &names, next);
                 self.name_of_capsule(tensor, object, rank, &path);
             }
-            if depth < self.max_depth {
-                self.explore(at, next, depth + 1, rank, &mut visits);
+            if depth < self.max_depth
+                && let Some(class) = class
+            {
+                let object = HeapObject { at, class, references: 0 };
+                let onward = ahead.take(next);
+                self.explore(&object, onward, (next, depth + 1), rank, &mut visits);
             }
             next += 1;
         }
@@ -244,10 +280,6 @@ impl PathSearch<'_, '_> {
         }
         self.named.variables.entry(at).or_insert_with(|| Arc::from(path));
         self.named.add(at, rank, path);
-    }
-
-    fn is_capsule(&self, at: Addr) -> bool {
-        self.heap.class_of(at).is_some_and(|class| class.kind == ClassKind::Capsule)
     }
 
     /// Names the tensor that a capsule keeps.
@@ -269,10 +301,6 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    fn is_task(&self, at: Addr) -> bool {
-        self.heap.class_of(at).is_some_and(|class| &*class.name == "_asyncio.Task")
-    }
-
     /// Whether an object is new.
     fn enters(&mut self, at: Addr) -> bool {
         at.is_plausible() && self.seen.insert(at)
@@ -286,20 +314,19 @@ impl PathSearch<'_, '_> {
                 || holders.contains_key(&at)
                 || !self.ways.of_tensor(at).is_empty();
         }
-        self.heap.class_of(at).is_some_and(|class| !class.is_leaf()) || self.wanted.contains(&at)
+        !self.heap.is_leaf(at) || self.wanted.contains(&at)
     }
 
     fn explore(
         &mut self,
-        at: Addr,
-        from: usize,
-        depth: u32,
+        object: &HeapObject,
+        onward: OnwardReferences,
+        (from, depth): (usize, u32),
         rank: NamePriority,
         visits: &mut Vec<PathNode>,
     ) {
         let (heap, ways, only) = (self.heap, self.ways, self.only);
-        let Some(class) = heap.class_of(at) else { return };
-        let kind = class.kind;
+        let (at, kind) = (object.at, object.class.kind);
         // Modules are roots themselves; functions and classes of libraries lead everywhere. A function of the program that a
         // library has was given to it: a hook, a handler.
         let is_of_library = || match kind {
@@ -313,7 +340,7 @@ impl PathSearch<'_, '_> {
         }
         let mut items = 0;
         let is_generator = kind == ClassKind::Generator;
-        let mut take = |edge, to| {
+        let mut take = |edge, to, is_onward: bool| {
             items += 1;
             // However many coroutines wait for each other.
             let awaits = is_generator && matches!(edge, ReferenceKind::Field(_));
@@ -323,7 +350,7 @@ impl PathSearch<'_, '_> {
             if (items <= MAX_ITEMS || only.is_some())
                 && !leads_away
                 && self.seen.len() < MAX_SEEN
-                && self.leads_on(to)
+                && (is_onward || self.leads_on(to))
                 && self.enters(to)
                 // What comes later is not visited, but known to be reached.
                 && visits.len() < MAX_VISITS
@@ -333,13 +360,45 @@ impl PathSearch<'_, '_> {
             }
         };
         for (name, to) in ways.of_tensor(at) {
-            take(ReferenceKind::Slot(name.clone()), *to);
+            take(ReferenceKind::Slot(name.clone()), *to, false);
         }
         for to in only.and_then(|only| only.holders.get(&at)).into_iter().flatten() {
-            take(ReferenceKind::Field("<object>"), *to);
+            take(ReferenceKind::Field("<object>"), *to, false);
         }
-        heap.hidden_references(at, &mut take);
-        heap.references(&HeapObject { at, class, references: 0 }, &mut take);
+        match onward {
+            Some(onward) => onward.into_iter().for_each(|(edge, to)| take(edge, to, true)),
+            None => {
+                heap.hidden_references(object, &mut |edge, to| take(edge, to, false));
+                heap.references(object, &mut |edge, to| take(edge, to, false));
+            }
+        }
+    }
+
+    /// Has other threads look into the objects that are visited next: what these lead to that nobody has come to yet.
+    fn look_ahead(&self, visits: &[PathNode], next: usize, rank: NamePriority) -> LookedAhead {
+        let end = visits.len().min(next + MAX_AHEAD).min(MAX_VISITS);
+        // What is too deep is not looked into; what C++ holds for a tensor is known to this thread only.
+        let is_explored = |visit: &usize| {
+            let PathNode { at, depth, .. } = visits[*visit];
+            (depth < self.max_depth || self.modules.contains(&at))
+                && self.ways.of_tensor(at).is_empty()
+        };
+        let explored: Vec<usize> = (next..end).filter(is_explored).collect();
+        let objects: Vec<Addr> = explored.iter().map(|visit| visits[*visit].at).collect();
+        let (seen, wanted) = (&self.seen, &self.wanted);
+        let is_asked = |object: &HeapObject| match object.class.kind {
+            ClassKind::Module => false,
+            // Most of these are not looked into at all.
+            ClassKind::Function | ClassKind::Type => rank != NamePriority::Library,
+            _ => true,
+        };
+        let takes = |heap: &PythonHeap<'_>, item: usize, to: Addr| {
+            item <= MAX_ITEMS && !seen.contains(&to) && (!heap.is_leaf(to) || wanted.contains(&to))
+        };
+        let onward = self.heap.onward_references(&objects, &is_asked, &takes);
+        let known = explored.into_iter().zip(onward);
+        let known = known.filter_map(|(visit, onward)| Some((visit, onward?))).collect();
+        LookedAhead { end, known }
     }
 }
 

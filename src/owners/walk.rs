@@ -109,8 +109,9 @@ impl OwnerWalkInput<'_> {
         for object in &new {
             heap.references(object, &mut |_, to| {
                 // No collector knows what an array of objects holds.
-                if heap.class_of(to).is_some_and(|class| class.is_array()) {
-                    heap.hidden_references(to, &mut |_, item| _ = heap.class_of(item));
+                if let Some(class) = heap.class_of(to).filter(|class| class.is_array()) {
+                    let array = HeapObject { at: to, class, references: 0 };
+                    heap.hidden_references(&array, &mut |_, item| _ = heap.class_of(item));
                 }
             });
         }

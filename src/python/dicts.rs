@@ -38,6 +38,23 @@ pub(super) fn entries(
     layout: &PythonLayout,
     dict: Addr,
 ) -> Result<Vec<(Addr, Addr)>, ObjectDecodeError> {
+    entries_by_keys(memory, layout, dict).map(|entries| entries.entries)
+}
+
+/// The entries of a dictionary.
+#[derive(Debug, Default)]
+pub(super) struct DictEntries {
+    pub(super) entries: Vec<(Addr, Addr)>,
+    /// Its table is one for strings as keys only.
+    pub(super) has_texts_only: bool,
+}
+
+/// The same, with what is known of the keys.
+pub(super) fn entries_by_keys(
+    memory: &dyn Memory,
+    layout: &PythonLayout,
+    dict: Addr,
+) -> Result<DictEntries, ObjectDecodeError> {
     let dict = plausible(dict)?;
     let keys = memory.pointer(layout.dict.keys.in_target(dict))?;
     let values = memory.pointer(layout.dict.values.in_target(dict))?;
@@ -139,11 +156,13 @@ fn keyed(
     layout: &PythonLayout,
     keys: Addr,
     values: Option<Addr>,
-) -> Result<Vec<(Addr, Addr)>, ObjectDecodeError> {
+) -> Result<DictEntries, ObjectDecodeError> {
     let entries = KeyTable::read(memory, layout, keys)?;
     let (hash, len) = (entries.hash, entries.len());
     let values = values.map(plausible).transpose()?;
     let mut found = Vec::new();
+    // Most are small: one piece of memory. A damaged table says anything.
+    found.reserve(entries.count.min(ENTRIES_AT_ONCE));
     let mut done = 0;
     // Piece by piece: a damaged table is noticed before much of it has been copied.
     while done < entries.count {
@@ -173,7 +192,7 @@ fn keyed(
         }
         done += here;
     }
-    Ok(found)
+    Ok(DictEntries { entries: found, has_texts_only: hash == 0 })
 }
 
 /// An address at which an object can be.
@@ -235,7 +254,7 @@ pub(super) fn instance_entries(
         (Some(dict), _) => entries(memory, layout, dict),
         (None, Some(values)) => {
             let cached = memory.pointer(layout.instance.cached_keys.in_target(class.at))?;
-            keyed(memory, layout, cached, Some(values))
+            keyed(memory, layout, cached, Some(values)).map(|entries| entries.entries)
         }
         (None, None) => Ok(Vec::new()),
     }
@@ -320,7 +339,7 @@ pub(super) fn owned_by_instance(
     let values = match values {
         Some(values) => {
             let cached = memory.pointer(layout.instance.cached_keys.in_target(class.at))?;
-            let entries = keyed(memory, layout, cached, Some(values))?;
+            let entries = keyed(memory, layout, cached, Some(values))?.entries;
             entries.into_iter().map(|(_, value)| value).collect()
         }
         None => Vec::new(),

@@ -27,8 +27,8 @@ pub use follow::{
     ChainFrame, ChainNamer, NamedChain, PollTarget, PolledStack, StackPoller, ThreadKey,
 };
 pub use heap::{
-    ClassKind, HeapError, HeapListing, HeapObject, LeadingObjects, LocalVariable, PyClass,
-    PythonHeap, ReferenceGraph, ReferenceKind,
+    ClassKind, HeapError, HeapListing, HeapObject, LeadingObjects, LocalVariable, OnwardReferences,
+    PyClass, PythonHeap, ReferenceGraph, ReferenceKind,
 };
 pub use layouts::layout::LayoutSource;
 pub use reader::{PythonReader, ReaderCoverage};

@@ -194,7 +194,7 @@ pub(super) fn beside(
 }
 
 /// Sorted pages as spans: neighbours are one.
-fn runs(numbers: &[u64]) -> Vec<AddressRange> {
+pub(super) fn runs(numbers: &[u64]) -> Vec<AddressRange> {
     let mut spans: Vec<AddressRange> = Vec::new();
     for number in numbers {
         let addr = Addr(number.wrapping_mul(PAGE as u64));

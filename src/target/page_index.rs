@@ -18,19 +18,24 @@ pub(super) struct PageIndex {
     regions: FxHashMap<u64, u32>,
     tables: Vec<[u32; REGION_PAGES]>,
     failed: FxHashMap<u64, MemoryError>,
-    /// The region looked at last, and its table.
-    last: Option<(u64, u32)>,
 }
+
+/// The region that was looked at last, and its table: whoever looks keeps one for the next look.
+pub(super) type LastRegion = Option<(u64, u32)>;
 
 impl PageIndex {
     /// The place of the copy of page `number`, or why there is none; `None` when nobody has asked for it yet.
-    pub(super) fn get(&mut self, number: u64) -> Option<Result<u32, MemoryError>> {
+    pub(super) fn get(
+        &self,
+        number: u64,
+        last: &mut LastRegion,
+    ) -> Option<Result<u32, MemoryError>> {
         let (region, page) = split(number);
-        let table = match self.last {
-            Some((last, table)) if last == region => table,
+        let table = match *last {
+            Some((known, table)) if known == region => table,
             _ => {
                 let table = *self.regions.get(&region)?;
-                self.last = Some((region, table));
+                *last = Some((region, table));
                 table
             }
         };

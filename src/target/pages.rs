@@ -1,11 +1,12 @@
 //! Memory kept by page: a look at many small objects costs one copy for each page they lie in.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::budget::Budget;
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::page_copy::{CHUNK_PAGES, CopyBuffer, CopyProgress, PAGE, PagePlan, beside, new_chunk};
-use super::page_index::PageIndex;
+use super::page_index::{LastRegion, PageIndex};
 use super::ptrace_stop::GoneOn;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -19,36 +20,46 @@ const CHECK_EVERY: u32 = 4096;
 /// learn from a walk over the running process which pages matter ([`PageCache::pages`]), stop it, copy just these
 /// ([`PageCache::copy`]), let it go on, and walk over the copy.
 pub struct PageCache {
-    memory: Box<dyn Memory>,
-    pages: Mutex<CachedPages>,
+    pub(super) memory: Box<dyn Memory>,
+    pub(super) pages: Mutex<CachedPages>,
 }
 
-/// The copies.
+/// The copies themselves, which several threads may look at.
 #[derive(Default)]
-struct CachedPages {
-    index: PageIndex,
-    chunks: Vec<CopyBuffer>,
-    /// By place: the number of the page, and whether it was looked at since it was copied.
-    numbers: Vec<u64>,
-    used: Vec<bool>,
-    /// The page looked at last.
+pub(super) struct PageCopies {
+    pub(super) index: PageIndex,
+    pub(super) chunks: Vec<CopyBuffer>,
+    /// By place: the number of the page.
+    pub(super) numbers: Vec<u64>,
+}
+
+/// The copies, and what is known of them.
+#[derive(Default)]
+pub(super) struct CachedPages {
+    pub(super) copies: Arc<PageCopies>,
+    /// By place: whether the page was looked at since it was copied.
+    pub(super) used: Vec<bool>,
+    /// The page looked at last, and its region.
     last: Option<(u64, u32)>,
+    last_region: LastRegion,
     budget: Option<Budget>,
     /// Bytes that may be taken besides.
     needed: u64,
-    closed: bool,
+    pub(super) closed: bool,
     /// Set when the process whose copy this is goes on.
-    gone_on: Option<GoneOn>,
+    pub(super) gone_on: Option<GoneOn>,
     /// When the copying ends, whatever is still asked for, unless a copy beside it takes longer.
     until: Option<(Instant, CopyProgress)>,
     /// How many pages were planned to be copied, and how many were read while the process stood still: those after them are late.
     planned: usize,
     copied: usize,
     /// Reads refused.
-    refused: u64,
+    pub(super) refused: u64,
+    /// Pages that were asked for and are not here, where these are the copies of another cache ([`super::page_views`]).
+    pub(super) wanted: Option<Vec<u64>>,
     /// Places looked at since the last check of the budget, and what that said.
     unchecked: u32,
-    exceeded: Option<MemoryError>,
+    pub(super) exceeded: Option<MemoryError>,
 }
 
 impl PageCache {
@@ -90,31 +101,31 @@ impl PageCache {
     /// Takes over the pages that `other` copied while the process stood still; those planned there count as planned here.
     pub fn adopt(&self, other: &PageCache) {
         let (mut pages, other) = (self.pages.lock(), other.pages.lock());
-        for place in 0..other.numbers.len() {
+        for (place, &number) in other.copies.numbers.iter().enumerate() {
             if place == other.planned {
-                pages.planned = pages.numbers.len();
+                pages.planned = pages.count();
             }
-            let number = other.numbers[place];
             // What could not be copied is in no index.
-            if other.index.has(number, place as u32) && !pages.append(number, other.page(place)) {
+            let is_copied = other.copies.index.has(number, place as u32);
+            if is_copied && !pages.append(number, other.copies.page(place)) {
                 pages.refused += 1;
                 return;
             }
         }
-        if other.planned == other.numbers.len() {
-            pages.planned = pages.numbers.len();
+        if other.planned == other.count() {
+            pages.planned = pages.count();
         }
     }
 
     /// Bytes copied so far.
     pub fn copied(&self) -> u64 {
-        self.pages.lock().numbers.len() as u64 * PAGE as u64
+        self.pages.lock().count() as u64 * PAGE as u64
     }
 
     /// Numbers of the pages that were looked at, in the order of the first time.
     pub fn pages(&self) -> Vec<u64> {
         let pages = self.pages.lock();
-        let used = pages.numbers.iter().zip(&pages.used).filter(|(_, used)| **used);
+        let used = pages.copies.numbers.iter().zip(&pages.used).filter(|(_, used)| **used);
         used.map(|(number, _)| *number).collect()
     }
 
@@ -122,19 +133,19 @@ impl PageCache {
     /// process is about to go on.
     pub fn end_copy(&self) {
         let mut pages = self.pages.lock();
-        (pages.copied, pages.gone_on, pages.closed) = (pages.numbers.len(), None, false);
+        (pages.copied, pages.gone_on, pages.closed) = (pages.count(), None, false);
     }
 
     /// Numbers of the pages that were read besides those planned.
     pub fn unplanned_pages(&self) -> Vec<u64> {
         let pages = self.pages.lock();
-        pages.numbers[pages.planned..].to_vec()
+        pages.copies.numbers[pages.planned..].to_vec()
     }
 
     /// How many pages were read later than the copy: they may not fit to it.
     pub fn late_pages(&self) -> usize {
         let pages = self.pages.lock();
-        pages.numbers.len() - pages.copied
+        pages.count() - pages.copied
     }
 
     /// Reads refused because of a limit, or because the process goes on; what is there is missing.
@@ -154,8 +165,10 @@ impl PageCache {
         let mut cache = self.pages.lock();
         let mut plan = PagePlan::new(pages);
         let CachedPages { budget, needed, exceeded, .. } = *cache;
-        let chunks = plan.fit(std::mem::take(&mut cache.chunks));
-        *cache = CachedPages { chunks, budget, needed, exceeded, ..CachedPages::default() };
+        let chunks = cache.copies_mut().map(|copies| std::mem::take(&mut copies.chunks));
+        let chunks = plan.fit(chunks.unwrap_or_default());
+        let copies = Arc::new(PageCopies { chunks, ..PageCopies::default() });
+        *cache = CachedPages { copies, budget, needed, exceeded, ..CachedPages::default() };
         plan
     }
 
@@ -163,18 +176,20 @@ impl PageCache {
     /// (`gone_on`) is not known afterwards. Whether all were copied.
     pub fn copy(&self, plan: PagePlan, gone_on: &GoneOn) -> bool {
         let mut pages = self.pages.lock();
-        let copied = plan.copy(&*self.memory, &mut pages.chunks, gone_on);
-        (pages.numbers, pages.index) = plan.into_parts();
-        pages.used = vec![false; pages.numbers.len()];
+        let Some(copies) = pages.copies_mut() else { return false };
+        let copied = plan.copy(&*self.memory, &mut copies.chunks, gone_on);
+        (copies.numbers, copies.index) = plan.into_parts();
         for (place, error) in copied.failed {
-            let number = pages.numbers[place];
+            let number = copies.numbers[place];
             // Only the kernel's word that nothing is there is an answer.
             match error {
-                MemoryError::Fault { .. } => pages.index.insert(number, Err(error)),
-                _ => pages.index.remove(number),
+                MemoryError::Fault { .. } => copies.index.insert(number, Err(error)),
+                _ => copies.index.remove(number),
             }
         }
-        (pages.planned, pages.copied) = (pages.numbers.len(), pages.numbers.len());
+        let count = copies.numbers.len();
+        (pages.planned, pages.copied) = (count, count);
+        pages.used = vec![false; count];
         copied.whole
     }
 
@@ -195,8 +210,56 @@ impl PageCache {
     }
 }
 
+impl PageCopies {
+    /// The copy at a place.
+    fn page(&self, place: usize) -> &[u8] {
+        let start = place % CHUNK_PAGES * PAGE;
+        &self.chunks[place / CHUNK_PAGES][start..start + PAGE]
+    }
+
+    /// Room for more pages, which lie side by side: `most` at most; `None` where the kernel gives no memory.
+    pub(super) fn room(&mut self, most: usize) -> Option<&mut [u8]> {
+        let count = self.numbers.len();
+        let (chunk, first) = (count / CHUNK_PAGES, count % CHUNK_PAGES);
+        if chunk >= self.chunks.len() {
+            self.chunks.push(new_chunk().ok()?);
+        }
+        let end = CHUNK_PAGES.min(first + most);
+        Some(&mut self.chunks[chunk][first * PAGE..end * PAGE])
+    }
+
+    /// Takes note of a copy that was put into the room.
+    pub(super) fn add(&mut self, number: u64) {
+        self.index.insert(number, Ok(self.numbers.len() as u32));
+        self.numbers.push(number);
+    }
+}
+
 impl CachedPages {
-    fn check(&mut self) {
+    /// The same copies, to be looked at through another cache that copies nothing.
+    pub(super) fn view(&self) -> CachedPages {
+        let CachedPages { budget, exceeded, needed, .. } = *self;
+        CachedPages {
+            copies: Arc::clone(&self.copies),
+            used: vec![false; self.used.len()],
+            wanted: Some(Vec::new()),
+            budget,
+            exceeded,
+            needed,
+            ..CachedPages::default()
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.copies.numbers.len()
+    }
+
+    /// `None` while other threads look at them.
+    pub(super) fn copies_mut(&mut self) -> Option<&mut PageCopies> {
+        Arc::get_mut(&mut self.copies)
+    }
+
+    pub(super) fn check(&mut self) {
         self.unchecked = 0;
         if self.exceeded.is_none() {
             self.exceeded = self.budget.and_then(|budget| budget.exceeded(self.needed));
@@ -213,31 +276,28 @@ impl CachedPages {
         }
     }
 
-    /// The copy at a place.
-    fn page(&self, place: usize) -> &[u8] {
-        let start = place % CHUNK_PAGES * PAGE;
-        &self.chunks[place / CHUNK_PAGES][start..start + PAGE]
-    }
-
-    /// Room for one more page; `None` where the kernel gives no memory.
-    fn room(&mut self) -> Option<&mut [u8]> {
-        let count = self.numbers.len();
-        let (chunk, start) = (count / CHUNK_PAGES, count % CHUNK_PAGES * PAGE);
-        if chunk >= self.chunks.len() {
-            self.chunks.push(new_chunk().ok()?);
-        }
-        Some(&mut self.chunks[chunk][start..start + PAGE])
+    /// Why no more is copied, if so: counted as refused.
+    pub(super) fn refuses(&mut self, addr: Addr) -> Option<MemoryError> {
+        let error = match self.closed {
+            true => Some(MemoryError::Closed(addr)),
+            false => {
+                self.check_time();
+                self.exceeded
+            }
+        };
+        self.refused += u64::from(error.is_some());
+        error
     }
 
     /// Adds the copy of a page, unless there is one already; whether there was room for it.
     fn append(&mut self, number: u64, bytes: &[u8]) -> bool {
-        if matches!(self.index.get(number), Some(Ok(_))) {
+        if matches!(self.copies.index.get(number, &mut self.last_region), Some(Ok(_))) {
             return true;
         }
-        let Some(room) = self.room() else { return false };
+        let Some(copies) = self.copies_mut() else { return false };
+        let Some(room) = copies.room(1) else { return false };
         room.copy_from_slice(bytes);
-        self.index.insert(number, Ok(self.numbers.len() as u32));
-        self.numbers.push(number);
+        copies.add(number);
         self.used.push(false);
         true
     }
@@ -252,6 +312,13 @@ pub struct PageReader<'a> {
 impl PageReader<'_> {
     /// Reads a little-endian `u64`.
     pub fn u64(&mut self, addr: Addr) -> Result<u64, MemoryError> {
+        let (number, within) = (addr.0 / PAGE as u64, (addr.0 % PAGE as u64) as usize);
+        // Nearly all that is read: a word within one page.
+        if within <= PAGE - 8 {
+            let page = self.page(number)?;
+            let word = page[within..].first_chunk().copied().unwrap_or_default();
+            return Ok(u64::from_le_bytes(word));
+        }
         let mut out = [0; 8];
         self.read(addr, &mut out)?;
         Ok(u64::from_le_bytes(out))
@@ -295,7 +362,7 @@ impl PageReader<'_> {
         let place = match pages.last {
             Some((last, place)) if last == number => place,
             _ => {
-                let place = match pages.index.get(number) {
+                let place = match pages.copies.index.get(number, &mut pages.last_region) {
                     Some(known) => known?,
                     None => self.copy(number)?,
                 };
@@ -304,23 +371,25 @@ impl PageReader<'_> {
                 place
             }
         } as usize;
-        Ok(self.pages.page(place))
+        Ok(self.pages.copies.page(place))
     }
 
     fn copy(&mut self, number: u64) -> Result<u32, MemoryError> {
         let pages = &mut *self.pages;
         let addr = Addr(number.wrapping_mul(PAGE as u64));
-        if pages.closed {
+        if let Some(wanted) = &mut pages.wanted {
+            wanted.push(number);
             pages.refused += 1;
             return Err(MemoryError::Closed(addr));
         }
-        pages.check_time();
-        if let Some(error) = pages.exceeded {
-            pages.refused += 1;
+        if let Some(error) = pages.refuses(addr) {
             return Err(error);
         }
-        let count = pages.numbers.len();
-        let Some(room) = pages.room() else {
+        let Some(copies) = Arc::get_mut(&mut pages.copies) else {
+            pages.refused += 1;
+            return Err(MemoryError::OutOfRoom);
+        };
+        let Some(room) = copies.room(1) else {
             pages.refused += 1;
             return Err(MemoryError::OutOfRoom);
         };
@@ -331,18 +400,43 @@ impl PageReader<'_> {
             pages.refused += 1;
             return Err(MemoryError::Closed(addr));
         }
-        let place = read.map(|()| count as u32);
-        if place.is_ok() {
-            pages.numbers.push(number);
-            pages.used.push(false);
+        match read {
+            Ok(()) => {
+                copies.add(number);
+                pages.used.push(false);
+                Ok(copies.numbers.len() as u32 - 1)
+            }
+            Err(error) => {
+                // The room is taken by the next page.
+                copies.index.insert(number, Err(error));
+                Err(error)
+            }
         }
-        // Of what could not be read the room is taken by the next page.
-        pages.index.insert(number, place);
-        place
+    }
+}
+
+/// A fault as that of the whole place that was asked for.
+fn fault_of(error: MemoryError, addr: Addr, len: usize) -> MemoryError {
+    match error {
+        MemoryError::Fault { .. } => {
+            MemoryError::Fault { span: AddressRange { addr, len }, index: 0 }
+        }
+        other => other,
     }
 }
 
 impl Memory for PageCache {
+    fn read(&self, addr: Addr, out: &mut [u8]) -> Result<(), MemoryError> {
+        let mut look = self.reader();
+        let len = out.len();
+        if len == 8 {
+            let word = look.u64(addr).map_err(|error| fault_of(error, addr, len))?;
+            out.copy_from_slice(&word.to_le_bytes());
+            return Ok(());
+        }
+        look.read(addr, out).map_err(|error| fault_of(error, addr, len))
+    }
+
     fn read_spans(&self, spans: &[AddressRange], mut out: &mut [u8]) -> Result<(), MemoryError> {
         let mut look = self.reader();
         for (index, span) in spans.iter().enumerate() {

@@ -116,7 +116,7 @@ fn walk(heap: &PythonHeap<'_>) {
     for object in heap.objects() {
         let mut found = 0;
         heap.references(object, &mut |_, _| found += 1);
-        heap.hidden_references(object.at, &mut |_, _| found += 1);
+        heap.hidden_references(object, &mut |_, _| found += 1);
         heap.attributes(object.at);
         if found % 7 == 1 {
             let _ = (heap.text(object.at), heap.integer(object.at), heap.items(object.at));
@@ -124,6 +124,12 @@ fn walk(heap: &PythonHeap<'_>) {
         }
     }
     let _ = (heap.locals(), heap.modules(), heap.reference_graph().garbage());
+    heap.set_threads(4);
+    let all: Vec<Addr> = heap.objects().iter().map(|object| object.at).collect();
+    let _ = (
+        heap.reference_graph().garbage(),
+        heap.onward_references(&all, &|_| true, &|_, _, _| true),
+    );
 }
 
 /// On a busy machine a thread may not come to stand in time; then it is tried once more, as a look of memspy's is.

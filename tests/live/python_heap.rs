@@ -374,6 +374,43 @@ fn garbage_is_what_the_collector_finds() {
 }
 
 #[test]
+fn several_threads_find_the_same_references_as_one() {
+    for python in pythons::all() {
+        let label = &python.label;
+        let target = Target::start(python.target("heap_garbage.py"));
+        look(&target, |heap| {
+            let all: Vec<Addr> = heap.objects().iter().map(|object| object.at).collect();
+            let graph = |threads| {
+                heap.set_threads(threads);
+                let graph = heap.reference_graph();
+                let garbage = graph.garbage().unwrap_or_else(|| panic!("{label}: counts"));
+                let leading = graph.leading_to(&all[..all.len() / 100], &Default::default());
+                let set = all.iter().copied().collect();
+                let (divided, held) =
+                    (graph.divide(&all, &garbage), graph.held_in_unknown_objects(&set));
+                (garbage, leading.all, leading.kept_from_outside, divided, held)
+            };
+            let one = graph(1);
+            assert!(!one.0.is_empty() && !one.1.is_empty(), "{label}");
+            assert!(one == graph(4), "{label}");
+            let onward = heap.onward_references(&all, &|_| true, &|_, _, _| true);
+            let mut told = 0;
+            for (object, onward) in heap.objects().iter().zip(onward) {
+                let Some(onward) = onward else { continue };
+                let mut own = Vec::new();
+                heap.hidden_references(object, &mut |edge, to| own.push((edge, to)));
+                heap.references(object, &mut |edge, to| own.push((edge, to)));
+                assert!(onward == own, "{label}: {} at {}", object.class.name, object.at);
+                told += 1;
+            }
+            // Left out are context variables only.
+            assert!(told + 100 > all.len(), "{label}: {told} of {}", all.len());
+            assert_eq!(heap.unreadable(), 0, "{label}");
+        });
+    }
+}
+
+#[test]
 fn integer_variables_are_read_wherever_they_are() {
     for python in pythons::all() {
         let mut target = Target::start(python.target("counters.py"));

@@ -1,9 +1,7 @@
 //! Classes: what an object is, looked up once for each.
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
-use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::super::dicts::InstanceClass;
 use super::PythonHeap;
@@ -94,7 +92,7 @@ pub struct PyClass {
     pub(super) flags: u64,
     pub(super) dict: Addr,
     pub(super) dict_offset: i64,
-    pub(super) slots: OnceCell<Vec<(Arc<str>, u64)>>,
+    pub(super) slots: OnceLock<Vec<(Arc<str>, u64)>>,
     /// The references in what C made of its instances; `None` where these are not known.
     pub(super) parts: Option<Cow<'static, [CTypeField]>>,
     /// Further ones, as many as an instance says.
@@ -182,7 +180,7 @@ fn kind(name: &str, flags: u64) -> ClassKind {
 
 impl PythonHeap<'_> {
     /// The class at `at`; `None` when it cannot be read.
-    pub fn class_at(&self, at: Addr) -> Option<Rc<PyClass>> {
+    pub fn class_at(&self, at: Addr) -> Option<Arc<PyClass>> {
         if let Some(known) = self.classes.borrow().get(&at) {
             return known.clone();
         }
@@ -194,19 +192,38 @@ impl PythonHeap<'_> {
         }
         self.classes.borrow_mut().insert(at, None);
         self.class_depth.set(depth + 1);
-        let class = self.read_class(at).map(Rc::new);
+        let refused = self.memory.refused();
+        let class = self.read_class(at).map(Arc::new);
         self.class_depth.set(depth);
-        self.classes.borrow_mut().insert(at, class.clone());
+        let mut classes = self.classes.borrow_mut();
+        match self.memory.refused() == refused {
+            true => _ = classes.insert(at, class.clone()),
+            // What a part of it says may not be all.
+            false => _ = classes.remove(&at),
+        }
         class
     }
 
     /// The class of the object at `at`.
-    pub fn class_of(&self, at: Addr) -> Option<Rc<PyClass>> {
+    pub fn class_of(&self, at: Addr) -> Option<Arc<PyClass>> {
         if !at.is_plausible() || !at.0.is_multiple_of(8) {
             return None;
         }
         let class = self.memory.reader().pointer(self.layout.object.type_of.in_target(at)).ok()?;
         self.class_at(class)
+    }
+
+    /// Whether the object at `at` is known to refer to nothing, or cannot be read ([`PyClass::is_leaf`]).
+    pub fn is_leaf(&self, at: Addr) -> bool {
+        if !at.is_plausible() || !at.0.is_multiple_of(8) {
+            return true;
+        }
+        let class = self.memory.reader().pointer(self.layout.object.type_of.in_target(at));
+        let Ok(class) = class else { return true };
+        if let Some(known) = self.classes.borrow().get(&class) {
+            return known.as_ref().is_none_or(|class| class.is_leaf());
+        }
+        self.class_at(class).is_none_or(|class| class.is_leaf())
     }
 
     fn read_class(&self, at: Addr) -> Option<PyClass> {
@@ -240,7 +257,7 @@ impl PythonHeap<'_> {
             flags,
             dict: head.shift(DICT).get(&bytes)?,
             dict_offset: head.shift(DICT_OFFSET).get(&bytes)?,
-            slots: OnceCell::new(),
+            slots: OnceLock::new(),
         })
     }
 
@@ -269,18 +286,24 @@ impl PythonHeap<'_> {
     }
 
     /// Name and offset of the `__slots__` of a class and its bases.
-    pub(super) fn slots<'c>(&self, class: &'c PyClass) -> &'c [(Arc<str>, u64)] {
-        class.slots.get_or_init(|| {
-            let of_base = |base: &Addr| {
-                let base = self.class_at(*base).filter(|base| base.is_heap_type())?;
-                Some(self.own_slots(&base))
-            };
-            let slots = class.bases.iter().filter_map(of_base).flatten();
-            let is_part = |offset: u64| {
-                class.parts(&self.layout.object).any(|(part, _)| part.offset as u64 == offset)
-            };
-            slots.filter(|(_, offset)| !is_part(*offset)).collect()
-        })
+    pub(super) fn slots<'c>(&self, class: &'c PyClass) -> Cow<'c, [(Arc<str>, u64)]> {
+        if let Some(known) = class.slots.get() {
+            return Cow::Borrowed(known);
+        }
+        let refused = self.memory.refused();
+        let of_base = |base: &Addr| {
+            let base = self.class_at(*base).filter(|base| base.is_heap_type())?;
+            Some(self.own_slots(&base))
+        };
+        let slots = class.bases.iter().filter_map(of_base).flatten();
+        let is_part = |offset: u64| {
+            class.parts(&self.layout.object).any(|(part, _)| part.offset as u64 == offset)
+        };
+        let slots: Vec<_> = slots.filter(|(_, offset)| !is_part(*offset)).collect();
+        match self.memory.refused() == refused {
+            true => Cow::Borrowed(class.slots.get_or_init(|| slots)),
+            false => Cow::Owned(slots),
+        }
     }
 
     fn own_slots(&self, class: &PyClass) -> Vec<(Arc<str>, u64)> {

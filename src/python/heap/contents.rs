@@ -112,9 +112,14 @@ impl PythonHeap<'_> {
 
     /// Keys and values of a dictionary.
     pub fn entries(&self, dict: Addr) -> Vec<(Addr, Addr)> {
-        dicts::entries(self.memory(), &self.layout, dict).unwrap_or_else(|_| {
+        self.entries_by_keys(dict).entries
+    }
+
+    /// The same, with what is known of the keys.
+    pub(super) fn entries_by_keys(&self, dict: Addr) -> dicts::DictEntries {
+        dicts::entries_by_keys(self.memory(), &self.layout, dict).unwrap_or_else(|_| {
             self.missed();
-            Vec::new()
+            dicts::DictEntries::default()
         })
     }
 
@@ -143,9 +148,14 @@ impl PythonHeap<'_> {
     }
 
     /// Passes on the items of a list, a tuple, a deque or a set.
-    pub(super) fn each_item(&self, at: Addr, take: &mut dyn FnMut(Addr)) {
+    fn each_item(&self, at: Addr, take: &mut dyn FnMut(Addr)) {
         let Some(class) = self.class_of(at) else { return };
-        if self.each_item_at(at, class.kind, take).is_err() {
+        self.each_item_of(at, class.kind, take);
+    }
+
+    /// The same for an object of this kind.
+    pub(super) fn each_item_of(&self, at: Addr, kind: ClassKind, take: &mut dyn FnMut(Addr)) {
+        if self.each_item_at(at, kind, take).is_err() {
             self.missed();
         }
     }

@@ -62,7 +62,7 @@ impl PythonHeap<'_> {
                 }
             }
             ClassKind::List | ClassKind::Tuple | ClassKind::Set | ClassKind::Deque => {
-                self.each_item(at, take)
+                self.each_item_of(at, object.class.kind, take)
             }
             ClassKind::Cell => pointer(head.shift(CELL)).into_iter().for_each(&mut *take),
             ClassKind::Function => {

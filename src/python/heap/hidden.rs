@@ -7,7 +7,7 @@
 use rustc_hash::FxHashMap;
 
 use super::c_type_fields::LOCAL;
-use super::{PyClass, PythonHeap, ReferenceKind};
+use super::{HeapObject, PyClass, PythonHeap, ReferenceKind};
 use crate::target::{Addr, Field};
 
 /// `PyContext.ctx_vars`, `PyHamtObject.h_root`, `PyContextVar.var_name`.
@@ -25,25 +25,38 @@ fn is_context(class: &PyClass) -> bool {
     matches!(&*class.name, "Context" | "_contextvars.Context")
 }
 
+fn is_context_variable(name: &str) -> bool {
+    matches!(name, "ContextVar" | "_contextvars.ContextVar")
+}
+
 impl PythonHeap<'_> {
+    /// Whether what an object leads to is known by all objects only.
+    pub(super) fn needs_all_objects(&self, object: &HeapObject) -> bool {
+        is_context_variable(&object.class.name)
+    }
+
     /// Passes on what a program reaches from the object at `at` by a call or by attributes that are not its own. No object
     /// on the way counts: each is told by the object that the program asks.
-    pub fn hidden_references(&self, at: Addr, take: &mut dyn FnMut(ReferenceKind, Addr)) {
-        let Some(class) = self.class_of(at) else { return };
+    pub fn hidden_references(
+        &self,
+        HeapObject { at, class, .. }: &HeapObject,
+        take: &mut dyn FnMut(ReferenceKind, Addr),
+    ) {
+        let at = *at;
         match &*class.name {
-            "ContextVar" | "_contextvars.ContextVar" => {
+            name if is_context_variable(name) => {
                 let values = self.context_values.get_or_init(|| self.all_context_values());
                 for value in values.get(&at).into_iter().flatten() {
                     take(ReferenceKind::Call("get"), *value);
                 }
             }
-            _ if is_context(&class) => {
+            _ if is_context(class) => {
                 self.variables_of_context(at, &mut |variable, value| {
                     take(ReferenceKind::Variable(variable), value);
                 });
             }
             _ if class.parts.as_deref().is_some_and(|parts| parts.iter().any(|p| p.1 == LOCAL)) => {
-                self.attributes_of_local(at, &class, take);
+                self.attributes_of_local(at, class, take);
             }
             _ if class.is_array() => self.items_of_array(at, take),
             _ => {}

@@ -14,11 +14,14 @@ mod lists;
 mod locals;
 mod mimalloc;
 mod object_arrays;
+mod onward;
 mod reference_graph;
+mod reference_scan;
 mod references;
+mod threads;
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
@@ -26,6 +29,7 @@ pub use class::{ClassKind, PyClass};
 use lists::TrackedObject;
 pub use locals::LocalVariable;
 pub(super) use locals::TAG;
+pub use onward::OnwardReferences;
 pub use reference_graph::{LeadingObjects, ReferenceGraph};
 pub use references::ReferenceKind;
 
@@ -88,18 +92,23 @@ pub struct HeapObject {
     /// Its address: `id(object)`.
     pub at: Addr,
     /// Its class.
-    pub class: Rc<PyClass>,
+    pub class: Arc<PyClass>,
     /// Its reference count; negative for immortal objects (3.12+).
     pub references: i32,
 }
+
+/// Classes by address; `None` for those that could not be read.
+type KnownClasses = FxHashMap<Addr, Option<Arc<PyClass>>>;
 
 /// The heap of one CPython at one moment.
 pub struct PythonHeap<'a> {
     memory: &'a PageCache,
     layout: PythonLayout,
     runtime: Addr,
+    /// That look into its objects.
+    threads: Cell<usize>,
     objects: Vec<HeapObject>,
-    classes: RefCell<FxHashMap<Addr, Option<Rc<PyClass>>>>,
+    classes: RefCell<KnownClasses>,
     /// How many classes are being looked up, each for the one before.
     class_depth: Cell<u32>,
     texts: RefCell<FxHashMap<Addr, Box<str>>>,
@@ -144,12 +153,24 @@ impl<'a> PythonHeap<'a> {
 
     /// The heap without the list of its objects: for following references from known places.
     pub(super) fn unlisted(memory: &'a PageCache, interpreter: &Interpreter) -> PythonHeap<'a> {
+        let (layout, runtime) = (interpreter.layout, interpreter.runtime);
+        PythonHeap::over(layout, runtime, KnownClasses::default(), memory)
+    }
+
+    /// What is known of the heap, over another cache of the same memory.
+    fn over<'b>(
+        layout: PythonLayout,
+        runtime: Addr,
+        classes: KnownClasses,
+        memory: &'b PageCache,
+    ) -> PythonHeap<'b> {
         PythonHeap {
             memory,
-            layout: interpreter.layout,
-            runtime: interpreter.runtime,
+            layout,
+            runtime,
+            threads: Cell::new(threads::most_threads()),
             objects: Vec::new(),
-            classes: RefCell::default(),
+            classes: RefCell::new(classes),
             class_depth: Cell::new(0),
             texts: RefCell::default(),
             unreadable: Cell::new(0),

@@ -56,24 +56,28 @@ impl PythonHeap<'_> {
         let pointer = |field: Field<Addr>| {
             memory.pointer(field.in_target(at)).ok().filter(|to| to.is_plausible())
         };
-        match object.class.kind {
+        let kind = object.class.kind;
+        match kind {
             ClassKind::Dict => {
-                for (key, value) in self.entries(at) {
+                let dicts::DictEntries { entries, has_texts_only } = self.entries_by_keys(at);
+                for (key, value) in entries {
                     take(ReferenceKind::Key(key), value);
-                    if self.class_of(key).is_some_and(|class| class.kind != ClassKind::Text) {
+                    if !has_texts_only
+                        && self.class_of(key).is_some_and(|class| class.kind != ClassKind::Text)
+                    {
                         take(ReferenceKind::AsKey, key);
                     }
                 }
             }
             ClassKind::List | ClassKind::Tuple | ClassKind::Deque => {
                 let mut index = 0;
-                self.each_item(at, &mut |item| {
+                self.each_item_of(at, kind, &mut |item| {
                     take(ReferenceKind::Item(index), item);
                     index += 1;
                 });
             }
             ClassKind::Set => {
-                self.each_item(at, &mut |member| take(ReferenceKind::Member, member));
+                self.each_item_of(at, kind, &mut |member| take(ReferenceKind::Member, member));
             }
             ClassKind::Cell => {
                 if let Some(value) = pointer(head.shift(CELL)) {

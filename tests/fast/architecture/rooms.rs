@@ -123,7 +123,8 @@ pub const THREADS: &[&str] = &[
     "src/tui/",
     "src/cli/",
     "src/target/bounded_worker.rs", // a read of a file that may never return
-    "src/target/page_copy.rs",      // a copy by several threads, while the target stands still
+    "src/python/heap/threads.rs", // all objects looked into by several threads, which end before the call does
+    "src/target/page_copy.rs",    // a copy by several threads, while the target stands still
     "src/trace/read_ahead.rs", // the thread that reads a trace beside the one that takes its records
     "src/target/ptrace_stop.rs", // the thread that lets the target go on when its time is over
     "src/torch/version.rs",    // a note that may be on a file system that hangs

@@ -1,0 +1,158 @@
+//! Which tracked objects each tracked object refers to, found out by several threads.
+//!
+//! Where the copied memory lacks a page, an object is looked at again when the missing pages of all objects have been copied
+//! together, and at last by itself.
+
+use rustc_hash::FxHashMap;
+
+use super::threads::NextItems;
+use super::{ClassKind, HeapObject, PyClass, PythonHeap};
+use crate::target::{Addr, Field};
+
+/// Objects of C of which nothing is known are searched only so far.
+const MAX_BODY: u64 = 4096;
+const WORD: u64 = 8;
+/// Objects that a thread looks at before it takes the next ones.
+const PORTION: usize = 4096;
+/// References that one thread finds: more than fit into the memory of most machines. Those left out count as nobody's.
+const MAX_TARGETS: usize = 1 << 28;
+/// How often missing pages are copied together: so many steps are between an object's head and all that it refers to.
+const MAX_ROUNDS: usize = 12;
+
+/// What was found in some objects.
+#[derive(Debug, Default)]
+pub(super) struct ScannedObjects {
+    /// Each object with where its references begin in `targets`.
+    pub(super) starts: Vec<(u32, u32)>,
+    pub(super) targets: Vec<u32>,
+    /// What objects lead to without a counted reference that is known: a class to its dictionary.
+    pub(super) uncounted: Vec<(u32, u32)>,
+    /// What objects of unknown kinds hold: a word in them is the object's address.
+    pub(super) held: Vec<(u32, u32)>,
+}
+
+/// Looks into objects.
+struct ObjectScan<'h, 'a> {
+    heap: &'h PythonHeap<'a>,
+    numbers: &'h FxHashMap<Addr, u32>,
+    /// By class: whether something is not known of its instances.
+    unknown: FxHashMap<Addr, bool>,
+    found: ScannedObjects,
+}
+
+impl PythonHeap<'_> {
+    /// Looks into all tracked objects, whose `numbers` are given by address.
+    pub(super) fn scan_references(&self, numbers: &FxHashMap<Addr, u32>) -> Vec<ScannedObjects> {
+        let objects = &self.objects[..];
+        let mut found = Vec::new();
+        let mut left: Vec<u32> = (0..objects.len() as u32).collect();
+        // One thread reads what is missing at once: to come back to an object would only cost it time.
+        let rounds = if self.threads.get() > 1 { MAX_ROUNDS } else { 0 };
+        for _ in 0..rounds {
+            if left.is_empty() {
+                return found;
+            }
+            let scan = |heap: &PythonHeap<'_>, next: NextItems<'_>| {
+                let mut scan = ObjectScan::new(heap, numbers);
+                let mut missing = Vec::new();
+                while let Some(portion) = next() {
+                    for &number in &left[portion] {
+                        if !scan.try_object(number, &objects[number as usize]) {
+                            missing.push(number);
+                        }
+                    }
+                }
+                (scan.found, missing)
+            };
+            let (scans, has_more) = self.by_threads(left.len(), PORTION, &scan);
+            left = Vec::new();
+            for (scanned, missing) in scans {
+                found.push(scanned);
+                left.extend(missing);
+            }
+            if !has_more {
+                break;
+            }
+        }
+        let mut scan = ObjectScan::new(self, numbers);
+        left.iter().for_each(|number| scan.object(*number, &objects[*number as usize]));
+        found.push(scan.found);
+        found
+    }
+
+    /// Whether C made a class or a base of it and nothing is known of what it keeps in its instances.
+    fn has_unknown_part(&self, class: &PyClass) -> bool {
+        let is_unknown = |base: &PyClass| {
+            let is_of_c = !base.is_heap_type() || base.name.contains('.');
+            let is_plain = matches!(base.kind, ClassKind::Other | ClassKind::Instance);
+            is_of_c && is_plain && base.parts.is_none() && &*base.name != "object"
+        };
+        class.bases.iter().filter_map(|base| self.class_at(*base)).any(|base| is_unknown(&base))
+    }
+}
+
+impl<'h, 'a> ObjectScan<'h, 'a> {
+    fn new(heap: &'h PythonHeap<'a>, numbers: &'h FxHashMap<Addr, u32>) -> ObjectScan<'h, 'a> {
+        let (unknown, found) = (FxHashMap::default(), ScannedObjects::default());
+        ObjectScan { heap, numbers, unknown, found }
+    }
+
+    /// Looks into an object; whether everything was there. What was found of it is forgotten where something was missing.
+    fn try_object(&mut self, number: u32, object: &HeapObject) -> bool {
+        let ScannedObjects { starts, targets, uncounted, held } = &self.found;
+        let lens = (starts.len(), targets.len(), uncounted.len(), held.len());
+        let heap = self.heap;
+        if heap.whole(|| self.object(number, object)).is_some() {
+            return true;
+        }
+        self.found.starts.truncate(lens.0);
+        self.found.targets.truncate(lens.1);
+        self.found.uncounted.truncate(lens.2);
+        self.found.held.truncate(lens.3);
+        false
+    }
+
+    fn object(&mut self, number: u32, object: &HeapObject) {
+        let ObjectScan { heap, numbers, found, .. } = self;
+        found.starts.push((number, found.targets.len() as u32));
+        let targets = &mut found.targets;
+        heap.owned(object, &mut |owned| {
+            if targets.len() < MAX_TARGETS {
+                targets.extend(numbers.get(&owned));
+            }
+        });
+        if object.class.kind == ClassKind::Type
+            && let Some(class) = heap.class_at(object.at)
+            && let Some(&dict) = numbers.get(&class.dict)
+        {
+            found.uncounted.push((number, dict));
+        }
+        if self.has_unknown_part(&object.class) {
+            self.held_by_unknown(number, object);
+        }
+    }
+
+    fn has_unknown_part(&mut self, class: &PyClass) -> bool {
+        if let Some(&known) = self.unknown.get(&class.at) {
+            return known;
+        }
+        let refused = self.heap.memory.refused();
+        let is_unknown = self.heap.has_unknown_part(class);
+        if self.heap.memory.refused() == refused {
+            self.unknown.insert(class.at, is_unknown);
+        }
+        is_unknown
+    }
+
+    fn held_by_unknown(&mut self, number: u32, object: &HeapObject) {
+        let head = self.heap.layout.object.head_len as u64;
+        let words = object.class.basic_size.min(MAX_BODY).saturating_sub(head) / WORD;
+        let Ok(body) = self.heap.memory().vec(object.at + head, (WORD * words) as usize) else {
+            self.heap.missed();
+            return;
+        };
+        let words = body.chunks_exact(WORD as usize).filter_map(|w| Field::<Addr>::at(0).get(w));
+        let held = words.filter_map(|to| self.numbers.get(&to)).map(|to| (number, *to));
+        self.found.held.extend(held);
+    }
+}

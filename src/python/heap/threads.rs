@@ -1,0 +1,82 @@
+//! Many objects looked at by several threads, each over a view of the copied memory ([`PageCache::view`]).
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::{KnownClasses, PythonHeap};
+
+/// More threads only wait for the memory. At most half of the processors: the process that is looked at runs meanwhile.
+const MAX_THREADS: usize = 8;
+/// Portions of items that make another thread worth its start.
+const PORTIONS_A_THREAD: usize = 2;
+
+/// Gives the next items to look at; `None` when there are no more.
+pub(super) type NextItems<'n> = &'n mut dyn FnMut() -> Option<Range<usize>>;
+
+/// How many threads there may be. Only one where the process needs the other processor.
+pub(super) fn most_threads() -> usize {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    (processors / 2).clamp(1, MAX_THREADS)
+}
+
+impl PythonHeap<'_> {
+    /// Sets how many threads look into its objects, in place of as many as this machine has to spare. With one, the thread that asks
+    /// does all by itself and reads what is missing as it goes.
+    pub fn set_threads(&self, threads: usize) {
+        self.threads.set(threads.clamp(1, MAX_THREADS));
+    }
+
+    /// Has several threads work at so many items, portion by portion. Each gets a heap without a list of objects; what it reads of memory that
+    /// was not copied yet fails ([`Self::whole`]). What each made, and whether pages that were missing have been copied since.
+    pub(super) fn by_threads<R: Send>(
+        &self,
+        items: usize,
+        portion: usize,
+        work: &(dyn Fn(&PythonHeap<'_>, NextItems<'_>) -> R + Sync),
+    ) -> (Vec<R>, bool) {
+        let (layout, runtime) = (self.layout, self.runtime);
+        let threads = self.threads.get().min(items / portion / PORTIONS_A_THREAD).max(1);
+        let next = AtomicUsize::new(0);
+        let run = |classes: KnownClasses, view| {
+            let heap = PythonHeap::over(layout, runtime, classes, &view);
+            let made = work(&heap, &mut || {
+                let first = next.fetch_add(portion, Ordering::Relaxed);
+                (first < items).then(|| first..items.min(first + portion))
+            });
+            let unreadable = heap.unreadable();
+            drop(heap);
+            (made, unreadable, view.into_viewed())
+        };
+        let known = || (self.classes.borrow().clone(), self.memory.view());
+        let done: Vec<_> = std::thread::scope(|scope| {
+            let start = || {
+                let (classes, view) = known();
+                scope.spawn(|| run(classes, view))
+            };
+            let others: Vec<_> = (1..threads).map(|_| start()).collect();
+            let (classes, view) = known();
+            let own = run(classes, view);
+            // The only failure of a thread is a panic, which has been printed by then.
+            others.into_iter().filter_map(|thread| thread.join().ok()).chain([own]).collect()
+        });
+        let (mut all, mut views) = (Vec::new(), Vec::new());
+        for (made, unreadable, viewed) in done {
+            self.unreadable.set(self.unreadable.get() + unreadable);
+            all.push(made);
+            views.push(viewed);
+        }
+        (all, self.memory.take_back(views))
+    }
+
+    /// What `look` comes to; `None` where something that it asked for was refused, or is not copied yet. Then nothing counts as
+    /// unreadable.
+    pub(super) fn whole<R>(&self, look: impl FnOnce() -> R) -> Option<R> {
+        let (refused, unreadable) = (self.memory.refused(), self.unreadable.get());
+        let made = look();
+        if self.memory.refused() == refused {
+            return Some(made);
+        }
+        self.unreadable.set(unreadable);
+        None
+    }
+}
