@@ -160,9 +160,8 @@ fn keyed(
     let entries = KeyTable::read(memory, layout, keys)?;
     let (hash, len) = (entries.hash, entries.len());
     let values = values.map(plausible).transpose()?;
-    let mut found = Vec::new();
     // Most are small: one piece of memory. A damaged table says anything.
-    found.reserve(entries.count.min(ENTRIES_AT_ONCE));
+    let mut found = Vec::with_capacity(entries.count.min(ENTRIES_AT_ONCE));
     let mut done = 0;
     // Piece by piece: a damaged table is noticed before much of it has been copied.
     while done < entries.count {
