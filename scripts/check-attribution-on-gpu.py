@@ -1,6 +1,6 @@
 """Checks on a machine with a real GPU which stacks a followed recording gives the memory to, and what following costs.
 
-    python scripts/check-attribution-on-gpu.py MEMSPY [--jobs trainer,lora,...] [--steps N] [--words "--cpu 25"]
+    python scripts/check-attribution-on-gpu.py MEMSPY [--jobs trainer,lora,...] [--steps N] [--after SECONDS] [--words "--cpu 25"]
 
 For its speed, each job runs by itself, with MEMSPY following it, and by itself again, in one process. For the truth, it
 runs in a process of its own (what an earlier job left behind would be older than the recording) beside MEMSPY and
@@ -8,6 +8,8 @@ PyTorch's own memory history with Python stacks. There it stands still in the mi
 step, after the forward pass, and both are compared: sum over stacks of the smaller of the two. "proven" are the bytes that
 memspy says are on the stack that allocated them; "wrong among proven" has to be about 0. Bytes that the autograd engine's
 C++ threads allocated have no Python stack in the history; memspy has to give them to [autograd thread].
+With --after, MEMSPY and the history begin that long after the job, as when one attaches to a job that runs: compared is what was
+allocated since, and what is older has to be [before recording].
 Jobs whose libraries (transformers, peft, lightning, timm, torchvision) are missing are left out, and named.
 """
 import argparse
@@ -30,6 +32,9 @@ from torch import nn
 
 FOLDER = tempfile.mkdtemp(prefix="memspy-check-")
 ENGINE = "[autograd thread]"
+BEFORE = "[before recording]"
+# Allocations and frees since memspy attached are fewer.
+HISTORY = 2_000_000
 
 
 class Done(Exception):
@@ -37,12 +42,17 @@ class Done(Exception):
 
 
 class Watched:
-    """Counts the steps of one run of a job, and stands still in the last."""
+    """Counts the steps of one run of a job, from when `begin` was called on, and stands still in the last."""
 
-    def __init__(self, steps, at_last=None):
+    def __init__(self, steps, at_last=None, begin=None, after=0):
         self.steps, self.at_last, self.times = steps, at_last, []
+        self.begin, self.begin_at = begin, time.perf_counter() + after
 
     def forward_done(self):
+        if self.begin:
+            if time.perf_counter() < self.begin_at:
+                return
+            self.begin = self.begin()
         self.times.append(time.perf_counter())
         if len(self.times) == self.steps:
             torch.cuda.synchronize()
@@ -85,6 +95,8 @@ class Recording:
             places = [re.fullmatch(r".* \((.*):(\d+)\)", frame) for frame in frames]
             if ENGINE in frames:
                 key = (ENGINE,)
+            elif BEFORE in frames:
+                key = (BEFORE,)
             elif all(places):
                 key = tuple((place[1], int(place[2])) for place in reversed(places))
             else:
@@ -101,11 +113,15 @@ class Recording:
 def truth():
     """Live bytes by stack, as PyTorch's own history has them."""
     stacks = collections.Counter()
-    for segment in torch.cuda.memory._snapshot()["segments"]:
+    snapshot = torch.cuda.memory._snapshot()
+    # Neither what the engine's threads allocated has frames, nor what is older than the history.
+    since = {event["addr"] for events in snapshot["device_traces"] for event in events if event["action"] == "alloc"}
+    for segment in snapshot["segments"]:
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
                 frames = tuple((frame["filename"], frame["line"]) for frame in block.get("frames", []))
-                stacks[frames or (ENGINE,)] += block["size"]
+                is_older = since and block["address"] not in since
+                stacks[frames or (BEFORE if is_older else ENGINE,)] += block["size"]
     return stacks
 
 
@@ -153,18 +169,29 @@ def check_speed(name, job, args):
 
 
 def check_truth(name, job, args):
-    recording = Recording(args.memspy, words(args))
-    torch.cuda.memory._record_memory_history(enabled="state", stacks="python")
     held = {}
+
+    def begin():
+        held["recording"] = Recording(args.memspy, words(args))
+        # Which blocks are older only the history of all allocations tells.
+        torch.cuda.memory._record_memory_history(enabled="all" if args.after else "state", stacks="python", max_entries=HISTORY)
 
     def at_last():
         held["truth"] = truth()
         time.sleep(1.5)
-        recording.stop()
+        held["recording"].stop()
 
-    run(job, Watched(args.steps, at_last))
+    if args.after:
+        run(job, Watched(args.steps, at_last, begin, args.after))
+    else:
+        begin()
+        run(job, Watched(args.steps, at_last))
     torch.cuda.memory._record_memory_history(enabled=None)
+    recording = held["recording"]
     theirs, ours, proven = held["truth"], recording.stacks(), recording.stacks("--certain")
+    older = [stacks.pop((BEFORE,), 0) for stacks in (theirs, ours)]
+    if args.after:
+        print(f"{name}, attached after {args.after:g} s: {older[0]:,} bytes are older, memspy {older[1]:,}")
     total = sum(theirs.values())
     sure = sum(proven.values())
     wrong = sum(max(0, count - theirs[key]) for key, count in proven.items())
@@ -374,6 +401,7 @@ def main():
     parser.add_argument("--jobs", default=",".join(name for name in JOBS if "," not in name) + ",trainer+LoRA,trainer+checkpointing",
                         help="of: " + "; ".join(JOBS) + " (write + for the comma in a name)")
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--after", type=float, default=0, help="seconds after the beginning of the job at which memspy attaches")
     parser.add_argument("--show", type=int, default=3, help="stacks shown that differ most")
     parser.add_argument("--words", default="", help="more words for 'memspy record' [default: none, which follows]")
     parser.add_argument("--save", help="a folder for the traces and the truth beside each")
