@@ -145,6 +145,26 @@ fn a_younger_block_was_freed_in_place_of_one_whose_address_is_gone() {
     assert_eq!(stacks, in_mib(&[("g", 2)]));
 }
 
+/// A free of a block that nobody had seen allocated was taken for one of a parameter, whose address was then given to what was allocated
+/// last: of a job that had run for a while, 40 of 297 MB that were older than the recording were said to be of the optimizer's last step.
+#[test]
+fn a_parameter_was_said_to_be_freed_and_allocated_anew_in_its_place() {
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(4));
+    script.blocks = vec![(0, 2)];
+    for _ in 0..4 {
+        script.map();
+        script.allocates(6, 3_000, stood(0));
+        script.frees(6);
+    }
+    script.change(allocated(2, 5), 3_000, stood(1));
+    script.frees_at(2, stood(1));
+    script.allocates(2, 3_000, stood(5));
+    script.change(freed(2, 5), 3_000, stood(1));
+    let (stacks, _) = script.end(&[(0, 2)]);
+    assert_eq!(stacks, in_mib(&[("g f", 2)]));
+}
+
 /// Which of two new blocks has which address is not known; it was guessed, and the guess was kept when one address was gone.
 #[test]
 fn which_of_two_like_blocks_was_freed_depended_on_a_guess_of_their_addresses() {

@@ -55,6 +55,8 @@ pub(in crate::analysis) struct SnapshotBlock {
     pub(in crate::analysis) attribution: Arc<BlockAttribution>,
     /// Between which maps it was allocated.
     pub(in crate::analysis) batch: usize,
+    /// How many maps have had it.
+    pub(in crate::analysis) maps: usize,
     /// Whether the map with which the replay ends does not have it: what was at its address was freed for sure.
     pub(in crate::analysis) is_gone: bool,
 }
@@ -122,9 +124,9 @@ impl<'a> FollowReplay<'a> {
         text: ProgramText<'a>,
     ) -> FollowReplay<'a> {
         let mut groups: FxHashMap<BlockGroup, GroupReplay> = FxHashMap::default();
-        for SnapshotBlock { group, address, attribution, batch, is_gone } in blocks {
+        for SnapshotBlock { group, address, attribution, batch, maps, is_gone } in blocks {
             let from = BlockSource::Snapshot(address);
-            let block = ReplayedBlock { from, attribution, returned: None, is_gone, batch };
+            let block = ReplayedBlock { from, attribution, returned: None, is_gone, batch, maps };
             let of_group = groups.entry(group).or_default();
             if is_gone && !block.attribution.certain {
                 *of_group.gone.entry(batch).or_default() += 1;

@@ -338,7 +338,8 @@ impl FollowedSteps {
         let before = before.map(|(group, address, attribution)| {
             let is_gone = !known.contains(&(group, address));
             let batch = self.maps.partition_point(|map| *map < attribution.allocated_at);
-            SnapshotBlock { group, address, attribution, batch, is_gone }
+            let maps = self.maps.len() - batch;
+            SnapshotBlock { group, address, attribution, batch, maps, is_gone }
         });
         let mut replay = FollowReplay::new(before, &self.sites, &mut self.dropped, text);
         for step in &until.steps {

@@ -10,7 +10,8 @@
 //! A block of the map before can be freed only as often as addresses of its batch are gone in the map that follows: the
 //! blocks that were new in one map are a batch, for which of them has which address is not known. Where fewer of them were taken
 //! than are gone, others were taken in their place, and are alive: first those that are not usually freed there, then those
-//! that had lived longest.
+//! that had lived longest. Where none of all these can have been freed, one was whose address another of its kind has now; but not one that several
+//! maps have had in its place, such as a parameter.
 
 use std::sync::Arc;
 
@@ -23,6 +24,9 @@ use crate::analysis::followed::follow_replay::{certain_origin, uncertain};
 use crate::analysis::followed::free_sites::{FreeSite, FreeSites, only_origin};
 use crate::model::StackTable;
 
+/// A block that so many maps before had in its place, and the map that ends the replay still has, was most likely never freed: another one of its
+/// kind would have had to be allocated there each time. What was freed instead is a block of which nothing is known.
+const LASTING: usize = 2;
 /// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
 const IN_USE_FOR: u64 = 100_000;
 
@@ -36,6 +40,8 @@ pub(super) struct ReplayedBlock {
     pub(super) returned: Option<(usize, usize)>,
     pub(super) is_gone: bool,
     pub(super) batch: usize,
+    /// How many maps have had it; 0 of one that a change allocated.
+    pub(super) maps: usize,
 }
 
 impl ReplayedBlock {
@@ -152,7 +158,14 @@ impl GroupReplay {
         self.reused |= self.freed;
         self.last = Some(change);
         let from = BlockSource::Change(change);
-        self.live.push(ReplayedBlock { from, attribution, returned, is_gone: false, batch: 0 });
+        self.live.push(ReplayedBlock {
+            from,
+            attribution,
+            returned,
+            is_gone: false,
+            batch: 0,
+            maps: 0,
+        });
     }
 
     pub(super) fn free(&mut self, moment: &FreeMoment, dropped: Option<DroppedAt<'_>>) {
@@ -212,7 +225,7 @@ impl GroupReplay {
         chosen
             .or_else(|| youngest(&|b| self.can_free(b) && !is_in_use(b)))
             .or_else(|| youngest(&|b| self.can_free(b)))
-            .or_else(|| self.live.len().checked_sub(1))
+            .or_else(|| youngest(&|b| b.maps < LASTING))
     }
 
     /// Blocks of the map before that must have been freed and were not: in their place others were taken, which are alive.
