@@ -206,20 +206,20 @@ impl PythonHeap<'_> {
 
     /// The class of the object at `at`.
     pub fn class_of(&self, at: Addr) -> Option<Arc<PyClass>> {
+        self.class_at(self.class_address(at)?)
+    }
+
+    /// Where the class of the object at `at` is.
+    fn class_address(&self, at: Addr) -> Option<Addr> {
         if !at.is_plausible() || !at.0.is_multiple_of(8) {
             return None;
         }
-        let class = self.memory.reader().pointer(self.layout.object.type_of.in_target(at)).ok()?;
-        self.class_at(class)
+        self.memory.reader().pointer(self.layout.object.type_of.in_target(at)).ok()
     }
 
     /// Whether the object at `at` is known to refer to nothing, or cannot be read ([`PyClass::is_leaf`]).
     pub fn is_leaf(&self, at: Addr) -> bool {
-        if !at.is_plausible() || !at.0.is_multiple_of(8) {
-            return true;
-        }
-        let class = self.memory.reader().pointer(self.layout.object.type_of.in_target(at));
-        let Ok(class) = class else { return true };
+        let Some(class) = self.class_address(at) else { return true };
         if let Some(known) = self.classes.borrow().get(&class) {
             return known.as_ref().is_none_or(|class| class.is_leaf());
         }
