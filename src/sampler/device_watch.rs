@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::gpu::{GpuError, MachineReader};
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, DeviceStatus, LeftBehind, MissReason,
-    MissedObservation, ReaderKind, Record, RecordSink, SleepTags, SnapshotConsistency,
+    MissedObservation, Nanos, ReaderKind, Record, RecordSink, SleepTags, SnapshotConsistency,
 };
 use crate::target::left_behind::{device_file_holders, is_orphan};
 
@@ -86,37 +86,37 @@ impl DevicePoll {
         }
         // The driver's figures and the allocators' are to be of one instant: what a process uses outside
         // PyTorch is their difference.
-        let mut counters = self.counters();
         let mut looks = 0;
         loop {
             looks += 1;
+            let before = self.counters();
             let devices = self.machine.read()?;
             let machine = &self.machine;
-            let sessions = self.targets.iter_mut();
-            let targets =
-                sessions.map(|target| read_target(target, machine, &devices, host)).collect();
-            let before = std::mem::replace(&mut counters, self.counters());
-            if looks == READS || before == counters {
+            let sessions = self.targets.iter_mut().zip(&before);
+            let targets: Vec<_> = sessions
+                .map(|(target, before)| read_target(target, before, machine, &devices, host))
+                .collect();
+            let after = self.counters();
+            // What is not of one instant at the last try either is known by the counters in its records.
+            if looks == READS || reserved(&before) == reserved(&after) {
                 let left_behind = left_behind(&devices);
                 return Ok(MachineReading { devices, targets, ended, left_behind });
             }
         }
     }
 
-    /// Bytes that each target's allocator has of each device.
-    fn counters(&mut self) -> Vec<Vec<(CudaIndex, i64)>> {
-        let mut read = Vec::new();
-        let reserved = |target: &mut RecordingSession| {
-            let TorchState::Attached(torch) = &mut target.readers.torch else { return Vec::new() };
-            if torch.counters(&mut read).is_err() {
-                read.clear();
-            }
-            read.iter()
-                .map(|(device, c): &(_, AllocatorCounters)| (*device, c.reserved()))
-                .collect()
-        };
-        self.targets.iter_mut().map(reserved).collect()
+    /// Each target's counters.
+    fn counters(&mut self) -> Vec<DeviceCounters> {
+        let targets = self.targets.iter_mut();
+        targets.map(|target| target.readers.counters_between_calls()).collect()
     }
+}
+
+type DeviceCounters = Vec<(CudaIndex, AllocatorCounters)>;
+
+fn reserved(targets: &[DeviceCounters]) -> Vec<Vec<i64>> {
+    let of_target = |all: &DeviceCounters| all.iter().map(|(_, c)| c.reserved()).collect();
+    targets.iter().map(of_target).collect()
 }
 
 /// Those that the driver lists and whose starter is gone; then those that have a GPU's file open, and that it does not list.
@@ -150,6 +150,7 @@ fn left_behind(devices: &[DeviceStatus]) -> Vec<LeftBehind> {
 
 fn read_target(
     session: &mut RecordingSession,
+    before: &DeviceCounters,
     machine: &MachineReader,
     devices: &[DeviceStatus],
     host: &str,
@@ -160,14 +161,26 @@ fn read_target(
     let _ = session.record_start(host.to_owned(), 0, &mut records);
     let time = session.now();
     let usage = devices.iter().filter_map(|status| machine.usage(status, pid, time));
+    records.extend(counter_records(before, time));
     records.extend(usage.map(Record::Usage));
-    read_allocator(session, &mut records);
+    read_allocator(session, before.is_empty(), &mut records);
     let paused = PauseFile::read(&session.readers.process).map(|note| note.age());
     TargetReading { pid, paused, records }
 }
 
-fn read_allocator(session: &mut RecordingSession, records: &mut Vec<Record>) {
+fn counter_records(all: &DeviceCounters, time: Nanos) -> impl Iterator<Item = Record> {
+    let record = move |(device, counters): &(CudaIndex, AllocatorCounters)| Record::Counters {
+        time,
+        device: *device,
+        counters: Box::new(*counters),
+    };
+    all.iter().map(record)
+}
+
+/// The counters once more, which tells whether those of before the driver's answer hold; and the maps.
+fn read_allocator(session: &mut RecordingSession, is_first: bool, records: &mut Vec<Record>) {
     let time = session.now();
+    let mut counters = session.readers.counters_between_calls();
     let TorchState::Attached(torch) = &mut session.readers.torch else { return };
     if *torch.backend() != AllocatorBackend::Native {
         return;
@@ -176,13 +189,15 @@ fn read_allocator(session: &mut RecordingSession, records: &mut Vec<Record>) {
         Record::Missed(MissedObservation { time, reader, why: MissReason::Failed(why), count: 1 })
     };
     torch.set_timeout(READ_TIMEOUT);
-    let mut counters = Vec::new();
-    let read = torch.counters(&mut counters);
-    if let Err(error) = read {
+    if is_first
+        && counters.is_empty()
+        && let Err(error) = torch.counters(&mut counters)
+    {
         records.push(missed(ReaderKind::Counters, error.to_string()));
     }
-    for (device, counters) in counters {
-        records.push(Record::Counters { time, device, counters: Box::new(counters) });
+    records.extend(counter_records(&counters, time));
+    let devices: Vec<CudaIndex> = torch.devices().collect();
+    for device in devices {
         match torch.blocks(device, time) {
             Ok(snapshot) => {
                 if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::gpu::{CudaVisibility, GpuError, GpuReader};
-use crate::model::{AllocatorBackend, CoreOrigin, GpuDevice};
+use crate::model::{AllocatorBackend, AllocatorCounters, CoreOrigin, CudaIndex, GpuDevice};
 use crate::owners::{AnnounceStop, OwnerReader, torch_version};
 use crate::python::{PythonError, PythonReader};
 use crate::target::{CoreError, Process, ProcessError};
@@ -182,6 +182,18 @@ impl TargetReaders {
     /// The process, for whoever attaches to it once more.
     pub fn identity(&self) -> TargetIdentity {
         TargetIdentity::from(&self.process)
+    }
+
+    /// The counters of PyTorch's allocator on each device at a moment in which no thread is inside it; empty when there was no
+    /// such moment, or no allocator that can be read.
+    pub(super) fn counters_between_calls(&mut self) -> Vec<(CudaIndex, AllocatorCounters)> {
+        let mut counters = Vec::new();
+        if let TorchState::Attached(torch) = &mut self.torch
+            && torch.counters_between_calls(&mut counters).is_err()
+        {
+            counters.clear();
+        }
+        counters
     }
 
     /// Attaches to process `pid`. Fails when it is not Python or may not be read; PyTorch and the

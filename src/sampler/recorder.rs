@@ -150,7 +150,7 @@ impl Recorder {
                 Ok(gpu) => devices.iter().map(|&at| gpu.usage(at, self.session.now())).collect(),
                 Err(_) => return Ok(()),
             };
-            let after = self.counters_now();
+            let after = self.session.readers.counters_between_calls();
             let reserved = |all: &[(CudaIndex, AllocatorCounters)]| -> Vec<(CudaIndex, i64)> {
                 all.iter().map(|(device, counters)| (*device, counters.reserved())).collect()
             };

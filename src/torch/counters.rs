@@ -32,11 +32,12 @@ impl CounterReader {
         CounterReader { spans, now: bytes.clone(), before: bytes }
     }
 
-    /// Reads the counters of all devices into `out`.
+    /// Reads the counters of all devices into `out`. With `between_calls` only while no thread is inside an allocator.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,
         layout: &CounterLayout,
+        between_calls: bool,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,
     ) -> Result<(), TorchError> {
         let mut slow = None;
@@ -56,8 +57,8 @@ impl CounterReader {
                 let Some(counters) = layout.decode(now) else { continue };
                 // A thread may be inside the allocator for long (in cudaMalloc, say) without
                 // touching the counters: two equal copies in a row will do.
-                let settled =
-                    layout.is_locked(now) != Some(true) || (attempts > 0 && now == before);
+                let settled = layout.is_locked(now) != Some(true)
+                    || (!between_calls && attempts > 0 && now == before);
                 whole &= settled && counters_are_whole(&counters);
                 out.push((CudaIndex(index), counters));
             }

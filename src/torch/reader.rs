@@ -169,7 +169,18 @@ impl TorchReader {
     ) -> Result<(), TorchError> {
         out.clear();
         let Some(native) = &mut self.native else { return Err(self.unreadable("its counters")) };
-        native.counters.read(&*self.memory, &native.devices.counters, out)
+        native.counters.read(&*self.memory, &native.devices.counters, false, out)
+    }
+
+    /// The same at a moment in which no thread is inside an allocator: one in `cudaMalloc` has memory of the driver that no
+    /// counter tells of yet. `Torn` also where one stays inside for milliseconds.
+    pub fn counters_between_calls(
+        &mut self,
+        out: &mut Vec<(CudaIndex, AllocatorCounters)>,
+    ) -> Result<(), TorchError> {
+        out.clear();
+        let Some(native) = &mut self.native else { return Err(self.unreadable("its counters")) };
+        native.counters.read(&*self.memory, &native.devices.counters, true, out)
     }
 
     /// Reads the map of all segments and blocks of `device`; `time` is what it is to be stamped with.

@@ -278,6 +278,18 @@ fn csv_and_json_have_exact_bytes_and_limits() {
 }
 
 fn look(process: ProcessUsage) -> ProcessSnapshot {
+    let mut look = look_until_the_driver_answered(process);
+    let counters = look.devices()[0].counters.clone().unwrap();
+    look.record(&counted(&counters)).unwrap();
+    look
+}
+
+/// Counters as they are read after the driver was asked.
+fn counted(counters: &AllocatorCounters) -> Record {
+    Record::Counters { time: Nanos(9), device: CudaIndex(0), counters: Box::new(*counters) }
+}
+
+fn look_until_the_driver_answered(process: ProcessUsage) -> ProcessSnapshot {
     let mut look = ProcessSnapshot::new();
     let mut s = training();
     s.records.retain(|r| !matches!(r, Record::End(_)));
@@ -374,15 +386,12 @@ fn predictions_that_transformers_keeps_on_the_gpu_come_with_what_moves_them_to_t
 /// "the process holds 3.14 GiB outside PyTorch".
 #[test]
 fn memory_that_a_job_gives_back_while_the_driver_is_asked_is_not_said_to_be_asleep() {
-    let mut moved = look(ProcessUsage::Bytes(900 * MIB));
+    // Whether a thread was in cudaMalloc just then was not seen: what the driver says may be of another moment.
+    let mut moved = look_until_the_driver_answered(ProcessUsage::Bytes(900 * MIB));
     let before = &moved.devices()[0];
-    assert!(before.unmapped.is_some_and(|bytes| bytes > 0), "{before:?}");
+    assert_eq!(before.unmapped, None);
+    assert!(matches!(before.outside, OutsideTorch::Unknown(_)), "{before:?}");
     let mut counters = before.counters.clone().unwrap();
-    let counted = |counters: &AllocatorCounters| Record::Counters {
-        time: Nanos(9),
-        device: CudaIndex(0),
-        counters: Box::new(*counters),
-    };
     // The same before and after: it is so.
     moved.record(&counted(&counters)).unwrap();
     assert!(moved.devices()[0].unmapped.is_some_and(|bytes| bytes > 0));
@@ -391,7 +400,8 @@ fn memory_that_a_job_gives_back_while_the_driver_is_asked_is_not_said_to_be_asle
     let device = &moved.devices()[0];
     assert_eq!(device.unmapped, None);
     let OutsideTorch::Unknown(why) = &device.outside else { panic!("{device:?}") };
-    assert_eq!(why, "the job took or gave back memory each time that the driver was asked");
+    let expected = "the job took or gave back memory, or was just doing so, each time that the driver was asked";
+    assert_eq!(why, expected);
 }
 
 #[test]

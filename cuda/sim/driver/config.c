@@ -53,6 +53,7 @@ static void bring_up(void) {
   config.code_bytes = bytes_from("SIM_CUDA_CODE_BYTES", 224ull << 20);
   config.copy_max = bytes_from("SIM_CUDA_COPY_MAX", 64ull << 20);
   config.fail_alloc_n = bytes_from("SIM_CUDA_FAIL_ALLOC_N", 0);
+  config.alloc_ms = (int)bytes_from("SIM_CUDA_ALLOC_MS", 0);
   config.drain_ms = (int)bytes_from("SIM_CUDA_DRAIN_MS", 0);
   config.mig = (int)bytes_from("SIM_CUDA_MIG", 0);
   config.nvml_pid_offset = (int)bytes_from("SIM_NVML_PID_OFFSET", 0);

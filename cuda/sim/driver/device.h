@@ -16,6 +16,7 @@ struct SimConfig {
   int device_count;
   uint64_t total_bytes, context_bytes, code_bytes, copy_max;
   uint64_t fail_alloc_n; /* the n-th device allocation of the process fails once; 0 = never */
+  int alloc_ms;          /* how long a device allocation takes after its memory is taken */
   int drain_ms;          /* how long queued work keeps a checkpoint's lock waiting */
   int busy_queries;      /* how often an event or stream says "not ready" after work was queued */
   int cc_major, cc_minor;

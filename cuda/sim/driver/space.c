@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "device.h"
 
@@ -137,6 +138,7 @@ API int sim_allocate(int device, size_t bytes, enum RangeKind kind, void **out) 
   else if (kind == RANGE_ALLOCATION) card_uncharge(device, charged);
   space_unlock();
   if (!start) return SIM_OUT_OF_MEMORY;
+  if (config->alloc_ms) usleep((useconds_t)config->alloc_ms * 1000);
   *out = (void *)start;
   SIM_TRACE("allocate device %d %zu -> %#zx", device, bytes, start);
   return SIM_OK;

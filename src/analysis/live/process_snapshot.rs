@@ -1,6 +1,6 @@
 //! One look at a process: its threads' stacks and where the memory of its GPUs is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::sleep_shares::{TagShare, tag_shares};
@@ -103,8 +103,8 @@ pub struct ProcessSnapshot {
     counters: BTreeMap<CudaIndex, Box<AllocatorCounters>>,
     snapshots: BTreeMap<CudaIndex, Arc<AllocatorSnapshot>>,
     missed: Vec<MissedObservation>,
-    /// The devices of which something was reserved or given back while the driver was asked.
-    moved: BTreeSet<CudaIndex>,
+    /// Whether a device's reserved bytes were the same before and after the driver was asked; nothing where that was not seen.
+    stood_still: BTreeMap<CudaIndex, bool>,
     tags: SleepTags,
     core: Option<CoreOrigin>,
     mixed: Option<Result<MixedStacks, String>>,
@@ -233,7 +233,8 @@ impl ProcessSnapshot {
             snapshot: cuda_index.and_then(|c| self.snapshots.get(&c)),
             // These were read right before the driver was asked, a map some time before.
             reserved_then: counters.map(|counters| counters.reserved().max(0) as u64),
-            moved: cuda_index.is_some_and(|c| self.moved.contains(&c)),
+            moved: counters.is_some()
+                && cuda_index.is_some_and(|c| self.stood_still.get(&c) != Some(&true)),
             allocator: self.runtime.as_ref().map(|r| &r.allocator),
             failed,
             tags: &self.tags,
@@ -251,7 +252,7 @@ pub(crate) struct KnownDevice<'a> {
     pub(crate) snapshot: Option<&'a Arc<AllocatorSnapshot>>,
     /// Bytes reserved when the driver was asked; `None` where that was just now.
     pub(crate) reserved_then: Option<u64>,
-    /// Whether that changed while the driver was asked.
+    /// Whether that changed while the driver was asked, or may have.
     pub(crate) moved: bool,
     pub(crate) allocator: Option<&'a AllocatorBackend>,
     /// Why the driver did not answer.
@@ -322,7 +323,8 @@ impl KnownDevice<'_> {
             ProcessUsage::Bytes(process) => match (reserved, self.allocates_elsewhere()) {
                 (None, true) => OutsideTorch::Unknown("PyTorch's allocator cannot be read".into()),
                 (Some(_), _) if self.moved => OutsideTorch::Unknown(
-                    "the job took or gave back memory each time that the driver was asked".into(),
+                    "the job took or gave back memory, or was just doing so, each time that the driver was asked"
+                        .into(),
                 ),
                 (Some(reserved), _) if *process < reserved => OutsideTorch::Unknown(
                     "the process holds less than PyTorch has reserved: memory was unmapped under its allocator"
@@ -366,9 +368,11 @@ impl RecordSink for ProcessSnapshot {
             // What comes after the driver's answer only tells whether something changed meanwhile.
             Record::Counters { device, counters, .. } => match self.counters.get(device) {
                 Some(before) if !self.usage.is_empty() => {
-                    if before.reserved() != counters.reserved() {
-                        self.moved.insert(*device);
-                    }
+                    let same = before.reserved() == counters.reserved();
+                    self.stood_still
+                        .entry(*device)
+                        .and_modify(|still| *still &= same)
+                        .or_insert(same);
                 }
                 _ => _ = self.counters.insert(*device, counters.clone()),
             },
