@@ -186,6 +186,11 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             && row.tensor.grad_fn.is_none()
     }
 
+    /// Whether there is a graph of nodes.
+    pub(super) fn has_graph(&self) -> bool {
+        !self.graph.nodes.is_empty()
+    }
+
     /// Whether a tensor of Python is the result of a node, which it keeps.
     pub(super) fn is_result(&self, object: Addr) -> bool {
         let tensor = self.tensors.impl_of(object);

@@ -23,6 +23,9 @@ const MOST_OF_A_LOCAL: u32 = 256;
 /// A job at work always has some results of nodes on the way from one function to another; so many are kept somewhere.
 const MIN_RESULTS: usize = 16;
 
+/// Bytes of a tensor of Python that tell whether it is still there: its count of references, its type, its `TensorImpl`.
+const SIZE_OF_TENSOR: usize = 48;
+
 /// What an object is to a look at owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ObjectRole {
@@ -126,7 +129,7 @@ impl OwnerWalkInput<'_> {
                 }
             });
         }
-        let tensors = self.tensors.tensors(memory, head, &found.tensors)?;
+        let tensors = self.tensors.tensors_as_before(memory, head, &found.tensors)?;
         TensorRows::new(&heap, &tensors, types, &found.tensors).follow_graph();
         for object in before.iter().take_while(|_| !is_done()) {
             heap.references(object, &mut |_, to| _ = heap.class_of(to));
@@ -162,7 +165,13 @@ impl OwnerWalkInput<'_> {
         // The copies of weights that autocast keeps in C++: no variable leads to them, and no cycle of objects holds them.
         let is_of_cpp =
             |object: &Addr| found.referred_once.contains(object) && tensors.is_kept_by_cpp(*object);
-        let needs_name = |object: Addr| rows.needs_name(object, &in_use) && !is_of_cpp(&object);
+        // Of a process that runs, some were on the way from one function to another: libraries need not be searched for them.
+        let is_gone = |object: &Addr| {
+            listing == HeapListing::Rough && memory.has_changed(*object, SIZE_OF_TENSOR)
+        };
+        let needs_name = |object: Addr| {
+            rows.needs_name(object, &in_use) && !is_of_cpp(&object) && !is_gone(&object)
+        };
         let ways = rows.ways(&found);
         let unreached = paths::of_variables(&heap, &found, &locals, &ways, &mut named, &needs_name);
         // A small result may keep a large graph.
@@ -180,6 +189,11 @@ impl OwnerWalkInput<'_> {
             let graph = (&graph, &garbage);
             unreached.extend(results);
             far_paths::name(&heap, &found, &locals, &ways, &mut named, graph, &unreached);
+        } else if listing == HeapListing::Rough
+            && (rows.has_graph() || !found.optimizers.is_empty())
+        {
+            // A job that trains may have such results at the next moment: then the pages for it are known.
+            heap.reference_graph();
         }
         parts.end("names of what no variable leads to within a few steps");
         names::finish(&heap, &found, &mut named);

@@ -7,11 +7,12 @@ use super::budget::Budget;
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::page_copy::{CHUNK_PAGES, CopyBuffer, CopyProgress, PAGE, PagePlan, beside, new_chunk};
 use super::page_index::{LastRegion, PageIndex};
+use super::page_reader::PageReader;
 use super::ptrace_stop::GoneOn;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 
 /// Places looked at between two checks of the budget, which take some microseconds each.
-const CHECK_EVERY: u32 = 4096;
+pub(super) const CHECK_EVERY: u32 = 4096;
 
 /// The memory of a process, as copies of the pages looked at. What is copied once is never read again, so all looks through one
 /// cache at a process that stands still agree with each other.
@@ -40,11 +41,11 @@ pub(super) struct CachedPages {
     /// By place: whether the page was looked at since it was copied.
     pub(super) used: Vec<bool>,
     /// The page looked at last, and its region.
-    last: Option<(u64, u32)>,
-    last_region: LastRegion,
+    pub(super) last: Option<(u64, u32)>,
+    pub(super) last_region: LastRegion,
     budget: Option<Budget>,
     /// Bytes that may be taken besides.
-    needed: u64,
+    pub(super) needed: u64,
     pub(super) closed: bool,
     /// Set when the process whose copy this is goes on.
     pub(super) gone_on: Option<GoneOn>,
@@ -58,7 +59,7 @@ pub(super) struct CachedPages {
     /// Pages that were asked for and are not here, where these are the copies of another cache ([`super::page_views`]).
     pub(super) wanted: Option<Vec<u64>>,
     /// Places looked at since the last check of the budget, and what that said.
-    unchecked: u32,
+    pub(super) unchecked: u32,
     pub(super) exceeded: Option<MemoryError>,
 }
 
@@ -120,6 +121,14 @@ impl PageCache {
     /// Bytes copied so far.
     pub fn copied(&self) -> u64 {
         self.pages.lock().count() as u64 * PAGE as u64
+    }
+
+    /// Whether the bytes at `addr` are others now than in the copy, or cannot be read.
+    pub fn has_changed(&self, addr: Addr, len: usize) -> bool {
+        let (mut copied, mut now) = (vec![0; len], vec![0; len]);
+        self.read(addr, &mut copied).is_err()
+            || self.memory.read(addr, &mut now).is_err()
+            || copied != now
     }
 
     /// Numbers of the pages that were looked at, in the order of the first time.
@@ -206,13 +215,13 @@ impl PageCache {
 
     /// A look at many small places without taking the lock for each.
     pub fn reader(&self) -> PageReader<'_> {
-        PageReader { cache: self, pages: self.pages.lock() }
+        PageReader::of(self)
     }
 }
 
 impl PageCopies {
     /// The copy at a place.
-    fn page(&self, place: usize) -> &[u8] {
+    pub(super) fn page(&self, place: usize) -> &[u8] {
         let start = place % CHUNK_PAGES * PAGE;
         &self.chunks[place / CHUNK_PAGES][start..start + PAGE]
     }
@@ -300,118 +309,6 @@ impl CachedPages {
         copies.add(number);
         self.used.push(false);
         true
-    }
-}
-
-/// The cache, held for a while.
-pub struct PageReader<'a> {
-    cache: &'a PageCache,
-    pages: MutexGuard<'a, CachedPages>,
-}
-
-impl PageReader<'_> {
-    /// Reads a little-endian `u64`.
-    pub fn u64(&mut self, addr: Addr) -> Result<u64, MemoryError> {
-        let (number, within) = (addr.0 / PAGE as u64, (addr.0 % PAGE as u64) as usize);
-        // Nearly all that is read: a word within one page.
-        if within <= PAGE - 8 {
-            let page = self.page(number)?;
-            let word = page[within..].first_chunk().copied().unwrap_or_default();
-            return Ok(u64::from_le_bytes(word));
-        }
-        let mut out = [0; 8];
-        self.read(addr, &mut out)?;
-        Ok(u64::from_le_bytes(out))
-    }
-
-    /// Reads a pointer.
-    pub fn pointer(&mut self, addr: Addr) -> Result<Addr, MemoryError> {
-        self.u64(addr).map(Addr)
-    }
-
-    /// What is looked at takes this many bytes of memory by itself: this many may be taken besides those of the budget.
-    pub fn needs(&mut self, bytes: u64) {
-        self.pages.needed = self.pages.needed.max(bytes);
-    }
-
-    /// Fills `out` from `addr` on.
-    pub fn read(&mut self, addr: Addr, mut out: &mut [u8]) -> Result<(), MemoryError> {
-        let mut at = addr.0;
-        while !out.is_empty() {
-            let within = (at % PAGE as u64) as usize;
-            let len = out.len().min(PAGE - within);
-            let page = self.page(at / PAGE as u64)?;
-            let (now, later) = out.split_at_mut(len);
-            now.copy_from_slice(&page[within..within + len]);
-            out = later;
-            at = at.wrapping_add(len as u64);
-        }
-        Ok(())
-    }
-
-    fn page(&mut self, number: u64) -> Result<&[u8], MemoryError> {
-        let pages = &mut *self.pages;
-        pages.unchecked += 1;
-        if pages.unchecked >= CHECK_EVERY {
-            pages.check();
-        }
-        if let Some(error) = pages.exceeded {
-            pages.refused += 1;
-            return Err(error);
-        }
-        let place = match pages.last {
-            Some((last, place)) if last == number => place,
-            _ => {
-                let place = match pages.copies.index.get(number, &mut pages.last_region) {
-                    Some(known) => known?,
-                    None => self.copy(number)?,
-                };
-                self.pages.last = Some((number, place));
-                self.pages.used[place as usize] = true;
-                place
-            }
-        } as usize;
-        Ok(self.pages.copies.page(place))
-    }
-
-    fn copy(&mut self, number: u64) -> Result<u32, MemoryError> {
-        let pages = &mut *self.pages;
-        let addr = Addr(number.wrapping_mul(PAGE as u64));
-        if let Some(wanted) = &mut pages.wanted {
-            wanted.push(number);
-            pages.refused += 1;
-            return Err(MemoryError::Closed(addr));
-        }
-        if let Some(error) = pages.refuses(addr) {
-            return Err(error);
-        }
-        let Some(copies) = Arc::get_mut(&mut pages.copies) else {
-            pages.refused += 1;
-            return Err(MemoryError::OutOfRoom);
-        };
-        let Some(room) = copies.room(1) else {
-            pages.refused += 1;
-            return Err(MemoryError::OutOfRoom);
-        };
-        let read = self.cache.memory.read(addr, room);
-        // Asked after the read: it may have met the process as it went on.
-        if pages.gone_on.as_ref().is_some_and(GoneOn::is_set) {
-            pages.closed = true;
-            pages.refused += 1;
-            return Err(MemoryError::Closed(addr));
-        }
-        match read {
-            Ok(()) => {
-                copies.add(number);
-                pages.used.push(false);
-                Ok(copies.numbers.len() as u32 - 1)
-            }
-            Err(error) => {
-                // The room is taken by the next page.
-                copies.index.insert(number, Err(error));
-                Err(error)
-            }
-        }
     }
 }
 

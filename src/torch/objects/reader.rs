@@ -1,5 +1,7 @@
 //! The way to tensors: which Python types are theirs, and which layout this libtorch has.
 
+use parking_lot::Mutex;
+
 use crate::abi::PyObjectHeader;
 use crate::target::{Addr, LoadedObject, Memory, Process};
 use crate::torch::error::{TorchError, reading};
@@ -7,7 +9,7 @@ use crate::torch::version;
 
 use super::classes::CppClasses;
 use super::layout::{FAMILIES, ObjectsLayout};
-use super::tensor::{LayoutFit, TensorDecoder};
+use super::tensor::{FoundLayout, LayoutFit, TensorDecoder};
 
 /// `tp_base` in `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15 after the usual head.
 const TYPE_BASE: usize = 256;
@@ -28,6 +30,8 @@ pub struct TensorReader {
     version: Option<String>,
     variable_class: Addr,
     parameter_class: Addr,
+    /// How tensors were laid out at the last look.
+    found: Mutex<Option<FoundLayout>>,
 }
 
 impl TensorReader {
@@ -50,7 +54,7 @@ impl TensorReader {
         };
         let (variable_class, parameter_class) =
             (symbol("THPVariableClass")?, symbol("ParameterClass")?);
-        Ok(Some(TensorReader { version, variable_class, parameter_class }))
+        Ok(Some(TensorReader { version, variable_class, parameter_class, found: Mutex::default() }))
     }
 
     /// The version of PyTorch; `None` where it could not be read.
@@ -79,6 +83,31 @@ impl TensorReader {
     /// # Errors
     /// [`TorchError::UnknownLayout`] when no known layout makes tensors of them.
     pub fn tensors<'a>(
+        &self,
+        memory: &'a dyn Memory,
+        head: PyObjectHeader,
+        objects: &[Addr],
+    ) -> Result<TensorDecoder<'a>, TorchError> {
+        let tensors = self.verified(memory, head, objects)?;
+        *self.found.lock() = Some(tensors.found_layout());
+        Ok(tensors)
+    }
+
+    /// The same by the layout found at an earlier look, if there was one: objects of a process that runs may be gone, and would
+    /// tell a wrong one.
+    pub fn tensors_as_before<'a>(
+        &self,
+        memory: &'a dyn Memory,
+        head: PyObjectHeader,
+        objects: &[Addr],
+    ) -> Result<TensorDecoder<'a>, TorchError> {
+        match *self.found.lock() {
+            Some(found) => Ok(TensorDecoder::laid_out(memory, found)),
+            None => self.verified(memory, head, objects),
+        }
+    }
+
+    fn verified<'a>(
         &self,
         memory: &'a dyn Memory,
         head: PyObjectHeader,

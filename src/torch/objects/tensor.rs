@@ -46,6 +46,15 @@ impl LayoutFit {
     }
 }
 
+/// How the tensors of a process were found to be laid out.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FoundLayout {
+    head: PyObjectHeader,
+    layout: ObjectsLayout,
+    autograd: AutogradLayout,
+    has_sizes: bool,
+}
+
 /// Reads tensors of a process that stands still.
 pub struct TensorDecoder<'a> {
     pub(super) memory: &'a dyn Memory,
@@ -66,6 +75,17 @@ impl<'a> TensorDecoder<'a> {
     ) -> TensorDecoder<'a> {
         let autograd = autograd(&layout, true);
         TensorDecoder { memory, head, layout, autograd, classes, has_sizes: true }
+    }
+
+    /// By a layout that was found before.
+    pub(super) fn laid_out(memory: &'a dyn Memory, found: FoundLayout) -> TensorDecoder<'a> {
+        let FoundLayout { head, layout, autograd, has_sizes } = found;
+        TensorDecoder { memory, head, layout, autograd, classes: CppClasses::default(), has_sizes }
+    }
+
+    pub(super) fn found_layout(&self) -> FoundLayout {
+        let TensorDecoder { head, layout, autograd, has_sizes, .. } = *self;
+        FoundLayout { head, layout, autograd, has_sizes }
     }
 
     /// Itself, with the C++ ABI found out, and what part of `samples` are tensors by this layout; `None` where hardly any is.
