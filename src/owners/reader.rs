@@ -36,6 +36,8 @@ const MAX_FOLLOWING: Duration = Duration::from_millis(25);
 const MAX_FOLLOWING_FACTOR: u32 = 4;
 /// How often a process that changes its lists of objects just then is read again before it is stopped.
 const MAX_RUNNING_ATTEMPTS: u32 = 8;
+/// How often the layout of tensors is looked for then.
+const MAX_LAYOUT_ATTEMPTS: u32 = 3;
 /// For so long they are looked for before it is stopped.
 const MAX_SEARCH_OF_RECENT: Duration = Duration::from_millis(200);
 /// Part of the time for a look that learning which pages matter may take.
@@ -191,12 +193,18 @@ impl<'a> SnapshotInProgress<'a> {
         let blocks = self.running_blocks();
         let time = self.request.options.max_time.mul_f64(LEARNING);
         self.memory.keep_within(self.request.budget.but_at_most(time));
-        for _ in 0..MAX_RUNNING_ATTEMPTS {
+        for attempt in 1..=MAX_RUNNING_ATTEMPTS {
             let walked = self.walk(&blocks, HeapListing::Rough, &mut || {});
             *pages = self.memory.pages();
             // Whatever fails here may be met whole when the process stands still, but then the first copy is of no use.
             match walked {
                 Err(OwnerError::Heap(_)) if self.memory.exceeded().is_none() => {
+                    self.memory.plan(&[]);
+                }
+                // Too many of the tensors by which the layout is told were gone: others tell it the next time.
+                Err(OwnerError::Torch(_))
+                    if attempt < MAX_LAYOUT_ATTEMPTS && self.memory.exceeded().is_none() =>
+                {
                     self.memory.plan(&[]);
                 }
                 _ => break,
@@ -264,13 +272,12 @@ impl<'a> SnapshotInProgress<'a> {
         };
         if missing != MissingPage::ReadStanding || !whole {
             stop.end();
-            self.memory.adopt(&newest);
+            self.memory.adopt(newest);
             self.memory.end_copy();
         } else {
-            self.memory.adopt(&newest);
+            self.memory.adopt(newest);
             self.memory.close_with(stop.gone_on.clone());
         }
-        drop(newest);
         if !whole || missing == MissingPage::Refused {
             self.memory.close();
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::MutexGuard;
 
-use super::memory::{Addr, Memory, MemoryError};
+use super::memory::{Addr, MemoryError};
 use super::page_copy::PAGE;
 use super::pages::{CHECK_EVERY, CachedPages, PageCache};
 use super::ptrace_stop::GoneOn;

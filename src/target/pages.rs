@@ -14,6 +14,9 @@ use parking_lot::Mutex;
 /// Places looked at between two checks of the budget, which take some microseconds each.
 pub(super) const CHECK_EVERY: u32 = 4096;
 
+/// In place of a page's number where there is none: no address is so high.
+const NO_PAGE: u64 = u64::MAX;
+
 /// The memory of a process, as copies of the pages looked at. What is copied once is never read again, so all looks through one
 /// cache at a process that stands still agree with each other.
 ///
@@ -100,27 +103,34 @@ impl PageCache {
     }
 
     /// Takes over the pages that `other` copied while the process stood still; those planned there count as planned here.
-    pub fn adopt(&self, other: &PageCache) {
-        let (mut pages, other) = (self.pages.lock(), other.pages.lock());
-        for (place, &number) in other.copies.numbers.iter().enumerate() {
-            if place == other.planned {
-                pages.planned = pages.count();
-            }
+    pub fn adopt(&self, other: PageCache) {
+        let (mut pages, mut other) = (self.pages.lock(), other.pages.into_inner());
+        let first = pages.count().next_multiple_of(CHUNK_PAGES);
+        pages.planned = first + other.planned;
+        let (Some(own), Some(others)) = (pages.copies_mut(), other.copies_mut()) else { return };
+        // Their chunks as they are, from the next one on: nothing is copied.
+        own.chunks.truncate(first / CHUNK_PAGES);
+        own.numbers.resize(first, NO_PAGE);
+        own.chunks.append(&mut others.chunks);
+        let mut last = None;
+        for (&number, place) in others.numbers.iter().zip(0u32..) {
             // What could not be copied is in no index.
-            let is_copied = other.copies.index.has(number, place as u32);
-            if is_copied && !pages.append(number, other.copies.page(place)) {
-                pages.refused += 1;
-                return;
+            let is_new = others.index.has(number, place)
+                && !matches!(own.index.get(number, &mut last), Some(Ok(_)));
+            if is_new {
+                own.index.insert(number, Ok(first as u32 + place));
             }
+            own.numbers.push(if is_new { number } else { NO_PAGE });
         }
-        if other.planned == other.count() {
-            pages.planned = pages.count();
-        }
+        let count = pages.count();
+        pages.used.resize(count, false);
     }
 
     /// Bytes copied so far.
     pub fn copied(&self) -> u64 {
-        self.pages.lock().count() as u64 * PAGE as u64
+        let pages = self.pages.lock();
+        pages.copies.numbers.iter().filter(|number| **number != NO_PAGE).count() as u64
+            * PAGE as u64
     }
 
     /// Whether the bytes at `addr` are others now than in the copy, or cannot be read.
@@ -148,7 +158,8 @@ impl PageCache {
     /// Numbers of the pages that were read besides those planned.
     pub fn unplanned_pages(&self) -> Vec<u64> {
         let pages = self.pages.lock();
-        pages.copies.numbers[pages.planned..].to_vec()
+        let unplanned = pages.copies.numbers[pages.planned..].iter();
+        unplanned.copied().filter(|number| *number != NO_PAGE).collect()
     }
 
     /// How many pages were read later than the copy: they may not fit to it.
@@ -297,19 +308,6 @@ impl CachedPages {
         self.refused += u64::from(error.is_some());
         error
     }
-
-    /// Adds the copy of a page, unless there is one already; whether there was room for it.
-    fn append(&mut self, number: u64, bytes: &[u8]) -> bool {
-        if matches!(self.copies.index.get(number, &mut self.last_region), Some(Ok(_))) {
-            return true;
-        }
-        let Some(copies) = self.copies_mut() else { return false };
-        let Some(room) = copies.room(1) else { return false };
-        room.copy_from_slice(bytes);
-        copies.add(number);
-        self.used.push(false);
-        true
-    }
 }
 
 /// A fault as that of the whole place that was asked for.
@@ -352,6 +350,7 @@ impl Memory for PageCache {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc::{Receiver, channel};
 
     use super::*;
@@ -363,6 +362,75 @@ mod tests {
         fn read_spans(&self, _: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
             self.0.lock().recv().map_err(|_| MemoryError::Gone)?;
             out.fill(0);
+            Ok(())
+        }
+    }
+
+    /// Pages below 100, full of their numbers, and how many were read.
+    struct NumberedPages(Arc<AtomicUsize>);
+
+    impl Memory for NumberedPages {
+        fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
+            self.0.fetch_add(out.len() / PAGE, Ordering::Relaxed);
+            let numbers = spans.iter().flat_map(|span| {
+                let first = span.addr.0 / PAGE as u64;
+                first..first + span.len.div_ceil(PAGE) as u64
+            });
+            for (number, page) in numbers.zip(out.chunks_mut(PAGE)) {
+                if number >= 100 {
+                    return Err(MemoryError::Fault { span: spans[0], index: 0 });
+                }
+                page.fill(number as u8);
+            }
+            Ok(())
+        }
+    }
+
+    fn number_in(cache: &PageCache, page: u64) -> Option<u64> {
+        Some(cache.reader().u64(Addr(page * PAGE as u64)).ok()? & 0xff)
+    }
+
+    #[test]
+    fn pages_of_another_copy_are_taken_over_without_being_read_again() {
+        let reads = Arc::new(AtomicUsize::new(0));
+        let cache = || PageCache::new(Box::new(NumberedPages(Arc::clone(&reads))));
+        let (own, other) = (cache(), cache());
+        assert!(own.copy(own.plan(&[1, 2, 3]), &GoneOn::default()));
+        // One that is there already, one that does not exist, and one that was not planned.
+        assert!(other.copy(other.plan(&[3, 4, 200]), &GoneOn::default()));
+        assert_eq!(number_in(&other, 5), Some(5));
+        own.adopt(other);
+        own.end_copy();
+        assert_eq!((own.late_pages(), own.unplanned_pages()), (0, vec![5]));
+        let before = reads.load(Ordering::Relaxed);
+        for page in [5, 4, 3, 1] {
+            assert_eq!(number_in(&own, page), Some(page));
+        }
+        assert_eq!((own.pages(), reads.load(Ordering::Relaxed)), (vec![1, 3, 4, 5], before));
+        // What comes now is late, and stands behind them.
+        for page in 6..=99 {
+            assert_eq!(number_in(&own, page), Some(page));
+        }
+        assert_eq!((own.late_pages(), number_in(&own, 200)), (94, None));
+        assert_eq!(number_in(&own, 4), Some(4));
+    }
+
+    #[test]
+    fn what_the_process_has_changed_since_is_told() {
+        let cache = PageCache::new(Box::new(NumberedPages(Arc::default())));
+        let at = Addr(7 * PAGE as u64);
+        assert!(!cache.has_changed(at, 48));
+        assert!(cache.has_changed(Addr(200 * PAGE as u64), 48), "gone");
+        let changed = PageCache { memory: Box::new(Counting(AtomicUsize::new(0))), ..cache };
+        assert!(changed.has_changed(at, 48));
+    }
+
+    /// Other bytes at each look.
+    struct Counting(AtomicUsize);
+
+    impl Memory for Counting {
+        fn read_spans(&self, _: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
+            out.fill(self.0.fetch_add(1, Ordering::Relaxed) as u8);
             Ok(())
         }
     }
