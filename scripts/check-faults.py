@@ -360,7 +360,7 @@ def check_readable(args, out):
         remove(what)
         errors = [line for line in done.stderr.splitlines() if line.startswith("memspy: error: ")]
         is_empty = any(part in done.stderr for part in ("no whole block", "has no segments", "no GPU at all", "no GPU memory", "no counters", "no snapshot",
-                                                        "no trace", "is empty", "too short"))
+                                                        "no trace", "is empty", "too short", "no memory of PyTorch was recorded"))
         if done.returncode not in (0, 1) or (done.returncode == 1 and not (len(errors) == 1 and is_empty)):
             raise Failure(f"'{words[0]}' of what was recorded: {done.returncode}: {done.stderr}")
         if "damaged" in done.stderr:
