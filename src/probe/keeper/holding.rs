@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use nix::sys::signal::SigSet;
 use parking_lot::Mutex;
@@ -32,6 +32,7 @@ pub fn keep_probes() -> io::Result<()> {
     let input = io::stdin();
     let mut requests = MessageReader::new(input.as_fd());
     let mut held: FxHashMap<u32, PlacedProbes> = FxHashMap::default();
+    let mut ending: Vec<JoinHandle<()>> = Vec::new();
     let ended = loop {
         let (request, mut descriptors) = match requests.next() {
             Ok(Some((bytes, descriptors))) => (ProbeRequest::read(bytes), descriptors.into_iter()),
@@ -69,8 +70,9 @@ pub fn keep_probes() -> io::Result<()> {
                     end_all(placed);
                     drop(to);
                 };
+                ending.retain(|thread| !thread.is_finished());
                 // Without a thread the closure is dropped, and the probes with it.
-                let _ = thread::Builder::new().spawn(end);
+                ending.extend(thread::Builder::new().spawn(end));
             }
             Some(ProbeRequest::Check) => {
                 let _ = answer(&to, &[]);
@@ -79,6 +81,10 @@ pub fn keep_probes() -> io::Result<()> {
         }
     };
     end_all(held.into_values().flatten().collect());
+    for thread in ending {
+        // A process that ends kills its threads, and what they were about to take away would be left.
+        let _ = thread.join();
+    }
     ended
 }
 
