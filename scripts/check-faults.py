@@ -5,7 +5,7 @@
 
 The job trains a small model on the GPU, or on the simulated one with --run-with, and counts its steps in shared memory.
 What happens to it at a random moment of each command: SIGKILL, SIGSTOP and SIGCONT, exec of another program, forks, more memory than its control group
-has (as root: the kernel's OOM killer). What happens to memspy: SIGKILL, a clock that jumps (needs cc). Then the
+has (as root: the kernel's OOM killer). What happens to memspy: SIGKILL, also just after Ctrl-C, a clock that jumps (needs cc). Then the
 job must run (no thread stopped or traced, its counter moves), no breakpoint may be left in its libraries, and what was
 recorded can be read. Then: a full disk, a mount that vanishes (as root), 4,096 threads, a recursion of 100,000 calls,
 5,000,000 objects, a memspy that stands still while the job allocates, and an NVML that is missing, hangs or fails (the last two need --run-with and cc).
@@ -360,7 +360,7 @@ def check_readable(args, out):
         remove(what)
         errors = [line for line in done.stderr.splitlines() if line.startswith("memspy: error: ")]
         is_empty = any(part in done.stderr for part in ("no whole block", "has no segments", "no GPU at all", "no GPU memory", "no counters", "no snapshot",
-                                                        "no trace", "is empty", "too short"))
+                                                        "no trace", "is empty", "too short", "no memory of PyTorch was recorded"))
         if done.returncode not in (0, 1) or (done.returncode == 1 and not (len(errors) == 1 and is_empty)):
             raise Failure(f"'{words[0]}' of what was recorded: {done.returncode}: {done.stderr}")
         if "damaged" in done.stderr:
@@ -493,11 +493,19 @@ def kills_of_memspy(args, jobs, table, dice):
     kept = [jobs.start()]
     out = os.path.join(jobs.folder, "trace.memspy")
 
-    def once(mode):
+    def once(mode, at_end):
         def one(number):
             job = kept.pop() if kept else jobs.start()
             memspy = Memspy(args, job, MODES[mode], out)
-            time.sleep(dice.uniform(0, args.moment))
+            if at_end:
+                # It takes away its probes, and writes what is left.
+                with contextlib.suppress(Failure):
+                    wait_until(lambda: "Ctrl-C ends" in memspy.text() or memspy.is_over(), 5, "memspy has attached")
+                time.sleep(dice.uniform(0.2, 0.2 + args.moment / 2))
+                memspy.signal(signal.SIGINT)
+                time.sleep(dice.uniform(0, 0.25))
+            else:
+                time.sleep(dice.uniform(0, args.moment))
             memspy.signal(signal.SIGKILL)
             memspy.process.wait()
             try:
@@ -512,7 +520,10 @@ def kills_of_memspy(args, jobs, table, dice):
         return one
 
     for mode in MODES:
-        table.many("memspy killed", mode, args.count, once(mode))
+        table.many("memspy killed", mode, args.count, once(mode, False))
+    for mode in MODES:
+        if MODES[mode][0] == "record":
+            table.many("memspy killed while it ends", mode, args.count, once(mode, True))
     for job in kept:
         job.end()
 

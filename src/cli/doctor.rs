@@ -164,6 +164,20 @@ fn about_exact<W: Write>(
             }
         }
     }
+    match &outlook.keeper {
+        Ok(()) => report.line(
+            "exact mode",
+            FindingStatus::Works,
+            "another process of memspy can keep the probes: they go when memspy is killed at any moment",
+        )?,
+        Err(error) => report.line(
+            "exact mode",
+            FindingStatus::Warning,
+            &format!(
+                "memspy keeps its probes itself, as it cannot start another process for them ({error}): killed just while the kernel places or removes one, it may leave a breakpoint"
+            ),
+        )?,
+    }
     match &outlook.backward {
         None => Ok(()),
         Some(Ok(())) => report.line(

@@ -53,6 +53,7 @@ use clap::CommandFactory;
 
 use crate::analysis::{Profile, ThreadChoice};
 use crate::render::visible;
+use crate::sampler;
 
 use args::{CliArgs, Command};
 
@@ -61,6 +62,11 @@ use args::{CliArgs, Command};
 /// Exit code 0: done. 1: not done, and one line on standard error says why. 2: the words make no sense.
 /// `record -- PROGRAM` passes on the program's own code.
 pub fn run() -> ExitCode {
+    // It is no command: only memspy itself starts it.
+    if std::env::args_os().nth(1).is_some_and(|word| sampler::is_probe_keeper(&word)) {
+        return keep_probes();
+    }
+    sampler::let_probes_be_kept();
     let args = match CliArgs::from_words(std::env::args_os()) {
         Ok(args) => args,
         Err(error) if error.use_stderr() => {
@@ -119,6 +125,18 @@ pub fn run() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             eprint_line(&format!("error: {}", in_one_line(&error)));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Keeps the probes of another memspy, with no more rights than that takes.
+fn keep_probes() -> ExitCode {
+    privileges::give_up_for_keeper();
+    match sampler::keep_probes() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprint_line(&format!("error: memspy itself starts this, for its probes: {error}"));
             ExitCode::FAILURE
         }
     }

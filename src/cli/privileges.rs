@@ -16,6 +16,12 @@ const JOB: CapabilitySet = FILES
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SYS_NICE);
+/// To ask the kernel for probes and for samples of a job's threads.
+const KEEPER: CapabilitySet = CapabilitySet::SYS_PTRACE
+    .union(CapabilitySet::SYS_ADMIN)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::PERFMON)
+    .union(CapabilitySet::SYS_RESOURCE);
 /// To place probes in the kernel.
 const PROBES: CapabilitySet = JOB
     .union(CapabilitySet::SYS_ADMIN)
@@ -68,6 +74,11 @@ pub(super) fn give_up_for(args: &RecordArgs) {
     let signals =
         if !args.program.is_empty() { CapabilitySet::KILL } else { CapabilitySet::empty() };
     keep(live(args.exact).union(signals));
+}
+
+/// The same for the process that keeps the probes of another memspy.
+pub(super) fn give_up_for_keeper() {
+    keep(KEEPER);
 }
 
 fn keep(kept: CapabilitySet) {

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use super::bpf_probes::{BpfProbes, ProbeLink};
+use super::bpf_probes::BpfProbes;
 use super::error::ProbeError;
+use super::keeper::ProbeKeeper;
 use super::perf_probes::PerfProbes;
+use super::placement::ProbeLink;
 use super::plan::ProbePlan;
 use super::ring_events::{ProbeCounts, RingRecord};
 use super::targets::{DRIVER, ProbeTargets, TORCH, library};
@@ -31,6 +33,8 @@ impl AttachedProbes {
     /// is that of the best.
     pub fn attach(process: &Process, plan: &ProbePlan) -> Result<AttachedProbes, ProbeError> {
         let found = ProbeTargets::in_process(process)?;
+        // Begins while the program is prepared.
+        let _keeper = ProbeKeeper::shared();
         if let Some(way) = plan.backend {
             return Self::attach_by(process, plan, &found, way, None);
         }
@@ -57,12 +61,13 @@ impl AttachedProbes {
         way: ProbeBackend,
         instead_of: Option<&ProbeError>,
     ) -> Result<AttachedProbes, ProbeError> {
+        let keeper = ProbeKeeper::shared();
         let by = match way {
-            ProbeBackend::UprobeMulti | ProbeBackend::PerfUprobes => {
-                ProbeMechanism::Programs(Box::new(BpfProbes::attach(process, plan, found, way)?))
-            }
+            ProbeBackend::UprobeMulti | ProbeBackend::PerfUprobes => ProbeMechanism::Programs(
+                Box::new(BpfProbes::attach(process, plan, found, way, keeper)?),
+            ),
             ProbeBackend::PerfSamples => ProbeMechanism::Samples(Box::new(PerfProbes::attach(
-                process, plan, found, instead_of,
+                process, plan, found, instead_of, keeper,
             )?)),
         };
         Ok(AttachedProbes { by, torch: found.torch.is_some(), driver: found.driver.is_some() })

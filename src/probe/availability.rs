@@ -1,12 +1,11 @@
 //! Which ways to place probes are open, found by trying them without touching the target.
 
-use std::ffi::CString;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 
-use super::bpf_probes::{ProbeLink, link};
 use super::constants::BpfConstants;
 use super::error::ProbeError;
 use super::perf_probes;
+use super::placement::{Placement, ProbeAction};
 use super::plan::ProbePlan;
 use super::program::BpfPrograms;
 use super::syscall::ProbePoint;
@@ -45,14 +44,13 @@ pub fn try_way(process: &Process, way: ProbeBackend) -> Result<(), ProbeError> {
     let path = process.program()?;
     let unreadable = |why: String| ProbeError::Unreadable { path: path.display().to_string(), why };
     let file = process.open_program().map_err(|error| unreadable(error.to_string()))?;
-    let name = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
+    let (file, pid) = (file.as_fd(), std::process::id());
     if way == ProbeBackend::PerfSamples {
-        return perf_probes::try_open(&name, &ANYWHERE, std::process::id());
+        return perf_probes::try_open(file, &ANYWHERE, pid);
     }
     let plan = ProbePlan { ring_bytes: SMALL_RING, ..ProbePlan::default() };
     let constants = BpfConstants::new(&plan, &[], &[]);
     let mut programs = BpfPrograms::prepare(&constants, &plan, way)?;
-    let program = programs.load("free_any")?;
-    let _links: Vec<ProbeLink> = link(way, program, &name, &[ANYWHERE], std::process::id(), false)?;
-    Ok(())
+    let action = ProbeAction::Run { way, program: programs.load("free_any")?, at_return: false };
+    Placement { file, points: &[ANYWHERE], pid, action }.place().map(drop)
 }

@@ -1,24 +1,23 @@
 //! BPF programs at probes in a running process: put in place, read, and taken away again.
 
-use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use aya::maps::{MapData, RingBuf};
-use perf_event::Counter;
 
 use super::constants::BpfConstants;
 use super::driver::{CALLS, ProbeRole};
 use super::error::ProbeError;
+use super::keeper::ProbeKeeper;
+use super::placement::{Placement, ProbeAction, ProbeLink};
 use super::plan::ProbePlan;
 use super::program::BpfPrograms;
 use super::ring::RingDecoder;
 use super::ring_events::{ProbeCounts, RingRecord};
 use super::step_counter;
-use super::syscall::{self, ProbePoint};
+use super::syscall::ProbePoint;
 use super::targets::{ProbeTargets, open};
-use super::uprobe::{OPEN_UPROBE, uprobe};
 use crate::abi::{CounterAddresses, WatchedSteps};
 use crate::model::{CudaIndex, FreeTracking, ProbeBackend};
 use crate::target::usdt::UsdtProbe;
@@ -37,18 +36,20 @@ pub(super) struct BpfProbes {
     backend: ProbeBackend,
     probes: Vec<Arc<str>>,
     uncovered: Vec<Arc<str>>,
+    keeper: Option<Arc<ProbeKeeper>>,
     links: Vec<ProbeLink>,
     /// Which of the two places of watched words is in use.
     half: u32,
 }
 
 impl BpfProbes {
-    /// Puts the probes of `plan` into `process` by `way`.
+    /// Puts the probes of `plan` into `process` by `way`, and by `keeper` where there is one.
     pub(super) fn attach(
         process: &Process,
         plan: &ProbePlan,
         found: &ProbeTargets,
         way: ProbeBackend,
+        keeper: Option<Arc<ProbeKeeper>>,
     ) -> Result<BpfProbes, ProbeError> {
         let (mallocs, frees) = match &found.torch {
             Some((_, mallocs, frees)) => (&mallocs[..], &frees[..]),
@@ -75,6 +76,7 @@ impl BpfProbes {
             backend: way,
             probes: Vec::new(),
             uncovered: Vec::new(),
+            keeper,
             links: Vec::new(),
             half: 0,
         };
@@ -238,10 +240,13 @@ impl BpfProbes {
         points: &[ProbePoint],
         at_return: bool,
     ) -> Result<(), ProbeError> {
-        // The descriptor's own name leads to the file that is mapped, also when its path has gone.
-        let path = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd())).unwrap_or_default();
-        let program = self.programs.load(program)?;
-        self.links.extend(link(self.backend, program, &path, points, process.pid(), at_return)?);
+        let action = ProbeAction::Run {
+            way: self.backend,
+            program: self.programs.load(program)?,
+            at_return,
+        };
+        let placement = Placement { file: file.as_fd(), points, pid: process.pid(), action };
+        self.links.extend(placement.place_by(self.keeper.as_ref())?);
         Ok(())
     }
 
@@ -321,48 +326,5 @@ impl BpfProbes {
     /// than one after the other.
     pub(super) fn take_links(&mut self) -> Vec<ProbeLink> {
         std::mem::take(&mut self.links)
-    }
-}
-
-/// Links `program` to places in the file at `path`, for the process `pid`.
-pub(super) fn link(
-    way: ProbeBackend,
-    program: BorrowedFd<'_>,
-    path: &CStr,
-    points: &[ProbePoint],
-    pid: u32,
-    at_return: bool,
-) -> Result<Vec<ProbeLink>, ProbeError> {
-    if way == ProbeBackend::UprobeMulti {
-        let link = syscall::link_uprobes(program, path, points, pid, at_return)
-            .map_err(ProbeError::refused("link probes (uprobe_multi)"))?;
-        return Ok(vec![ProbeLink { _link: Some(link), _event: None }]);
-    }
-    // One event for each place. Its filter is by address space, so all threads are meant.
-    let one = |point: &ProbePoint| {
-        let open = || {
-            let mut event = uprobe(path, point, pid, at_return)?.build()?;
-            event.enable()?;
-            Ok(event)
-        };
-        let event = open().map_err(ProbeError::refused(OPEN_UPROBE))?;
-        let link = syscall::link_perf_event(program, &event, point.cookie)
-            .map_err(ProbeError::refused("link a program to a uprobe"))?;
-        Ok(ProbeLink { _link: Some(link), _event: Some(event) })
-    };
-    points.iter().map(one).collect()
-}
-
-/// What keeps probes in the target; dropped, they end.
-pub struct ProbeLink {
-    /// Of a program.
-    _link: Option<OwnedFd>,
-    /// What the link hangs on, with perf uprobes; or an event without program.
-    _event: Option<Counter>,
-}
-
-impl From<Counter> for ProbeLink {
-    fn from(event: Counter) -> ProbeLink {
-        ProbeLink { _link: None, _event: Some(event) }
     }
 }

@@ -6,23 +6,25 @@
 //! remove. So threads are looked for again and again; what one allocates before it is found goes unseen, and
 //! shows in the comparison with the allocator's counters.
 
-use std::ffi::{CStr, CString};
 use std::fs::File;
-use std::os::fd::AsRawFd;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use perf_event::data::Record;
-use perf_event::{Clock, SampleFlag, Sampler};
+use perf_event::events::Software;
+use perf_event::{Builder, Sampler};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::bpf_probes::ProbeLink;
 use super::error::ProbeError;
+use super::keeper::ProbeKeeper;
+use super::placement::{Placement, ProbeAction, ProbeLink, SampledWords};
 use super::plan::ProbePlan;
 use super::ring_events::{NativeCopy, ProbeCounts, RawEvent, RingRecord};
-use super::syscall::ProbePoint;
+use super::syscall::{self, ProbePoint};
 use super::targets::{ProbeTargets, open};
-use super::uprobe::{OPEN_UPROBE, uprobe};
+use super::uprobe::OPEN_UPROBE;
 use crate::model::{AddressSpace, CudaIndex, EventKind, FreeTracking, MemoryKind, StackSource};
 use crate::target::usdt::{ArgumentOperand, Register, UsdtArgument, UsdtProbe};
 use crate::target::{Mapping, Process};
@@ -30,8 +32,6 @@ use crate::target::{Mapping, Process};
 /// Room for the samples of one thread at one site: a thousand, and where the kernel does not lend that much, sixty.
 const RINGS: [usize; 2] = [64 << 10, 4 << 10];
 const THREAD_SCAN_INTERVAL: Duration = Duration::from_millis(10);
-/// Bytes of the stack sampled where an argument is on it.
-const STACK: u32 = 512;
 /// Nanoseconds that a sample may take from its time to its ring.
 const WRITTEN_AFTER: u64 = 10_000;
 /// Samples taken at once of each ring.
@@ -49,8 +49,21 @@ struct SampledSite {
     meaning: SiteMeaning,
     point: ProbePoint,
     arguments: Vec<UsdtArgument>,
-    registers: u64,
-    stack: bool,
+    words: SampledWords,
+}
+
+/// The samples of one thread at one site, and what keeps the probe there.
+struct ThreadSamples {
+    sampler: Sampler,
+    link: ProbeLink,
+}
+
+impl ThreadSamples {
+    /// What ends the probe; the ring has gone.
+    fn into_link(mut self) -> ProbeLink {
+        self.link.give_back(syscall::owned(self.sampler.into_counter()));
+        self.link
+    }
 }
 
 /// Sampled probes in a process.
@@ -59,7 +72,8 @@ pub(super) struct PerfProbes {
     file: File,
     sites: Vec<SampledSite>,
     stacks_from: u64,
-    threads: FxHashMap<u32, Vec<Sampler>>,
+    keeper: Option<Arc<ProbeKeeper>>,
+    threads: FxHashMap<u32, Vec<ThreadSamples>>,
     looked: Instant,
     /// Threads that could not be probed: not tried again.
     refused: FxHashSet<u32>,
@@ -73,12 +87,13 @@ pub(super) struct PerfProbes {
 }
 
 impl PerfProbes {
-    /// Probes all threads of `process`; `instead_of` says why no programs are there to do it.
+    /// Probes all threads of `process`, by `keeper` where there is one; `instead_of` says why no programs are there to do it.
     pub(super) fn attach(
         process: &Process,
         plan: &ProbePlan,
         found: &ProbeTargets,
         instead_of: Option<&ProbeError>,
+        keeper: Option<Arc<ProbeKeeper>>,
     ) -> Result<PerfProbes, ProbeError> {
         for (asked, what) in [
             (plan.frees == FreeTracking::Stacks, "the stacks of frees (--frees stacks)"),
@@ -97,6 +112,7 @@ impl PerfProbes {
             file: open(process, mapping)?,
             sites: Vec::new(),
             stacks_from: plan.stacks_from,
+            keeper,
             threads: FxHashMap::default(),
             looked: Instant::now(),
             refused: FxHashSet::default(),
@@ -155,14 +171,13 @@ impl PerfProbes {
         self.looked = Instant::now();
         let Ok(ids) = self.process.thread_ids() else { return Ok(()) };
         let ids: FxHashSet<u32> = ids.into_iter().collect();
-        let path = CString::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));
-        let path = path.unwrap_or_default();
         let mut error = None;
         for &id in &ids {
             if self.threads.contains_key(&id) || self.refused.contains(&id) {
                 continue;
             }
-            let opened = self.sites.iter().map(|site| site.open(&path, id)).collect();
+            let open = |site: &SampledSite| site.open(self.file.as_fd(), id, self.keeper.as_ref());
+            let opened = self.sites.iter().map(open).collect();
             match opened {
                 Ok(samplers) => {
                     self.threads.insert(id, samplers);
@@ -178,8 +193,7 @@ impl PerfProbes {
         for id in gone {
             let Some(mut samplers) = self.threads.remove(&id) else { continue };
             self.lost += empty(&self.sites, &mut samplers, self.stacks_from, &mut self.waiting);
-            let links = samplers.into_iter().map(|sampler| ProbeLink::from(sampler.into_counter()));
-            self.ended.extend(links);
+            self.ended.extend(samplers.into_iter().map(ThreadSamples::into_link));
         }
         match error {
             Some(error) if self.threads.is_empty() => Err(error),
@@ -227,9 +241,7 @@ impl PerfProbes {
         let mut links = self.take_ended();
         for (_, mut samplers) in self.threads.drain() {
             self.lost += empty(&self.sites, &mut samplers, self.stacks_from, &mut self.waiting);
-            links.extend(
-                samplers.into_iter().map(|sampler| ProbeLink::from(sampler.into_counter())),
-            );
+            links.extend(samplers.into_iter().map(ThreadSamples::into_link));
         }
         links
     }
@@ -238,12 +250,12 @@ impl PerfProbes {
 /// Empties the rings of a thread, one for each site; returns how many samples were lost.
 fn empty(
     sites: &[SampledSite],
-    samplers: &mut [Sampler],
+    samplers: &mut [ThreadSamples],
     stacks_from: u64,
     into: &mut Vec<RawEvent>,
 ) -> u64 {
-    let drain = |(site, sampler): (&SampledSite, &mut Sampler)| {
-        site.drain(sampler, stacks_from, &mut |event| into.push(event))
+    let drain = |(site, samples): (&SampledSite, &mut ThreadSamples)| {
+        site.drain(&mut samples.sampler, stacks_from, &mut |event| into.push(event))
     };
     sites.iter().zip(samplers).map(drain).sum()
 }
@@ -255,7 +267,7 @@ fn monotonic() -> u64 {
 }
 
 /// Lets memspy have as many files open as it may: each thread takes one for each site.
-fn raise_file_limit() {
+pub(super) fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
@@ -287,25 +299,40 @@ impl SampledSite {
         }
         let point =
             ProbePoint { offset: site.offset, semaphore: site.semaphore.unwrap_or(0), cookie: 0 };
-        Some(SampledSite { meaning, point, arguments, registers, stack })
+        Some(SampledSite { meaning, point, arguments, words: SampledWords { registers, stack } })
     }
 
-    fn open(&self, path: &CStr, thread: u32) -> Result<Sampler, ProbeError> {
+    fn open(
+        &self,
+        file: BorrowedFd<'_>,
+        thread: u32,
+        keeper: Option<&Arc<ProbeKeeper>>,
+    ) -> Result<ThreadSamples, ProbeError> {
         let open = |ring: usize| {
-            let mut builder = uprobe(path, &self.point, thread, false)?;
-            builder
-                .sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::REGS_USER)
-                .sample_regs_user(self.registers)
-                .clockid(Clock::MONOTONIC);
-            if self.stack {
-                builder.sample(SampleFlag::STACK_USER).sample_stack_user(STACK);
-            }
-            let mut sampler = builder.build()?.sampled(ring)?;
-            sampler.as_counter_mut().enable()?;
-            Ok(sampler)
+            let points = &[self.point];
+            let action = ProbeAction::Sample(self.words);
+            let mut links = Placement { file, points, pid: thread, action }.place_by(keeper)?;
+            let mut link = links.pop().ok_or_else(|| ProbeError::unprepared("no link"))?;
+            let sampler = self.sampler(&mut link, thread, ring);
+            let sampler = sampler.map_err(ProbeError::refused(OPEN_UPROBE))?;
+            Ok(ThreadSamples { sampler, link })
         };
         let [large, small] = RINGS;
-        open(large).or_else(|_| open(small)).map_err(ProbeError::refused(OPEN_UPROBE))
+        open(large).or_else(|_: ProbeError| open(small))
+    }
+
+    /// Reads the samples of an open event, which `link` lends.
+    fn sampler(&self, link: &mut ProbeLink, thread: u32, ring: usize) -> io::Result<Sampler> {
+        // perf-event2 reads only what it has opened itself: so one that counts nothing, whose samples look alike.
+        let mut builder = Builder::new(Software::DUMMY);
+        builder.observe_pid(thread as i32).any_cpu().sample_period(1);
+        self.words.ask(&mut builder);
+        let mut counter = builder.build()?;
+        let event = link.lend().ok_or_else(|| io::Error::from(io::ErrorKind::NotFound))?;
+        syscall::replace(&mut counter, event)?;
+        let mut sampler = counter.sampled(ring)?;
+        sampler.as_counter_mut().enable()?;
+        Ok(sampler)
     }
 
     /// Passes on what `sampler` holds; returns how many samples were lost.
@@ -323,7 +350,7 @@ impl SampledSite {
                     let event = (|| {
                         let registers = sample.regs_user()?;
                         let seen = PerfSample {
-                            mask: self.registers,
+                            mask: self.words.registers,
                             registers: &registers.regs,
                             stack: sample.stack_user().unwrap_or_default(),
                         };
@@ -411,17 +438,19 @@ impl PerfSample<'_> {
     }
 }
 
-/// Opens the event of a place for `process` as a recording would.
-pub(super) fn try_open(path: &CStr, point: &ProbePoint, process: u32) -> Result<(), ProbeError> {
-    let point = ProbePoint { offset: point.offset, semaphore: point.semaphore, cookie: 0 };
+/// Opens the event of a place in `file` for `process` as a recording would.
+pub(super) fn try_open(
+    file: BorrowedFd<'_>,
+    point: &ProbePoint,
+    process: u32,
+) -> Result<(), ProbeError> {
     let site = SampledSite {
         meaning: SiteMeaning::Free,
-        point,
+        point: ProbePoint { cookie: 0, ..*point },
         arguments: Vec::new(),
-        registers: 1,
-        stack: false,
+        words: SampledWords { registers: 1, stack: false },
     };
-    site.open(path, process).map(drop)
+    site.open(file, process, None).map(drop)
 }
 
 #[cfg(test)]

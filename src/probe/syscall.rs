@@ -1,11 +1,12 @@
-//! bpf(2) as far as aya does not speak it: uprobe_multi programs, and links with semaphores.
+//! bpf(2) as far as aya does not speak it: uprobe_multi programs, and links with semaphores. And descriptors, where others'
+//! types are in the way.
 //!
 //! aya 0.14 creates the maps; but it cannot load a program for `BPF_TRACE_UPROBE_MULTI` nor say
 //! which counter switches a USDT site on.
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use aya_obj::Function;
 use aya_obj::generated::bpf_insn;
@@ -212,4 +213,26 @@ pub(super) fn link_perf_event(
             ..Default::default()
         },
     )
+}
+
+/// The descriptor of what gives up its own.
+pub(super) fn owned(from: impl IntoRawFd) -> OwnedFd {
+    // SAFETY: `into_raw_fd` hands over an open descriptor that nothing else owns any more.
+    unsafe { OwnedFd::from_raw_fd(from.into_raw_fd()) }
+}
+
+/// Has `of` own the same file as `event` instead of its own.
+pub(super) fn replace(of: &mut impl AsRawFd, event: OwnedFd) -> io::Result<()> {
+    // SAFETY: both are open. The number of `of` stays its own and stays open; dup3 changes in one step what it refers to.
+    match unsafe { libc::dup3(event.as_raw_fd(), of.as_raw_fd(), libc::O_CLOEXEC) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Closes what a program has been started with, but for the standard streams: to be called before it opens anything.
+pub(super) fn close_inherited() {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: nothing in this program owns one of these descriptors yet. Before Linux 5.9 the call is unknown, and they stay open.
+    unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
 }

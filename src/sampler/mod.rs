@@ -50,7 +50,10 @@ pub use attached_recorder::AttachedRecorder;
 pub use background::BackgroundSink;
 pub use device_watch::{DevicePoll, MachineReading, TargetReading};
 pub use diagnosis::{ProbeCoverage, StackCoverage, TimedSnapshot};
-pub use exact::{ExactAvailability, ExactOptions, ExactRecorder, PythonPart, merge};
+pub use exact::{
+    ExactAvailability, ExactOptions, ExactRecorder, PythonPart, is_probe_keeper, keep_probes,
+    let_probes_be_kept, merge,
+};
 pub use follow::FollowBudget;
 pub use history::{HistoryError, read_history};
 pub use mixed_stacks::{MixedStacksError, read_mixed_stacks};

@@ -24,6 +24,7 @@ mod exact_driver;
 mod exact_endings;
 mod exact_flight;
 mod exact_iterations;
+mod exact_keeper;
 mod exact_memlab;
 mod exact_native;
 mod exact_samples;

@@ -1,7 +1,9 @@
 //! What an exact recording of a process would see, and by which way: for `doctor`.
 
+use std::io;
+
 use crate::model::ProbeBackend;
-use crate::probe::{ProbeAvailability, ProbeError, detect, try_way};
+use crate::probe::{ProbeAvailability, ProbeError, detect, try_keeper, try_way};
 use crate::target::Process;
 use crate::torch::{BackwardError, autograd_info};
 
@@ -9,6 +11,8 @@ use crate::torch::{BackwardError, autograd_info};
 pub struct ExactAvailability {
     /// The ways to place probes, the best first, and why they are not open.
     pub ways: Vec<(ProbeBackend, Result<(), ProbeError>)>,
+    /// Whether a process of their own can keep the probes.
+    pub keeper: io::Result<()>,
     /// What the process offers to be probed.
     pub offer: Result<ProbeAvailability, ProbeError>,
     /// Whether the backward pass can be followed; `None` without PyTorch.
@@ -22,6 +26,7 @@ impl ExactAvailability {
             [ProbeBackend::UprobeMulti, ProbeBackend::PerfUprobes, ProbeBackend::PerfSamples];
         ExactAvailability {
             ways: ways.map(|way| (way, try_way(process, way))).into(),
+            keeper: try_keeper(),
             offer: detect(process),
             backward: match autograd_info(process) {
                 Ok(None) => None,

@@ -1,6 +1,7 @@
 //! Exact recordings: what probes deliver becomes events with named sites, checked against the counters.
 
 mod availability;
+mod keeping;
 mod merge;
 mod moments;
 mod native_stacks;
@@ -11,5 +12,6 @@ mod sampled;
 mod sites;
 
 pub use availability::ExactAvailability;
+pub use keeping::{is_probe_keeper, keep_probes, let_probes_be_kept};
 pub use merge::{PythonPart, merge};
 pub use recorder::{ExactOptions, ExactRecorder};

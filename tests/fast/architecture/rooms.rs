@@ -110,7 +110,7 @@ pub const EVERYWHERE: &[&str] = &["std", "core", "thiserror", "rustc_hash", "par
 
 /// Files in which `unsafe` may stand, each for one stated reason.
 pub const UNSAFE: &[&str] = &[
-    "src/probe/syscall.rs",          // bpf(2)
+    "src/probe/syscall.rs",          // bpf(2), descriptors
     "src/sampler/time_slice.rs",     // sched_setattr(2)
     "src/suspend/checkpoint_api.rs", // calls the driver's library
     "src/target/tsc.rs",             // rdtsc
@@ -122,6 +122,7 @@ pub const THREADS: &[&str] = &[
     "src/sampler/",
     "src/tui/",
     "src/cli/",
+    "src/probe/keeper/holding.rs", // the kernel waits at each probe that ends: many at the same time
     "src/target/bounded_worker.rs", // a read of a file that may never return
     "src/python/heap/threads.rs", // all objects looked into by several threads, which end before the call does
     "src/target/page_copy.rs",    // a copy by several threads, while the target stands still

@@ -1,0 +1,112 @@
+//! What the keeper of probes does: it is memspy's own program, started anew.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread::{self, JoinHandle};
+
+use nix::sys::signal::SigSet;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+
+use super::message::{MessageReader, ProbeRequest, RequestedAction, answer};
+use crate::probe::perf_probes::raise_file_limit;
+use crate::probe::placement::{Placement, ProbeAction};
+use crate::probe::syscall;
+
+/// Probes that are ended at the same time: the kernel waits some 30 ms at each.
+const MAX_THREADS: usize = 64;
+
+/// The descriptors of one request: those that belong together in the order in which they are closed.
+type PlacedProbes = Vec<Vec<OwnedFd>>;
+
+/// Keeps probes for the process at the other end of the socket that standard input is, until that ends.
+///
+/// # Errors
+/// Standard input is no such socket.
+pub fn keep_probes() -> io::Result<()> {
+    // Only memspy's end is to end it.
+    let _ = SigSet::all().thread_block();
+    let _ = rustix::thread::set_name(c"memspy-probes");
+    syscall::close_inherited();
+    raise_file_limit();
+    let input = io::stdin();
+    let mut requests = MessageReader::new(input.as_fd());
+    let mut held: FxHashMap<u32, PlacedProbes> = FxHashMap::default();
+    let mut ending: Vec<JoinHandle<()>> = Vec::new();
+    let ended = loop {
+        let (request, mut descriptors) = match requests.next() {
+            Ok(Some((bytes, descriptors))) => (ProbeRequest::read(bytes), descriptors.into_iter()),
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
+        };
+        let Some(to) = descriptors.next() else { continue };
+        match request {
+            Some(ProbeRequest::Place { number, pid, points, action }) => {
+                let Some(file) = descriptors.next() else { continue };
+                let program = descriptors.next();
+                let action = match (&action, &program) {
+                    (RequestedAction::Run { way, at_return }, Some(program)) => ProbeAction::Run {
+                        way: *way,
+                        program: program.as_fd(),
+                        at_return: *at_return,
+                    },
+                    (RequestedAction::Sample(words), _) => ProbeAction::Sample(*words),
+                    (RequestedAction::Run { .. }, None) => continue,
+                };
+                let placement = Placement { file: file.as_fd(), points: &points, pid, action };
+                // No answer is a refusal; memspy asks the kernel itself why.
+                let Ok(placed) = placement.place() else { continue };
+                let all: Vec<_> = placed.iter().flatten().map(AsFd::as_fd).collect();
+                // Without its answer memspy places them itself: those here must not stay beside them.
+                match answer(&to, &all) {
+                    Ok(()) => _ = held.insert(number, placed),
+                    Err(_) => end_all(placed),
+                }
+            }
+            Some(ProbeRequest::End { number }) => {
+                let placed = held.remove(&number).unwrap_or_default();
+                // Not here, where it would keep the next request waiting.
+                let end = move || {
+                    end_all(placed);
+                    drop(to);
+                };
+                ending.retain(|thread| !thread.is_finished());
+                // Without a thread the closure is dropped, and the probes with it.
+                ending.extend(thread::Builder::new().spawn(end));
+            }
+            Some(ProbeRequest::Check) => {
+                let _ = answer(&to, &[]);
+            }
+            None => {}
+        }
+    };
+    end_all(held.into_values().flatten().collect());
+    for thread in ending {
+        // A process that ends kills its threads, and what they were about to take away would be left.
+        let _ = thread.join();
+    }
+    ended
+}
+
+/// Closes all, at the same time.
+fn end_all(placed: PlacedProbes) {
+    let threads = placed.len().min(MAX_THREADS);
+    if threads < 2 {
+        return;
+    }
+    let left = Mutex::new(placed);
+    let end = || {
+        loop {
+            // The lock is not held while one is closed.
+            let Some(next) = left.lock().pop() else { break };
+            drop(next);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // Whatever threads there are, all is closed.
+            let _ = thread::Builder::new().spawn_scoped(scope, end);
+        }
+        end();
+    });
+}

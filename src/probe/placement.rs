@@ -1,0 +1,148 @@
+//! One request for probes to the kernel, made by memspy itself or for it by its keeper of probes; and what keeps them in place.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use perf_event::{Builder, Clock, SampleFlag};
+
+use super::error::ProbeError;
+use super::keeper::{KeptProbes, ProbeKeeper};
+use super::syscall::{self, ProbePoint};
+use super::uprobe::{OPEN_UPROBE, uprobe};
+use crate::model::ProbeBackend;
+
+/// Bytes of the stack sampled where an argument is on it.
+const STACK: u32 = 512;
+
+/// Probes that are asked for at once.
+pub(super) struct Placement<'a> {
+    /// The file that is mapped.
+    pub(super) file: BorrowedFd<'a>,
+    pub(super) points: &'a [ProbePoint],
+    /// A process; of samples, one thread.
+    pub(super) pid: u32,
+    pub(super) action: ProbeAction<'a>,
+}
+
+/// What happens at a probe.
+pub(super) enum ProbeAction<'a> {
+    /// A program in the kernel runs, linked by this way; `at_return`: when the function that begins there returns.
+    Run {
+        way: ProbeBackend,
+        program: BorrowedFd<'a>,
+        at_return: bool,
+    },
+    Sample(SampledWords),
+}
+
+/// What a sample shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SampledWords {
+    /// By the bits of their numbers.
+    pub(super) registers: u64,
+    pub(super) stack: bool,
+}
+
+impl SampledWords {
+    /// Has the event of `builder` show them.
+    pub(super) fn ask(self, builder: &mut Builder<'_>) {
+        builder
+            .sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::REGS_USER)
+            .sample_regs_user(self.registers)
+            .clockid(Clock::MONOTONIC);
+        if self.stack {
+            builder.sample(SampleFlag::STACK_USER).sample_stack_user(STACK);
+        }
+    }
+}
+
+impl Placement<'_> {
+    /// Places the probes, by the keeper if there is one that can.
+    pub(super) fn place_by(
+        &self,
+        keeper: Option<&Arc<ProbeKeeper>>,
+    ) -> Result<Vec<ProbeLink>, ProbeError> {
+        if let Some(link) = keeper.and_then(|keeper| keeper.place(self)) {
+            return Ok(vec![link]);
+        }
+        // Why it is refused, this tells.
+        let placed = self.place()?;
+        Ok(placed.into_iter().map(|own| ProbeLink { own, _kept: None }).collect())
+    }
+
+    /// Places them: the descriptors of each, which keep it in place.
+    pub(super) fn place(&self) -> Result<Vec<Vec<OwnedFd>>, ProbeError> {
+        // The descriptor's own name leads to the file that is mapped, also when its path has gone.
+        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
+        let path = CString::new(path).unwrap_or_default();
+        let one = |point: &ProbePoint| match &self.action {
+            ProbeAction::Run { program, at_return, .. } => {
+                self.link_event(&path, point, *program, *at_return)
+            }
+            ProbeAction::Sample(words) => self.open_samples(&path, point, *words),
+        };
+        if let ProbeAction::Run { way: ProbeBackend::UprobeMulti, program, at_return } = self.action
+        {
+            let link = syscall::link_uprobes(program, &path, self.points, self.pid, at_return)
+                .map_err(ProbeError::refused("link probes (uprobe_multi)"))?;
+            return Ok(vec![vec![link]]);
+        }
+        self.points.iter().map(one).collect()
+    }
+
+    /// One event for each place. Its filter is by address space, so all threads are meant.
+    fn link_event(
+        &self,
+        path: &CStr,
+        point: &ProbePoint,
+        program: BorrowedFd<'_>,
+        at_return: bool,
+    ) -> Result<Vec<OwnedFd>, ProbeError> {
+        let open = || {
+            let mut event = uprobe(path, point, self.pid, at_return)?.build()?;
+            event.enable()?;
+            Ok(syscall::owned(event))
+        };
+        let event = open().map_err(ProbeError::refused(OPEN_UPROBE))?;
+        let link = syscall::link_perf_event(program, &event, point.cookie)
+            .map_err(ProbeError::refused("link a program to a uprobe"))?;
+        Ok(vec![link, event])
+    }
+
+    fn open_samples(
+        &self,
+        path: &CStr,
+        point: &ProbePoint,
+        words: SampledWords,
+    ) -> Result<Vec<OwnedFd>, ProbeError> {
+        let open = || {
+            let mut builder = uprobe(path, point, self.pid, false)?;
+            words.ask(&mut builder);
+            Ok(syscall::owned(builder.build()?))
+        };
+        Ok(vec![open().map_err(ProbeError::refused(OPEN_UPROBE))?])
+    }
+}
+
+/// What keeps probes in the target; dropped, they end.
+pub struct ProbeLink {
+    /// Closed first: whoever closes the last one has the kernel take the probes out of the target.
+    own: Vec<OwnedFd>,
+    _kept: Option<KeptProbes>,
+}
+
+impl ProbeLink {
+    pub(super) fn kept(own: Vec<OwnedFd>, kept: KeptProbes) -> ProbeLink {
+        ProbeLink { own, _kept: Some(kept) }
+    }
+
+    /// The descriptor of a single event, for use elsewhere until it is given back.
+    pub(super) fn lend(&mut self) -> Option<OwnedFd> {
+        self.own.pop()
+    }
+
+    pub(super) fn give_back(&mut self, event: OwnedFd) {
+        self.own.push(event);
+    }
+}
