@@ -24,11 +24,18 @@ use crate::analysis::followed::follow_replay::{certain_origin, uncertain};
 use crate::analysis::followed::free_sites::{FreeSite, FreeSites, only_origin};
 use crate::model::StackTable;
 
-/// A block that so many maps before had in its place, and the map that ends the replay still has, was most likely never freed: another one of its
-/// kind would have had to be allocated there each time. What was freed instead is a block of which nothing is known.
-const LASTING: usize = 2;
 /// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
 const IN_USE_FOR: u64 = 100_000;
+
+/// Whether a block was freed that both maps have at its address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::analysis) enum Stays {
+    /// Several maps had it in its place before.
+    Always,
+    /// Whoever allocated it allocates none of its kind now (`remade_kinds.rs`).
+    Likely,
+    Unknown,
+}
 
 /// A block that is alive in the replay.
 #[derive(Debug, Clone)]
@@ -40,8 +47,7 @@ pub(super) struct ReplayedBlock {
     pub(super) returned: Option<(usize, usize)>,
     pub(super) is_gone: bool,
     pub(super) batch: usize,
-    /// How many maps have had it; 0 of one that a change allocated.
-    pub(super) maps: usize,
+    pub(super) stays: Stays,
 }
 
 impl ReplayedBlock {
@@ -64,7 +70,7 @@ pub(super) struct ReplayedFree {
 }
 
 /// When and where one block of a group is freed.
-pub(super) struct FreeMoment {
+pub(super) struct FreeMoment<'a> {
     /// The change.
     pub(super) change: usize,
     pub(super) time: u64,
@@ -73,6 +79,8 @@ pub(super) struct FreeMoment {
     pub(super) usual: Option<AllocationOrigin>,
     /// The change that allocated last in any group.
     pub(super) last: Option<usize>,
+    /// Whether all allocations of the group until now are known.
+    pub(super) all_known: &'a dyn Fn() -> bool,
 }
 
 /// The variables that a statement drops where a block is freed.
@@ -91,7 +99,12 @@ impl DroppedAt<'_> {
         live: &[ReplayedBlock],
         can_free: impl Fn(&ReplayedBlock) -> bool,
     ) -> Option<usize> {
-        let next = 1 << (self.nth % self.variables.names().max(1));
+        let names = self.variables.names().max(1);
+        let is_single = names == 1;
+        if is_single && self.nth > 0 {
+            return None;
+        }
+        let next = 1 << (self.nth % names);
         let mut of_any = None;
         for (at, block) in live.iter().enumerate().rev() {
             let Some(AllocationOrigin::Stack(thread, stack)) = only_origin(&block.attribution)
@@ -102,10 +115,10 @@ impl DroppedAt<'_> {
                 continue;
             }
             let names = self.variables.of(thread, stack, self.stacks);
-            if names & OWN != 0 {
+            if names & OWN != 0 && !is_single {
                 break;
             }
-            if names == 0 {
+            if names & !OWN == 0 {
                 continue;
             }
             if names & next != 0 {
@@ -164,11 +177,11 @@ impl GroupReplay {
             returned,
             is_gone: false,
             batch: 0,
-            maps: 0,
+            stays: Stays::Unknown,
         });
     }
 
-    pub(super) fn free(&mut self, moment: &FreeMoment, dropped: Option<DroppedAt<'_>>) {
+    pub(super) fn free(&mut self, moment: &FreeMoment<'_>, dropped: Option<DroppedAt<'_>>) {
         self.freed = true;
         let Some(at) = self.choose(moment, dropped) else { return };
         let differs = |other: &ReplayedBlock| {
@@ -200,7 +213,7 @@ impl GroupReplay {
     }
 
     /// Which block is freed most likely.
-    fn choose(&self, moment: &FreeMoment, dropped: Option<DroppedAt<'_>>) -> Option<usize> {
+    fn choose(&self, moment: &FreeMoment<'_>, dropped: Option<DroppedAt<'_>>) -> Option<usize> {
         let is_in_use = |block: &ReplayedBlock| {
             let age = moment.time.saturating_sub(block.attribution.allocated_at);
             Some(block.from) == moment.last.map(BlockSource::Change) && age <= IN_USE_FOR
@@ -225,7 +238,10 @@ impl GroupReplay {
         chosen
             .or_else(|| youngest(&|b| self.can_free(b) && !is_in_use(b)))
             .or_else(|| youngest(&|b| self.can_free(b)))
-            .or_else(|| youngest(&|b| b.maps < LASTING))
+            .or_else(|| youngest(&|b| b.stays == Stays::Unknown))
+            .or_else(|| {
+                (moment.all_known)().then(|| youngest(&|b| b.stays != Stays::Always)).flatten()
+            })
     }
 
     /// Blocks of the map before that must have been freed and were not: in their place others were taken, which are alive.
