@@ -338,10 +338,11 @@ impl FollowedSteps {
             let is_gone = !known.contains(&(group, address));
             let batch = self.maps.partition_point(|map| *map < attribution.allocated_at);
             let maps = self.maps.len() - batch;
-            let stays = match remade.may_have(group, &attribution) {
-                _ if maps >= LASTING => Stays::Always,
-                false => Stays::Likely,
-                true => Stays::Unknown,
+            let stays = match (remade.may_have(group, &attribution), maps >= LASTING) {
+                (true, false) => Stays::Unknown,
+                (true, true) => Stays::Seldom,
+                (false, false) => Stays::Likely,
+                (false, true) => Stays::Always,
             };
             SnapshotBlock { group, address, attribution, batch, stays, is_gone }
         });

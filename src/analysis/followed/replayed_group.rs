@@ -30,11 +30,13 @@ const IN_USE_FOR: u64 = 100_000;
 /// Whether a block was freed that both maps have at its address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::analysis) enum Stays {
-    /// Several maps had it in its place before.
-    Always,
+    Unknown,
+    /// Several maps had it in its place before: these may have been read at a standstill.
+    Seldom,
     /// Whoever allocated it allocates none of its kind now (`remade_kinds.rs`).
     Likely,
-    Unknown,
+    /// Both.
+    Always,
 }
 
 /// A block that is alive in the replay.
@@ -240,7 +242,11 @@ impl GroupReplay {
             .or_else(|| youngest(&|b| self.can_free(b)))
             .or_else(|| youngest(&|b| b.stays == Stays::Unknown))
             .or_else(|| {
-                (moment.all_known)().then(|| youngest(&|b| b.stays != Stays::Always)).flatten()
+                if !(moment.all_known)() {
+                    return None;
+                }
+                youngest(&|b| b.stays == Stays::Seldom)
+                    .or_else(|| youngest(&|b| b.stays == Stays::Likely))
             })
     }
 
