@@ -244,6 +244,31 @@ fn state_that_nobody_makes_anew_was_said_to_be_freed() {
     }
 }
 
+/// Three maps of a standstill had gradients, whose address a later gradient has: in their place the optimizer's state, made just before
+/// the last of these maps, was said to be freed.
+#[test]
+fn what_several_maps_of_a_standstill_had_was_said_to_stay_for_ever() {
+    let (gradient, state, zero_grad) = (1, 0, 3);
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(gradient));
+    script.blocks = vec![(0, 2)];
+    for _ in 0..3 {
+        script.allocates(6, 3_000, stood(5));
+        script.frees_at(6, stood(5));
+        script.map();
+    }
+    script.allocates(2, 3_000, stood(state));
+    script.blocks = vec![(0, 2), (2, 2)];
+    script.map();
+    for _ in 0..2 {
+        script.frees_at(2, stood(zero_grad));
+        script.allocates(2, 3_000, stood(gradient));
+    }
+    let (stacks, known) = script.end(&[(0, 2), (2, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 2), ("g", 2)]));
+    assert_eq!(known.certain, Some(0));
+}
+
 /// Which of two new blocks has which address is not known; it was guessed, and the guess was kept when one address was gone.
 #[test]
 fn which_of_two_like_blocks_was_freed_depended_on_a_guess_of_their_addresses() {

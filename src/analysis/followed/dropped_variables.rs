@@ -1,7 +1,10 @@
 //! Which blocks a statement drops: `q, k = rotate(q, k)` frees what `q` and `k` were, which earlier statements allocated.
 //!
-//! Where several blocks of one group are alive, the source text tells which of them a function gives up: an assignment (or `del`) of several names
-//! drops what the last assignments to them had made, as soon as the statement is left. That is likely, never certain: a caller may hold it, too.
+//! Where several blocks of one group are alive, the source text tells which of them a function gives up: an assignment (or `del`) drops
+//! what the last assignments to its names had made, as its last act before the statement is left. So of what was freed while the program stood
+//! there, the last blocks are these, as many as there are names, if nothing was allocated after them; those before were intermediate results.
+//! With one name, as in `x = x + f(y) * s`, that holds only if the statement itself was executed last: what a function that it called gives
+//! up are that function's own variables. All of this is likely, never certain: a caller may hold it, too, and autograd.
 
 use std::sync::Arc;
 
@@ -169,7 +172,6 @@ impl DroppedVariables {
         let index = functions.entry(frame.function).or_insert_with(new);
         let (statement, lines) = index.statement(frame.line)?;
         let names = index.names_shared_with_others(statement);
-        // What one name was is usually the youngest block, as other rules say; or it is still held, by autograd for one.
         (!names.is_empty()).then(|| DroppedVariables {
             thread,
             lines,

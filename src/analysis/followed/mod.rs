@@ -18,8 +18,8 @@
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
 //!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs`, with the source text where the program
-//!    assigns several names anew (`dropped_variables.rs`). What was chosen while little was
-//!    known is put right later (`free_sites.rs`).
+//!    assigns names anew (`dropped_variables.rs`). A block that both maps have at one address is the same one unless its origin goes on to
+//!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain.
 //! 7. A block of which nothing is known is charged to the stack that came into question for more than half of the allocations of
@@ -338,11 +338,11 @@ impl FollowedSteps {
             let is_gone = !known.contains(&(group, address));
             let batch = self.maps.partition_point(|map| *map < attribution.allocated_at);
             let maps = self.maps.len() - batch;
-            let stays = match (remade.may_have(group, &attribution), maps >= LASTING) {
-                (true, false) => Stays::Unknown,
-                (true, true) => Stays::Seldom,
-                (false, false) => Stays::Likely,
-                (false, true) => Stays::Always,
+            let stays = match (remade.has_another(group, &attribution), maps >= LASTING) {
+                (Some(true) | None, false) => Stays::Unknown,
+                (Some(true), true) => Stays::Seldom,
+                (Some(false), false) => Stays::Likely,
+                (Some(false) | None, true) => Stays::Always,
             };
             SnapshotBlock { group, address, attribution, batch, stays, is_gone }
         });

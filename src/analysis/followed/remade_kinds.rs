@@ -35,11 +35,16 @@ impl RemadeKinds {
         }
     }
 
-    /// Whether whoever allocated a block may have allocated another of its kind.
-    pub(super) fn may_have(&self, group: BlockGroup, attribution: &BlockAttribution) -> bool {
-        let [(origin, _)] = attribution.shares[..] else { return true };
-        let is_far = attribution.span.is_some_and(|span| span > CANDIDATES_WITHIN);
-        let is_unknown = matches!(origin, AllocationOrigin::NotSeen | AllocationOrigin::NoStack);
-        is_far || is_unknown || self.any.contains(&origin) || self.kinds.contains(&(group, origin))
+    /// Whether whoever allocated a block has allocated another of its kind; `None` if it is not known who did.
+    pub(super) fn has_another(
+        &self,
+        group: BlockGroup,
+        attribution: &BlockAttribution,
+    ) -> Option<bool> {
+        let [(origin, _)] = attribution.shares[..] else { return None };
+        let is_near = attribution.span.is_none_or(|span| span <= CANDIDATES_WITHIN);
+        let is_known = !matches!(origin, AllocationOrigin::NotSeen | AllocationOrigin::NoStack);
+        (is_near && is_known)
+            .then(|| self.any.contains(&origin) || self.kinds.contains(&(group, origin)))
     }
 }

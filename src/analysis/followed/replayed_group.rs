@@ -10,8 +10,13 @@
 //! A block of the map before can be freed only as often as addresses of its batch are gone in the map that follows: the
 //! blocks that were new in one map are a batch, for which of them has which address is not known. Where fewer of them were taken
 //! than are gone, others were taken in their place, and are alive: first those that are not usually freed there, then those
-//! that had lived longest. Where none of all these can have been freed, one was whose address another of its kind has now; but not one that several
-//! maps have had in its place, such as a parameter.
+//! that had lived longest.
+//!
+//! Where none of all these can have been freed, one was whose address another of its kind has now. First those of which it is not known whether
+//! their origin goes on to allocate such blocks (`remade_kinds.rs`), or of which it is known, and only one map had them. Then, if all
+//! allocations of the kind until now are known, those whose origin goes on, although several maps had them: the maps of a
+//! standstill. Then those that only one map had. One that several maps had and nobody makes anew, such as a parameter or an optimizer's state,
+//! stays: what was freed is a block of which nothing is known.
 
 use std::sync::Arc;
 
@@ -27,15 +32,16 @@ use crate::model::StackTable;
 /// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
 const IN_USE_FOR: u64 = 100_000;
 
-/// Whether a block was freed that both maps have at its address.
+/// Whether a block was freed that both maps have at its address: the later in this list, the less likely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::analysis) enum Stays {
+    /// Nothing speaks against it.
     Unknown,
-    /// Several maps had it in its place before: these may have been read at a standstill.
+    /// Several maps had it in its place before, but whoever allocated it goes on to allocate such blocks.
     Seldom,
     /// Whoever allocated it allocates none of its kind now (`remade_kinds.rs`).
     Likely,
-    /// Both.
+    /// Several maps had it, and nobody is known to make it anew.
     Always,
 }
 
