@@ -158,7 +158,7 @@ fn what_an_assignment_of_several_names_drops_was_taken_for_alive() {
 }
 
 /// `result = result + adapter(x) * scale` frees what `result` was. What the adapter keeps for its backward pass is younger, and was taken:
-/// 190 MB of a LoRA on other lines.
+/// 176 MB of a LoRA on other lines.
 #[test]
 fn what_an_assignment_of_one_name_drops_was_taken_for_alive() {
     let (base, adapter, assignment, after) = (9, 10, 7, 8);
