@@ -1,7 +1,10 @@
 //! Which blocks a statement drops: `q, k = rotate(q, k)` frees what `q` and `k` were, which earlier statements allocated.
 //!
-//! Where several blocks of one group are alive, the source text tells which of them a function gives up: an assignment (or `del`) of several names
-//! drops what the last assignments to them had made, as soon as the statement is left. That is likely, never certain: a caller may hold it, too.
+//! Where several blocks of one group are alive, the source text tells which of them a function gives up: an assignment (or `del`) drops
+//! what the last assignments to its names had made, as its last act before the statement is left. So of what was freed while the program stood
+//! there, the last blocks are these, as many as there are names, if nothing was allocated after them; those before were intermediate results.
+//! With one name, as in `x = x + f(y) * s`, that holds only if the statement itself was executed last: what a function that it called gives
+//! up are that function's own variables. All of this is likely, never certain: a caller may hold it, too, and autograd.
 
 use std::sync::Arc;
 
@@ -36,6 +39,10 @@ pub(in crate::analysis) struct LineStep {
     thread: ThreadId,
     from: StackId,
     to_line: u32,
+    /// Whether that frame was the innermost: it executed the line itself, and nothing that the line calls.
+    is_innermost: bool,
+    /// How many blocks were freed after this change until it went on.
+    later: usize,
 }
 
 /// From which line to which a thread went between two stacks, in the innermost function that both are in.
@@ -60,7 +67,8 @@ fn line_step(
         .find_map(|from| {
             let (function, line) = level(from)?;
             let (_, to_line) = ahead.iter().find(|(other, _)| *other == function)?;
-            Some((line, LineStep { thread, from, to_line: *to_line }))
+            let is_innermost = from == before;
+            Some((line, LineStep { thread, from, to_line: *to_line, is_innermost, later: 0 }))
         })
         .filter(|(line, step)| *line != step.to_line)
         .map(|(_, step)| step)
@@ -70,8 +78,18 @@ fn line_step(
 #[derive(Debug, Default)]
 pub(super) struct LineSteps {
     last: FxHashMap<ThreadId, StackId>,
-    /// Changes, by number, whose thread was not seen since, with its stack before.
-    waiting: Vec<(u64, ThreadId, StackId)>,
+    /// Changes whose thread was not seen elsewhere since.
+    waiting: Vec<WaitingChange>,
+}
+
+/// A change that freed something, in a thread that was not seen elsewhere since.
+#[derive(Debug, Clone, Copy)]
+struct WaitingChange {
+    number: u64,
+    thread: ThreadId,
+    /// Where the thread stood before it.
+    stack: StackId,
+    frees: usize,
 }
 
 impl LineSteps {
@@ -84,10 +102,15 @@ impl LineSteps {
         stacks: &StackTable,
     ) -> Vec<(u64, LineStep)> {
         let mut known = self.see(change, |thread| thread.before, stacks);
+        if change.allocations() > 0 {
+            // A statement that goes on to allocate has not come to its assignment.
+            self.waiting.clear();
+        }
         if let Some(thread) = freeing.filter(|_| self.waiting.len() < MAX_WAITING)
             && let Some(stack) = self.last.get(&thread)
         {
-            self.waiting.push((number, thread, *stack));
+            let frees = change.frees().max(0) as usize;
+            self.waiting.push(WaitingChange { number, thread, stack: *stack, frees });
         }
         known.append(&mut self.see(change, |thread| thread.after, stacks));
         known
@@ -104,10 +127,15 @@ impl LineSteps {
         for thread in &change.threads {
             let (of, Some(stack)) = (thread.thread, side(thread).stack()) else { continue };
             self.last.insert(of, stack);
-            let arrived = self.waiting.extract_if(.., |(_, waiting, _)| *waiting == of);
-            known.extend(arrived.filter_map(|(number, _, before)| {
-                Some((number, line_step(of, before, stack, stacks)?))
-            }));
+            let went = |it: &mut WaitingChange| it.thread == of && it.stack != stack;
+            let mut left: Vec<WaitingChange> = self.waiting.extract_if(.., went).collect();
+            let mut later = 0;
+            while let Some(change) = left.pop() {
+                if let Some(step) = line_step(of, change.stack, stack, stacks) {
+                    known.push((change.number, LineStep { later, ..step }));
+                }
+                later += change.frees;
+            }
         }
         known
     }
@@ -144,8 +172,7 @@ impl DroppedVariables {
         let index = functions.entry(frame.function).or_insert_with(new);
         let (statement, lines) = index.statement(frame.line)?;
         let names = index.names_shared_with_others(statement);
-        // What one name was is usually the youngest block, as other rules say; or it is still held, by autograd for one.
-        (names.len() > 1).then(|| DroppedVariables {
+        (!names.is_empty()).then(|| DroppedVariables {
             thread,
             lines,
             statement,
@@ -222,7 +249,10 @@ impl DroppedByStatement {
         let functions = &mut self.functions;
         let new = || DroppedVariables::new(step.thread, step.from, text, functions);
         let dropped = self.statements.entry(node).or_insert_with(new).as_mut();
-        dropped.filter(|dropped| !(dropped.lines.0..=dropped.lines.1).contains(&step.to_line))
+        dropped.filter(|dropped| {
+            let is_left = !(dropped.lines.0..=dropped.lines.1).contains(&step.to_line);
+            is_left && step.later < dropped.names() && (dropped.names() > 1 || step.is_innermost)
+        })
     }
 }
 

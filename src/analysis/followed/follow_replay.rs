@@ -22,7 +22,7 @@ use crate::analysis::followed::dropped_variables::{
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::freed_groups::{FreedGroups, PoolFrees};
 use crate::analysis::followed::replayed_group::{
-    BlockSource, DroppedAt, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree,
+    BlockSource, DroppedAt, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree, Stays,
 };
 use crate::model::{CounterDelta, Pool};
 
@@ -55,8 +55,8 @@ pub(in crate::analysis) struct SnapshotBlock {
     pub(in crate::analysis) attribution: Arc<BlockAttribution>,
     /// Between which maps it was allocated.
     pub(in crate::analysis) batch: usize,
-    /// How many maps have had it.
-    pub(in crate::analysis) maps: usize,
+    /// Whether it was freed, if the map with which the replay ends has it.
+    pub(in crate::analysis) stays: Stays,
     /// Whether the map with which the replay ends does not have it: what was at its address was freed for sure.
     pub(in crate::analysis) is_gone: bool,
 }
@@ -124,9 +124,9 @@ impl<'a> FollowReplay<'a> {
         text: ProgramText<'a>,
     ) -> FollowReplay<'a> {
         let mut groups: FxHashMap<BlockGroup, GroupReplay> = FxHashMap::default();
-        for SnapshotBlock { group, address, attribution, batch, maps, is_gone } in blocks {
+        for SnapshotBlock { group, address, attribution, batch, stays, is_gone } in blocks {
             let from = BlockSource::Snapshot(address);
-            let block = ReplayedBlock { from, attribution, returned: None, is_gone, batch, maps };
+            let block = ReplayedBlock { from, attribution, returned: None, is_gone, batch, stays };
             let of_group = groups.entry(group).or_default();
             if is_gone && !block.attribution.certain {
                 *of_group.gone.entry(batch).or_default() += 1;
@@ -245,6 +245,7 @@ impl<'a> FollowReplay<'a> {
         if !found.is_clear || change.is_open || !self.unclear_allocations.is_empty() {
             self.unclear_frees.push((change.pool, change.delta));
         }
+        let unclear = &self.unclear_allocations;
         for group in found.groups {
             if let Some(replayed) = self.groups.get_mut(&group) {
                 // Which came first in this change is not known.
@@ -255,34 +256,16 @@ impl<'a> FollowReplay<'a> {
                     site: change.site,
                     usual: self.sites.usual(group, &change.site),
                     last: self.last,
+                    all_known: &|| most_of(&group, unclear, false) == 0,
                 };
                 let dropped = change.line_step.and_then(|step| {
-                    let nth = self.visit.next(step);
                     let variables = self.dropped.get(step, self.text)?;
+                    let nth = self.visit.next(step);
                     Some(DroppedAt { variables, nth, stacks: self.text.stacks })
                 });
                 replayed.free(&moment, dropped);
             }
         }
-    }
-
-    /// How many blocks of a group were at most in changes of which it is not clear what they were.
-    fn most_of(&self, group: &BlockGroup, changes: &[(Pool, CounterDelta)], freed: bool) -> u64 {
-        let of_group = changes.iter().filter(|(pool, _)| *pool == group.pool);
-        of_group
-            .map(|(_, delta)| {
-                let (count, bytes) = match freed {
-                    false => (delta.allocations, delta.allocated_bytes),
-                    true => (delta.frees, delta.freed_bytes),
-                };
-                let others = (count.max(1) as u64 - 1).saturating_mul(MIN_BLOCK);
-                let room = (bytes.max(0) as u64).saturating_sub(others);
-                if room < group.size || group.size == 0 {
-                    return 0;
-                }
-                (bytes.max(0) as u64 / group.size).min(count.max(0) as u64)
-            })
-            .fold(0, u64::saturating_add)
     }
 
     /// Ends it with the blocks of a map.
@@ -295,8 +278,8 @@ impl<'a> FollowReplay<'a> {
             let mut replayed = self.groups.remove(&group).unwrap_or_default();
             replayed.revive(group, self.sites);
             replayed.settle_addresses(&addresses.known, &mut result.attributions);
-            let unclear = self.most_of(&group, &self.unclear_allocations, false);
-            let freed_unclear = self.most_of(&group, &self.unclear_frees, true);
+            let unclear = most_of(&group, &self.unclear_allocations, false);
+            let freed_unclear = most_of(&group, &self.unclear_frees, true);
             let all_new = replayed.allocated == addresses.new.len() as u64 && unclear == 0;
             let none_allocated = replayed.allocated + unclear == 0;
             let none_reused = !replayed.reused && unclear + freed_unclear == 0;
@@ -351,6 +334,25 @@ impl<'a> FollowReplay<'a> {
         }
         result
     }
+}
+
+/// How many blocks of a group were at most in changes of which it is not clear what they were.
+fn most_of(group: &BlockGroup, changes: &[(Pool, CounterDelta)], freed: bool) -> u64 {
+    let of_group = changes.iter().filter(|(pool, _)| *pool == group.pool);
+    of_group
+        .map(|(_, delta)| {
+            let (count, bytes) = match freed {
+                false => (delta.allocations, delta.allocated_bytes),
+                true => (delta.frees, delta.freed_bytes),
+            };
+            let others = (count.max(1) as u64 - 1).saturating_mul(MIN_BLOCK);
+            let room = (bytes.max(0) as u64).saturating_sub(others);
+            if room < group.size || group.size == 0 {
+                return 0;
+            }
+            (bytes.max(0) as u64 / group.size).min(count.max(0) as u64)
+        })
+        .fold(0, u64::saturating_add)
 }
 
 /// The same, not certain.

@@ -18,8 +18,8 @@
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
 //!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs`, with the source text where the program
-//!    assigns several names anew (`dropped_variables.rs`). What was chosen while little was
-//!    known is put right later (`free_sites.rs`).
+//!    assigns names anew (`dropped_variables.rs`). A block that both maps have at one address is the same one unless its origin goes on to
+//!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain.
 //! 7. A block of which nothing is known is charged to the stack that came into question for more than half of the allocations of
@@ -40,17 +40,19 @@ pub(super) mod free_sites;
 pub(super) mod freed_groups;
 pub(super) mod kind_origins;
 pub(super) mod lock_holders;
+mod remade_kinds;
 pub(super) mod repeated_steps;
 pub(super) mod replayed_group;
+mod until_map;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
+use crate::analysis::attribution::counter_intervals::PerPool;
 use crate::analysis::attribution::host_only::HostOnlyStacks;
-use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
+use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums};
 use crate::analysis::followed::change_origins::{allocated_kind, allocation_sources, free_site};
@@ -58,17 +60,19 @@ use crate::analysis::followed::dropped_variables::{
     DroppedByStatement, LineStep, LineSteps, ProgramText,
 };
 use crate::analysis::followed::follow_replay::{
-    FollowReplay, GroupAddresses, PoolChange, ReplayResult, SnapshotBlock,
+    FollowReplay, GroupAddresses, ReplayResult, SnapshotBlock,
 };
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::kind_origins::KindOrigins;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::repeated_steps::{PastSteps, PoolDeltas};
-use crate::model::{CounterDelta, FollowedChange, FollowedThread, Pool, StackReading, StackTable};
+use crate::analysis::followed::replayed_group::Stays;
+pub(crate) use crate::analysis::followed::until_map::UntilMap;
+use crate::model::{CounterDelta, FollowedChange, FollowedThread, StackReading, StackTable};
 
 /// In a longer time a thread can have gone somewhere else, allocated there, and come back.
-const CANDIDATES_WITHIN: u64 = 100_000;
+pub(super) const CANDIDATES_WITHIN: u64 = 100_000;
 /// How far from its time a map is looked for among the changes.
 const NEAR: usize = 64;
 /// Changes kept between two maps; beyond, the oldest are forgotten.
@@ -76,6 +80,8 @@ const MAX_STEPS: usize = 1 << 17;
 
 /// Parts of changes of several blocks that are kept between two maps.
 const MAX_PARTS: usize = 1 << 16;
+/// A block that so many maps before had in its place, and the map that ends the replay still has, was most likely never freed.
+const LASTING: usize = 2;
 /// Maps of which is remembered when they were read.
 const MAX_MAPS: usize = 1 << 12;
 
@@ -129,14 +135,6 @@ pub(crate) struct FollowedSteps {
     dropped: DroppedByStatement,
     /// How many parts the changes have that are kept.
     parts: usize,
-}
-
-/// Changes up to a map.
-#[derive(Debug)]
-pub(crate) struct UntilMap {
-    steps: Vec<FollowedStep>,
-    /// The number of the first of them.
-    first: u64,
 }
 
 impl FollowedSteps {
@@ -335,54 +333,21 @@ impl FollowedSteps {
             .iter()
             .flat_map(|(group, of_group)| of_group.known.iter().map(|(at, _)| (*group, *at)))
             .collect();
+        let remade = until.remade();
         let before = before.map(|(group, address, attribution)| {
             let is_gone = !known.contains(&(group, address));
             let batch = self.maps.partition_point(|map| *map < attribution.allocated_at);
             let maps = self.maps.len() - batch;
-            SnapshotBlock { group, address, attribution, batch, maps, is_gone }
+            let stays = match (remade.has_another(group, &attribution), maps >= LASTING) {
+                (Some(true) | None, false) => Stays::Unknown,
+                (Some(true), true) => Stays::Seldom,
+                (Some(false), false) => Stays::Likely,
+                (Some(false) | None, true) => Stays::Always,
+            };
+            SnapshotBlock { group, address, attribution, batch, stays, is_gone }
         });
         let mut replay = FollowReplay::new(before, &self.sites, &mut self.dropped, text);
-        for step in &until.steps {
-            let charge = step
-                .allocated
-                .and_then(|kind| self.allocation_sources.likely(kind, &step.places, &step.charge))
-                .unwrap_or_else(|| step.charge.clone());
-            let index = |number: u64| number.saturating_sub(until.first) as usize + 1;
-            let returned = step.returned.map(|(from, to)| (index(from), index(to)));
-            let pool_changes = |pools: &PoolDeltas, attribution, returned, site| {
-                [(Pool::Small, pools[0]), (Pool::Large, pools[1])].map(|(pool, delta)| PoolChange {
-                    pool,
-                    delta,
-                    is_open: step.open,
-                    attribution,
-                    returned,
-                    site,
-                    line_step: step.line_step,
-                })
-            };
-            let pools = [step.small, step.large];
-            let Some(parts) = &step.parts else {
-                replay.change(&pool_changes(&pools, &charge, returned, step.site));
-                continue;
-            };
-            let parts: Vec<(PoolDeltas, Arc<BlockAttribution>, FreeSite)> = parts
-                .iter()
-                .map(|(pools, past)| {
-                    let kind = allocated_kind(&pools[0], &pools[1]);
-                    let likely = kind.and_then(|kind| {
-                        self.allocation_sources.likely(kind, &past.places, &past.charge)
-                    });
-                    let shares = likely.as_ref().unwrap_or(&past.charge).shares.clone();
-                    let part = BlockAttribution { shares, certain: false, ..*step.charge };
-                    (*pools, Arc::new(part), past.site)
-                })
-                .collect();
-            let parts: Vec<_> = parts
-                .iter()
-                .map(|(pools, charge, site)| pool_changes(pools, charge, None, *site))
-                .collect();
-            replay.guessed_changes(&pool_changes(&pools, &charge, None, step.site), &parts);
-        }
+        until.replay(&mut replay, &self.allocation_sources);
         let ReplayResult { mut attributions, unexplained, freed, choices } = replay.finish(blocks);
         if is_complete {
             self.learn(until, freed, choices);
@@ -440,76 +405,5 @@ impl FollowedSteps {
         }
         let correct = |(group, blocks)| self.sites.correct(group, blocks);
         open.into_iter().flat_map(correct).collect()
-    }
-}
-
-impl UntilMap {
-    /// Rule 8.
-    fn charge_left(
-        &self,
-        mut left: FxHashMap<BlockGroup, Vec<u64>>,
-        lived_on: PerPool,
-        charges: &mut FxHashMap<u64, Arc<BlockAttribution>>,
-    ) {
-        let ledger = self.of_several();
-        let ends = |step: Option<&FollowedStep>| step.map_or(0, |step| step.to);
-        let not_seen = Arc::new(BlockAttribution {
-            shares: vec![(AllocationOrigin::NotSeen, 1)],
-            span: Some(ends(self.steps.last()).saturating_sub(ends(self.steps.first()))),
-            allocated_at: ends(self.steps.last()).max(1),
-            certain: false,
-        });
-        left.retain(|kind, addresses| {
-            let has_room = |i: &CounterInterval| i.has_room(kind.pool, kind.size, kind.requested);
-            let possible = ledger.intervals.iter().any(has_room);
-            if !possible {
-                charges.extend(addresses.iter().map(|&address| (address, not_seen.clone())));
-            }
-            possible
-        });
-        let born = left.iter().map(|(kind, addresses)| (*kind, addresses.len() as u64)).collect();
-        let between = SnapshotInterval {
-            survived: lived_on,
-            from: ends(self.steps.first()),
-            to: ends(self.steps.last()),
-            seen_last: &[(AllocationOrigin::NotSeen, 1)],
-        };
-        let found = attribute_allocations(&ledger, &born, &between);
-        for (kind, addresses) in left {
-            let charge = found.get(&kind).unwrap_or(&not_seen);
-            charges.extend(addresses.into_iter().map(|address| (address, charge.clone())));
-        }
-    }
-
-    /// The changes of several allocations.
-    fn of_several(&self) -> CounterIntervals {
-        let mut ledger = CounterIntervals::default();
-        for step in &self.steps {
-            let all = step.live[0].saturating_add(step.live[1]);
-            let live = [all, step.live[0], step.live[1]];
-            if let Some(last) = ledger.intervals.last_mut() {
-                for (low, now) in last.low_after.iter_mut().zip(live) {
-                    *low = (*low).min(now);
-                }
-            }
-            if step.allocated.is_some() || step.small.allocations + step.large.allocations == 0 {
-                continue;
-            }
-            let amounts = |of: fn(&CounterDelta) -> i64| {
-                let (small, large) = (of(&step.small), of(&step.large));
-                [small.saturating_add(large), small, large]
-            };
-            ledger.push(CounterInterval {
-                from: step.from,
-                to: step.to,
-                bytes: amounts(|delta| delta.allocated_bytes),
-                count: amounts(|delta| delta.allocations),
-                requested: amounts(|delta| delta.requested_bytes),
-                low_after: live,
-                open: step.open,
-                seen: step.charge.shares.clone(),
-            });
-        }
-        ledger
     }
 }

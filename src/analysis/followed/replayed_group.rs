@@ -10,8 +10,13 @@
 //! A block of the map before can be freed only as often as addresses of its batch are gone in the map that follows: the
 //! blocks that were new in one map are a batch, for which of them has which address is not known. Where fewer of them were taken
 //! than are gone, others were taken in their place, and are alive: first those that are not usually freed there, then those
-//! that had lived longest. Where none of all these can have been freed, one was whose address another of its kind has now; but not one that several
-//! maps have had in its place, such as a parameter.
+//! that had lived longest.
+//!
+//! Where none of all these can have been freed, one was whose address another of its kind has now. First those of which it is not known whether
+//! their origin goes on to allocate such blocks (`remade_kinds.rs`), or of which it is known, and only one map had them. Then, if all
+//! allocations of the kind until now are known, those whose origin goes on, although several maps had them: the maps of a
+//! standstill. Then those that only one map had. One that several maps had and nobody makes anew, such as a parameter or an optimizer's state,
+//! stays: what was freed is a block of which nothing is known.
 
 use std::sync::Arc;
 
@@ -24,11 +29,21 @@ use crate::analysis::followed::follow_replay::{certain_origin, uncertain};
 use crate::analysis::followed::free_sites::{FreeSite, FreeSites, only_origin};
 use crate::model::StackTable;
 
-/// A block that so many maps before had in its place, and the map that ends the replay still has, was most likely never freed: another one of its
-/// kind would have had to be allocated there each time. What was freed instead is a block of which nothing is known.
-const LASTING: usize = 2;
 /// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
 const IN_USE_FOR: u64 = 100_000;
+
+/// Whether a block was freed that both maps have at its address: the later in this list, the less likely.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::analysis) enum Stays {
+    /// Nothing speaks against it.
+    Unknown,
+    /// Several maps had it in its place before, but whoever allocated it goes on to allocate such blocks.
+    Seldom,
+    /// Whoever allocated it allocates none of its kind now (`remade_kinds.rs`).
+    Likely,
+    /// Several maps had it, and nobody is known to make it anew.
+    Always,
+}
 
 /// A block that is alive in the replay.
 #[derive(Debug, Clone)]
@@ -40,8 +55,7 @@ pub(super) struct ReplayedBlock {
     pub(super) returned: Option<(usize, usize)>,
     pub(super) is_gone: bool,
     pub(super) batch: usize,
-    /// How many maps have had it; 0 of one that a change allocated.
-    pub(super) maps: usize,
+    pub(super) stays: Stays,
 }
 
 impl ReplayedBlock {
@@ -64,7 +78,7 @@ pub(super) struct ReplayedFree {
 }
 
 /// When and where one block of a group is freed.
-pub(super) struct FreeMoment {
+pub(super) struct FreeMoment<'a> {
     /// The change.
     pub(super) change: usize,
     pub(super) time: u64,
@@ -73,6 +87,8 @@ pub(super) struct FreeMoment {
     pub(super) usual: Option<AllocationOrigin>,
     /// The change that allocated last in any group.
     pub(super) last: Option<usize>,
+    /// Whether all allocations of the group until now are known.
+    pub(super) all_known: &'a dyn Fn() -> bool,
 }
 
 /// The variables that a statement drops where a block is freed.
@@ -91,7 +107,12 @@ impl DroppedAt<'_> {
         live: &[ReplayedBlock],
         can_free: impl Fn(&ReplayedBlock) -> bool,
     ) -> Option<usize> {
-        let next = 1 << (self.nth % self.variables.names().max(1));
+        let names = self.variables.names().max(1);
+        let is_single = names == 1;
+        if is_single && self.nth > 0 {
+            return None;
+        }
+        let next = 1 << (self.nth % names);
         let mut of_any = None;
         for (at, block) in live.iter().enumerate().rev() {
             let Some(AllocationOrigin::Stack(thread, stack)) = only_origin(&block.attribution)
@@ -102,10 +123,10 @@ impl DroppedAt<'_> {
                 continue;
             }
             let names = self.variables.of(thread, stack, self.stacks);
-            if names & OWN != 0 {
+            if names & OWN != 0 && !is_single {
                 break;
             }
-            if names == 0 {
+            if names & !OWN == 0 {
                 continue;
             }
             if names & next != 0 {
@@ -164,11 +185,11 @@ impl GroupReplay {
             returned,
             is_gone: false,
             batch: 0,
-            maps: 0,
+            stays: Stays::Unknown,
         });
     }
 
-    pub(super) fn free(&mut self, moment: &FreeMoment, dropped: Option<DroppedAt<'_>>) {
+    pub(super) fn free(&mut self, moment: &FreeMoment<'_>, dropped: Option<DroppedAt<'_>>) {
         self.freed = true;
         let Some(at) = self.choose(moment, dropped) else { return };
         let differs = |other: &ReplayedBlock| {
@@ -200,7 +221,7 @@ impl GroupReplay {
     }
 
     /// Which block is freed most likely.
-    fn choose(&self, moment: &FreeMoment, dropped: Option<DroppedAt<'_>>) -> Option<usize> {
+    fn choose(&self, moment: &FreeMoment<'_>, dropped: Option<DroppedAt<'_>>) -> Option<usize> {
         let is_in_use = |block: &ReplayedBlock| {
             let age = moment.time.saturating_sub(block.attribution.allocated_at);
             Some(block.from) == moment.last.map(BlockSource::Change) && age <= IN_USE_FOR
@@ -225,7 +246,14 @@ impl GroupReplay {
         chosen
             .or_else(|| youngest(&|b| self.can_free(b) && !is_in_use(b)))
             .or_else(|| youngest(&|b| self.can_free(b)))
-            .or_else(|| youngest(&|b| b.maps < LASTING))
+            .or_else(|| youngest(&|b| b.stays == Stays::Unknown))
+            .or_else(|| {
+                if !(moment.all_known)() {
+                    return None;
+                }
+                youngest(&|b| b.stays == Stays::Seldom)
+                    .or_else(|| youngest(&|b| b.stays == Stays::Likely))
+            })
     }
 
     /// Blocks of the map before that must have been freed and were not: in their place others were taken, which are alive.

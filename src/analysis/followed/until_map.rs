@@ -1,0 +1,154 @@
+//! The changes up to a map: replayed in order, and what is charged where no single allocation is known.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::FollowedStep;
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
+use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
+use crate::analysis::followed::change_origins::allocated_kind;
+use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange};
+use crate::analysis::followed::free_sites::FreeSite;
+use crate::analysis::followed::kind_origins::KindOrigins;
+use crate::analysis::followed::remade_kinds::RemadeKinds;
+use crate::analysis::followed::repeated_steps::PoolDeltas;
+use crate::model::{CounterDelta, Pool};
+
+/// Changes up to a map.
+#[derive(Debug)]
+pub(crate) struct UntilMap {
+    pub(super) steps: Vec<FollowedStep>,
+    /// The number of the first of them.
+    pub(super) first: u64,
+}
+
+impl UntilMap {
+    /// Who allocates which kinds of blocks in them.
+    pub(super) fn remade(&self) -> RemadeKinds {
+        let mut remade = RemadeKinds::default();
+        for step in &self.steps {
+            match &step.parts {
+                Some(parts) => {
+                    parts.iter().for_each(|(pools, past)| remade.add(pools, &past.charge));
+                }
+                None => remade.add(&[step.small, step.large], &step.charge),
+            }
+        }
+        remade
+    }
+
+    /// Replays them.
+    pub(super) fn replay(&self, replay: &mut FollowReplay<'_>, origins: &KindOrigins) {
+        for step in &self.steps {
+            let charge = step
+                .allocated
+                .and_then(|kind| origins.likely(kind, &step.places, &step.charge))
+                .unwrap_or_else(|| step.charge.clone());
+            let index = |number: u64| number.saturating_sub(self.first) as usize + 1;
+            let returned = step.returned.map(|(from, to)| (index(from), index(to)));
+            let pool_changes = |pools: &PoolDeltas, attribution, returned, site| {
+                [(Pool::Small, pools[0]), (Pool::Large, pools[1])].map(|(pool, delta)| PoolChange {
+                    pool,
+                    delta,
+                    is_open: step.open,
+                    attribution,
+                    returned,
+                    site,
+                    line_step: step.line_step,
+                })
+            };
+            let pools = [step.small, step.large];
+            let Some(parts) = &step.parts else {
+                replay.change(&pool_changes(&pools, &charge, returned, step.site));
+                continue;
+            };
+            let parts: Vec<(PoolDeltas, Arc<BlockAttribution>, FreeSite)> = parts
+                .iter()
+                .map(|(pools, past)| {
+                    let kind = allocated_kind(&pools[0], &pools[1]);
+                    let likely =
+                        kind.and_then(|kind| origins.likely(kind, &past.places, &past.charge));
+                    let shares = likely.as_ref().unwrap_or(&past.charge).shares.clone();
+                    let part = BlockAttribution { shares, certain: false, ..*step.charge };
+                    (*pools, Arc::new(part), past.site)
+                })
+                .collect();
+            let parts: Vec<_> = parts
+                .iter()
+                .map(|(pools, charge, site)| pool_changes(pools, charge, None, *site))
+                .collect();
+            replay.guessed_changes(&pool_changes(&pools, &charge, None, step.site), &parts);
+        }
+    }
+
+    /// Rule 8.
+    pub(super) fn charge_left(
+        &self,
+        mut left: FxHashMap<BlockGroup, Vec<u64>>,
+        lived_on: PerPool,
+        charges: &mut FxHashMap<u64, Arc<BlockAttribution>>,
+    ) {
+        let ledger = self.of_several();
+        let ends = |step: Option<&FollowedStep>| step.map_or(0, |step| step.to);
+        let not_seen = Arc::new(BlockAttribution {
+            shares: vec![(AllocationOrigin::NotSeen, 1)],
+            span: Some(ends(self.steps.last()).saturating_sub(ends(self.steps.first()))),
+            allocated_at: ends(self.steps.last()).max(1),
+            certain: false,
+        });
+        left.retain(|kind, addresses| {
+            let has_room = |i: &CounterInterval| i.has_room(kind.pool, kind.size, kind.requested);
+            let possible = ledger.intervals.iter().any(has_room);
+            if !possible {
+                charges.extend(addresses.iter().map(|&address| (address, not_seen.clone())));
+            }
+            possible
+        });
+        let born = left.iter().map(|(kind, addresses)| (*kind, addresses.len() as u64)).collect();
+        let between = SnapshotInterval {
+            survived: lived_on,
+            from: ends(self.steps.first()),
+            to: ends(self.steps.last()),
+            seen_last: &[(AllocationOrigin::NotSeen, 1)],
+        };
+        let found = attribute_allocations(&ledger, &born, &between);
+        for (kind, addresses) in left {
+            let charge = found.get(&kind).unwrap_or(&not_seen);
+            charges.extend(addresses.into_iter().map(|address| (address, charge.clone())));
+        }
+    }
+
+    /// The changes of several allocations.
+    fn of_several(&self) -> CounterIntervals {
+        let mut ledger = CounterIntervals::default();
+        for step in &self.steps {
+            let all = step.live[0].saturating_add(step.live[1]);
+            let live = [all, step.live[0], step.live[1]];
+            if let Some(last) = ledger.intervals.last_mut() {
+                for (low, now) in last.low_after.iter_mut().zip(live) {
+                    *low = (*low).min(now);
+                }
+            }
+            if step.allocated.is_some() || step.small.allocations + step.large.allocations == 0 {
+                continue;
+            }
+            let amounts = |of: fn(&CounterDelta) -> i64| {
+                let (small, large) = (of(&step.small), of(&step.large));
+                [small.saturating_add(large), small, large]
+            };
+            ledger.push(CounterInterval {
+                from: step.from,
+                to: step.to,
+                bytes: amounts(|delta| delta.allocated_bytes),
+                count: amounts(|delta| delta.allocations),
+                requested: amounts(|delta| delta.requested_bytes),
+                low_after: live,
+                open: step.open,
+                seen: step.charge.shares.clone(),
+            });
+        }
+        ledger
+    }
+}
