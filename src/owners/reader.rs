@@ -30,8 +30,8 @@ const RUNNING_TIMEOUT: Duration = Duration::from_millis(20);
 /// still for a walk is not.
 const MAX_ROUNDS: u32 = 8;
 /// As the process has stood still for so long, or as all is copied, if that is later, what it has just made is followed no
-/// further. A round more costs more than that: the second one may take no longer than the first, the later ones may, up to this
-/// many times as long.
+/// further. A round more costs more than that: the second and the third one may take no longer than the first, the later ones may, up
+/// to this many times as long.
 const MAX_FOLLOWING: Duration = Duration::from_millis(25);
 const MAX_FOLLOWING_FACTOR: u32 = 4;
 /// How often a process that changes its lists of objects just then is read again before it is stopped.
@@ -426,7 +426,7 @@ enum MissingPage {
 
 /// For how long the process may have stood still in this round when nothing more is followed.
 fn max_following(round: u32) -> Duration {
-    MAX_FOLLOWING * round.saturating_sub(1).clamp(1, MAX_FOLLOWING_FACTOR)
+    MAX_FOLLOWING * round.saturating_sub(2).clamp(1, MAX_FOLLOWING_FACTOR)
 }
 
 /// The blocks of all devices.
@@ -468,8 +468,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_stop_may_take_no_longer_than_the_first() {
-        assert_eq!([1, 2].map(max_following), [MAX_FOLLOWING; 2]);
-        assert_eq!([3, 5, 8].map(max_following), [2, 4, 4].map(|factor| factor * MAX_FOLLOWING));
+    fn a_second_and_a_third_stop_may_take_no_longer_than_the_first() {
+        assert_eq!([1, 2, 3].map(max_following), [MAX_FOLLOWING; 3]);
+        assert_eq!([4, 6, 8].map(max_following), [2, 4, 4].map(|factor| factor * MAX_FOLLOWING));
     }
 }
