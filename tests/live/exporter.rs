@@ -151,14 +151,19 @@ fn the_figures_are_those_of_memory_stats_and_follow_the_job() {
     let after = truth(&target.read_until_ready());
     let allocated = &after["devices"][1]["stats"]["allocated_bytes.all.current"];
     let mut text = String::new();
-    wait_until("the figures and the map after a further round", || {
+    wait_until("the figures, the map and the driver's answer after a further round", || {
         text = exporter.metrics();
+        // The driver is asked once a second, whatever the job does.
+        let is_asked_since = after["devices"].as_array().unwrap().iter().all(|device| {
+            let gpu = device["device"].as_u64().unwrap();
+            on_gpu(&text, "memspy_device_free_bytes", gpu) == device["free"].as_f64().unwrap()
+        });
         let lines: f64 = series(&text, "memspy_line_bytes")
             .iter()
             .filter(|(labels, _)| labels.contains("gpu=\"1\""))
             .map(|line| line.1)
             .sum();
-        lines == allocated.as_f64().unwrap()
+        is_asked_since && lines == allocated.as_f64().unwrap()
     });
     compare(&text, &after);
     let lines = series(&text, "memspy_line_bytes");
