@@ -56,7 +56,7 @@ pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
             "build it again with clang and libbpf-dev installed, or record without --exact"
         }
         ProbeError::Refused { .. } if error.is_denied() => {
-            "exact mode needs root, or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE (in a container: --cap-add); or record without --exact"
+            "exact mode needs root, or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE (in a container: --cap-add; --probes perf-bpf and perf-only: CAP_SYS_ADMIN); or record without --exact"
         }
         ProbeError::Refused { .. }
         | ProbeError::Rejected { .. }

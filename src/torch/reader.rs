@@ -167,9 +167,7 @@ impl TorchReader {
         &mut self,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,
     ) -> Result<(), TorchError> {
-        out.clear();
-        let Some(native) = &mut self.native else { return Err(self.unreadable("its counters")) };
-        native.counters.read(&*self.memory, &native.devices.counters, false, out)
+        self.read_counters(false, out)
     }
 
     /// The same at a moment in which no thread is inside an allocator: one in `cudaMalloc` has memory of the driver that no
@@ -178,9 +176,17 @@ impl TorchReader {
         &mut self,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,
     ) -> Result<(), TorchError> {
+        self.read_counters(true, out)
+    }
+
+    fn read_counters(
+        &mut self,
+        between_calls: bool,
+        out: &mut Vec<(CudaIndex, AllocatorCounters)>,
+    ) -> Result<(), TorchError> {
         out.clear();
         let Some(native) = &mut self.native else { return Err(self.unreadable("its counters")) };
-        native.counters.read(&*self.memory, &native.devices.counters, true, out)
+        native.counters.read(&*self.memory, &native.devices.counters, between_calls, out)
     }
 
     /// Reads the map of all segments and blocks of `device`; `time` is what it is to be stamped with.

@@ -140,7 +140,7 @@ pub enum ProbesArg {
     UprobeMulti,
     /// One perf event per probe: Linux 5.17, CAP_SYS_ADMIN
     PerfBpf,
-    /// Without BPF (where bpf(2) is refused): exact sizes and addresses, sampled stacks; CAP_PERFMON
+    /// Without BPF (where bpf(2) is refused): exact sizes and addresses, sampled stacks; CAP_SYS_ADMIN
     PerfOnly,
 }
 
