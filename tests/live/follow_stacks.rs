@@ -4,8 +4,9 @@ use crate::support::pythons;
 use crate::support::stack_oracle::{KnownStacks, poll};
 use crate::support::target::Target;
 
+/// So many that a thread which the kernel takes off its processor in the midst of a call, and which stands so for some polls, is a small part.
 fn polls() -> usize {
-    std::env::var("MEMSPY_BUSY_POLLS").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000)
+    std::env::var("MEMSPY_BUSY_POLLS").ok().and_then(|n| n.parse().ok()).unwrap_or(100_000)
 }
 
 /// Fails unless all stacks believed can be.
@@ -26,15 +27,14 @@ fn check(label: &str, (target, known): (Target, KnownStacks)) {
         polled.unnamed,
         polled.believed,
     );
-    let wrong: Vec<_> = polled.runs.iter().filter(|(stack, _)| !known.can_be(stack)).collect();
+    let wrong: Vec<_> = polled.stacks.iter().filter(|(stack, _)| !known.can_be(stack)).collect();
     for (stack, count) in wrong.iter().take(3) {
         eprintln!("{label}: {count} times, never was: {stack:?}");
     }
     let count: u64 = wrong.iter().map(|(_, count)| **count).sum();
     let all: u64 = polled.stacks.values().sum();
     // A thread that comes through the same state twice between two polls, and was elsewhere at the instants of copying,
-    // cannot be told from one that stood still: that is so more often where others are at work, too. One that was taken off its
-    // processor in the midst of a call stands still indeed, with memory that says so in many polls, and counts once.
+    // cannot be told from one that stood still: that is so more often where others are at work, too.
     assert!(count * 4_000 <= all, "{label}: {count} of {all} stacks believed never were");
 }
 

@@ -264,7 +264,8 @@ fn a_recording_that_goes_on_writes_one_after_the_other() {
 
 #[test]
 fn what_a_killed_recorder_kept_is_readable() {
-    let target = sim::start("known_lines.py", &["--pause", "10"]);
+    // Long enough on each line for a busy machine to take a sample there.
+    let target = sim::start("known_lines.py", &["--pause", "30"]);
     let known: Value = serde_json::from_str(&target.said[0]).unwrap();
     let mut recording = Recording::start(target.pid(), &["--keep", "2s", "-r", "500"]);
     let ring = beside(recording.trace(), "ring");
@@ -295,14 +296,11 @@ fn what_a_killed_recorder_kept_is_readable() {
     ]);
     memspy::memspy(&["join", ring, "-o", trace]).ok();
     let report = lines(recording.trace(), &[]);
-    let mut told = 0;
     for (name, live) in [("scratch", 128), ("gradients", 32), ("activations", 64)] {
         let line = &known["lines"][name];
         let row = row(&report, line["function"].as_str().unwrap(), line["line"].as_u64().unwrap());
-        told += u32::from(row.unwrap()["live_at_peak"] == live * MIB);
+        assert_eq!(row.unwrap()["live_at_peak"], live * MIB, "{name}");
     }
-    // Who allocated is sampled: on a busy machine no sample may fall on one of them.
-    assert!(told >= 2, "{report}");
     let again = [&words[..], &["--force"]].concat();
     memspy::memspy_at(target.pid(), &again).ok();
     assert!(!Path::new(ring).exists());

@@ -87,9 +87,6 @@ impl KnownStacks {
 pub struct PolledStacks {
     /// By stack.
     pub stacks: HashMap<NamedStack, u64>,
-    /// The same, with polls in a row that saw nothing move counted once: a thread that the kernel took off its processor in the midst of
-    /// a call stands so for milliseconds.
-    pub runs: HashMap<NamedStack, u64>,
     /// Stacks believed, those of code that could not be named afterwards, and those not believed.
     pub believed: u64,
     pub unnamed: u64,
@@ -107,8 +104,7 @@ pub fn poll(target: &Target, polls: usize) -> PolledStacks {
     let (mut poller, mut namer) = reader.stack_poller(&process).unwrap();
     poller.set_targets(&reader.poll_targets());
     let memory = process.memory();
-    let mut chains: HashMap<Box<[ChainFrame]>, (u64, u64)> = HashMap::new();
-    let mut last: HashMap<usize, Box<[ChainFrame]>> = HashMap::new();
+    let mut chains: HashMap<Box<[ChainFrame]>, u64> = HashMap::new();
     let mut copies = rustc_hash::FxHashMap::default();
     let mut polled = PolledStacks::default();
     let (mut spans, mut now, mut before) = (Vec::new(), Vec::new(), Vec::new());
@@ -142,16 +138,10 @@ pub fn poll(target: &Target, polls: usize) -> PolledStacks {
                     polled.believed += 1;
                     let frames: Box<[ChainFrame]> = frames.into();
                     copy_codes(&poller, &memory, &frames, &mut copies);
-                    let (polls, runs) = chains.entry(frames.clone()).or_default();
-                    *polls += 1;
-                    *runs += u64::from(last.get(&number) != Some(&frames));
-                    last.insert(number, frames);
+                    *chains.entry(frames).or_default() += 1;
                 }
-                PolledStack::NoFrames => _ = last.remove(&number),
-                PolledStack::Unconfirmed(_) | PolledStack::Torn => {
-                    last.remove(&number);
-                    polled.doubted += 1;
-                }
+                PolledStack::NoFrames => {}
+                PolledStack::Unconfirmed(_) | PolledStack::Torn => polled.doubted += 1,
             }
         }
         comparable &= !poller.trim();
@@ -159,13 +149,9 @@ pub fn poll(target: &Target, polls: usize) -> PolledStacks {
     let (keys, counts): (Vec<_>, Vec<_>) = chains.into_iter().unzip();
     let refs: Vec<&[ChainFrame]> = keys.iter().map(|chain| &**chain).collect();
     let names = namer.name(&refs, &copies, &mut table).unwrap();
-    for (name, (count, runs)) in names.iter().zip(counts) {
+    for (name, count) in names.iter().zip(counts) {
         match name {
-            Some(name) => {
-                let stack = named(&table, name.stack);
-                *polled.runs.entry(stack.clone()).or_default() += runs;
-                *polled.stacks.entry(stack).or_default() += count;
-            }
+            Some(name) => *polled.stacks.entry(named(&table, name.stack)).or_default() += count,
             None => polled.unnamed += count,
         }
     }
