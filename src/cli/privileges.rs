@@ -22,13 +22,8 @@ const KEEPER: CapabilitySet = CapabilitySet::SYS_PTRACE
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::SYS_RESOURCE);
-/// To place probes in the kernel.
-const PROBES: CapabilitySet = JOB
-    .union(CapabilitySet::SYS_ADMIN)
-    .union(CapabilitySet::BPF)
-    .union(CapabilitySet::PERFMON)
-    .union(CapabilitySet::SYS_RESOURCE)
-    .union(CapabilitySet::IPC_LOCK);
+/// To place probes in the kernel, and read what they tell.
+const PROBES: CapabilitySet = JOB.union(KEEPER).union(CapabilitySet::IPC_LOCK);
 
 /// What is needed to read a job, with probes or without.
 fn live(probes: bool) -> CapabilitySet {

@@ -197,18 +197,16 @@ impl<'a> SnapshotInProgress<'a> {
             let walked = self.walk(&blocks, HeapListing::Rough, &mut || {});
             *pages = self.memory.pages();
             // Whatever fails here may be met whole when the process stands still, but then the first copy is of no use.
-            match walked {
-                Err(OwnerError::Heap(_)) if self.memory.exceeded().is_none() => {
-                    self.memory.plan(&[]);
-                }
+            let may_differ = match walked {
+                Err(OwnerError::Heap(_)) => true,
                 // Too many of the tensors by which the layout is told were gone: others tell it the next time.
-                Err(OwnerError::Torch(_))
-                    if attempt < MAX_LAYOUT_ATTEMPTS && self.memory.exceeded().is_none() =>
-                {
-                    self.memory.plan(&[]);
-                }
-                _ => break,
+                Err(OwnerError::Torch(_)) => attempt < MAX_LAYOUT_ATTEMPTS,
+                _ => false,
+            };
+            if !may_differ || self.memory.exceeded().is_some() {
+                break;
             }
+            self.memory.plan(&[]);
         }
         let of = self.request.options.max_time;
         Some(match self.memory.exceeded()? {
