@@ -93,7 +93,9 @@ fn leaks_are_named_in_the_first_three_rows() {
     let mut target = sim::start("leaks.py", &[]);
     for leaks in IN_SUMMARY.iter().chain([&ALSO_IN_SUMMARY]) {
         leak(&mut target, leaks);
-        let summary = named(&target, &["summary", "--for", "600ms"], "growth", leaks);
+        // What is in no tensor counts from eight blocks more on, and a busy machine makes the job's steps long.
+        let time = if *leaks == ALSO_IN_SUMMARY { "4s" } else { "600ms" };
+        let summary = named(&target, &["summary", "--for", time], "growth", leaks);
         let found = summary["findings"].as_array().unwrap();
         let grows = found.iter().filter(|finding| finding["kind"] == "grows").count();
         assert!(grows >= leaks.len(), "{found:#?}");
