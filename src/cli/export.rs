@@ -115,7 +115,7 @@ fn exported<'a>(args: &ExportArgs, rank: &'a RankTrace) -> Result<Vec<ExportedDe
     for device in devices {
         match moment(profile, device, wanted(args)) {
             Ok(folded) => {
-                let is_of_torch = folded.memory == Some(MemoryGroup::Torch);
+                let is_of_torch = folded.memory.is_none_or(|it| it == MemoryGroup::Torch);
                 let allocated = is_of_torch.then(|| profile.allocated_by_stack(device)).flatten();
                 exported.push(ExportedDevice { label, profile, folded, allocated });
             }

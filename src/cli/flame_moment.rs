@@ -61,9 +61,10 @@ fn one(
             (None, Some(time))
         }
         RecordingPart::Window(from, to) => {
-            if rank.profile.exact().is_none() {
+            if rank.profile.exact().is_none() && !churn {
                 bail!(
-                    "what was allocated between two moments is known only of exact recordings ('memspy record --exact')"
+                    "what was allocated between two moments and is live is known only of exact recordings ('memspy record \
+                     --exact'); --total-allocated shows what was allocated between them, freed or not"
                 );
             }
             let from = inside(from)?;

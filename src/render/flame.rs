@@ -272,6 +272,10 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
     if let Some(memory) = folded.memory {
         return exact_subtitle(folded, memory, named);
     }
+    if folded.allocations.is_some() {
+        let evidence = evidence_in_short(folded.resolution).unwrap_or_default();
+        return format!("{evidence}; until {:.3} s", snapshot.time.seconds());
+    }
     let below = match (folded.below_peak(), folded.true_peak) {
         // The peak up to then is none of the recording.
         _ if named.is_some() => "the last recorded look up to then".to_owned(),

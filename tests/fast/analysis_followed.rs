@@ -2,7 +2,7 @@
 
 #![allow(unreachable_pub, reason = "modules of a test binary")]
 
-use memspy::analysis::{FoldError, FoldOptions, Moment, Profile, TimeResolution};
+use memspy::analysis::{FoldError, FoldOptions, FoldedProfile, Moment, Profile, TimeResolution};
 use memspy::model::{
     AllocatorSnapshot, Block, BlockState, CounterDelta, CudaIndex, Definition, FollowedChange,
     FollowedChanges, FollowedThread, Frame, FrameId, Function, FunctionId, Nanos, PoolId, Record,
@@ -156,7 +156,13 @@ impl Script {
     pub(crate) fn end(mut self, blocks: &[(u64, u64)]) -> (Vec<(String, u64)>, TimeResolution) {
         self.blocks = blocks.to_vec();
         self.map();
-        let folded = self.profile.fold(GPU, Moment::End, FoldOptions::default()).unwrap();
+        let (stacks, folded) = self.folded(FoldOptions::default());
+        (stacks, folded.resolution)
+    }
+
+    /// MiB by stack: of the last map, or what else the options say.
+    pub(crate) fn folded(&self, options: FoldOptions) -> (Vec<(String, u64)>, FoldedProfile) {
+        let folded = self.profile.fold(GPU, Moment::End, options).unwrap();
         let mut stacks: Vec<(String, u64)> = folded
             .stacks
             .iter()
@@ -173,7 +179,7 @@ impl Script {
             })
             .collect();
         stacks.sort();
-        (stacks, folded.resolution)
+        (stacks, folded)
     }
 }
 

@@ -27,6 +27,7 @@ mod analysis_followed;
 mod analysis_followed_frees;
 mod analysis_followed_random;
 mod analysis_followed_samples;
+mod analysis_followed_totals;
 mod analysis_lines;
 mod analysis_live;
 mod analysis_training;

@@ -168,6 +168,18 @@ fn by_line(stacks: &HashMap<String, u64>) -> HashMap<String, u64> {
     lines
 }
 
+/// Bytes by stack, from the outermost place to the innermost, as the job says them.
+fn history_of(stacks: &Value) -> HashMap<String, u64> {
+    let mut history = HashMap::new();
+    for stack in stacks.as_array().unwrap() {
+        let frames = stack[1].as_array().unwrap().iter().rev();
+        let places: Vec<String> =
+            frames.map(|frame| format!("({}:{})", frame[0].as_str().unwrap(), frame[1])).collect();
+        *history.entry(places.join(";")).or_default() += stack[0].as_u64().unwrap();
+    }
+    history
+}
+
 /// Bytes that both have at the same place.
 fn shared(ours: &HashMap<String, u64>, theirs: &HashMap<String, u64>) -> u64 {
     ours.iter().map(|(place, bytes)| *bytes.min(theirs.get(place).unwrap_or(&0))).sum()
@@ -186,17 +198,7 @@ struct HistoryShares {
 /// Against PyTorch's own memory history: what is called certain is right, and all bytes are told, however seldom this machine lets the poller run.
 fn check_against_history(job: &str) -> HistoryShares {
     let (truth, recording, said) = followed(job, &["--cpu", "100"]);
-    let mut history: HashMap<String, u64> = HashMap::new();
-    for block in truth["stacks"].as_array().unwrap() {
-        let frames = block[1]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|frame| format!("({}:{})", frame[0].as_str().unwrap(), frame[1]));
-        let mut frames: Vec<String> = frames.collect();
-        frames.reverse();
-        *history.entry(frames.join(";")).or_default() += block[0].as_u64().unwrap();
-    }
+    let history = history_of(&truth["stacks"]);
     let places = |words: &[&str]| -> HashMap<String, u64> {
         let mut stacks = HashMap::new();
         for (stack, bytes) in collapsed(recording.trace(), words) {
@@ -221,6 +223,27 @@ fn check_against_history(job: &str) -> HistoryShares {
         "{job}, {total} bytes: {right} right, {on_line} on the right line, {certain} certain, {wrong} of these wrong; {said}"
     );
     assert!(wrong * 200 <= certain, "{wrong} of {certain} bytes are called certain and wrong");
+    let every = history_of(&truth["every"]);
+    let in_all = places(&["--total-allocated", "--full-filenames"]);
+    let sum = in_all.values().sum::<u64>();
+    assert_eq!(sum, truth["allocated_in_all"].as_u64().unwrap());
+    let right_in_all = shared(&in_all, &every);
+    let proven = places(&["--total-allocated", "--full-filenames", "--certain"]);
+    let certain: u64 = proven.values().sum();
+    // The history has the bytes that were asked for; blocks may be larger where the rest is too small to be split off.
+    let wrong: u64 = proven
+        .iter()
+        .map(|(stack, bytes)| {
+            bytes.saturating_sub(every.get(stack).map_or(0, |known| known + known / 8))
+        })
+        .sum();
+    eprintln!(
+        "of {sum} bytes in all {right_in_all} right, {certain} certain, {wrong} of these wrong"
+    );
+    assert!(
+        wrong * 200 <= certain,
+        "{wrong} of {certain} bytes in all are called certain and wrong"
+    );
     let (totals, _) = totals(&recording);
     let is_well_seen = 10 * totals.single_changes >= 3 * totals.changes;
     HistoryShares { total, right, on_line, is_well_seen }

@@ -7,9 +7,9 @@
     python tests/targets/followed.py trainer  the same with transformers' Trainer and a small LLaMA
 
 READY when CUDA is in use; at a line on standard input the job begins, and READY again when it stands still. Then it prints
-{"allocated", "allocations", "frees", "line", "stacks"}: live bytes, PyTorch's counts, the line that allocates (sleepy), and
-(but for sleepy) [[bytes, [[file, line], ...]], ...] with the innermost frame first, without frames where C++ threads allocated. Ends
-when stdin closes.
+{"allocated", "allocated_in_all", "allocations", "frees", "line", "stacks", "every"}: live bytes, PyTorch's sums and counts since READY,
+the line that allocates (sleepy), and (but for sleepy) [[bytes, [[file, line], ...]], ...] of live blocks, and of every allocation, with
+the innermost frame first, without frames where C++ threads allocated. Ends when stdin closes.
 """
 import contextlib
 import json
@@ -107,13 +107,22 @@ def trainer():
     return work
 
 
-def live_stacks():
-    stacks = []
-    for segment in torch.cuda.memory._snapshot()["segments"]:
-        for block in segment["blocks"]:
-            if block["state"] == "active_allocated":
-                stacks.append([block["size"], [[f["filename"], f["line"]] for f in block.get("frames", [])]])
-    return stacks
+def places(of):
+    return [[frame["filename"], frame["line"]] for frame in of.get("frames", [])]
+
+
+def live_stacks(snapshot):
+    blocks = (block for segment in snapshot["segments"] for block in segment["blocks"])
+    return [[block["size"], places(block)] for block in blocks if block["state"] == "active_allocated"]
+
+
+def every_allocation(snapshot):
+    """With the bytes asked for, as blocks have them that are no larger: a multiple of 512."""
+    sums = {}
+    for event in (event for events in snapshot["device_traces"] for event in events if event["action"] == "alloc"):
+        key = json.dumps(places(event))
+        sums[key] = sums.get(key, 0) + (event["size"] + 511) // 512 * 512
+    return [[size, json.loads(key)] for key, size in sums.items()]
 
 
 def main():
@@ -122,17 +131,21 @@ def main():
     print("READY", flush=True)
     sys.stdin.readline()
     if sys.argv[1] != "sleepy":
-        torch.cuda.memory._record_memory_history(enabled="state", stacks="python")
+        torch.cuda.memory._record_memory_history(enabled="all", stacks="python", max_entries=1_000_000)
+    before = torch.cuda.memory_stats()["allocated_bytes.all.allocated"]
     held = job()
     torch.cuda.synchronize()
     stats = torch.cuda.memory_stats()
+    snapshot = None if sys.argv[1] == "sleepy" else torch.cuda.memory._snapshot()
     print(json.dumps({
+        "allocated_in_all": stats["allocated_bytes.all.allocated"] - before,
         "allocated": torch.cuda.memory_allocated(),
         "allocations": stats["allocation.all.allocated"],
         "frees": stats["allocation.all.freed"],
         "line": keep.__code__.co_firstlineno + 1,
         "file": __file__,
-        "stacks": [] if sys.argv[1] == "sleepy" else live_stacks(),
+        "stacks": live_stacks(snapshot) if snapshot else [],
+        "every": every_allocation(snapshot) if snapshot else [],
     }))
     print("READY", flush=True)
     sys.stdin.readline()

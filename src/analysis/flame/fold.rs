@@ -128,7 +128,7 @@ pub struct TimeResolution {
 pub struct FoldOptions {
     /// Whether each thread is a root of its own.
     pub by_thread: bool,
-    /// All bytes allocated, instead of those of a moment; of exact recordings only.
+    /// All bytes allocated, instead of those of a moment; not of recordings that only sampled.
     pub churn: bool,
     /// The kind of memory, in exact recordings; `None` for PyTorch's, or what there is.
     pub memory: Option<MemoryGroup>,
@@ -227,6 +227,15 @@ pub enum FoldError {
         /// What was asked for.
         what: &'static str,
     },
+    /// Only exact recordings and those that followed the allocator know this.
+    #[error(
+        "{what} is known only where the allocator was followed ('memspy record' without -r) and of exact recordings \
+         ('memspy record --exact')"
+    )]
+    NeitherExactNorFollowed {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// Only recordings that followed the allocator know this.
     #[error(
         "what is certain is known only where the allocator was followed ('memspy record' without -r)"
@@ -310,12 +319,14 @@ impl Profile {
         moment: Moment,
         options: FoldOptions,
     ) -> Result<FoldedProfile, FoldError> {
-        if options.churn || options.memory.is_some() {
-            let what = if options.churn { "all that was allocated" } else { "memory by its kind" };
-            return Err(FoldError::NotExact { what });
+        if options.memory.is_some() {
+            return Err(FoldError::NotExact { what: "memory by its kind" });
         }
         if !self.has_gpu(device) {
             return Err(self.no_gpu(device));
+        }
+        if options.churn {
+            return self.fold_allocated(device, options);
         }
         let snapshot =
             self.snapshot(device, moment).ok_or(FoldError::NoSnapshot { device })?.clone();
@@ -331,16 +342,7 @@ impl Profile {
         if unmatched > 0 && !options.certain {
             merged.insert((None, None, Some(PseudoFrame::Unmatched), None), unmatched);
         }
-        let mut keys: Vec<_> = merged.into_iter().collect();
-        keys.sort_unstable_by_key(|&(key, bytes)| (std::cmp::Reverse(bytes), key));
-        let mut budget = self.text_budget();
-        let mut stacks = Vec::new();
-        for (key, bytes) in keys {
-            if budget.takes(key.1, bytes) {
-                stacks.push(FoldedStack { path: self.path_of(key), bytes });
-            }
-        }
-        stacks.extend(budget.rest());
+        let (stacks, budget) = self.spell_out(merged);
         let true_peak = self.peak_allocated(device).map(|h| h.bytes.max(0) as u64);
         Ok(FoldedProfile {
             device,
@@ -361,6 +363,24 @@ impl Profile {
             stacks_guessed: false,
             allocations: None,
         })
+    }
+
+    /// The stacks, the largest first, as far as there is room for their text.
+    pub(super) fn spell_out(
+        &self,
+        merged: FxHashMap<FoldKey, u64>,
+    ) -> (Vec<FoldedStack>, TextBudget) {
+        let mut keys: Vec<_> = merged.into_iter().collect();
+        keys.sort_unstable_by_key(|&(key, bytes)| (std::cmp::Reverse(bytes), key));
+        let mut budget = self.text_budget();
+        let mut stacks = Vec::new();
+        for (key, bytes) in keys {
+            if budget.takes(key.1, bytes) {
+                stacks.push(FoldedStack { path: self.path_of(key), bytes });
+            }
+        }
+        stacks.extend(budget.rest());
+        (stacks, budget)
     }
 
     /// What the stack of an origin in a sampled recording is made of.
@@ -395,7 +415,7 @@ impl Profile {
         }
     }
 
-    /// All that was allocated on a device while recording, by stack; `None` in a sampled recording.
+    /// All that was allocated on a device while recording, by stack; `None` of a recording that only sampled.
     pub fn allocated_by_stack(&self, device: CudaIndex) -> Option<Vec<AllocatedStack>> {
         self.attribution().allocated_by_stack(device)
     }

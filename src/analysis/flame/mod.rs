@@ -1,5 +1,6 @@
 //! The memory of a moment folded by stack.
 
+mod allocated;
 pub(super) mod fold;
 pub(super) mod fold_limit;
 mod live_since;

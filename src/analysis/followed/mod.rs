@@ -30,6 +30,7 @@
 //! 8. Blocks of which no single allocation is known are charged as in `births.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
 
+pub(super) mod allocated_totals;
 pub(super) mod allocation_places;
 mod assignment_index;
 pub(super) mod change_origins;
@@ -54,6 +55,7 @@ use crate::analysis::attribution::counter_intervals::PerPool;
 use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::followed::allocated_totals::AllocatedTotals;
 use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums};
 use crate::analysis::followed::change_origins::{allocated_kind, allocation_sources, free_site};
 use crate::analysis::followed::dropped_variables::{
@@ -108,6 +110,38 @@ struct FollowedStep {
     returned: Option<(u64, u64)>,
 }
 
+impl FollowedStep {
+    /// Whom it is charged to by what is known by now (rule 7).
+    fn charge_by(&self, origins: &KindOrigins) -> Arc<BlockAttribution> {
+        let kind = self.allocated;
+        let likely = kind.and_then(|kind| origins.likely(kind, &self.places, &self.charge));
+        likely.unwrap_or_else(|| self.charge.clone())
+    }
+
+    /// The same of what it most likely was, where it was several blocks.
+    fn parts_by(&self, origins: &KindOrigins) -> Option<Vec<ChargedPart>> {
+        let of_part = |(pools, past): &(PoolDeltas, PastStep)| {
+            let kind = allocated_kind(&pools[0], &pools[1]);
+            let likely = kind.and_then(|kind| origins.likely(kind, &past.places, &past.charge));
+            let shares = likely.as_ref().unwrap_or(&past.charge).shares.clone();
+            let part = BlockAttribution { shares, certain: false, ..*self.charge };
+            (*pools, Arc::new(part), past.site)
+        };
+        Some(self.parts.as_ref()?.iter().map(of_part).collect())
+    }
+
+    /// Adds what it allocated.
+    fn add_to(&self, totals: &mut AllocatedTotals, origins: &KindOrigins) {
+        match self.parts_by(origins) {
+            Some(parts) => parts.iter().for_each(|(pools, charge, _)| totals.add(pools, charge)),
+            None => totals.add(&[self.small, self.large], &self.charge_by(origins)),
+        }
+    }
+}
+
+/// A part of a change, whom it is charged to, and where the program was.
+type ChargedPart = (PoolDeltas, Arc<BlockAttribution>, FreeSite);
+
 /// What is taken of an earlier change for one that is like it.
 #[derive(Debug, Clone)]
 struct PastStep {
@@ -135,6 +169,8 @@ pub(crate) struct FollowedSteps {
     dropped: DroppedByStatement,
     /// How many parts the changes have that are kept.
     parts: usize,
+    /// What the changes allocated that are no longer kept.
+    totals: AllocatedTotals,
 }
 
 impl FollowedSteps {
@@ -258,10 +294,18 @@ impl FollowedSteps {
 
     fn drop_first(&mut self, count: usize) {
         let count = count.min(self.steps.len());
-        let dropped = self.steps.drain(..count).filter_map(|step| step.parts);
-        let parts: usize = dropped.map(|parts| parts.len()).sum();
-        self.parts = self.parts.saturating_sub(parts);
+        for step in self.steps.drain(..count) {
+            step.add_to(&mut self.totals, &self.allocation_sources);
+            self.parts = self.parts.saturating_sub(step.parts.map_or(0, |parts| parts.len()));
+        }
         self.first += count as u64;
+    }
+
+    /// All that was allocated.
+    pub(crate) fn allocated(&self) -> AllocatedTotals {
+        let mut totals = self.totals.clone();
+        self.steps.iter().for_each(|step| step.add_to(&mut totals, &self.allocation_sources));
+        totals
     }
 
     /// A better charge for a block of this kind, if there is one (rule 7).

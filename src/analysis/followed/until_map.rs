@@ -8,9 +8,7 @@ use super::FollowedStep;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
 use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
-use crate::analysis::followed::change_origins::allocated_kind;
 use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange};
-use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::kind_origins::KindOrigins;
 use crate::analysis::followed::remade_kinds::RemadeKinds;
 use crate::analysis::followed::repeated_steps::PoolDeltas;
@@ -42,10 +40,7 @@ impl UntilMap {
     /// Replays them.
     pub(super) fn replay(&self, replay: &mut FollowReplay<'_>, origins: &KindOrigins) {
         for step in &self.steps {
-            let charge = step
-                .allocated
-                .and_then(|kind| origins.likely(kind, &step.places, &step.charge))
-                .unwrap_or_else(|| step.charge.clone());
+            let charge = step.charge_by(origins);
             let index = |number: u64| number.saturating_sub(self.first) as usize + 1;
             let returned = step.returned.map(|(from, to)| (index(from), index(to)));
             let pool_changes = |pools: &PoolDeltas, attribution, returned, site| {
@@ -60,21 +55,10 @@ impl UntilMap {
                 })
             };
             let pools = [step.small, step.large];
-            let Some(parts) = &step.parts else {
+            let Some(parts) = step.parts_by(origins) else {
                 replay.change(&pool_changes(&pools, &charge, returned, step.site));
                 continue;
             };
-            let parts: Vec<(PoolDeltas, Arc<BlockAttribution>, FreeSite)> = parts
-                .iter()
-                .map(|(pools, past)| {
-                    let kind = allocated_kind(&pools[0], &pools[1]);
-                    let likely =
-                        kind.and_then(|kind| origins.likely(kind, &past.places, &past.charge));
-                    let shares = likely.as_ref().unwrap_or(&past.charge).shares.clone();
-                    let part = BlockAttribution { shares, certain: false, ..*step.charge };
-                    (*pools, Arc::new(part), past.site)
-                })
-                .collect();
             let parts: Vec<_> = parts
                 .iter()
                 .map(|(pools, charge, site)| pool_changes(pools, charge, None, *site))

@@ -291,15 +291,30 @@ impl Profile {
                 samples: self.samples_of_stack(i),
             });
         }
+        // The changes tell who allocated better than the samples between them.
+        let totals = self.followed_totals(device);
+        let is_bytes = |(index, _): &(usize, &mut NodeStat)| wanted[*index] == wanted[0];
+        let set_allocated = |node: &mut LineStats, set: &dyn Fn(&mut i64)| {
+            let stats = node.stats.iter_mut().enumerate().filter(is_bytes);
+            stats.for_each(|(_, stat)| set(&mut stat.allocated));
+        };
+        if totals.is_some() {
+            nodes.iter_mut().for_each(|node| set_allocated(node, &|allocated| *allocated = 0));
+        }
+        let mut add = |origin: AllocationOrigin, add: &mut dyn FnMut(&mut LineStats)| {
+            if let AllocationOrigin::Stack(_, stack) | AllocationOrigin::Below(_, stack) = origin
+                && let Some(node) = nodes.get_mut(stack.0 as usize)
+            {
+                add(node);
+            }
+        };
         if let Some(snapshot) = self.snapshot(device, Moment::Peak) {
             for (origin, bytes) in Profile::bytes_by_origin(snapshot, false) {
-                if let AllocationOrigin::Stack(_, stack) | AllocationOrigin::Below(_, stack) =
-                    origin
-                    && let Some(node) = nodes.get_mut(stack.0 as usize)
-                {
-                    node.live += bytes;
-                }
+                add(origin, &mut |node| node.live += bytes);
             }
+        }
+        for (&origin, &bytes) in totals.iter().flat_map(|totals| &totals.by_origin) {
+            add(origin, &mut |node| set_allocated(node, &|allocated| *allocated += bytes as i64));
         }
         nodes
     }

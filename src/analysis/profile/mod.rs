@@ -25,6 +25,7 @@ use crate::analysis::attribution::losses::{Loss, LossCounts};
 use crate::analysis::attribution::sample_window::{SampleWindow, ThreadChoice};
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::exact::ExactProfile;
+use crate::analysis::followed::allocated_totals::AllocatedTotals;
 use crate::analysis::iterations::IterationBuilder;
 use crate::analysis::iterations::clock::{IterationClock, RunningClock};
 use crate::analysis::iterations::iteration::Iteration;
@@ -309,6 +310,14 @@ impl Profile {
     /// Changes of the allocator's counters that were followed.
     pub fn followed_changes(&self) -> u64 {
         self.followed_changes
+    }
+
+    /// All that was allocated on a device by whom; `None` where the allocator was not followed.
+    pub(in crate::analysis) fn followed_totals(
+        &self,
+        device: CudaIndex,
+    ) -> Option<AllocatedTotals> {
+        self.profiles.get(&device)?.followed_totals()
     }
 
     /// Thread stacks read.

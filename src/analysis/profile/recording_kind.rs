@@ -74,8 +74,8 @@ impl Attribution for SampledAttribution<'_> {
         self.0.fold_sampled(device, moment, options)
     }
 
-    fn allocated_by_stack(&self, _device: CudaIndex) -> Option<Vec<AllocatedStack>> {
-        None
+    fn allocated_by_stack(&self, device: CudaIndex) -> Option<Vec<AllocatedStack>> {
+        self.0.followed_by_stack(device)
     }
 
     fn line_nodes(&self, device: CudaIndex, columns: &[StatKey]) -> Vec<LineStats> {

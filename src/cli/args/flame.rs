@@ -38,11 +38,11 @@ pub struct FlameArgs {
     /// Where what --from begins ends [default: the end of the recording]
     #[arg(long, value_name = "TIME", value_parser = time, requires = "from", help_heading = "What is drawn")]
     pub to: Option<Duration>,
-    /// Draw everything that was allocated while recording, or between --from and --to, instead of what was live at one moment (exact traces)
+    /// Draw everything that was allocated while recording, or between --from and --to, freed or not, instead of what was live at one moment (not with -r)
     #[arg(long, conflicts_with_all = ["at", "min_lifetime"], help_heading = "What is drawn")]
     pub total_allocated: bool,
     /// Draw only the bytes whose stack is proven (of traces that followed the allocator: not with -r or --exact)
-    #[arg(long, conflicts_with_all = ["total_allocated", "min_lifetime", "memory"])]
+    #[arg(long, conflicts_with_all = ["min_lifetime", "memory"])]
     pub certain: bool,
     /// Leave out blocks that were freed sooner than this (500ms, 2s; exact traces)
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = "What is drawn")]

@@ -32,7 +32,7 @@ pub struct ExportedDevice<'a> {
     pub profile: &'a Profile,
     /// The live bytes of the moment by stack.
     pub folded: FoldedProfile,
-    /// All that was allocated while recording, by stack; only of exact recordings.
+    /// All that was allocated while recording, by stack; not of recordings that only sampled.
     pub allocated: Option<Vec<AllocatedStack>>,
 }
 

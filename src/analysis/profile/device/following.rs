@@ -7,6 +7,8 @@ use crate::analysis::attribution::counter_intervals::PerPool;
 use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::followed::FollowedSteps;
+use crate::analysis::followed::allocated_totals::AllocatedTotals;
 use crate::analysis::followed::dropped_variables::ProgramText;
 use crate::analysis::followed::follow_replay::GroupAddresses;
 use crate::model::{FollowedChange, Pool, SnapshotConsistency, StackTable};
@@ -21,6 +23,11 @@ impl DeviceProfile {
         host_only: &HostOnlyStacks,
     ) {
         self.followed.get_or_insert_default().push(change, stacks, engine, host_only);
+    }
+
+    /// All that was allocated; `None` where the allocator was not followed.
+    pub(crate) fn followed_totals(&self) -> Option<AllocatedTotals> {
+        self.followed.as_ref().map(FollowedSteps::allocated)
     }
 
     /// Keeps the blocks of the last complete map while the maps after it are not.

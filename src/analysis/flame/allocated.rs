@@ -1,0 +1,94 @@
+//! All that was allocated on a device where the allocator was followed, stack by stack.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::fold::{
+    AllocatedStack, FoldError, FoldKey, FoldOptions, FoldedProfile, FoldedStack, TimeResolution,
+};
+use super::fold_limit::TextBudget;
+use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::profile::Profile;
+use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
+use crate::model::{CudaIndex, SnapshotConsistency};
+
+impl Profile {
+    /// [`FoldOptions::churn`] of a recording that is not exact.
+    pub(super) fn fold_allocated(
+        &self,
+        device: CudaIndex,
+        options: FoldOptions,
+    ) -> Result<FoldedProfile, FoldError> {
+        let what = "all that was allocated";
+        let totals =
+            self.followed_totals(device).ok_or(FoldError::NeitherExactNorFollowed { what })?;
+        let (by_origin, allocations) = match options.certain {
+            true => (&totals.certain, totals.certain_allocations),
+            false => (&totals.by_origin, totals.allocations),
+        };
+        let (stacks, budget) = self.allocated_stacks(by_origin, options.by_thread);
+        let snapshot = AttributedSnapshot {
+            followed: true,
+            time: self.duration(),
+            allocated: totals.bytes,
+            in_blocks: totals.bytes,
+            reserved: totals.bytes,
+            pending_free: 0,
+            largest_free: 0,
+            consistency: SnapshotConsistency::Consistent,
+            before_recording: 0,
+            blocks: Vec::new(),
+            ownerless: Vec::new(),
+        };
+        Ok(FoldedProfile {
+            device,
+            moment: Moment::End,
+            snapshot: Arc::new(snapshot),
+            stacks,
+            total: by_origin.values().sum(),
+            true_peak: None,
+            resolution: TimeResolution {
+                seen: totals.bytes,
+                one_stack: totals.one_stack,
+                certain: Some(totals.certain.values().sum()),
+                not_seen: totals.not_seen(),
+                ..TimeResolution::default()
+            },
+            unlisted: budget.left_out.0,
+            left_out: 0,
+            left_out_stacks: Vec::new(),
+            memory: None,
+            estimated_from: None,
+            stacks_guessed: false,
+            allocations: Some(allocations),
+        })
+    }
+
+    /// [`Profile::allocated_by_stack`] of a recording that is not exact.
+    pub(in crate::analysis) fn followed_by_stack(
+        &self,
+        device: CudaIndex,
+    ) -> Option<Vec<AllocatedStack>> {
+        let (stacks, _) = self.allocated_stacks(&self.followed_totals(device)?.by_origin, false);
+        let without_count = |stack: FoldedStack| AllocatedStack {
+            path: stack.path,
+            bytes: stack.bytes,
+            count: None,
+        };
+        Some(stacks.into_iter().map(without_count).collect())
+    }
+
+    /// The stacks of all that was allocated, the largest first.
+    fn allocated_stacks(
+        &self,
+        by_origin: &FxHashMap<AllocationOrigin, u64>,
+        by_thread: bool,
+    ) -> (Vec<FoldedStack>, TextBudget) {
+        let mut merged: FxHashMap<FoldKey, u64> = FxHashMap::default();
+        for (&origin, bytes) in by_origin {
+            *merged.entry(self.fold_key(origin, by_thread)).or_default() += bytes;
+        }
+        self.spell_out(merged)
+    }
+}

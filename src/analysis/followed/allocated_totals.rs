@@ -1,0 +1,55 @@
+//! All that was allocated while the allocator was followed, by whom.
+
+use rustc_hash::FxHashMap;
+
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::followed::repeated_steps::PoolDeltas;
+
+/// Sums of changes, each charged as a block of a map is: rules 1 to 3 and 7.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AllocatedTotals {
+    /// Bytes by whom they are charged to; they add up to `bytes`.
+    pub(crate) by_origin: FxHashMap<AllocationOrigin, u64>,
+    /// Bytes allocated.
+    pub(crate) bytes: u64,
+    /// Allocations.
+    pub(crate) allocations: u64,
+    /// Bytes that one stack only came into question for.
+    pub(crate) one_stack: u64,
+    /// Bytes of which it is proven who allocated them, by whom.
+    pub(crate) certain: FxHashMap<AllocationOrigin, u64>,
+    /// Allocations of which that is proven.
+    pub(crate) certain_allocations: u64,
+}
+
+impl AllocatedTotals {
+    /// Adds what a change, or a part of one, allocated.
+    pub(super) fn add(&mut self, pools: &PoolDeltas, charge: &BlockAttribution) {
+        let sum = |of: [i64; 2]| of.into_iter().map(|amount| amount.max(0) as u64).sum::<u64>();
+        let allocations = sum(pools.map(|pool| pool.allocations));
+        self.allocations += allocations;
+        self.certain_allocations += if charge.certain { allocations } else { 0 };
+        let bytes = sum(pools.map(|pool| pool.allocated_bytes));
+        if bytes == 0 {
+            return;
+        }
+        self.bytes += bytes;
+        if let [(AllocationOrigin::Stack(..), _)] = charge.shares[..] {
+            self.one_stack += bytes;
+        }
+        charge.split(bytes, |origin, bytes| {
+            *self.by_origin.entry(origin).or_default() += bytes;
+            if charge.certain {
+                *self.certain.entry(origin).or_default() += bytes;
+            }
+        });
+    }
+
+    /// Bytes of which no thread was seen that can have allocated them.
+    pub(crate) fn not_seen(&self) -> u64 {
+        let unseen = |origin: &AllocationOrigin| {
+            matches!(origin, AllocationOrigin::NotSeen | AllocationOrigin::Below(..))
+        };
+        self.by_origin.iter().filter(|(origin, _)| unseen(origin)).map(|(_, bytes)| bytes).sum()
+    }
+}

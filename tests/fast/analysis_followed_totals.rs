@@ -1,0 +1,60 @@
+//! All that was allocated in a followed recording, freed or not.
+
+use crate::analysis_followed::{MIB, Script, allocated, freed, in_mib, stood, went};
+use memspy::analysis::{FoldOptions, FoldedProfile};
+
+fn totals(script: &Script) -> (Vec<(String, u64)>, FoldedProfile) {
+    script.folded(FoldOptions { churn: true, ..FoldOptions::default() })
+}
+
+/// What was freed before any map was read is in no moment, and in the totals.
+#[test]
+fn what_was_freed_at_once_counts_with_its_stack() {
+    let mut script = Script::new();
+    for _ in 0..3 {
+        script.allocates(2, 3_000, stood(0));
+        script.frees(2);
+    }
+    script.allocates(4, 3_000, went(0, 1));
+    let (stacks, folded) = totals(&script);
+    assert_eq!(stacks, in_mib(&[("f", 8), ("g", 2)]));
+    assert_eq!((folded.total, folded.allocations), (10 * MIB, Some(4)));
+    let known = folded.resolution;
+    assert_eq!((known.seen, known.one_stack, known.certain), (10 * MIB, 6 * MIB, Some(6 * MIB)));
+    let proven = FoldOptions { churn: true, certain: true, ..FoldOptions::default() };
+    let (stacks, folded) = script.folded(proven);
+    assert_eq!((stacks, folded.total, folded.allocations), (in_mib(&[("f", 6)]), 6 * MIB, Some(3)));
+}
+
+#[test]
+fn maps_do_not_change_the_totals_and_what_nobody_was_seen_to_allocate_is_not_seen() {
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(0));
+    script.blocks = vec![(0, 2)];
+    script.map();
+    script.allocates(8, 500_000, stood(1));
+    script.change(freed(2, 10), 2_000, Vec::new());
+    script.blocks.clear();
+    script.map();
+    let (stacks, folded) = totals(&script);
+    assert_eq!(stacks, in_mib(&[("[not seen]", 8), ("f", 2)]));
+    assert_eq!((folded.total, folded.allocations), (10 * MIB, Some(2)));
+    assert_eq!(folded.resolution.not_seen, 8 * MIB);
+}
+
+/// The program does the same in each step; one of them was seen as a single change.
+#[test]
+fn a_change_of_several_allocations_is_charged_as_in_the_steps_before() {
+    let mut script = Script::new();
+    for _ in 0..4 {
+        for (mib, stack) in [(2, 0), (4, 1), (8, 0), (16, 1), (32, 0)] {
+            script.allocates(mib, 3_000, stood(stack));
+        }
+        script.change(freed(5, 62), 2_000, Vec::new());
+    }
+    script.change(allocated(2, 6), 80_000, went(0, 1));
+    let (stacks, folded) = totals(&script);
+    assert_eq!(stacks, in_mib(&[("f", 4 * 42 + 2), ("g", 4 * 20 + 4)]));
+    assert_eq!((folded.total, folded.allocations), ((4 * 62 + 6) * MIB, Some(22)));
+    assert_eq!(folded.resolution.certain, Some(4 * 62 * MIB), "what is likely is not proven");
+}
