@@ -8,6 +8,8 @@ PyTorch's own memory history with Python stacks. There it stands still in the mi
 step, after the forward pass, and both are compared: sum over stacks of the smaller of the two. "proven" are the bytes that
 memspy says are on the stack that allocated them; "wrong among proven" has to be about 0. Bytes that the autograd engine's
 C++ threads allocated have no Python stack in the history; memspy has to give them to [autograd thread].
+Besides the live bytes every allocation is compared, freed or not: the shares of all bytes that each stack allocated (the history has what
+was asked for, memspy the blocks, a few of which are larger: proven bytes count as wrong from 2 % more on).
 With --after, MEMSPY and the history begin that long after the job, as when one attaches to a job that runs: compared is what was
 allocated since, and what is older has to be [before recording].
 Jobs whose libraries (transformers, peft, lightning, timm, torchvision) are missing are left out, and named.
@@ -85,8 +87,8 @@ class Recording:
         self.process.wait()
 
     def stacks(self, *words):
-        """Bytes by stack at the end: innermost frame first, as (file, line)."""
-        command = [self.memspy, "flame", self.trace, "-f", "collapsed", "-o", "-", "--at", "end", "--full-filenames", *words]
+        """Bytes by stack: innermost frame first, as (file, line)."""
+        command = [self.memspy, "flame", self.trace, "-f", "collapsed", "-o", "-", "--full-filenames", *words]
         out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         stacks = collections.Counter()
         for line in out.splitlines():
@@ -110,23 +112,34 @@ class Recording:
         return found[1].strip() if found else "it was not followed"
 
 
+def places(of):
+    return tuple((frame["filename"], frame["line"]) for frame in of.get("frames", []))
+
+
 def truth():
-    """Live bytes by stack, as PyTorch's own history has them."""
-    stacks = collections.Counter()
+    """Live bytes by stack, and all allocated bytes by stack, as PyTorch's own history has them."""
+    stacks, every = collections.Counter(), collections.Counter()
     snapshot = torch.cuda.memory._snapshot()
     # Neither what the engine's threads allocated has frames, nor what is older than the history.
-    since = {event["addr"] for events in snapshot["device_traces"] for event in events if event["action"] == "alloc"}
+    since = set()
+    for event in (event for events in snapshot["device_traces"] for event in events if event["action"] == "alloc"):
+        since.add(event["addr"])
+        every[places(event) or (ENGINE,)] += (event["size"] + 511) // 512 * 512
     for segment in snapshot["segments"]:
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
-                frames = tuple((frame["filename"], frame["line"]) for frame in block.get("frames", []))
-                is_older = since and block["address"] not in since
-                stacks[frames or (BEFORE if is_older else ENGINE,)] += block["size"]
-    return stacks
+                is_older = block["address"] not in since
+                stacks[places(block) or (BEFORE if is_older else ENGINE,)] += block["size"]
+    return stacks, every
 
 
 def overlap(ours, theirs):
     return sum(min(ours[key], theirs[key]) for key in ours)
+
+
+def in_shares(stacks, of):
+    total = sum(of.values())
+    return collections.Counter({key: count / max(total, 1) for key, count in stacks.items()})
 
 
 def by(stacks, key):
@@ -173,8 +186,7 @@ def check_truth(name, job, args):
 
     def begin():
         held["recording"] = Recording(args.memspy, words(args))
-        # Which blocks are older only the history of all allocations tells.
-        torch.cuda.memory._record_memory_history(enabled="all" if args.after else "state", stacks="python", max_entries=HISTORY)
+        torch.cuda.memory._record_memory_history(enabled="all", stacks="python", max_entries=HISTORY)
 
     def at_last():
         held["truth"] = truth()
@@ -188,19 +200,27 @@ def check_truth(name, job, args):
         run(job, Watched(args.steps, at_last))
     torch.cuda.memory._record_memory_history(enabled=None)
     recording = held["recording"]
-    theirs, ours, proven = held["truth"], recording.stacks(), recording.stacks("--certain")
+    theirs, every = held["truth"]
+    ours, proven = recording.stacks("--at", "end"), recording.stacks("--at", "end", "--certain")
     older = [stacks.pop((BEFORE,), 0) for stacks in (theirs, ours)]
     if args.after:
         print(f"{name}, attached after {args.after:g} s: {older[0]:,} bytes are older, memspy {older[1]:,}")
     total = sum(theirs.values())
     sure = sum(proven.values())
     wrong = sum(max(0, count - theirs[key]) for key, count in proven.items())
-    share = lambda part, of: f"{100 * part / max(of, 1):6.2f} %"
+    share = lambda part, of: f"{100 * part / (of or 1):6.2f} %"
     print(f"{name}: {total:,} live bytes in {len(theirs)} stacks, memspy {sum(ours.values()):,}")
     print(f"    right full stack {share(overlap(ours, theirs), total)}, innermost line "
           f"{share(overlap(by(ours, lambda s: s[0]), by(theirs, lambda s: s[0])), total)}, line of the program "
           f"{share(overlap(by(ours, own_line), by(theirs, own_line)), total)}")
     print(f"    proven {share(sure, total)}, wrong among proven {share(wrong, sure)}")
+    in_all, certain = recording.stacks("--total-allocated"), recording.stacks("--total-allocated", "--certain")
+    ours_of_all, theirs_of_all, certain_of_all = in_shares(in_all, in_all), in_shares(every, every), in_shares(certain, in_all)
+    wrong_of_all = sum(max(0, part - 1.02 * theirs_of_all[key]) for key, part in certain_of_all.items())
+    print(f"    every allocation: {sum(every.values()):,} bytes, memspy {sum(in_all.values()):,}; right full stack "
+          f"{share(overlap(ours_of_all, theirs_of_all), 1)}, line of the program "
+          f"{share(overlap(by(ours_of_all, own_line), by(theirs_of_all, own_line)), 1)}, proven {share(sum(certain_of_all.values()), 1)}, "
+          f"wrong among proven {share(wrong_of_all, sum(certain_of_all.values()))}")
     missing = {key: count - ours[key] for key, count in theirs.items() if count > ours[key]}
     extra = {key: count - theirs[key] for key, count in ours.items() if count > theirs[key]}
     for what, stacks in (("missing on", missing), ("too much on", extra)):

@@ -51,7 +51,7 @@ pub struct ExportMomentJson {
 pub struct ExportStackJson {
     /// Bytes that it allocated and that were live at the moment.
     pub live_bytes: u64,
-    /// All that it allocated while recording; `null` in a sampled recording.
+    /// All that it allocated while recording; `null` where the allocator was only sampled (`-r`).
     pub allocated_bytes: Option<u64>,
     /// How often it allocated; `null` where that is not known.
     pub allocations: Option<u64>,
