@@ -101,8 +101,12 @@ impl OwnerThread {
                     stop.sleep(MIN_REST);
                     continue;
                 }
-                let (mut looked, paused, took) =
+                let (looked, paused, took) =
                     aimed_look(&mut readers, options, start, (&told, stop), timeout);
+                let Some(mut looked) = looked else {
+                    stop.sleep(rest_after(took, paused, budget, true));
+                    continue;
+                };
                 if let Ok((breakdown, ..)) = &mut looked
                     && std::mem::replace(&mut has_blocks, true)
                 {
@@ -163,14 +167,15 @@ fn rest_after(took: Duration, paused: Duration, budget: f64, has_failed: bool) -
     after_work.max(paused.div_f64(budget)).max(MIN_REST)
 }
 
-/// One look at its moment, for how long the process stood still for it, and how long memspy worked on it.
+/// One look at its moment, for how long the process stood still for it, and how long memspy worked on it. There is none while
+/// PyTorch is being imported: its libraries are there before its types are.
 fn aimed_look(
     readers: &mut TargetReaders,
     options: LookOptions,
     start: Instant,
     (shared, stop): (&OwnerThreadShared, &StopSignal),
     timeout: Option<Duration>,
-) -> (OwnerThreadReading, Duration, Duration) {
+) -> (Option<OwnerThreadReading>, Duration, Duration) {
     let (mut stops, mut took) = (StopTotals::default(), Duration::ZERO);
     let mut misses = 0;
     loop {
@@ -193,7 +198,8 @@ fn aimed_look(
             misses += 1;
             continue;
         }
-        let reading = reading(readers, looked, start);
+        let is_importing = matches!(looked, Err(OwnerError::NoTorch));
+        let reading = (!is_importing).then(|| reading(readers, looked, start));
         return (reading, stops.total, took + began.elapsed());
     }
 }
