@@ -40,7 +40,7 @@ impl Script {
     }
 
     /// A function `adapt` of three lines. Stacks 6 to 8 are its lines, 9 and 10 what lines 1 and 2 call.
-    fn adapt(&mut self) {
+    fn adapt(&mut self, caller: Option<StackId>) {
         for (id, name) in (3..).zip(["adapt", "base", "adapter"]) {
             let function = Function {
                 name: name.into(),
@@ -54,7 +54,7 @@ impl Script {
         let text = "result = base(x)\nresult = result + adapter(x) * scale\nreturn result";
         let function = FunctionId(3);
         self.take(Record::Source(SourceText { function, first_line: 1, text: text.into() }));
-        let lines = (1..=3).map(|line| (Frame { function: FunctionId(3), line }, None));
+        let lines = (1..=3).map(|line| (Frame { function: FunctionId(3), line }, caller));
         let called =
             (0..2).map(|i| (Frame { function: FunctionId(4 + i), line: 1 }, Some(StackId(6 + i))));
         for (i, (frame, parent)) in (0..).zip(lines.chain(called)) {
@@ -62,6 +62,14 @@ impl Script {
             let node = StackNode { parent, frame: FrameId(3 + i) };
             self.take(Record::Definition(Definition::Stack(StackId(6 + i), node)));
         }
+    }
+
+    /// A line of a function as the next stack, below `parent` if that is called by something.
+    fn line(&mut self, stack: u32, parent: Option<u32>, function: u32, line: u32) {
+        let frame = Frame { function: FunctionId(function), line };
+        self.take(Record::Definition(Definition::Frame(FrameId(stack - 3), frame)));
+        let node = StackNode { parent: parent.map(StackId), frame: FrameId(stack - 3) };
+        self.take(Record::Definition(Definition::Stack(StackId(stack), node)));
     }
 
     /// Allocations of one iteration: MiB and stack.
@@ -164,7 +172,7 @@ fn what_an_assignment_of_one_name_drops_was_taken_for_alive() {
     let (base, adapter, assignment, after) = (9, 10, 7, 8);
     for is_seen_to_move in [true, false] {
         let mut script = Script::new();
-        script.adapt();
+        script.adapt(None);
         script.step = 30_000;
         script.allocates(2, 3_000, stood(base));
         script.allocates(2, 3_000, stood(adapter));
@@ -185,6 +193,50 @@ fn what_an_assignment_of_one_name_drops_was_taken_for_alive() {
         assert_eq!(stacks, in_mib(&[("adapt", 2), ("adapt adapter", 2)]));
         assert_eq!(known.certain, Some(0));
     }
+}
+
+/// The same where nothing is allocated in the function after the assignment, so that the program is next seen where that was called: of what
+/// adapters keep, 302 MB of 3.7 GB were on other lines.
+#[test]
+fn what_the_last_assignment_of_a_function_drops_was_taken_for_alive() {
+    let (caller, base, adapter, assignment, next) = (0, 9, 10, 7, 11);
+    let mut script = Script::new();
+    script.adapt(Some(StackId(caller)));
+    script.line(next, None, 0, 3);
+    script.step = 30_000;
+    script.allocates(2, 3_000, stood(base));
+    script.allocates(2, 3_000, stood(adapter));
+    script.allocates(2, 3_000, stood(adapter));
+    script.allocates(2, 3_000, stood(assignment));
+    script.frees_at(2, stood(assignment));
+    script.allocates(2, 3_000, stood(assignment));
+    script.frees_at(2, stood(assignment));
+    script.frees_at(2, stood(assignment));
+    script.allocates(4, 3_000, stood(next));
+    script.frees_at(4, stood(next));
+    let (stacks, known) = script.end(&[(2, 2), (8, 2)]);
+    assert_eq!(stacks, in_mib(&[("f adapt", 2), ("f adapt adapter", 2)]));
+    assert_eq!(known.certain, Some(0));
+}
+
+/// `q, k = rotate(q, k)` where `q` was freed between two polls of which the first still saw the program in `rotate`.
+#[test]
+fn what_was_dropped_just_after_a_call_returned_was_taken_for_alive() {
+    let (make_q, make_k, make_v, assignment, after, rotate) = (11, 12, 13, 9, 10, 14);
+    let mut script = Script::new();
+    script.forward();
+    script.line(rotate, Some(assignment), 0, 2);
+    for stack in [make_q, make_k, make_v] {
+        script.allocates(2, 3_000, stood(stack));
+    }
+    script.allocates(6, 3_000, stood(rotate));
+    script.frees_at(2, went(rotate, assignment));
+    script.frees_at(2, stood(assignment));
+    script.allocates(4, 3_000, stood(after));
+    script.frees_at(4, stood(after));
+    let (stacks, known) = script.end(&[(4, 2), (6, 6)]);
+    assert_eq!(stacks, in_mib(&[("forward f", 6), ("forward make_v", 2)]));
+    assert_eq!(known.certain, Some(6 * MIB));
 }
 
 /// Of a block that the map before had and the next has not, the replay said that it is alive if a younger one was like it.

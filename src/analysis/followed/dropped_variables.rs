@@ -4,7 +4,8 @@
 //! what the last assignments to its names had made, as its last act before the statement is left. So of what was freed while the program stood
 //! there, the last blocks are these, as many as there are names, if nothing was allocated after them; those before were intermediate results.
 //! With one name, as in `x = x + f(y) * s`, that holds only if the statement itself was executed last: what a function that it called gives
-//! up are that function's own variables. All of this is likely, never certain: a caller may hold it, too, and autograd.
+//! up are that function's own variables. A statement is left, too, where its function returns: most go on with `return x`, in which nothing
+//! is allocated that could be seen. All of this is likely, never certain: a caller may hold it, too, and autograd.
 
 use std::sync::Arc;
 
@@ -41,17 +42,19 @@ pub(in crate::analysis) struct LineStep {
     to_line: u32,
     /// Whether that frame was the innermost: it executed the line itself, and nothing that the line calls.
     is_innermost: bool,
+    /// The innermost frame that it was in before, if that has returned since.
+    returned: Option<StackId>,
     /// How many blocks were freed after this change until it went on.
     later: usize,
 }
 
-/// From which line to which a thread went between two stacks, in the innermost function that both are in.
+/// From which line to which a thread went between two stacks, in the innermost function that both are in; and whether it left the line.
 fn line_step(
     thread: ThreadId,
     before: StackId,
     after: StackId,
     stacks: &StackTable,
-) -> Option<LineStep> {
+) -> Option<(LineStep, bool)> {
     let levels = |stack| {
         let next = |at: &StackId| stacks.get_stack(*at)?.parent;
         std::iter::successors(Some(stack), next).take(MAX_DEPTH)
@@ -63,15 +66,14 @@ fn line_step(
     };
     // The innermost function that both stacks are in: what is deeper was called and has returned, or is called next.
     let ahead: Vec<_> = levels(after).filter_map(level).collect();
-    levels(before)
-        .find_map(|from| {
-            let (function, line) = level(from)?;
-            let (_, to_line) = ahead.iter().find(|(other, _)| *other == function)?;
-            let is_innermost = from == before;
-            Some((line, LineStep { thread, from, to_line: *to_line, is_innermost, later: 0 }))
-        })
-        .filter(|(line, step)| *line != step.to_line)
-        .map(|(_, step)| step)
+    levels(before).find_map(|from| {
+        let (function, line) = level(from)?;
+        let &(_, to_line) = ahead.iter().find(|(other, _)| *other == function)?;
+        let is_innermost = from == before;
+        let returned = (!is_innermost).then_some(before);
+        let step = LineStep { thread, from, to_line, is_innermost, returned, later: 0 };
+        Some((step, line != to_line))
+    })
 }
 
 /// The last stacks seen of each thread, and the changes that wait for the next.
@@ -87,9 +89,18 @@ pub(super) struct LineSteps {
 struct WaitingChange {
     number: u64,
     thread: ThreadId,
-    /// Where the thread stood before it.
+    /// Where the thread stood before it, as far as it has not returned from there.
     stack: StackId,
+    /// Where it stood, if it has returned from there since.
+    returned: Option<StackId>,
     frees: usize,
+}
+
+impl LineStep {
+    /// The thread that made it.
+    pub(in crate::analysis) fn thread(&self) -> ThreadId {
+        self.thread
+    }
 }
 
 impl LineSteps {
@@ -110,7 +121,13 @@ impl LineSteps {
             && let Some(stack) = self.last.get(&thread)
         {
             let frees = change.frees().max(0) as usize;
-            self.waiting.push(WaitingChange { number, thread, stack: *stack, frees });
+            self.waiting.push(WaitingChange {
+                number,
+                thread,
+                stack: *stack,
+                returned: None,
+                frees,
+            });
         }
         known.append(&mut self.see(change, |thread| thread.after, stacks));
         known
@@ -131,11 +148,21 @@ impl LineSteps {
             let mut left: Vec<WaitingChange> = self.waiting.extract_if(.., went).collect();
             let mut later = 0;
             while let Some(change) = left.pop() {
-                if let Some(step) = line_step(of, change.stack, stack, stacks) {
-                    known.push((change.number, LineStep { later, ..step }));
+                if let Some((step, is_left)) = line_step(of, change.stack, stack, stacks) {
+                    let is_innermost = step.is_innermost && change.returned.is_none();
+                    let returned = change.returned.or(step.returned);
+                    if is_left || step.returned.is_some() {
+                        let step = LineStep { is_innermost, returned, later, ..step };
+                        known.push((change.number, step));
+                    }
+                    if !is_left {
+                        // The statement that called what has returned may be about to assign.
+                        self.waiting.push(WaitingChange { stack: step.from, returned, ..change });
+                    }
                 }
                 later += change.frees;
             }
+            self.waiting.sort_unstable_by_key(|change| change.number);
         }
         known
     }
@@ -236,23 +263,43 @@ pub(in crate::analysis) struct DroppedByStatement {
 }
 
 impl DroppedByStatement {
-    /// What the statement that was left drops, if it drops anything: until it is left, what is freed are its own intermediate results.
+    /// What the statement that was left drops, if it drops anything, and its node of the stack: until it is left, what is freed are its own
+    /// intermediate results.
     pub(super) fn get(
         &mut self,
         step: LineStep,
         text: ProgramText<'_>,
+    ) -> Option<(StackId, &mut DroppedVariables)> {
+        let is_left = |dropped: &DroppedVariables| {
+            !(dropped.lines.0..=dropped.lines.1).contains(&step.to_line)
+                && step.later < dropped.names()
+                && (dropped.names() > 1 || step.is_innermost)
+        };
+        // A function that has returned left its last statement, too.
+        let is_last = |dropped: &DroppedVariables| dropped.names() == 1 && step.later == 0;
+        let node = match self.of(step.thread, step.from, text) {
+            Some(dropped) if is_left(dropped) => step.from,
+            _ => step.returned.filter(|node| {
+                self.of(step.thread, *node, text).is_some_and(|dropped| is_last(dropped))
+            })?,
+        };
+        Some((node, self.of(step.thread, node, text)?))
+    }
+
+    /// What the statement drops at which this node of a stack is.
+    fn of(
+        &mut self,
+        thread: ThreadId,
+        node: StackId,
+        text: ProgramText<'_>,
     ) -> Option<&mut DroppedVariables> {
-        let node = (step.thread, step.from);
-        if self.statements.len() >= MAX_STATEMENTS && !self.statements.contains_key(&node) {
+        if self.statements.len() >= MAX_STATEMENTS && !self.statements.contains_key(&(thread, node))
+        {
             self.statements.clear();
         }
         let functions = &mut self.functions;
-        let new = || DroppedVariables::new(step.thread, step.from, text, functions);
-        let dropped = self.statements.entry(node).or_insert_with(new).as_mut();
-        dropped.filter(|dropped| {
-            let is_left = !(dropped.lines.0..=dropped.lines.1).contains(&step.to_line);
-            is_left && step.later < dropped.names() && (dropped.names() > 1 || step.is_innermost)
-        })
+        let new = || DroppedVariables::new(thread, node, text, functions);
+        self.statements.entry((thread, node)).or_insert_with(new).as_mut()
     }
 }
 
@@ -264,13 +311,16 @@ pub(super) struct StatementVisit {
 }
 
 impl StatementVisit {
-    /// How many blocks this statement has freed already since the program came to it.
-    pub(super) fn next(&mut self, step: LineStep) -> usize {
-        let from = (step.thread, step.from);
-        if self.from.replace(from) != Some(from) {
+    /// How many of its variables the statement at this node has dropped already since the program came to it.
+    pub(super) fn dropped(&mut self, thread: ThreadId, node: StackId) -> usize {
+        if self.from.replace((thread, node)) != Some((thread, node)) {
             self.frees = 0;
         }
+        self.frees
+    }
+
+    /// It has dropped another one.
+    pub(super) fn drops(&mut self) {
         self.frees += 1;
-        self.frees - 1
     }
 }

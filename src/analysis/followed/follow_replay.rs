@@ -259,11 +259,13 @@ impl<'a> FollowReplay<'a> {
                     all_known: &|| most_of(&group, unclear, false) == 0,
                 };
                 let dropped = change.line_step.and_then(|step| {
-                    let variables = self.dropped.get(step, self.text)?;
-                    let nth = self.visit.next(step);
+                    let (node, variables) = self.dropped.get(step, self.text)?;
+                    let nth = self.visit.dropped(step.thread(), node);
                     Some(DroppedAt { variables, nth, stacks: self.text.stacks })
                 });
-                replayed.free(&moment, dropped);
+                if replayed.free(&moment, dropped) {
+                    self.visit.drops();
+                }
             }
         }
     }

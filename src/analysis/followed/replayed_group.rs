@@ -94,7 +94,7 @@ pub(super) struct FreeMoment<'a> {
 /// The variables that a statement drops where a block is freed.
 pub(super) struct DroppedAt<'a> {
     pub(super) variables: &'a mut DroppedVariables,
-    /// How many blocks it has freed already.
+    /// How many of them it has dropped already.
     pub(super) nth: usize,
     pub(super) stacks: &'a StackTable,
 }
@@ -189,9 +189,10 @@ impl GroupReplay {
         });
     }
 
-    pub(super) fn free(&mut self, moment: &FreeMoment<'_>, dropped: Option<DroppedAt<'_>>) {
+    /// Says whether it was what a variable was that the statement assigns anew.
+    pub(super) fn free(&mut self, moment: &FreeMoment<'_>, dropped: Option<DroppedAt<'_>>) -> bool {
         self.freed = true;
-        let Some(at) = self.choose(moment, dropped) else { return };
+        let Some((at, is_variable)) = self.choose(moment, dropped) else { return false };
         let differs = |other: &ReplayedBlock| {
             self.can_free(other) && other.attribution.shares != self.live[at].attribution.shares
         };
@@ -199,6 +200,7 @@ impl GroupReplay {
         let block = self.live.remove(at);
         self.take_address(&block);
         self.frees.push(ReplayedFree { block, site: moment.site, time: moment.time, is_open });
+        is_variable
     }
 
     /// A block of the map before was freed: it had one of the addresses of its batch that are gone, whichever that was.
@@ -220,8 +222,12 @@ impl GroupReplay {
         }
     }
 
-    /// Which block is freed most likely.
-    fn choose(&self, moment: &FreeMoment<'_>, dropped: Option<DroppedAt<'_>>) -> Option<usize> {
+    /// Which block is freed most likely, and whether it was a variable's.
+    fn choose(
+        &self,
+        moment: &FreeMoment<'_>,
+        dropped: Option<DroppedAt<'_>>,
+    ) -> Option<(usize, bool)> {
         let is_in_use = |block: &ReplayedBlock| {
             let age = moment.time.saturating_sub(block.attribution.allocated_at);
             Some(block.from) == moment.last.map(BlockSource::Change) && age <= IN_USE_FOR
@@ -234,10 +240,14 @@ impl GroupReplay {
             let within = block.returned.filter(|(from, to)| (*from..=*to).contains(&moment.change));
             within.is_some()
         };
-        let mut chosen = youngest(&|b| returned(b) && !is_in_use(b)).or_else(|| {
+        let mut chosen = youngest(&|b| returned(b) && !is_in_use(b));
+        if chosen.is_none() {
             let can_free = |b: &ReplayedBlock| self.can_free(b) && !is_in_use(b);
-            dropped.and_then(|mut dropped| dropped.youngest(&self.live, can_free))
-        });
+            let variable = dropped.and_then(|mut at| at.youngest(&self.live, can_free));
+            if let Some(variable) = variable {
+                return Some((variable, true));
+            }
+        }
         if moment.usual.is_some() {
             chosen = chosen
                 .or_else(|| youngest(&|b| usual(b) && !is_in_use(b)))
@@ -254,6 +264,7 @@ impl GroupReplay {
                 youngest(&|b| b.stays == Stays::Seldom)
                     .or_else(|| youngest(&|b| b.stays == Stays::Likely))
             })
+            .map(|at| (at, false))
     }
 
     /// Blocks of the map before that must have been freed and were not: in their place others were taken, which are alive.
