@@ -21,6 +21,7 @@ use crate::analysis::followed::dropped_variables::{
 };
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::freed_groups::{FreedGroups, PoolFrees};
+use crate::analysis::followed::gradient_frees::GradientFrees;
 use crate::analysis::followed::replayed_group::{
     BlockSource, DroppedAt, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree, Stays,
 };
@@ -45,6 +46,8 @@ pub(in crate::analysis) struct PoolChange<'a> {
     pub(in crate::analysis) site: FreeSite,
     /// From which line to which it went, where that is known.
     pub(in crate::analysis) line_step: Option<LineStep>,
+    /// Whether what it freed are gradients.
+    pub(in crate::analysis) frees_gradients: bool,
 }
 
 /// A block of the map with which a replay begins.
@@ -99,6 +102,7 @@ impl ReplayResult {
 #[derive(Debug)]
 pub(in crate::analysis) struct FollowReplay<'a> {
     sites: &'a FreeSites,
+    gradients: &'a GradientFrees,
     dropped: &'a mut DroppedByStatement,
     text: ProgramText<'a>,
     visit: StatementVisit,
@@ -120,6 +124,7 @@ impl<'a> FollowReplay<'a> {
     pub(in crate::analysis) fn new(
         blocks: impl Iterator<Item = SnapshotBlock>,
         sites: &'a FreeSites,
+        gradients: &'a GradientFrees,
         dropped: &'a mut DroppedByStatement,
         text: ProgramText<'a>,
     ) -> FollowReplay<'a> {
@@ -139,6 +144,7 @@ impl<'a> FollowReplay<'a> {
         }
         FollowReplay {
             sites,
+            gradients,
             dropped,
             text,
             visit: StatementVisit::default(),
@@ -255,6 +261,7 @@ impl<'a> FollowReplay<'a> {
                     time: change.attribution.allocated_at,
                     site: change.site,
                     usual: self.sites.usual(group, &change.site),
+                    gradients: Some(self.gradients).filter(|_| change.frees_gradients),
                     last: self.last,
                     all_known: &|| most_of(&group, unclear, false) == 0,
                 };

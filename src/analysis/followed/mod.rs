@@ -39,6 +39,7 @@ pub(super) mod follow_replay;
 pub(super) mod frame_returns;
 pub(super) mod free_sites;
 pub(super) mod freed_groups;
+pub(super) mod gradient_frees;
 pub(super) mod kind_origins;
 pub(super) mod lock_holders;
 mod remade_kinds;
@@ -66,6 +67,7 @@ use crate::analysis::followed::follow_replay::{
 };
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
+use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
 use crate::analysis::followed::kind_origins::KindOrigins;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::repeated_steps::{PastSteps, PoolDeltas};
@@ -106,6 +108,8 @@ struct FollowedStep {
     site: FreeSite,
     /// From which line to which the program went, where something was freed.
     line_step: Option<LineStep>,
+    /// Whether something was freed in `zero_grad`.
+    frees_gradients: bool,
     /// In which changes, by number, the frame that allocated in it can have dropped its variables when it returned.
     returned: Option<(u64, u64)>,
 }
@@ -165,6 +169,7 @@ pub(crate) struct FollowedSteps {
     allocation_sources: KindOrigins,
     sums: AllocationSums,
     past: PastSteps<PastStep>,
+    gradients: GradientFrees,
     line_steps: LineSteps,
     dropped: DroppedByStatement,
     /// How many parts the changes have that are kept.
@@ -190,6 +195,7 @@ impl FollowedSteps {
             origins => free_site(origins, stacks),
         };
         self.last_site = site;
+        let frees_gradients = change.frees() > 0 && frees_gradients(&origins, stacks);
         let freeing = match (&origins[..], site) {
             _ if change.frees() == 0 => None,
             ([AllocationOrigin::Stack(thread, _), ..], _) => Some(*thread),
@@ -209,6 +215,7 @@ impl FollowedSteps {
             allocated_at: change.after.0,
             certain,
         });
+        self.gradients.saw(&charge, stacks, engine);
         let allocated = allocated_kind(&change.small, &change.large).filter(|_| change.is_single());
         let places = allocated.map_or_else(ReachSums::default, |kind| self.sums.places(Some(kind)));
         let pools = [change.small, change.large];
@@ -248,6 +255,7 @@ impl FollowedSteps {
             charge: charge.clone(),
             site,
             line_step: None,
+            frees_gradients,
             returned: None,
         });
         for (of, step) in self.line_steps.add(number, change, freeing, stacks) {
@@ -390,7 +398,8 @@ impl FollowedSteps {
             };
             SnapshotBlock { group, address, attribution, batch, stays, is_gone }
         });
-        let mut replay = FollowReplay::new(before, &self.sites, &mut self.dropped, text);
+        let mut replay =
+            FollowReplay::new(before, &self.sites, &self.gradients, &mut self.dropped, text);
         until.replay(&mut replay, &self.allocation_sources);
         let ReplayResult { mut attributions, unexplained, freed, choices } = replay.finish(blocks);
         if is_complete {

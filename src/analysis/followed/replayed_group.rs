@@ -2,10 +2,11 @@
 //!
 //! It is the youngest of these, in order:
 //!
-//! 1. those that a function allocated and held in a variable: it returned in this change;
-//! 2. what the variables were that the statement assigns anew (`dropped_variables.rs`);
-//! 3. those of the stack whose blocks are usually freed at this place (`free_sites.rs`);
-//! 4. all but the block that was allocated last and just now: `x = f(x)` allocates its result before it drops what `x` was.
+//! 1. in `zero_grad`, those that the autograd engine made (`gradient_frees.rs`);
+//! 2. those that a function allocated and held in a variable: it returned in this change;
+//! 3. what the variables were that the statement assigns anew (`dropped_variables.rs`);
+//! 4. those of the stack whose blocks are usually freed at this place (`free_sites.rs`);
+//! 5. all but the block that was allocated last and just now: `x = f(x)` allocates its result before it drops what `x` was.
 //!
 //! A block of the map before can be freed only as often as addresses of its batch are gone in the map that follows: the
 //! blocks that were new in one map are a batch, for which of them has which address is not known. Where fewer of them were taken
@@ -27,6 +28,7 @@ use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::dropped_variables::{DroppedVariables, OWN};
 use crate::analysis::followed::follow_replay::{certain_origin, uncertain};
 use crate::analysis::followed::free_sites::{FreeSite, FreeSites, only_origin};
+use crate::analysis::followed::gradient_frees::GradientFrees;
 use crate::model::StackTable;
 
 /// For this many nanoseconds after it was allocated a block is taken to be in use if nothing else was allocated since.
@@ -85,6 +87,8 @@ pub(super) struct FreeMoment<'a> {
     pub(super) site: FreeSite,
     /// Whose blocks of the group are freed there.
     pub(super) usual: Option<AllocationOrigin>,
+    /// In `zero_grad`: who makes gradients.
+    pub(super) gradients: Option<&'a GradientFrees>,
     /// The change that allocated last in any group.
     pub(super) last: Option<usize>,
     /// Whether all allocations of the group until now are known.
@@ -240,6 +244,12 @@ impl GroupReplay {
             let within = block.returned.filter(|(from, to)| (*from..=*to).contains(&moment.change));
             within.is_some()
         };
+        let gradient = moment.gradients.and_then(|gradients| {
+            youngest(&|b| self.can_free(b) && gradients.is_gradient(&b.attribution))
+        });
+        if let Some(gradient) = gradient {
+            return Some((gradient, false));
+        }
         let mut chosen = youngest(&|b| returned(b) && !is_in_use(b));
         if chosen.is_none() {
             let can_free = |b: &ReplayedBlock| self.can_free(b) && !is_in_use(b);

@@ -52,6 +52,7 @@ impl UntilMap {
                     returned,
                     site,
                     line_step: step.line_step,
+                    frees_gradients: step.frees_gradients,
                 })
             };
             let pools = [step.small, step.large];
