@@ -37,9 +37,9 @@ pub use exact::{
 pub use findings::{Finding, FindingFacts, GpuFacts, findings};
 pub use flame::fold::{
     AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack, PseudoFrame, StackLabel,
-    TimeResolution,
 };
 pub use flame::time_range::{OomMoment, TimeRange};
+pub use flame::time_resolution::TimeResolution;
 pub use iterations::allocation_period::{AllocationPeriod, PeriodFinder};
 pub use iterations::clock::{IterationClock, MarkerLine};
 pub use iterations::iteration::{

@@ -72,6 +72,17 @@ impl Script {
         self.take(Record::Definition(Definition::Stack(StackId(stack), node)));
     }
 
+    /// What `adapt` allocates and frees up to its assignment, which drops what `base` made: the adapter's result is scaled and added, and both
+    /// are freed before the name is assigned.
+    fn adapts(&mut self, base: u32, adapter: u32, assignment: u32) {
+        for stack in [base, adapter, adapter, assignment] {
+            self.allocates(2, 3_000, stood(stack));
+        }
+        self.frees_at(2, stood(assignment));
+        self.allocates(2, 3_000, stood(assignment));
+        self.frees_at(2, stood(assignment));
+    }
+
     /// Allocations of one iteration: MiB and stack.
     fn iteration(&mut self, allocations: &[(u64, u32)]) {
         for &(mib, stack) in allocations {
@@ -197,14 +208,7 @@ fn what_an_assignment_of_one_name_drops_was_taken_for_alive() {
         let mut script = Script::new();
         script.adapt(None);
         script.step = 30_000;
-        script.allocates(2, 3_000, stood(base));
-        script.allocates(2, 3_000, stood(adapter));
-        // The adapter's result, which is scaled and added: both are freed before the name is assigned.
-        script.allocates(2, 3_000, stood(adapter));
-        script.allocates(2, 3_000, stood(assignment));
-        script.frees_at(2, stood(assignment));
-        script.allocates(2, 3_000, stood(assignment));
-        script.frees_at(2, stood(assignment));
+        script.adapts(base, adapter, assignment);
         if is_seen_to_move {
             script.frees_at(2, went(assignment, after));
         } else {
@@ -227,13 +231,7 @@ fn what_the_last_assignment_of_a_function_drops_was_taken_for_alive() {
     script.adapt(Some(StackId(caller)));
     script.line(next, None, 0, 3);
     script.step = 30_000;
-    script.allocates(2, 3_000, stood(base));
-    script.allocates(2, 3_000, stood(adapter));
-    script.allocates(2, 3_000, stood(adapter));
-    script.allocates(2, 3_000, stood(assignment));
-    script.frees_at(2, stood(assignment));
-    script.allocates(2, 3_000, stood(assignment));
-    script.frees_at(2, stood(assignment));
+    script.adapts(base, adapter, assignment);
     script.frees_at(2, stood(assignment));
     script.allocates(4, 3_000, stood(next));
     script.frees_at(4, stood(next));

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::support::memspy::{Recording, collapsed, memspy, run, stacks_of, total};
+use crate::support::memspy::{Recording, collapsed, memspy, run, stacks_of, total, warnings};
 use crate::support::sim;
 use crate::support::target::Target;
 use memspy::render::json::ExportJson;
@@ -20,7 +20,7 @@ fn export(trace: &Path, format: &str, words: &[&str]) -> PathBuf {
     let files =
         ["export", trace.to_str().unwrap(), "-o", out.to_str().unwrap(), "-f", format, "--force"];
     let done = memspy(&[&files[..], words].concat()).ok();
-    assert!(!done.err.contains("warning"), "{}", done.err);
+    assert!(warnings(&done.err).is_empty(), "{}", done.err);
     out
 }
 

@@ -142,6 +142,12 @@ pub fn row<'a>(report: &'a Value, function: &str, line: u64) -> Option<&'a Value
     function["lines"].as_array().unwrap().iter().find(|row| row["line"] == line)
 }
 
+/// What it warns of, but for maps of the allocator that were read while the job changed them: that happens to any job at work.
+pub fn warnings(said: &str) -> Vec<&str> {
+    let is_torn_map = |line: &str| line.ends_with("were read while the job changed them");
+    said.lines().filter(|line| line.contains("warning") && !is_torn_map(line)).collect()
+}
+
 /// `memspy flame -f collapsed` of a trace: stacks and their bytes.
 pub fn collapsed(trace: &Path, words: &[&str]) -> Vec<(String, u64)> {
     let trace = trace.to_str().unwrap();

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::fold::{
-    AllocatedStack, FoldError, FoldKey, FoldOptions, FoldedProfile, FoldedStack, TimeResolution,
-};
+use super::fold::{AllocatedStack, FoldError, FoldKey, FoldOptions, FoldedProfile, FoldedStack};
 use super::fold_limit::TextBudget;
+use super::time_resolution::TimeResolution;
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};

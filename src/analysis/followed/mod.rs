@@ -18,7 +18,7 @@
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
 //!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs`, with the source text where the program
-//!    assigns names anew (`dropped_variables.rs`). A block that both maps have at one address is the same one unless its origin goes on to
+//!    assigns names anew (`dropped_variables.rs`), and in `zero_grad` by who made gradients (`gradient_frees.rs`). A block that both maps have at one address is the same one unless its origin goes on to
 //!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain.
@@ -27,8 +27,10 @@
 //!    often. One with several candidates goes to the candidate that was seen both before and after allocations of its kind,
 //!    if no other was half as often: what comes ahead of an allocation is only seen before it, what follows only after it. Without such a one, to the candidate that was always after, never before, if the
 //!    others were always before. That is likely, never certain.
-//! 8. Blocks of which no single allocation is known are charged as in `births.rs` to the changes of several allocations
+//! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
+//!
+//! What was allocated in all (`allocated_totals.rs`) needs rules 1 to 3 and 7 alone: which block was freed plays no part in it.
 
 pub(super) mod allocated_totals;
 pub(super) mod allocation_places;
