@@ -9,8 +9,9 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::sample_window::ThreadChoice;
 use crate::analysis::exact::{ExactProfile, MemoryGroup};
 use crate::analysis::flame::fold::{
-    FoldError, FoldOptions, FoldedProfile, PseudoFrame, StackLabel, TimeResolution,
+    FoldError, FoldOptions, FoldedProfile, PseudoFrame, StackLabel,
 };
+use crate::analysis::flame::time_resolution::TimeResolution;
 use crate::analysis::lines::BoundedValue;
 use crate::analysis::lines::bounds::BoundsByStack;
 use crate::analysis::live::process_snapshot::{DeviceSnapshot, KnownDevice};
