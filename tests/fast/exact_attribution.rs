@@ -299,7 +299,7 @@ fn a_sampled_recording_has_no_churn_and_no_kinds() {
     s.end();
     let options = FoldOptions { churn: true, ..FoldOptions::default() };
     let error = s.profile().fold(CudaIndex(0), Moment::Peak, options).unwrap_err();
-    assert!(matches!(error, FoldError::NeitherExactNorFollowed { .. }));
+    assert!(matches!(error, FoldError::NeitherExactNorFollowed));
     let memory = Some(MemoryGroup::Driver);
     let options = FoldOptions { memory, ..FoldOptions::default() };
     let error = s.profile().fold(CudaIndex(0), Moment::Peak, options).unwrap_err();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::fold::{AllocatedStack, FoldError, FoldKey, FoldOptions, FoldedProfile, FoldedStack};
+use super::fold::{AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack};
 use super::fold_limit::TextBudget;
 use super::time_resolution::TimeResolution;
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
@@ -19,9 +19,8 @@ impl Profile {
         device: CudaIndex,
         options: FoldOptions,
     ) -> Result<FoldedProfile, FoldError> {
-        let what = "all that was allocated";
-        let totals =
-            self.followed_totals(device).ok_or(FoldError::NeitherExactNorFollowed { what })?;
+        let totals = self.followed_totals(device).ok_or(FoldError::NeitherExactNorFollowed)?;
+        let bytes: u64 = totals.by_origin.values().sum();
         let (by_origin, allocations) = match options.certain {
             true => (&totals.certain, totals.certain_allocations),
             false => (&totals.by_origin, totals.allocations),
@@ -30,9 +29,9 @@ impl Profile {
         let snapshot = AttributedSnapshot {
             followed: true,
             time: self.duration(),
-            allocated: totals.bytes,
-            in_blocks: totals.bytes,
-            reserved: totals.bytes,
+            allocated: bytes,
+            in_blocks: bytes,
+            reserved: bytes,
             pending_free: 0,
             largest_free: 0,
             consistency: SnapshotConsistency::Consistent,
@@ -48,7 +47,7 @@ impl Profile {
             total: by_origin.values().sum(),
             true_peak: None,
             resolution: TimeResolution {
-                seen: totals.bytes,
+                seen: bytes,
                 one_stack: totals.one_stack,
                 certain: Some(totals.certain.values().sum()),
                 not_seen: totals.not_seen(),
@@ -84,10 +83,6 @@ impl Profile {
         by_origin: &FxHashMap<AllocationOrigin, u64>,
         by_thread: bool,
     ) -> (Vec<FoldedStack>, TextBudget) {
-        let mut merged: FxHashMap<FoldKey, u64> = FxHashMap::default();
-        for (&origin, bytes) in by_origin {
-            *merged.entry(self.fold_key(origin, by_thread)).or_default() += bytes;
-        }
-        self.spell_out(merged)
+        self.spell_out(self.by_fold_key(by_origin, by_thread))
     }
 }

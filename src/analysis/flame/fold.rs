@@ -206,13 +206,10 @@ pub enum FoldError {
     },
     /// Only exact recordings and those that followed the allocator know this.
     #[error(
-        "{what} is known only where the allocator was followed ('memspy record' without -r) and of exact recordings \
+        "all that was allocated is known only where the allocator was followed ('memspy record' without -r) and of exact recordings \
          ('memspy record --exact')"
     )]
-    NeitherExactNorFollowed {
-        /// What was asked for.
-        what: &'static str,
-    },
+    NeitherExactNorFollowed,
     /// Only recordings that followed the allocator know this.
     #[error(
         "what is certain is known only where the allocator was followed ('memspy record' without -r)"
@@ -310,11 +307,8 @@ impl Profile {
         if options.certain && !snapshot.followed {
             return Err(FoldError::NotFollowed);
         }
-        let mut merged: FxHashMap<FoldKey, u64> = FxHashMap::default();
-        for (origin, bytes) in Profile::bytes_by_origin(&snapshot, options.certain) {
-            let key = self.fold_key(origin, options.by_thread);
-            *merged.entry(key).or_default() += bytes;
-        }
+        let by_origin = Profile::bytes_by_origin(&snapshot, options.certain);
+        let mut merged = self.by_fold_key(&by_origin, options.by_thread);
         let unmatched = snapshot.allocated - snapshot.in_blocks;
         if unmatched > 0 && !options.certain {
             merged.insert((None, None, Some(PseudoFrame::Unmatched), None), unmatched);
@@ -340,6 +334,19 @@ impl Profile {
             stacks_guessed: false,
             allocations: None,
         })
+    }
+
+    /// Bytes by what their stacks are made of.
+    pub(super) fn by_fold_key(
+        &self,
+        by_origin: &FxHashMap<AllocationOrigin, u64>,
+        by_thread: bool,
+    ) -> FxHashMap<FoldKey, u64> {
+        let mut merged: FxHashMap<FoldKey, u64> = FxHashMap::default();
+        for (&origin, bytes) in by_origin {
+            *merged.entry(self.fold_key(origin, by_thread)).or_default() += bytes;
+        }
+        merged
     }
 
     /// The stacks, the largest first, as far as there is room for their text.

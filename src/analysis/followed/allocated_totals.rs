@@ -8,10 +8,8 @@ use crate::analysis::followed::repeated_steps::PoolDeltas;
 /// Sums of changes, each charged as a block of a map is: rules 1 to 3 and 7.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct AllocatedTotals {
-    /// Bytes by whom they are charged to; they add up to `bytes`.
+    /// Bytes by whom they are charged to; they add up to all that was allocated.
     pub(crate) by_origin: FxHashMap<AllocationOrigin, u64>,
-    /// Bytes allocated.
-    pub(crate) bytes: u64,
     /// Allocations.
     pub(crate) allocations: u64,
     /// Bytes that one stack only came into question for.
@@ -33,7 +31,6 @@ impl AllocatedTotals {
         if bytes == 0 {
             return;
         }
-        self.bytes += bytes;
         if let [(AllocationOrigin::Stack(..), _)] = charge.shares[..] {
             self.one_stack += bytes;
         }
