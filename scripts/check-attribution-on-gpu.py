@@ -230,8 +230,9 @@ def check_truth(name, job, args):
     if args.save:
         file = os.path.join(args.save, re.sub(r"[, ]+", "-", name))
         shutil.copy(recording.trace, file + ".bin")
-        with gzip.open(file + ".truth.json.gz", "wt") as out:
-            json.dump([[list(stack) if stack != (ENGINE,) else [], size] for stack, size in theirs.items()], out)
+        for kind, stacks in (("truth", theirs), ("every", every)):
+            with gzip.open(f"{file}.{kind}.json.gz", "wt") as out:
+                json.dump([[list(stack) if stack != (ENGINE,) else [], size] for stack, size in stacks.items()], out)
     print(f"    {recording.followed()}", flush=True)
 
 
