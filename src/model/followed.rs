@@ -94,7 +94,8 @@ pub struct FollowedChange {
     /// to have waited from `before` to `after` in a place that allocates nothing are not listed.
     pub threads: Vec<FollowedThread>,
     /// Whether a thread that is not listed may have made it: one without Python, one that has just begun, one more than can
-    /// be listed.
+    /// be listed. And whether a listed one may have made it elsewhere: the counters changed while the stacks before it were
+    /// copied, which takes long where there are many threads.
     pub others_possible: bool,
     /// Whether the counters did not fit together when they were read (pools that do not add up) and stayed so over many
     /// polls: what is missing in this step is in the next one.

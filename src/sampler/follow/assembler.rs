@@ -183,7 +183,7 @@ impl Assembler {
             large: raw.large,
             live: raw.live,
             threads,
-            others_possible: self.newcomers || !owners.is_empty() || gone > 0,
+            others_possible: self.newcomers || !owners.is_empty() || gone > 0 || raw.was_under_way,
             counters_torn: raw.counters_torn,
             totals_reset: raw.totals_reset,
         };

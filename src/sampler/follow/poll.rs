@@ -60,6 +60,8 @@ pub(super) struct RawChange {
     pub(super) threads: Vec<RawThread>,
     /// Who held the allocator's lock at the two polls.
     pub(super) owners: [Option<u32>; 2],
+    /// Whether it happened while the stacks before it were copied, and nobody was seen inside the allocator ahead of that: they may be of after it.
+    pub(super) was_under_way: bool,
     pub(super) counters_torn: bool,
     pub(super) totals_reset: bool,
 }
@@ -81,6 +83,8 @@ struct PolledDevice {
     changing_part: Vec<u8>,
     owner: Option<u32>,
     unfit: u32,
+    /// Whether they changed while the last poll copied the stacks: these are then not of before the change that the next poll sees.
+    moved_meanwhile: bool,
 }
 
 /// What one poll saw.
@@ -155,6 +159,7 @@ impl PollState {
                     changing_part: Vec::new(),
                     owner: None,
                     unfit: 0,
+                    moved_meanwhile: false,
                 },
             })
             .collect();
@@ -185,7 +190,12 @@ impl PollState {
         self.spans.clear();
         self.spans.extend(self.counters.iter().flat_map(CounterPoller::spans));
         let bytes = self.spans.iter().map(|span| span.len).sum();
-        let bytes = self.stacks.push(&mut self.spans, bytes);
+        let mut bytes = self.stacks.push(&mut self.spans, bytes);
+        // The counters once more: with many threads the stacks take long to copy.
+        for span in self.counters.iter().flat_map(CounterPoller::spans) {
+            self.spans.push(span);
+            bytes += span.len;
+        }
         self.now.resize(bytes, 0);
         self.before.resize(bytes, 0);
         self.comparable = false;
@@ -251,8 +261,10 @@ impl PollState {
                 }
                 Err(MemoryError::Fault { index, .. }) if faults < MAX_FAULTS => {
                     faults += 1;
-                    match index.checked_sub(self.devices.len()) {
-                        Some(_) => drop(self.stacks.fault(index)),
+                    let devices = self.devices.len();
+                    let is_stack = (devices..self.spans.len() - devices).contains(&index);
+                    match is_stack.then_some(()) {
+                        Some(()) => drop(self.stacks.fault(index)),
                         // The allocator is gone; another plan follows soon.
                         None => {
                             self.counters = None;
@@ -283,9 +295,14 @@ impl PollState {
         let Some(counters) = self.counters.take() else { return outcome };
         let mut devices = std::mem::take(&mut self.devices);
         let mut from = 0;
+        let all: usize = counters.spans().map(|span| span.len).sum();
+        let again = self.now.len() - all;
         for (state, span) in devices.iter_mut().zip(counters.spans()) {
             let copy = self.now.get(from..from + span.len).unwrap_or_default();
+            let later = self.now.get(again + from..again + from + span.len).unwrap_or_default();
             from += span.len;
+            let moved = counters.changing_part(copy) != counters.changing_part(later);
+            let moved_before = std::mem::replace(&mut state.moved_meanwhile, moved);
             let owner = counters.lock_owner(copy);
             let owners = [std::mem::replace(&mut state.owner, owner), owner];
             // Somebody is inside the allocator: a change is near.
@@ -316,6 +333,7 @@ impl PollState {
                 live: [new.small.live, new.large.live],
                 threads: Vec::new(),
                 owners,
+                was_under_way: moved_before && owners[0].is_none(),
                 counters_torn: !new.fit,
             });
         }
