@@ -65,10 +65,12 @@ pub struct FollowedThread {
 
 /// One step of the allocation counters of one device: they were the old ones at one poll and the new ones at a later poll.
 ///
-/// A poll copies, in this order, in one system call: the counters of all devices, then the stacks of the followed threads.
+/// A poll copies, in this order, in one system call: the counters of all devices, the stacks of the followed threads, and the
+/// counters once more.
 /// So the change happened after the counters of the poll `before` were copied and before those of the poll `after` were.
 /// The stack of `after` was copied after the change was complete; the stack of `before` was copied before the change,
-/// or in the first microsecond of the time in which it happened.
+/// or in the first microseconds of the time in which it happened: then the counters were others behind the stacks, and
+/// `others_possible` is set (with one or two threads unless somebody was inside the allocator when the counters were copied first).
 ///
 /// Between the polls `before` and `after` there may have been others that found the counters half changed (the target stood
 /// in the midst of a change); `before` is then the last of these, for its stack is the one nearest to the change.

@@ -18,6 +18,8 @@ const MAX_FAULTS: u32 = 300;
 /// is seen earlier, and the stacks are read right after it and often enough before.
 const COUNTER_POLLS: u32 = 6;
 const STACK_POLLS: u32 = 2;
+/// So many threads' stacks are copied within some two microseconds.
+const FEW_THREADS: usize = 2;
 /// Changes kept until they are taken; what happens beyond becomes one change.
 const MAX_CHANGES: usize = 1 << 15;
 
@@ -60,7 +62,8 @@ pub(super) struct RawChange {
     pub(super) threads: Vec<RawThread>,
     /// Who held the allocator's lock at the two polls.
     pub(super) owners: [Option<u32>; 2],
-    /// Whether it happened while the stacks before it were copied, and nobody was seen inside the allocator ahead of that: they may be of after it.
+    /// Whether it happened while the stacks before it were copied: they may be of after it. Where they are few, a thread that
+    /// was inside the allocator ahead of that has not gone on yet.
     pub(super) was_under_way: bool,
     pub(super) counters_torn: bool,
     pub(super) totals_reset: bool,
@@ -297,6 +300,7 @@ impl PollState {
         let mut from = 0;
         let all: usize = counters.spans().map(|span| span.len).sum();
         let again = self.now.len() - all;
+        let threads = self.stacks.len();
         for (state, span) in devices.iter_mut().zip(counters.spans()) {
             let copy = self.now.get(from..from + span.len).unwrap_or_default();
             let later = self.now.get(again + from..again + from + span.len).unwrap_or_default();
@@ -333,7 +337,7 @@ impl PollState {
                 live: [new.small.live, new.large.live],
                 threads: Vec::new(),
                 owners,
-                was_under_way: moved_before && owners[0].is_none(),
+                was_under_way: moved_before && stacks_may_be_later(owners[0], threads),
                 counters_torn: !new.fit,
             });
         }
@@ -408,6 +412,12 @@ impl PollState {
     }
 }
 
+/// Whether the stacks of `threads` threads, copied after the counters and while these changed, may be of after the change: `owner` was inside
+/// the allocator when the counters were copied.
+fn stacks_may_be_later(owner: Option<u32>, threads: usize) -> bool {
+    owner.is_none() || threads > FEW_THREADS
+}
+
 fn delta(old: &PoolCounters, new: &PoolCounters) -> CounterDelta {
     // After a reset the totals count from 0 again.
     let since = |old: i64, new: i64| if new < old { new } else { new - old };
@@ -435,4 +445,18 @@ fn add(sum: &mut CounterDelta, more: &CounterDelta) {
     sum.freed_bytes += more.freed_bytes;
     sum.requested_bytes += more.requested_bytes;
     sum.freed_requested_bytes += more.freed_requested_bytes;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_copied_while_the_counters_changed_are_trusted_only_for_a_thread_caught_inside_the_allocator()
+     {
+        assert!(!stacks_may_be_later(Some(7), 1));
+        assert!(!stacks_may_be_later(Some(7), FEW_THREADS));
+        assert!(stacks_may_be_later(Some(7), FEW_THREADS + 1), "they take long to copy");
+        assert!(stacks_may_be_later(None, 1), "it came and went meanwhile");
+    }
 }
