@@ -66,6 +66,14 @@ impl CounterPoller {
             .map(move |(_, at)| AddressRange { addr: *at + from as u64, len: to - from })
     }
 
+    /// Where the part of each device's counters lies that every allocation and every free changes.
+    pub fn changing_spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        let at = self.layout.array(Metric::Allocation as usize) as u64;
+        self.devices
+            .iter()
+            .map(move |(_, device)| AddressRange { addr: *device + at, len: STAT_ARRAY })
+    }
+
     /// The part of a copy that every allocation and every free changes.
     pub fn changing_part<'c>(&self, copy: &'c [u8]) -> Option<&'c [u8]> {
         let (from, _) = self.part();
@@ -168,6 +176,10 @@ mod tests {
         };
         assert_eq!((counters.small, counters.large), (small, PoolCounters::default()));
         assert_ne!(poller.changing_part(&before), poller.changing_part(&after));
+        let (from, _) = poller.part();
+        let span = poller.changing_spans().next().unwrap();
+        let at = (span.addr.0 - 0x1000) as usize - from;
+        assert_eq!(poller.changing_part(&after), after.get(at..at + span.len));
         assert_eq!(poller.decode(&after[1..]), None);
         assert_eq!(poller.lock_owner(&after), None);
         let mut locked = after;

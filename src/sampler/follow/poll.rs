@@ -194,8 +194,8 @@ impl PollState {
         self.spans.extend(self.counters.iter().flat_map(CounterPoller::spans));
         let bytes = self.spans.iter().map(|span| span.len).sum();
         let mut bytes = self.stacks.push(&mut self.spans, bytes);
-        // The counters once more: with many threads the stacks take long to copy.
-        for span in self.counters.iter().flat_map(CounterPoller::spans) {
+        // What tells of changes once more: with many threads the stacks take long to copy.
+        for span in self.counters.iter().flat_map(CounterPoller::changing_spans) {
             self.spans.push(span);
             bytes += span.len;
         }
@@ -266,13 +266,12 @@ impl PollState {
                     faults += 1;
                     let devices = self.devices.len();
                     let is_stack = (devices..self.spans.len() - devices).contains(&index);
-                    match is_stack.then_some(()) {
-                        Some(()) => drop(self.stacks.fault(index)),
+                    if is_stack {
+                        self.stacks.fault(index);
+                    } else {
                         // The allocator is gone; another plan follows soon.
-                        None => {
-                            self.counters = None;
-                            self.devices.clear();
-                        }
+                        self.counters = None;
+                        self.devices.clear();
                     }
                 }
                 Err(error) => return Err(error),
@@ -298,20 +297,21 @@ impl PollState {
         let Some(counters) = self.counters.take() else { return outcome };
         let mut devices = std::mem::take(&mut self.devices);
         let mut from = 0;
-        let all: usize = counters.spans().map(|span| span.len).sum();
-        let again = self.now.len() - all;
+        let again: usize = counters.changing_spans().map(|span| span.len).sum();
+        let mut again = self.now.len().saturating_sub(again);
         let threads = self.stacks.len();
-        for (state, span) in devices.iter_mut().zip(counters.spans()) {
+        let spans = counters.spans().zip(counters.changing_spans());
+        for (state, (span, changing)) in devices.iter_mut().zip(spans) {
             let copy = self.now.get(from..from + span.len).unwrap_or_default();
-            let later = self.now.get(again + from..again + from + span.len).unwrap_or_default();
             from += span.len;
-            let moved = counters.changing_part(copy) != counters.changing_part(later);
-            let moved_before = std::mem::replace(&mut state.moved_meanwhile, moved);
+            let part = counters.changing_part(copy).unwrap_or_default();
+            let later = self.now.get(again..again + changing.len).unwrap_or_default();
+            again += changing.len;
+            let moved_before = std::mem::replace(&mut state.moved_meanwhile, later != part);
             let owner = counters.lock_owner(copy);
             let owners = [std::mem::replace(&mut state.owner, owner), owner];
             // Somebody is inside the allocator: a change is near.
             outcome.changed |= owner.is_some();
-            let part = counters.changing_part(copy).unwrap_or_default();
             if state.counters.is_some() && part == state.changing_part {
                 continue;
             }
