@@ -32,11 +32,11 @@ impl FollowChoice {
     pub(super) fn for_record(args: &RecordArgs) -> Result<FollowChoice> {
         let is_shared = args.records_several();
         if let (Some(percent), false) = (args.cpu, is_shared)
-            && percent > 100.0
+            && percent > 100.0 * FollowBudget::MOST
         {
             bail!(
-                "--cpu {percent} is more than one processor, and the polls of one process use one at most: more than 100 is \
-                 for -s and --match, where all processes share it"
+                "--cpu {percent} is more than two processors, and following one process uses two at most, one to poll and one to \
+                 read addresses: more than 200 is for -s and --match, where all processes share it"
             );
         }
         // Of polls it is not known who holds the GIL.

@@ -105,6 +105,39 @@ pub struct FollowedChange {
     /// Whether the program reset the running totals in this step: the deltas are then lower limits, taken from what is new
     /// since the reset.
     pub totals_reset: bool,
+    /// Which addresses were given out and taken back, as read after this change; `None` where that was not read, or the target
+    /// did not keep still for it.
+    pub addresses: Option<Box<FollowedAddresses>>,
+}
+
+/// What became of the addresses that the allocator has given to the program, between two readings of its tables of them.
+///
+/// An address that was given out and taken back between the two readings, or taken back and given out again, is in neither list: then the
+/// changes have more allocations and frees than there are addresses here.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct FollowedAddresses {
+    /// In how many changes of the device: the one it is told with, and those before it.
+    pub changes: u32,
+    /// The blocks that the program has after them and had not before, by address.
+    pub allocated: Vec<AddressedBlock>,
+    /// The addresses that it had before them and has not after, in order.
+    pub freed: Vec<u64>,
+}
+
+impl FollowedAddresses {
+    /// Most addresses in either list.
+    pub const MAX: usize = 1 << 12;
+}
+
+/// A block that was allocated, and where.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct AddressedBlock {
+    /// Its address on the device.
+    pub address: u64,
+    /// Its bytes.
+    pub size: u64,
+    /// The bytes asked for.
+    pub requested: u64,
 }
 
 impl FollowedChange {

@@ -39,7 +39,8 @@ pub use events::{
     SiteId, StackSource,
 };
 pub use followed::{
-    CounterDelta, FollowTotals, FollowedChange, FollowedChanges, FollowedThread, StackReading,
+    AddressedBlock, CounterDelta, FollowTotals, FollowedAddresses, FollowedChange, FollowedChanges,
+    FollowedThread, StackReading,
 };
 pub use gpu::{CudaIndex, DeviceUsage, GpuDevice, ProcessUsage};
 pub use history::{

@@ -128,6 +128,7 @@ mod tests {
             others_possible: false,
             counters_torn: false,
             totals_reset: false,
+            addresses: None,
         };
         Record::Followed(FollowedChanges { changes: times.iter().map(change).collect() })
     }

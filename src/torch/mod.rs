@@ -9,6 +9,7 @@
 //! [`AllocatorCounters`]: crate::model::AllocatorCounters
 //! [`BlockMap`]: crate::model::AllocatorSnapshot
 
+mod address_tables;
 mod backend;
 mod backward;
 mod blocks;
@@ -28,6 +29,7 @@ mod version;
 mod walk;
 mod working_set;
 
+pub use address_tables::{AddressChanges, AddressOutcome, AddressReading, AddressTables};
 pub use backward::{BackwardError, autograd_info};
 pub use class_names::ClassNames;
 pub use error::TorchError;
@@ -35,5 +37,5 @@ pub use history::{RecordedFrame, RecordedHistory, RecordedStack};
 pub use objects::{
     AutogradGraph, AutogradNode, SavedTensor, TensorDecoder, TensorReader, TensorTypes,
 };
-pub use polled::{CounterPoller, PolledCounters, PoolCounters};
+pub use polled::{AllocationTotals, CounterPoller, PolledCounters, PoolCounters};
 pub use reader::TorchReader;

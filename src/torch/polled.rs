@@ -37,9 +37,31 @@ pub struct PolledCounters {
     pub small: PoolCounters,
     /// The large pool.
     pub large: PoolCounters,
+    /// Blocks allocated now: `allocation.all.current`.
+    pub blocks: i64,
     /// Whether the counters of all pools are the sums of those of each. They are not while a thread is changing them: it
     /// changes those of all pools first.
     pub fit: bool,
+}
+
+/// How many blocks were allocated and freed since the program began, or since it reset these totals: no two states of an allocator have
+/// the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct AllocationTotals {
+    /// `allocation.all.allocated`.
+    pub allocations: i64,
+    /// `allocation.all.freed`.
+    pub frees: i64,
+}
+
+impl PolledCounters {
+    /// The totals of both pools.
+    pub fn totals(&self) -> AllocationTotals {
+        AllocationTotals {
+            allocations: self.small.allocations.wrapping_add(self.large.allocations),
+            frees: self.small.frees.wrapping_add(self.large.frees),
+        }
+    }
 }
 
 impl CounterPoller {
@@ -118,7 +140,8 @@ impl CounterPoller {
                 live: bytes[p].current,
             }
         };
-        Some(PolledCounters { small: pool(Pool::Small), large: pool(Pool::Large), fit })
+        let [small, large] = [Pool::Small, Pool::Large].map(pool);
+        Some(PolledCounters { small, large, blocks: counts[0].current, fit })
     }
 
     /// From the lock's owner to the end of the counters needed, in bytes from the begin of a device's allocator.

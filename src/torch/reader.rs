@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::address_tables::{self, AddressTables};
 use super::backend;
 use super::blocks::{BlocksLayout, ReadAttempts, SnapshotReader};
 use super::counters::CounterReader;
@@ -40,6 +41,8 @@ struct NativeAllocator {
     counters: CounterReader,
     layout: BlocksLayout,
     blocks: Vec<SnapshotReader>,
+    /// Where the tables of the addresses given out are.
+    address_tables: Option<Addr>,
 }
 
 impl TorchReader {
@@ -150,6 +153,20 @@ impl TorchReader {
     pub fn counter_poller(&self) -> Option<CounterPoller> {
         let native = self.native.as_ref()?;
         Some(CounterPoller::new(&native.devices.counters, &native.devices.objects))
+    }
+
+    /// What reads the addresses that the allocator has given out on `device`, the only one that is in use; `None` where it has no tables of them (PyTorch
+    /// before 2.3), and while `device` has no block from which to learn how blocks are laid out.
+    pub fn address_tables(&self, device: CudaIndex) -> Option<AddressTables> {
+        let native = self.native.as_ref()?;
+        let at = native.address_tables?;
+        let object = *native.devices.objects.get(device.0 as usize)?;
+        let pools = discovery::pools(&*self.memory, object, &native.devices.counters).ok()?;
+        // A wrong layout, read while the target changed its blocks, is noticed: each block has to have its address.
+        let block = discovery::block_layout(&*self.memory, object, device.0, &pools).ok()??;
+        let mut counters = self.counter_poller()?;
+        counters.retain(|polled| polled == device);
+        Some(AddressTables::new(at, block, counters))
     }
 
     /// For how long [`Self::blocks`] tries to find the target at rest; 3 ms by default.
@@ -275,7 +292,10 @@ impl TorchReader {
         let mut what = String::new();
         for _ in 0..SEARCHES {
             match discovery::devices(&*self.memory, allocator) {
-                SearchOutcome::Found(devices) => return Ok(Some(NativeAllocator::new(*devices))),
+                SearchOutcome::Found(devices) => {
+                    let tables = address_tables::find(&*self.memory, allocator);
+                    return Ok(Some(NativeAllocator::new(*devices, tables)));
+                }
                 SearchOutcome::NotInitialized => what.clear(),
                 SearchOutcome::Unknown(why) => what = why,
             }
@@ -291,7 +311,7 @@ impl TorchReader {
 }
 
 impl NativeAllocator {
-    fn new(devices: DiscoveredDevices) -> NativeAllocator {
+    fn new(devices: DiscoveredDevices, address_tables: Option<Addr>) -> NativeAllocator {
         let blocks = devices.objects.iter().zip(0..);
         NativeAllocator {
             counters: CounterReader::new(&devices.objects, &devices.counters),
@@ -300,9 +320,9 @@ impl NativeAllocator {
                 .collect(),
             layout: BlocksLayout::default(),
             devices,
+            address_tables,
         }
     }
-
     /// Whether the vector of devices is where and as long as it was.
     fn is_current(&self, memory: &dyn Memory) -> Result<bool, TorchError> {
         let vector = self.devices.vector;

@@ -150,6 +150,14 @@
 //!   allocator's lock, bit 5 both stacks are whole and the same, and the second is left out of the next column.
 //! * Stacks: of each whole stack its number, less the one before in this block, at first less 0 (zigzag).
 //!
+//! **Followed changes with addresses** are the same, and behind the columns: the number of changes of which addresses were read; the
+//! bytes that each of the following three parts takes; then the parts, all of numbers:
+//!
+//! * Counts: for each of these changes, how many without addresses stand before it since the one before, in how many changes the addresses
+//!   were given out and taken back, how many were given out, at most 4096, and how many were taken back, as many.
+//! * Addresses: those given out, then those taken back, each less the one before in this record, at first less 0 (signed, folded).
+//! * Sizes: of each given out its bytes (folded), and these less the bytes asked for (zigzag).
+//!
 //! **Inherited**: a recorder that keeps only the last minutes writes its trace as segments, each a whole trace, and drops
 //! the oldest. A segment begins with how things stand at its first moment: start, runtime, devices, what was
 //! last seen of each; then this record, with the blocks alive and who made them; then what happens. Its makers

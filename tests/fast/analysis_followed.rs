@@ -4,9 +4,10 @@
 
 use memspy::analysis::{FoldError, FoldOptions, FoldedProfile, Moment, Profile, TimeResolution};
 use memspy::model::{
-    AllocatorSnapshot, Block, BlockState, CounterDelta, CudaIndex, Definition, FollowedChange,
-    FollowedChanges, FollowedThread, Frame, FrameId, Function, FunctionId, Nanos, PoolId, Record,
-    RecordSink, Segment, SnapshotConsistency, StackId, StackNode, StackReading, Thread, ThreadId,
+    AllocatorSnapshot, Block, BlockState, CounterDelta, CudaIndex, Definition, FollowedAddresses,
+    FollowedChange, FollowedChanges, FollowedThread, Frame, FrameId, Function, FunctionId, Nanos,
+    PoolId, Record, RecordSink, Segment, SnapshotConsistency, StackId, StackNode, StackReading,
+    Thread, ThreadId,
 };
 
 const GPU: CudaIndex = CudaIndex(0);
@@ -21,6 +22,8 @@ pub(crate) struct Script {
     /// How far apart changes are, in nanoseconds.
     pub(crate) step: u64,
     pub(crate) consistency: SnapshotConsistency,
+    /// What is read of the addresses after the next change.
+    pub(crate) addresses: Option<FollowedAddresses>,
 }
 
 /// What so many blocks of together so many MiB do to the counters when they are allocated.
@@ -54,6 +57,7 @@ impl Script {
             blocks: Vec::new(),
             step: 1_000_000,
             consistency: SnapshotConsistency::Consistent,
+            addresses: None,
         };
         let names = ["a.py", "a.py", "torch/autograd/graph.py"];
         for (i, (name, file)) in
@@ -110,6 +114,7 @@ impl Script {
             others_possible: false,
             counters_torn: false,
             totals_reset: false,
+            addresses: self.addresses.take().map(Box::new),
         };
         self.take(Record::Followed(FollowedChanges { changes: vec![change] }));
     }

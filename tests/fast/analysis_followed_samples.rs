@@ -34,6 +34,7 @@ fn unseen_by_polls(activity: ThreadActivity) -> Vec<(String, u64)> {
         others_possible: true,
         counters_torn: false,
         totals_reset: false,
+        addresses: None,
     };
     s.records.push(Record::Followed(FollowedChanges { changes: vec![change] }));
     s.tick();

@@ -216,8 +216,8 @@ fn words_that_make_no_sense_get_one_line() {
 }
 
 #[test]
-fn more_than_one_processor_for_the_polls_of_one_process_is_refused() {
-    refused(&["record", "-p", "1", "--cpu", "200"], &["--cpu 200", "-s and --match"]);
+fn more_than_two_processors_for_following_one_process_are_refused() {
+    refused(&["record", "-p", "1", "--cpu", "201"], &["--cpu 201", "-s and --match"]);
 }
 
 #[test]

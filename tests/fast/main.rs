@@ -24,6 +24,7 @@ mod trace_support;
 
 mod analysis_attribution;
 mod analysis_followed;
+mod analysis_followed_addresses;
 mod analysis_followed_frees;
 mod analysis_followed_random;
 mod analysis_followed_samples;

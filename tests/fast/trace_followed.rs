@@ -82,6 +82,7 @@ fn followed_changes_made_by_hand_read_as_their_prose_says() {
         others_possible: false,
         counters_torn: false,
         totals_reset: false,
+        addresses: None,
     };
     let freed =
         CounterDelta { frees: 1, freed_bytes: 2 << 20, freed_requested_bytes: 2 << 20, ..none };

@@ -166,6 +166,7 @@ impl FollowedFunction {
             others_possible: false,
             counters_torn: false,
             totals_reset: false,
+            addresses: None,
         };
         self.records.push(Record::Followed(FollowedChanges { changes: vec![change] }));
         self.sample(to);

@@ -1,10 +1,10 @@
 //! Recordings that follow the allocator, as `memspy record` does by default: no change is lost, and what is called certain is so.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::support::memspy::{Recording, collapsed, memspy, total};
 use crate::support::sim;
-use memspy::model::{FollowTotals, FollowedChange, Record};
+use memspy::model::{BlockState, FollowTotals, FollowedChange, Record};
 use memspy::trace::TraceReader;
 use serde_json::Value;
 
@@ -247,6 +247,57 @@ fn check_against_history(job: &str) -> HistoryShares {
     let (totals, _) = totals(&recording);
     let is_well_seen = 10 * totals.single_changes >= 3 * totals.changes;
     HistoryShares { total, right, on_line, is_well_seen }
+}
+
+/// Every block that was given out and not taken back is in the last map, and no other one that was allocated meanwhile.
+#[test]
+fn with_two_processors_the_addresses_of_the_blocks_are_read() {
+    let (_, recording, said) = followed("train", &["--cpu", "200"]);
+    assert!(said.contains("at most 200 % of a processor"), "{said}");
+    let mut records: Vec<Record> = Vec::new();
+    TraceReader::open(recording.trace()).unwrap().replay(&mut records).unwrap();
+    let (mut window, mut alive) = (Vec::new(), BTreeMap::new());
+    let (mut changes, mut addressed, mut read_after) = (0, 0, 0);
+    for record in &records {
+        let Record::Followed(batch) = record else { continue };
+        for change in &batch.changes {
+            changes += 1;
+            window.push((change.allocations(), change.frees()));
+            let Some(addresses) = &change.addresses else { continue };
+            // What is in neither list was freed and allocated, or the other way round, at one address.
+            let of_window = &window[window.len() - addresses.changes as usize..];
+            let allocations: i64 = of_window.iter().map(|(allocations, _)| allocations).sum();
+            let frees: i64 = of_window.iter().map(|(_, frees)| frees).sum();
+            let hidden = allocations - addresses.allocated.len() as i64;
+            assert_eq!(hidden, frees - addresses.freed.len() as i64, "{change:?}");
+            assert!(hidden >= 0, "{change:?}");
+            for freed in &addresses.freed {
+                alive.remove(freed);
+            }
+            alive.extend(addresses.allocated.iter().map(|block| (block.address, *block)));
+            addressed += addresses.changes;
+            read_after = change.after.0;
+            window.clear();
+        }
+    }
+    eprintln!("{addressed} of {changes} changes with addresses: {said}");
+    assert!(2 * addressed > changes, "{addressed} of {changes} changes: {said}");
+    let map = records.iter().rev().find_map(|record| match record {
+        Record::Snapshot(snapshot) if snapshot.time.0 > read_after => Some(snapshot),
+        _ => None,
+    });
+    let blocks = map.unwrap().segments.iter().flat_map(|segment| &segment.blocks);
+    let blocks: BTreeMap<u64, u64> = blocks
+        .filter(|block| block.state == BlockState::Allocated)
+        .map(|block| (block.address, block.size))
+        .collect();
+    assert!(alive.len() > 10, "{alive:?}");
+    assert!(window.is_empty(), "nothing was read after the last changes: {window:?}");
+    for (address, block) in &alive {
+        assert_eq!(blocks.get(address), Some(&block.size), "{block:?}");
+    }
+    let (totals, seconds) = totals(&recording);
+    assert!(totals.cpu_nanos as f64 / 1e9 <= 2.0 * (seconds + 1.0), "{totals:?}");
 }
 
 /// The share of the processor that is asked for is kept.

@@ -4,8 +4,8 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use memspy::model::{
-    CounterDelta, CudaIndex, FollowTotals, FollowedChange, FollowedChanges, FollowedThread, Nanos,
-    Record, StackId, StackReading, ThreadId,
+    AddressedBlock, CounterDelta, CudaIndex, FollowTotals, FollowedAddresses, FollowedChange,
+    FollowedChanges, FollowedThread, Nanos, Record, StackId, StackReading, ThreadId,
 };
 
 use super::any_record::number;
@@ -61,22 +61,34 @@ pub fn followed() -> impl Strategy<Value = Record> {
         (number(), number()),
         vec(thread, 0..=FollowedChange::MAX_THREADS),
         any::<[bool; 3]>(),
+        proptest::option::of(addresses()),
     )
-        .prop_map(|((before, after), device, (small, large), live, threads, flags)| {
-            FollowedChange {
-                before: Nanos(before),
-                after: Nanos(after),
-                device: CudaIndex(device),
-                small,
-                large,
-                live: [live.0 as i64, live.1 as i64],
-                threads,
-                others_possible: flags[0],
-                counters_torn: flags[1],
-                totals_reset: flags[2],
-            }
-        });
+        .prop_map(
+            |((before, after), device, (small, large), live, threads, flags, addresses)| {
+                FollowedChange {
+                    before: Nanos(before),
+                    after: Nanos(after),
+                    device: CudaIndex(device),
+                    small,
+                    large,
+                    live: [live.0 as i64, live.1 as i64],
+                    threads,
+                    others_possible: flags[0],
+                    counters_torn: flags[1],
+                    totals_reset: flags[2],
+                    addresses: addresses.map(Box::new),
+                }
+            },
+        );
     vec(change, 0..20).prop_map(|changes| Record::Followed(FollowedChanges { changes }))
+}
+
+fn addresses() -> impl Strategy<Value = FollowedAddresses> {
+    let block = (number(), number(), number());
+    let block =
+        block.prop_map(|(address, size, requested)| AddressedBlock { address, size, requested });
+    (any::<u32>(), vec(block, 0..4), vec(number(), 0..4))
+        .prop_map(|(changes, allocated, freed)| FollowedAddresses { changes, allocated, freed })
 }
 
 /// Brings the numbers used into the range defined.

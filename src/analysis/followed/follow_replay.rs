@@ -20,7 +20,7 @@ use crate::analysis::followed::dropped_variables::{
     DroppedByStatement, LineStep, ProgramText, StatementVisit,
 };
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
-use crate::analysis::followed::freed_groups::{FreedGroups, PoolFrees};
+use crate::analysis::followed::freed_groups::{FoundFrees, FreedGroups, PoolFrees};
 use crate::analysis::followed::gradient_frees::GradientFrees;
 use crate::analysis::followed::replayed_group::{
     BlockSource, DroppedAt, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree, Stays,
@@ -88,7 +88,7 @@ pub(in crate::analysis) struct ReplayResult {
 
 impl ReplayResult {
     fn add_frees(&mut self, group: BlockGroup, frees: Vec<ReplayedFree>) {
-        for ReplayedFree { block, site, time, is_open } in frees {
+        for ReplayedFree { block, site, time, is_open, .. } in frees {
             let freed = block.attribution;
             self.freed.extend(only_origin(&freed).map(|origin| (group, site, origin)));
             if is_open && site != [None; 2] {
@@ -101,22 +101,24 @@ impl ReplayResult {
 /// A replay under way.
 #[derive(Debug)]
 pub(in crate::analysis) struct FollowReplay<'a> {
-    sites: &'a FreeSites,
-    gradients: &'a GradientFrees,
-    dropped: &'a mut DroppedByStatement,
-    text: ProgramText<'a>,
-    visit: StatementVisit,
-    groups: FxHashMap<BlockGroup, GroupReplay>,
-    changes: usize,
+    pub(super) sites: &'a FreeSites,
+    pub(super) gradients: &'a GradientFrees,
+    pub(super) dropped: &'a mut DroppedByStatement,
+    pub(super) text: ProgramText<'a>,
+    pub(super) visit: StatementVisit,
+    pub(super) groups: FxHashMap<BlockGroup, GroupReplay>,
+    /// The group of the block at each address, where that is known.
+    pub(super) places: FxHashMap<u64, BlockGroup>,
+    pub(super) changes: usize,
     /// The change of the recording that is replayed.
-    step: usize,
-    last: Option<usize>,
+    pub(super) step: usize,
+    pub(super) last: Option<usize>,
     freed: FreedGroups,
     /// Allocations that may have been of several groups.
     unclear_allocations: Vec<(Pool, CounterDelta)>,
     /// Frees that may have been of other groups than was taken for likely.
     unclear_frees: Vec<(Pool, CounterDelta)>,
-    is_open: bool,
+    pub(super) is_open: bool,
 }
 
 impl<'a> FollowReplay<'a> {
@@ -129,14 +131,18 @@ impl<'a> FollowReplay<'a> {
         text: ProgramText<'a>,
     ) -> FollowReplay<'a> {
         let mut groups: FxHashMap<BlockGroup, GroupReplay> = FxHashMap::default();
+        let mut places = FxHashMap::default();
         for SnapshotBlock { group, address, attribution, batch, stays, is_gone } in blocks {
             let from = BlockSource::Snapshot(address);
-            let block = ReplayedBlock { from, attribution, returned: None, is_gone, batch, stays };
+            let given = None;
+            let block =
+                ReplayedBlock { from, attribution, returned: None, is_gone, batch, stays, given };
             let of_group = groups.entry(group).or_default();
             if is_gone && !block.attribution.certain {
                 *of_group.gone.entry(batch).or_default() += 1;
             }
             of_group.batches.insert(address, batch);
+            places.insert(address, group);
             of_group.live.push(block);
         }
         for group in groups.values_mut() {
@@ -149,6 +155,7 @@ impl<'a> FollowReplay<'a> {
             text,
             visit: StatementVisit::default(),
             groups,
+            places,
             changes: 0,
             step: 0,
             last: None,
@@ -202,17 +209,12 @@ impl<'a> FollowReplay<'a> {
         if count <= 0 {
             return;
         }
-        let even =
-            |bytes: i64| (bytes >= 0 && bytes % count == 0).then_some((bytes / count) as u64);
-        let (size, requested) =
-            (even(change.delta.allocated_bytes), even(change.delta.requested_bytes));
-        let (Some(size), Some(requested), false) = (size, requested, change.is_open) else {
+        let Some(group) = even_group(change) else {
             self.unclear_allocations.push((change.pool, change.delta));
             return;
         };
-        let group = BlockGroup { size, requested, pool: change.pool };
         // Several blocks of one size, or of sizes that add up to the same.
-        let is_clear = count == 1 || size == MIN_BLOCK;
+        let is_clear = sole_group(change).is_some();
         if !is_clear {
             if !self.groups.contains_key(&group) {
                 self.unclear_allocations.push((change.pool, change.delta));
@@ -231,23 +233,7 @@ impl<'a> FollowReplay<'a> {
 
     fn free(&mut self, change: &PoolChange<'_>) {
         let frees = PoolFrees::new(change.pool, &change.delta);
-        let live = |group: &BlockGroup| self.groups.get(group).map_or(0, |g| g.live.len());
-        let Some(found) = self.freed.find(&frees, live, || {
-            let youngest = |group: &GroupReplay| {
-                group.live.last().map(|block| match block.from {
-                    BlockSource::Snapshot(_) => (0, block.attribution.allocated_at),
-                    BlockSource::Change(change) => (change, 0),
-                })
-            };
-            let of_pool = self.groups.iter().filter(|(group, _)| group.pool == change.pool);
-            let mut groups: Vec<_> = of_pool
-                .filter_map(|(group, replayed)| Some((youngest(replayed)?, *group)))
-                .collect();
-            groups.sort_unstable_by(|a, b| b.cmp(a));
-            groups.into_iter().map(|(_, group)| group).collect()
-        }) else {
-            return;
-        };
+        let Some(found) = self.freed_groups(change.pool, &frees) else { return };
         if !found.is_clear || change.is_open || !self.unclear_allocations.is_empty() {
             self.unclear_frees.push((change.pool, change.delta));
         }
@@ -277,6 +263,25 @@ impl<'a> FollowReplay<'a> {
         }
     }
 
+    /// The groups of what was freed in one pool; `None` where nothing was.
+    pub(super) fn freed_groups(&mut self, pool: Pool, frees: &PoolFrees) -> Option<FoundFrees> {
+        let live = |group: &BlockGroup| self.groups.get(group).map_or(0, |g| g.live.len());
+        self.freed.find(frees, live, || {
+            let youngest = |group: &GroupReplay| {
+                group.live.last().map(|block| match block.from {
+                    BlockSource::Snapshot(_) => (0, block.attribution.allocated_at),
+                    BlockSource::Change(change) => (change, 0),
+                })
+            };
+            let of_pool = self.groups.iter().filter(|(group, _)| group.pool == pool);
+            let mut groups: Vec<_> = of_pool
+                .filter_map(|(group, replayed)| Some((youngest(replayed)?, *group)))
+                .collect();
+            groups.sort_unstable_by(|a, b| b.cmp(a));
+            groups.into_iter().map(|(_, group)| group).collect()
+        })
+    }
+
     /// Ends it with the blocks of a map.
     pub(in crate::analysis) fn finish(
         mut self,
@@ -289,10 +294,14 @@ impl<'a> FollowReplay<'a> {
             replayed.settle_addresses(&addresses.known, &mut result.attributions);
             let unclear = most_of(&group, &self.unclear_allocations, false);
             let freed_unclear = most_of(&group, &self.unclear_frees, true);
-            let all_new = replayed.allocated == addresses.new.len() as u64 && unclear == 0;
+            let is_known = !self.is_open && unclear + freed_unclear == 0;
+            replayed.settle_given(&mut addresses, is_known, &mut result.attributions);
+            let all_new = replayed.allocated == addresses.new.len() as u64
+                && unclear == 0
+                && !replayed.is_doubtful;
             let none_allocated = replayed.allocated + unclear == 0;
             let none_reused = !replayed.reused && unclear + freed_unclear == 0;
-            let all_stayed = none_allocated || none_reused;
+            let all_stayed = (none_allocated || none_reused) && !replayed.is_doubtful;
             let open = self.is_open;
             result.add_frees(group, std::mem::take(&mut replayed.frees));
             addresses.new.sort_unstable();
@@ -313,8 +322,10 @@ impl<'a> FollowReplay<'a> {
             made.drain(..made.len().saturating_sub(addresses.new.len() + reused.len()));
             for (address, old) in addresses.known.iter().filter(|(a, _)| !reused.contains(a)) {
                 let is_same = all_new || all_stayed;
-                let same_maker =
-                    unclear == 0 && replayed.only.is_some() && certain_origin(old) == replayed.only;
+                let same_maker = unclear == 0
+                    && !replayed.is_doubtful
+                    && replayed.only.is_some()
+                    && certain_origin(old) == replayed.only;
                 if old.certain && (open || !(is_same || same_maker)) {
                     result.attributions.insert(*address, uncertain(old));
                 }
@@ -343,6 +354,25 @@ impl<'a> FollowReplay<'a> {
         }
         result
     }
+}
+
+/// What one block was that a change allocated, if all were alike.
+pub(super) fn even_group(change: &PoolChange<'_>) -> Option<BlockGroup> {
+    let count = change.delta.allocations;
+    let even = |bytes: i64| (bytes >= 0 && bytes % count == 0).then_some((bytes / count) as u64);
+    if count <= 0 || change.is_open {
+        return None;
+    }
+    let size = even(change.delta.allocated_bytes)?;
+    let requested = even(change.delta.requested_bytes)?;
+    Some(BlockGroup { size, requested, pool: change.pool })
+}
+
+/// What the blocks were that a change allocated, and how many, where they can only have been alike.
+pub(super) fn sole_group(change: &PoolChange<'_>) -> Option<(BlockGroup, i64)> {
+    let count = change.delta.allocations;
+    let group = even_group(change)?;
+    (count == 1 || group.size == MIN_BLOCK).then_some((group, count.min(MAX_AT_ONCE)))
 }
 
 /// How many blocks of a group were at most in changes of which it is not clear what they were.

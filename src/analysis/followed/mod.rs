@@ -18,7 +18,8 @@
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
 //!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs`, with the source text where the program
-//!    assigns names anew (`dropped_variables.rs`), and in `zero_grad` by who made gradients (`gradient_frees.rs`). A block that both maps have at one address is the same one unless its origin goes on to
+//!    assigns names anew (`dropped_variables.rs`), and in `zero_grad` by who made gradients (`gradient_frees.rs`). Where the addresses were read
+//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`). A block that both maps have at one address is the same one unless its origin goes on to
 //!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain.
@@ -32,6 +33,7 @@
 //!
 //! What was allocated in all (`allocated_totals.rs`) needs rules 1 to 3 and 7 alone: which block was freed plays no part in it.
 
+mod addressed_changes;
 pub(super) mod allocated_totals;
 pub(super) mod allocation_places;
 mod assignment_index;
@@ -75,7 +77,9 @@ use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::repeated_steps::{PastSteps, PoolDeltas};
 use crate::analysis::followed::replayed_group::Stays;
 pub(crate) use crate::analysis::followed::until_map::UntilMap;
-use crate::model::{CounterDelta, FollowedChange, FollowedThread, StackReading, StackTable};
+use crate::model::{
+    CounterDelta, FollowedAddresses, FollowedChange, FollowedThread, StackReading, StackTable,
+};
 
 /// In a longer time a thread can have gone somewhere else, allocated there, and come back.
 pub(super) const CANDIDATES_WITHIN: u64 = 100_000;
@@ -114,6 +118,8 @@ struct FollowedStep {
     frees_gradients: bool,
     /// In which changes, by number, the frame that allocated in it can have dropped its variables when it returned.
     returned: Option<(u64, u64)>,
+    /// The addresses that were read after it.
+    addresses: Option<Arc<FollowedAddresses>>,
 }
 
 impl FollowedStep {
@@ -122,6 +128,10 @@ impl FollowedStep {
         let kind = self.allocated;
         let likely = kind.and_then(|kind| origins.likely(kind, &self.places, &self.charge));
         likely.unwrap_or_else(|| self.charge.clone())
+    }
+
+    fn charged(&self, origins: &KindOrigins) -> ChargedStep {
+        ChargedStep { charge: self.charge_by(origins), parts: self.parts_by(origins) }
     }
 
     /// The same of what it most likely was, where it was several blocks.
@@ -143,6 +153,12 @@ impl FollowedStep {
             None => totals.add(&[self.small, self.large], &self.charge_by(origins)),
         }
     }
+}
+
+/// Whom a change is charged to by what is known by now.
+struct ChargedStep {
+    charge: Arc<BlockAttribution>,
+    parts: Option<Vec<ChargedPart>>,
 }
 
 /// A part of a change, whom it is charged to, and where the program was.
@@ -259,6 +275,7 @@ impl FollowedSteps {
             line_step: None,
             frees_gradients,
             returned: None,
+            addresses: change.addresses.as_deref().cloned().map(Arc::new),
         });
         for (of, step) in self.line_steps.add(number, change, freeing, stacks) {
             let index = of.checked_sub(self.first).map(|index| index as usize);

@@ -26,7 +26,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::dropped_variables::{DroppedVariables, OWN};
-use crate::analysis::followed::follow_replay::{certain_origin, uncertain};
+use crate::analysis::followed::follow_replay::{GroupAddresses, certain_origin, uncertain};
 use crate::analysis::followed::free_sites::{FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::gradient_frees::GradientFrees;
 use crate::model::StackTable;
@@ -58,13 +58,24 @@ pub(super) struct ReplayedBlock {
     pub(super) is_gone: bool,
     pub(super) batch: usize,
     pub(super) stays: Stays,
+    /// Which address the tables of the allocator say that it was given.
+    pub(super) given: Option<GivenAddress>,
+}
+
+/// The address of a block that a change allocated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct GivenAddress {
+    pub(super) address: u64,
+    /// Whether it can be no other block of the changes.
+    pub(super) is_sure: bool,
 }
 
 impl ReplayedBlock {
-    pub(super) fn address(&self) -> u64 {
+    /// Its address, where that is known.
+    pub(super) fn address(&self) -> Option<u64> {
         match self.from {
-            BlockSource::Snapshot(address) => address,
-            BlockSource::Change(_) => 0,
+            BlockSource::Snapshot(address) => Some(address),
+            BlockSource::Change(_) => self.given.map(|given| given.address),
         }
     }
 }
@@ -77,6 +88,8 @@ pub(super) struct ReplayedFree {
     pub(super) time: u64,
     /// Whether it may have been one with another origin.
     pub(super) is_open: bool,
+    /// Whether its address was seen to be taken back.
+    pub(super) is_seen: bool,
 }
 
 /// When and where one block of a group is freed.
@@ -158,13 +171,15 @@ pub(super) struct GroupReplay {
     pub(super) gone: FxHashMap<usize, usize>,
     /// The batch of each address of the map before.
     pub(super) batches: FxHashMap<u64, usize>,
-    /// How many were allocated, known one by one.
+    /// How many were allocated, known one by one, and not the address of each.
     pub(super) allocated: u64,
     /// The only stack that allocated, if all allocations are certain.
     pub(super) only: Option<AllocationOrigin>,
     /// Whether one was freed, and whether another was allocated after that: it may have the address of the first.
     pub(super) freed: bool,
     pub(super) reused: bool,
+    /// Whether one of the blocks that the map before had may be another one now.
+    pub(super) is_doubtful: bool,
     /// The change that allocated one last.
     pub(super) last: Option<usize>,
 }
@@ -176,26 +191,71 @@ impl GroupReplay {
         attribution: Arc<BlockAttribution>,
         returned: Option<(usize, usize)>,
     ) {
-        let origin = certain_origin(&attribution);
+        self.count(&attribution);
+        self.last = Some(change);
+        self.push(change, attribution, returned);
+    }
+
+    /// Counts a block whose address is not known.
+    pub(super) fn count(&mut self, attribution: &BlockAttribution) {
+        let origin = certain_origin(attribution);
         self.only =
             if self.allocated == 0 { origin } else { self.only.filter(|o| Some(*o) == origin) };
         self.allocated += 1;
         self.reused |= self.freed;
-        self.last = Some(change);
-        let from = BlockSource::Change(change);
+    }
+
+    /// Adds a block that `change` allocated.
+    pub(super) fn push(
+        &mut self,
+        change: usize,
+        attribution: Arc<BlockAttribution>,
+        returned: Option<(usize, usize)>,
+    ) {
         self.live.push(ReplayedBlock {
-            from,
+            from: BlockSource::Change(change),
             attribution,
             returned,
             is_gone: false,
             batch: 0,
             stays: Stays::Unknown,
+            given: None,
         });
+    }
+
+    /// Takes the block at `at` for the one that was freed.
+    pub(super) fn remove(&mut self, at: usize, site: FreeSite, time: u64, is_seen: bool) {
+        let block = self.live.remove(at);
+        self.take_address(&block);
+        self.frees.push(ReplayedFree { block, site, time, is_open: false, is_seen });
+    }
+
+    /// One of its blocks was freed, or is another one now, and which is not known.
+    pub(super) fn doubt(&mut self) {
+        let first = self.live.first().and_then(|block| certain_origin(&block.attribution));
+        let is_alike = |block: &ReplayedBlock| certain_origin(&block.attribution) == first;
+        if first.is_some() && self.live.iter().all(is_alike) {
+            return;
+        }
+        self.doubt_all();
+    }
+
+    /// The same where blocks of other groups may play a part.
+    pub(super) fn doubt_all(&mut self) {
+        self.is_doubtful = true;
+        for block in &mut self.live {
+            if let Some(given) = &mut block.given {
+                given.is_sure = false;
+            }
+        }
     }
 
     /// Says whether it was what a variable was that the statement assigns anew.
     pub(super) fn free(&mut self, moment: &FreeMoment<'_>, dropped: Option<DroppedAt<'_>>) -> bool {
         self.freed = true;
+        for given in self.live.iter_mut().filter_map(|block| block.given.as_mut()) {
+            given.is_sure = false;
+        }
         let Some((at, is_variable)) = self.choose(moment, dropped) else { return false };
         let differs = |other: &ReplayedBlock| {
             self.can_free(other) && other.attribution.shares != self.live[at].attribution.shares
@@ -203,7 +263,8 @@ impl GroupReplay {
         let is_open = self.live.iter().any(differs);
         let block = self.live.remove(at);
         self.take_address(&block);
-        self.frees.push(ReplayedFree { block, site: moment.site, time: moment.time, is_open });
+        let (site, time) = (moment.site, moment.time);
+        self.frees.push(ReplayedFree { block, site, time, is_open, is_seen: false });
         is_variable
     }
 
@@ -227,7 +288,7 @@ impl GroupReplay {
     }
 
     /// Which block is freed most likely, and whether it was a variable's.
-    fn choose(
+    pub(super) fn choose(
         &self,
         moment: &FreeMoment<'_>,
         dropped: Option<DroppedAt<'_>>,
@@ -282,6 +343,9 @@ impl GroupReplay {
         let mut wrong: Vec<(bool, u64, usize)> = Vec::new();
         for (at, free) in self.frees.iter().enumerate() {
             let BlockSource::Change(_) = free.block.from else { continue };
+            if free.is_seen {
+                continue;
+            }
             let usual = sites.usual(group, &free.site);
             let is_usual = usual.is_some() && only_origin(&free.block.attribution) == usual;
             let age = free.time.saturating_sub(free.block.attribution.allocated_at);
@@ -344,5 +408,35 @@ impl GroupReplay {
                 attributions.insert(*address, uncertain(&block.attribution));
             }
         }
+    }
+
+    /// Blocks whose address is known have it in the map.
+    pub(super) fn settle_given(
+        &mut self,
+        addresses: &mut GroupAddresses,
+        is_known: bool,
+        attributions: &mut FxHashMap<u64, Arc<BlockAttribution>>,
+    ) {
+        let mut given: FxHashMap<u64, Arc<BlockAttribution>> = FxHashMap::default();
+        self.live.retain(|block| {
+            let (BlockSource::Change(_), Some(GivenAddress { address, is_sure })) =
+                (block.from, block.given)
+            else {
+                return true;
+            };
+            let is_certain = is_sure && is_known;
+            let charge =
+                if is_certain { block.attribution.clone() } else { uncertain(&block.attribution) };
+            given.insert(address, charge);
+            false
+        });
+        let mut settle = |address: u64| {
+            let charge = given.remove(&address);
+            let is_given = charge.is_some();
+            attributions.extend(charge.map(|charge| (address, charge)));
+            is_given
+        };
+        addresses.new.retain(|address| !settle(*address));
+        addresses.known.retain(|(address, _)| !settle(*address));
     }
 }

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::FollowedStep;
+use super::{ChargedPart, ChargedStep, FollowedStep};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
 use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
+use crate::analysis::followed::addressed_changes::WindowChange;
 use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange};
 use crate::analysis::followed::kind_origins::KindOrigins;
 use crate::analysis::followed::remade_kinds::RemadeKinds;
@@ -39,33 +40,66 @@ impl UntilMap {
 
     /// Replays them.
     pub(super) fn replay(&self, replay: &mut FollowReplay<'_>, origins: &KindOrigins) {
-        for step in &self.steps {
-            let charge = step.charge_by(origins);
-            let index = |number: u64| number.saturating_sub(self.first) as usize + 1;
-            let returned = step.returned.map(|(from, to)| (index(from), index(to)));
-            let pool_changes = |pools: &PoolDeltas, attribution, returned, site| {
-                [(Pool::Small, pools[0]), (Pool::Large, pools[1])].map(|(pool, delta)| PoolChange {
-                    pool,
-                    delta,
-                    is_open: step.open,
-                    attribution,
-                    returned,
-                    site,
-                    line_step: step.line_step,
-                    frees_gradients: step.frees_gradients,
-                })
-            };
-            let pools = [step.small, step.large];
-            let Some(parts) = step.parts_by(origins) else {
-                replay.change(&pool_changes(&pools, &charge, returned, step.site));
+        let windows = self.windows();
+        let mut at = 0;
+        while let Some(step) = self.steps.get(at) {
+            let end = windows.get(at).copied().flatten();
+            let addresses = end.and_then(|end| self.steps.get(end)?.addresses.as_ref());
+            if let (Some(end), Some(addresses)) = (end, addresses) {
+                let charged: Vec<_> =
+                    self.steps[at..=end].iter().map(|s| s.charged(origins)).collect();
+                let changes: Vec<WindowChange<'_>> = self.steps[at..=end]
+                    .iter()
+                    .zip(&charged)
+                    .map(|(step, charged)| self.replayed(step, charged))
+                    .collect();
+                replay.addressed_changes(&changes, addresses);
+                at = end + 1;
                 continue;
-            };
-            let parts: Vec<_> = parts
-                .iter()
-                .map(|(pools, charge, site)| pool_changes(pools, charge, None, *site))
-                .collect();
-            replay.guessed_changes(&pool_changes(&pools, &charge, None, step.site), &parts);
+            }
+            let charged = step.charged(origins);
+            let WindowChange { pools, parts } = self.replayed(step, &charged);
+            match charged.parts {
+                None => replay.change(&pools),
+                Some(_) => replay.guessed_changes(&pools, &parts),
+            }
+            at += 1;
         }
+    }
+
+    /// For each change the last one of the window that it belongs to: the changes after which the addresses were read.
+    fn windows(&self) -> Vec<Option<usize>> {
+        let mut windows = vec![None; self.steps.len()];
+        for (at, step) in self.steps.iter().enumerate() {
+            let Some(addresses) = &step.addresses else { continue };
+            let first = (at + 1).saturating_sub(addresses.changes.max(1) as usize);
+            windows[first..=at].fill(Some(at));
+        }
+        windows
+    }
+
+    /// A change as it is replayed.
+    fn replayed<'a>(&self, step: &FollowedStep, charged: &'a ChargedStep) -> WindowChange<'a> {
+        let index = |number: u64| number.saturating_sub(self.first) as usize + 1;
+        let returned = step.returned.map(|(from, to)| (index(from), index(to)));
+        let pool_changes = |pools: &PoolDeltas, attribution, returned, site| {
+            [(Pool::Small, pools[0]), (Pool::Large, pools[1])].map(|(pool, delta)| PoolChange {
+                pool,
+                delta,
+                is_open: step.open,
+                attribution,
+                returned,
+                site,
+                line_step: step.line_step,
+                frees_gradients: step.frees_gradients,
+            })
+        };
+        let of_part =
+            |(pools, charge, site): &'a ChargedPart| pool_changes(pools, charge, None, *site);
+        let parts: Vec<_> = charged.parts.iter().flatten().map(of_part).collect();
+        let returned = returned.filter(|_| charged.parts.is_none());
+        let pools = [step.small, step.large];
+        WindowChange { pools: pool_changes(&pools, &charged.charge, returned, step.site), parts }
     }
 
     /// Rule 8.

@@ -49,9 +49,10 @@ pub struct RecordArgs {
     /// microseconds while the job allocates, without root. Without this word a job that cannot be followed is sampled
     #[arg(long, conflicts_with_all = ["exact", "rate", "gil"], help_heading = "What is recorded")]
     pub follow: bool,
-    /// The most of one processor that the polls of following may use (20, 50%), on average; naming what they saw comes on top
-    /// (docs/accuracy.md). With less, less memory gets its line. With -s and --match all processes share it, evenly
-    /// [default: 10 with fewer than four processors, 50 with fewer than eight, else 100; for -s and --match 100 for every eight processors]
+    /// The most of one processor that following may use (20, 50%), on average; naming what was seen comes on top (docs/accuracy.md).
+    /// With less, less memory gets its line. Above 100 a second thread reads which addresses were given out: then it is known
+    /// which block was freed. With -s and --match all processes share it, evenly
+    /// [default: 10 with fewer than four processors, 50 with fewer than eight, else 100 for every eight processors]
     #[arg(long, value_name = "PERCENT", value_parser = processor_percent, conflicts_with_all = ["exact", "rate", "gil"], help_heading = "What is recorded")]
     pub cpu: Option<f64>,
     /// Record the process and its descendants, also those that start later: one file for each that uses CUDA (%r in the file

@@ -27,7 +27,7 @@ pub struct TopArgs {
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rate: Option<u32>,
     /// The most of one processor that following may use, as with 'memspy record'; with -s all processes share it, evenly
-    /// [default: 10 with fewer than four processors, 50 with fewer than eight, else 100; with -s 100 for every eight processors]
+    /// [default: 10 with fewer than four processors, 50 with fewer than eight, else 100 for every eight processors]
     #[arg(long, value_name = "PERCENT", value_parser = processor_percent, conflicts_with_all = ["exact", "rate", "gil"])]
     pub cpu: Option<f64>,
     /// Redraw at this interval, from 100ms to 30s; + and - change it

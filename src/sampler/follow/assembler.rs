@@ -10,9 +10,13 @@ use crate::model::{
 };
 use crate::python::{ChainFrame, ChainNamer, NamedChain, PollTarget, ThreadKey};
 use crate::target::{MemoryError, Process};
+use crate::torch::AllocationTotals;
 
 /// A thread is polled for this many samples after it was last seen doing anything.
 const STAYS_FOR: u32 = 200;
+
+/// A change, and what the allocator has allocated and freed in all after it.
+pub(super) type TotaledChange = (FollowedChange, AllocationTotals);
 
 /// Names what a poller gathered, and decides what is polled.
 pub(super) struct Assembler {
@@ -58,6 +62,12 @@ impl Assembler {
     /// This device's allocator is in use.
     pub(super) fn uses(&mut self, device: CudaIndex) {
         self.devices.insert(device);
+    }
+
+    /// The device whose allocator is in use, if it is one.
+    pub(super) fn only_device(&self) -> Option<CudaIndex> {
+        let mut devices = self.devices.iter();
+        devices.next().filter(|_| devices.next().is_none()).copied()
     }
 
     /// Whether it is known that this device's allocator is in use.
@@ -125,7 +135,7 @@ impl Assembler {
         batches: Vec<RawBatch>,
         process: &Process,
         table: &mut StackTable,
-    ) -> Result<Vec<FollowedChange>, MemoryError> {
+    ) -> Result<Vec<TotaledChange>, MemoryError> {
         if batches.is_empty() {
             return Ok(Vec::new());
         }
@@ -145,7 +155,13 @@ impl Assembler {
         for batch in batches {
             let chains: Vec<&[ChainFrame]> = batch.chains.list.iter().map(|c| &**c).collect();
             let named = self.namer.name(&chains, &batch.copies, table)?;
-            changes.extend(batch.changes.into_iter().map(|raw| self.change(raw, &named)));
+            changes.extend(
+                batch
+                    .changes
+                    .into_iter()
+                    .map(|raw| (raw.totals, self.change(raw, &named)))
+                    .map(|(totals, change)| (change, totals)),
+            );
         }
         self.newcomers = false;
         Ok(changes)
@@ -186,6 +202,7 @@ impl Assembler {
             others_possible: self.newcomers || !owners.is_empty() || gone > 0 || raw.was_under_way,
             counters_torn: raw.counters_torn,
             totals_reset: raw.totals_reset,
+            addresses: None,
         };
         self.changes += 1;
         self.single_changes += u64::from(change.is_single());

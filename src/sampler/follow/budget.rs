@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The processor time that all polls of one recording may use together.
 ///
-/// Processes that are followed at the same time have equal parts of it, and none more than one processor, for one thread polls it.
+/// Processes that are followed at the same time have equal parts of it, and none more than two processors, for one thread polls it, and
+/// with what is left another one reads addresses.
 /// Clones share one budget.
 #[derive(Debug, Clone)]
 pub struct FollowBudget {
@@ -16,6 +17,9 @@ pub struct FollowBudget {
 }
 
 impl FollowBudget {
+    /// As many processors are of use for one process.
+    pub const MOST: f64 = 2.0;
+
     /// A budget of so many processors: 0.5 is half of one.
     pub fn new(processors: f64) -> FollowBudget {
         FollowBudget { processors, followed: Arc::default() }
@@ -34,7 +38,7 @@ impl FollowBudget {
 
     /// How many processors one process may use that is followed alone.
     pub fn of_one_process(&self) -> f64 {
-        self.processors.min(1.0)
+        self.processors.min(Self::MOST)
     }
 
     /// How many processors all processes may use together.
@@ -55,8 +59,17 @@ pub(super) struct BudgetPart(FollowBudget);
 impl BudgetPart {
     /// In processors; it changes when others begin and end.
     pub(super) fn processors(&self) -> f64 {
+        self.all().min(1.0)
+    }
+
+    /// What is left of it for a second thread when polling uses all that it can, in processors.
+    pub(super) fn to_spare(&self) -> f64 {
+        (self.all() - 1.0).clamp(0.0, 1.0)
+    }
+
+    fn all(&self) -> f64 {
         let followed = self.0.followed.load(Ordering::Relaxed).max(1);
-        (self.0.processors / followed as f64).min(1.0)
+        self.0.processors / followed as f64
     }
 }
 
@@ -82,10 +95,17 @@ mod tests {
     }
 
     #[test]
-    fn no_process_uses_more_than_one_processor_however_large_the_budget() {
+    fn no_process_uses_more_than_two_processors_however_large_the_budget() {
         let budget = FollowBudget::for_machine(128);
-        assert_eq!((budget.processors(), budget.of_one_process()), (16.0, 1.0));
-        assert_eq!(budget.join().processors(), 1.0);
+        assert_eq!((budget.processors(), budget.of_one_process()), (16.0, 2.0));
+        let part = budget.join();
+        assert_eq!(
+            (part.processors(), part.to_spare()),
+            (1.0, 1.0),
+            "one thread polls, one reads addresses"
+        );
+        let small = FollowBudget::new(0.5).join();
+        assert_eq!((small.processors(), small.to_spare()), (0.5, 0.0), "polling comes first");
         let small: Vec<f64> =
             [1, 2, 4, 8, 16].map(|n| FollowBudget::for_machine(n).processors()).into();
         assert_eq!(small, [0.1, 0.1, 0.5, 1.0, 2.0]);

@@ -2,7 +2,8 @@
 
 use std::io;
 
-use super::assembler::Assembler;
+use super::address_windows::AddressWindows;
+use super::assembler::{Assembler, TotaledChange};
 use super::{FollowBudget, PollerHandle};
 use crate::model::{
     AllocatorCounters, CudaIndex, FollowTotals, FollowedChange, FollowedChanges, Metric,
@@ -20,7 +21,10 @@ pub(in crate::sampler) struct Following {
     poller: PollerHandle,
     assembler: Assembler,
     /// Seen after the last sample.
-    later: Vec<FollowedChange>,
+    later: Vec<TotaledChange>,
+    addresses: AddressWindows,
+    /// The device whose tables of addresses are read, once they are found.
+    addressed: Option<CudaIndex>,
 }
 
 impl Following {
@@ -38,7 +42,13 @@ impl Following {
         let poller =
             PollerHandle::start(process, stacks, budget.join(), session.start, last_change)?;
         let assembler = Assembler::new(namer);
-        Ok(Some(Following { poller, assembler, later: Vec::new() }))
+        Ok(Some(Following {
+            poller,
+            assembler,
+            later: Vec::new(),
+            addresses: AddressWindows::default(),
+            addressed: None,
+        }))
     }
 
     /// Takes a sample of all threads and decides by it what is polled from now on.
@@ -48,6 +58,15 @@ impl Following {
         else {
             return;
         };
+        if self.addressed.is_none()
+            && self.poller.reads_addresses()
+            // One set of tables has the addresses of all devices.
+            && let Some(device) = self.assembler.only_device()
+            && let Some(tables) = torch.address_tables(device)
+        {
+            self.poller.set_tables(Some(tables));
+            self.addressed = Some(device);
+        }
         if let Some(mut plan) = self.assembler.plan(python.poll_targets(), &sample.threads) {
             plan.counters = torch.counter_poller().map(|mut poller| {
                 poller.retain(|device| self.assembler.has(device));
@@ -68,6 +87,10 @@ impl Following {
 
     /// The allocator is not where it was.
     pub(in crate::sampler) fn plan_anew(&mut self) {
+        if self.addressed.take().is_some() {
+            self.poller.set_tables(None);
+            self.addresses.forget();
+        }
         self.assembler.plan_anew();
     }
 
@@ -86,6 +109,7 @@ impl Following {
     ) -> SinkResult {
         let batches = self.poller.take();
         let process = session.readers.process.clone();
+        self.addresses.add(self.poller.take_addresses());
         match self.assembler.changes(batches, &process, &mut session.table) {
             Ok(changes) => self.later.extend(changes),
             // A target that has ended is noticed by the recorder.
@@ -93,13 +117,21 @@ impl Following {
                 session.losses.add(ReaderKind::Stacks, MissReason::Failed(error.to_string()), 1)
             }
         }
-        let split = self.later.partition_point(|change| change.after <= until);
+        let split = self.later.partition_point(|(change, _)| change.after <= until);
         if split == 0 {
             return Ok(());
         }
         session.record_definitions(sink)?;
         let rest = self.later.split_off(split);
-        let mut changes = std::mem::replace(&mut self.later, rest);
+        let changes = std::mem::replace(&mut self.later, rest).into_iter();
+        let mut changes: Vec<FollowedChange> = changes
+            .map(|(mut change, totals)| {
+                if self.addressed == Some(change.device) {
+                    self.addresses.complete(&mut change, totals);
+                }
+                change
+            })
+            .collect();
         while !changes.is_empty() {
             let next = changes.split_off(changes.len().min(MAX_CHANGES));
             sink.record(&Record::Followed(FollowedChanges { changes }))?;

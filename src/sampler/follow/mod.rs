@@ -1,8 +1,11 @@
 //! Following the allocator: a thread that polls its counters and the Python stacks, and what came of each change.
 //!
 //! [`PollerHandle`] is the handle of the thread; [`poll`] is one poll, [`pace`] says when the next one comes, [`assembler`] gives
-//! what was gathered its names, on the thread of the recorder.
+//! what was gathered its names, on the thread of the recorder. Where processors are many, a second thread reads which addresses were
+//! given out ([`address_reader`]), and [`address_windows`] says which changes these belong to.
 
+mod address_reader;
+mod address_windows;
 mod assembler;
 mod budget;
 mod chains;
@@ -26,7 +29,9 @@ use crate::sampler::quiet_moment::LastChange;
 use crate::sampler::time_slice::shorten_time_slice;
 use crate::sampler::worker::{StopSignal, Worker};
 use crate::target::{MemoryError, Process};
+use crate::torch::{AddressReading, AddressTables};
 
+use address_reader::AddressReader;
 use budget::BudgetPart;
 pub use budget::FollowBudget;
 pub(super) use following::Following;
@@ -55,12 +60,15 @@ struct PollerShared {
     asleep: AtomicBool,
     gathered: Mutex<Vec<RawBatch>>,
     totals: Mutex<(FollowTotals, Option<MemoryError>)>,
+    /// How many changes the poller has seen.
+    changes: Arc<AtomicU64>,
 }
 
 /// A thread that polls one target.
 struct PollerHandle {
     shared: Arc<PollerShared>,
     thread: Option<Worker>,
+    addresses: Option<AddressReader>,
 }
 
 impl PollerHandle {
@@ -79,7 +87,11 @@ impl PollerHandle {
             asleep: AtomicBool::new(true),
             gathered: Mutex::default(),
             totals: Mutex::default(),
+            changes: Arc::default(),
         });
+        let part = Arc::new(part);
+        let changes = Arc::clone(&shared.changes);
+        let addresses = AddressReader::start(process, Arc::clone(&part), start, changes)?;
         let state = PollState::new(Box::new(process.memory()), stacks);
         let for_thread = Arc::clone(&shared);
         let thread = Worker::spawn("poll", move |stop| {
@@ -104,7 +116,24 @@ impl PollerHandle {
             polling.tell(ended);
             for_thread.asleep.store(true, Ordering::Release);
         })?;
-        Ok(PollerHandle { shared, thread: Some(thread) })
+        Ok(PollerHandle { shared, thread: Some(thread), addresses })
+    }
+
+    /// Whether there is a processor to spare for reading addresses.
+    fn reads_addresses(&self) -> bool {
+        self.addresses.is_some()
+    }
+
+    /// Sets which tables of addresses are read from now on.
+    fn set_tables(&self, tables: Option<AddressTables>) {
+        if let Some(reader) = &self.addresses {
+            reader.set(tables);
+        }
+    }
+
+    /// All readings of addresses until now, in order.
+    fn take_addresses(&self) -> Vec<(u64, AddressReading)> {
+        self.addresses.as_ref().map(AddressReader::take).unwrap_or_default()
     }
 
     /// Sets what is polled from now on.
@@ -129,13 +158,18 @@ impl PollerHandle {
 
     /// What it has done so far, as of some milliseconds ago.
     fn totals(&self) -> FollowTotals {
-        self.shared.totals.lock().0
+        let mut totals = self.shared.totals.lock().0;
+        totals.cpu_nanos += self.addresses.as_ref().map_or(0, AddressReader::cpu_nanos);
+        totals
     }
 
     /// Ends it; what it gathered last can still be taken. The error is the one that ended it before.
     fn end(&mut self) -> Option<MemoryError> {
         // Tells it to stop, and waits until it has.
         self.thread = None;
+        if let Some(reader) = &mut self.addresses {
+            reader.end();
+        }
         self.shared.totals.lock().1
     }
 }
@@ -185,6 +219,7 @@ impl PollingThread<'_> {
             if outcome.changed {
                 self.last_change.set(ended);
             }
+            self.shared.changes.fetch_add(outcome.changes, Ordering::Release);
             pace.saw(now, outcome.changed, outcome.moved);
             if pace.wants_use(now) {
                 pace.set_share(part.processors());

@@ -5,7 +5,7 @@ use rustc_hash::FxHashMap;
 use crate::model::{CounterDelta, CudaIndex, FollowedChange};
 use crate::python::{PollTarget, PolledStack, StackPoller, ThreadKey};
 use crate::target::{AddressRange, Memory, MemoryError};
-use crate::torch::{CounterPoller, PolledCounters, PoolCounters};
+use crate::torch::{AllocationTotals, CounterPoller, PolledCounters, PoolCounters};
 
 use super::chains::{CodeCopies, FrameChains};
 
@@ -59,6 +59,8 @@ pub(super) struct RawChange {
     pub(super) small: CounterDelta,
     pub(super) large: CounterDelta,
     pub(super) live: [i64; 2],
+    /// What has been allocated and freed in all after it.
+    pub(super) totals: AllocationTotals,
     pub(super) threads: Vec<RawThread>,
     /// Who held the allocator's lock at the two polls.
     pub(super) owners: [Option<u32>; 2],
@@ -97,6 +99,8 @@ pub(super) struct PollOutcome {
     pub(super) changed: bool,
     /// A thread moved.
     pub(super) moved: bool,
+    /// How many changes were seen.
+    pub(super) changes: u64,
 }
 
 /// The state of a poller.
@@ -293,7 +297,7 @@ impl PollState {
     fn compare(&mut self, ended: u64) -> PollOutcome {
         self.confirm(true);
         let moved = (0..self.stacks.len()).any(|number| self.stacks.moved(number));
-        let mut outcome = PollOutcome { changed: false, moved };
+        let mut outcome = PollOutcome { changed: false, moved, changes: 0 };
         let Some(counters) = self.counters.take() else { return outcome };
         let mut devices = std::mem::take(&mut self.devices);
         let mut from = 0;
@@ -318,7 +322,10 @@ impl PollState {
             outcome.changed = true;
             let Some(new) = counters.decode(copy) else { continue };
             state.unfit += 1;
-            if !new.fit && state.unfit < MAX_UNFIT {
+            let lacks_bytes = state.counters.is_some_and(|old| lacks_bytes(&old, &new));
+            if (!new.fit || lacks_bytes) && state.unfit < MAX_UNFIT {
+                // A change is under way: it is complete before all stacks are copied.
+                state.moved_meanwhile = true;
                 continue;
             }
             state.unfit = 0;
@@ -326,6 +333,7 @@ impl PollState {
             state.changing_part.extend_from_slice(part);
             let Some(old) = state.counters.replace(new) else { continue };
             let device = state.device;
+            outcome.changes += 1;
             self.change(RawChange {
                 before: self.began_before,
                 after: ended,
@@ -335,10 +343,11 @@ impl PollState {
                 large: delta(&old.large, &new.large),
                 device,
                 live: [new.small.live, new.large.live],
+                totals: new.totals(),
                 threads: Vec::new(),
                 owners,
                 was_under_way: moved_before && stacks_may_be_later(owners[0], threads),
-                counters_torn: !new.fit,
+                counters_torn: !new.fit || lacks_bytes,
             });
         }
         self.counters = Some(counters);
@@ -368,6 +377,7 @@ impl PollState {
         let Some(last) = last else { return };
         last.after = change.after;
         last.live = change.live;
+        last.totals = change.totals;
         add(&mut last.small, &change.small);
         add(&mut last.large, &change.large);
         last.totals_reset |= change.totals_reset;
@@ -436,6 +446,15 @@ fn was_reset(old: &PoolCounters, new: &PoolCounters) -> bool {
         || new.frees < old.frees
         || new.allocated_bytes < old.allocated_bytes
         || new.freed_bytes < old.freed_bytes
+}
+
+/// Whether the numbers of blocks are those after a change, and the bytes are still those before it: the allocator counts blocks first.
+fn lacks_bytes(old: &PolledCounters, new: &PolledCounters) -> bool {
+    [(&old.small, &new.small), (&old.large, &new.large)].into_iter().any(|(old, new)| {
+        let lacks = |count: i64, bytes: i64| count > 0 && bytes == 0;
+        lacks(new.allocations - old.allocations, new.allocated_bytes - old.allocated_bytes)
+            || lacks(new.frees - old.frees, new.freed_bytes - old.freed_bytes)
+    })
 }
 
 fn add(sum: &mut CounterDelta, more: &CounterDelta) {

@@ -7,6 +7,7 @@ use super::events::EventsState;
 use super::exact;
 use super::follow_totals::WireFollowTotals;
 use super::followed::WireFollowedState;
+use super::followed_addresses;
 use super::keyframe;
 use super::oom_exception;
 use super::owners;
@@ -144,7 +145,9 @@ impl RecordDecoder {
             tag::COUNTERS => return self.counters(from, sink, tally),
             tag::BLOCKS => return self.snapshot(from, sink, tally),
             tag::EVENTS => return self.events(from, sink, tally),
-            tag::FOLLOWED => return self.followed(from, sink, tally),
+            tag::FOLLOWED | tag::FOLLOWED_AT => {
+                return self.followed(from, tag == tag::FOLLOWED_AT, sink, tally);
+            }
             _ => {}
         }
         let record = match tag {
@@ -364,6 +367,7 @@ impl RecordDecoder {
     fn followed(
         &mut self,
         from: &mut PayloadCursor<'_>,
+        with_addresses: bool,
         sink: &mut dyn RecordSink,
         tally: &mut DecodeCounts,
     ) -> Result<(), DecodeStop> {
@@ -371,6 +375,9 @@ impl RecordDecoder {
         // A change whose threads or stacks were lost still changed the counters.
         let (thread, stack) = (|n| self.ids.threads.get(n), |n| self.ids.stacks.get(n));
         self.followed.decode(from, &mut self.clock, &mut changes, thread, stack)?;
+        if with_addresses {
+            followed_addresses::decode(from, &mut changes)?;
+        }
         deliver(&Record::Followed(FollowedChanges { changes }), &mut self.limits, sink, tally)
     }
 }

@@ -8,6 +8,7 @@ use super::events::EventsState;
 use super::exact;
 use super::follow_totals::WireFollowTotals;
 use super::followed::WireFollowedState;
+use super::followed_addresses;
 use super::keyframe;
 use super::oom_exception;
 use super::owners;
@@ -256,7 +257,12 @@ impl RecordEncoder {
                     }
                 }
                 self.followed.encode(&batch.changes, &mut self.clock, out)?;
-                tag::FOLLOWED
+                if followed_addresses::any(&batch.changes) {
+                    followed_addresses::encode(&batch.changes, out)?;
+                    tag::FOLLOWED_AT
+                } else {
+                    tag::FOLLOWED
+                }
             }
             Record::CounterCheck(counter_check) => {
                 put_struct(exact::WireCounterCheck::from(counter_check), out)?;

@@ -200,6 +200,7 @@ impl WireFollowedState {
             others_possible: kind & OTHERS_POSSIBLE != 0,
             counters_torn: kind & COUNTERS_TORN != 0,
             totals_reset: kind & TOTALS_RESET != 0,
+            addresses: None,
         };
         match kind & SHAPE {
             ANY_SHAPE => {

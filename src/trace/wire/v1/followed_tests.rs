@@ -61,6 +61,7 @@ fn changes() -> Vec<FollowedChange> {
                 others_possible: i % 3 == 0,
                 counters_torn: i % 7 == 1,
                 totals_reset: i % 11 == 1,
+                addresses: None,
             };
             change.live = expected_live(&live, &change);
             change.live[0] += i64::from(i / 12);
@@ -151,6 +152,7 @@ fn a_single_allocation_takes_few_bytes() {
         others_possible: false,
         counters_torn: false,
         totals_reset: false,
+        addresses: None,
     };
     let many: Vec<_> = (0..1000).map(change).collect();
     let bytes = encoded(&mut WireFollowedState::default(), &mut BlockClock::default(), &many);

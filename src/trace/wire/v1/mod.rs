@@ -12,6 +12,7 @@ pub(crate) mod events;
 pub(crate) mod exact;
 pub(crate) mod follow_totals;
 pub(crate) mod followed;
+pub(crate) mod followed_addresses;
 pub(crate) mod keyframe;
 pub(crate) mod oom_exception;
 pub(crate) mod owners;
@@ -52,6 +53,8 @@ pub(crate) mod tag {
     pub(crate) const THROWN: u8 = 25;
     pub(crate) const GAP: u8 = 26;
     pub(crate) const FOLLOWED: u8 = 27;
+    /// With addresses.
+    pub(crate) const FOLLOWED_AT: u8 = 28;
 }
 
 /// Devices whose state one block may carry: bounds what a hostile file can make a reader keep.

@@ -1,0 +1,480 @@
+//! Changes of which the tables of the allocator told the addresses: which block each of them allocated and freed is then known, not guessed.
+//!
+//! The tables are read after the changes of a *window*, most often a single one. What they have and had not before was
+//! allocated in the window; what they had and have not any more was freed. Only a block that was freed and allocated, or allocated and
+//! freed, at one address within the window is in neither: then the counters have more allocations and frees than the tables tell. If
+//! the frees came after the allocations, the block lived within the window; if they came before, it took the address of one that was freed, and of
+//! which one is told by the rules in `replayed_group.rs`.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange, even_group, sole_group};
+use crate::analysis::followed::freed_groups::PoolFrees;
+use crate::analysis::followed::replayed_group::{
+    BlockSource, DroppedAt, FreeMoment, GivenAddress, GroupReplay, ReplayedBlock,
+};
+use crate::model::{AddressedBlock, CounterDelta, FollowedAddresses, Pool};
+
+/// Larger blocks are of the large pool (`kSmallSize`, c10/cuda/CUDACachingAllocator.cpp).
+const LARGEST_SMALL_BLOCK: u64 = 1 << 20;
+
+/// One change of a window, and what it is likely to have been where it was several blocks.
+pub(in crate::analysis) struct WindowChange<'a> {
+    pub(in crate::analysis) pools: [PoolChange<'a>; 2],
+    pub(in crate::analysis) parts: Vec<[PoolChange<'a>; 2]>,
+}
+
+/// What is known of a window while it is replayed.
+#[derive(Default)]
+struct Window<'a> {
+    /// The number of its first change.
+    first: usize,
+    /// The groups of which it allocated blocks, one by one.
+    made: Vec<BlockGroup>,
+    /// Allocations of several blocks in one change that no address was found for.
+    several: Vec<SeveralAllocations<'a>>,
+    /// What was freed in each change.
+    frees: Vec<WindowFree<'a>>,
+    /// Groups of which it is not known for sure what was freed.
+    unclear: Vec<BlockGroup>,
+    /// Whether it is one change, and all that it freed is known.
+    is_sure: bool,
+}
+
+/// What one change of a window freed in one pool.
+struct WindowFree<'a> {
+    /// The number of the change, and of the step.
+    change: usize,
+    step: usize,
+    /// The change up to it that allocated last, and the one before it.
+    last: Option<usize>,
+    last_before: Option<usize>,
+    pool: PoolChange<'a>,
+}
+
+impl WindowFree<'_> {
+    /// Whether it may have been a block of `group`.
+    fn can_be_of(&self, group: BlockGroup) -> bool {
+        self.pool.pool == group.pool && self.pool.delta.freed_bytes >= group.size as i64
+    }
+}
+
+/// Allocations of several blocks in one change.
+struct SeveralAllocations<'a> {
+    /// The number of the change.
+    change: usize,
+    pool: PoolChange<'a>,
+    /// What they are likely to have been.
+    parts: Vec<PoolChange<'a>>,
+    /// Who each of them was made by, where they are alike and there are as many stacks that may have allocated them.
+    makers: Vec<(AllocationOrigin, u64)>,
+}
+
+impl<'a> Window<'a> {
+    /// The change of several allocations that has room for a block of `group`, with its number; the block is taken out of it.
+    fn take_of_several(&mut self, group: BlockGroup) -> Option<(usize, Arc<BlockAttribution>)> {
+        let several = self.several.iter_mut().find(|several| {
+            let delta = &several.pool.delta;
+            several.pool.pool == group.pool
+                && delta.allocations > 0
+                && delta.allocated_bytes >= group.size as i64
+        })?;
+        several.pool.delta.allocations -= 1;
+        several.pool.delta.allocated_bytes -= group.size as i64;
+        several.pool.delta.requested_bytes -= group.requested as i64;
+        let is_it =
+            |part: &PoolChange<'_>| sole_group(part).is_some_and(|(of_part, _)| of_part == group);
+        // Where not all are alive, the youngest are.
+        let part = several.parts.iter().rposition(is_it);
+        let charge = match (part, several.makers.pop()) {
+            (Some(part), _) => several.parts.remove(part).attribution.clone(),
+            (None, Some(maker)) => Arc::new(BlockAttribution {
+                shares: vec![maker],
+                certain: false,
+                ..**several.pool.attribution
+            }),
+            (None, None) => several.pool.attribution.clone(),
+        };
+        Some((several.change, charge))
+    }
+
+    /// Whether all that was freed in a pool was freed in later changes than those that allocated in it.
+    fn frees_come_last(&self, pool: Pool, changes: &[WindowChange<'_>]) -> bool {
+        let of_pool = self.frees.iter().filter(|freed| freed.pool.pool == pool);
+        let Some(first) = of_pool.map(|freed| freed.change).min() else { return true };
+        let allocates = |change: &WindowChange<'_>| {
+            change.pools.iter().any(|of| of.pool == pool && of.delta.allocations > 0)
+        };
+        changes.iter().skip(first.saturating_sub(self.first)).all(|change| !allocates(change))
+    }
+
+    /// Whether a block of `group` may have been allocated together with others.
+    fn has_room(&self, group: BlockGroup) -> bool {
+        self.several.iter().any(|several| {
+            several.pool.pool == group.pool
+                && several.pool.delta.allocated_bytes >= group.size as i64
+        })
+    }
+
+    /// Blocks of a pool that were allocated several at once, in a change before `change`, and have no address: they were freed within the window.
+    fn unfound(&self, pool: Pool, change: usize) -> CounterDelta {
+        let mut sum = CounterDelta::default();
+        let of_pool = self.several.iter().filter(|several| several.pool.pool == pool);
+        for several in of_pool.filter(|several| several.change < change) {
+            let delta = &several.pool.delta;
+            sum.allocations += delta.allocations;
+            sum.allocated_bytes += delta.allocated_bytes;
+            sum.requested_bytes += delta.requested_bytes;
+        }
+        sum
+    }
+}
+
+impl FollowReplay<'_> {
+    /// Takes the changes of a window, the last of which `addresses` is told with.
+    pub(in crate::analysis) fn addressed_changes(
+        &mut self,
+        changes: &[WindowChange<'_>],
+        addresses: &FollowedAddresses,
+    ) {
+        let mut window = Window { first: self.changes + 1, ..Window::default() };
+        for WindowChange { pools, parts } in changes {
+            self.step += 1;
+            self.changes += 1;
+            let last_before = self.last;
+            for (number, pool) in pools.iter().enumerate() {
+                self.is_open |= pool.is_open;
+                if pool.delta.allocations <= 0 {
+                    continue;
+                }
+                match sole_group(pool) {
+                    Some((group, count)) => {
+                        self.last = Some(self.changes);
+                        let replayed = self.groups.entry(group).or_default();
+                        replayed.last = self.last;
+                        for _ in 0..count {
+                            replayed.push(self.changes, pool.attribution.clone(), pool.returned);
+                        }
+                        window.made.push(group);
+                    }
+                    None => {
+                        let parts = parts.iter().map(|part| part[number]).collect();
+                        let change = self.changes;
+                        let shares = &pool.attribution.shares;
+                        let is_one_each = shares.len() as i64 == pool.delta.allocations
+                            && shares.len() > 1
+                            && even_group(pool).is_some();
+                        let makers = if is_one_each { shares.clone() } else { Vec::new() };
+                        let pool = *pool;
+                        window.several.push(SeveralAllocations { change, pool, parts, makers });
+                    }
+                }
+            }
+            for pool in pools.iter().filter(|pool| pool.delta.frees > 0) {
+                let (change, step, last) = (self.changes, self.step, self.last);
+                window.frees.push(WindowFree { change, step, last, last_before, pool: *pool });
+            }
+        }
+        // The map with which the replay began has blocks of a window that it divides.
+        let is_divided = addresses.changes as usize > changes.len();
+        let is_new =
+            |block: &&AddressedBlock| !(is_divided && self.places.contains_key(&block.address));
+        let allocated: Vec<AddressedBlock> =
+            addresses.allocated.iter().filter(is_new).copied().collect();
+        let mut by_group: FxHashMap<BlockGroup, Vec<u64>> = FxHashMap::default();
+        for block in allocated {
+            let is_small = block.size <= LARGEST_SMALL_BLOCK;
+            let pool = if is_small { Pool::Small } else { Pool::Large };
+            let group = BlockGroup { size: block.size, requested: block.requested, pool };
+            by_group.entry(group).or_default().push(block.address);
+        }
+        let mut hidden = [CounterDelta::default(); 2];
+        for WindowFree { pool, .. } in &window.frees {
+            let sum = &mut hidden[usize::from(pool.pool == Pool::Large)];
+            sum.frees += pool.delta.frees;
+            sum.freed_bytes += pool.delta.freed_bytes;
+            sum.freed_requested_bytes += pool.delta.freed_requested_bytes;
+        }
+        for address in &addresses.freed {
+            self.take_back(*address, &window, &mut hidden);
+        }
+        for address in by_group.values().flatten() {
+            self.evict(*address);
+        }
+        // Where the tables tell all that was freed, or all of it came after all that was allocated, no older block can be another one now.
+        let is_clear = |pool: Pool| {
+            !is_divided
+                && (hidden[usize::from(pool == Pool::Large)] == CounterDelta::default()
+                    || window.frees_come_last(pool, changes))
+        };
+        let unclear = [Pool::Small, Pool::Large].map(|pool| (pool, !is_clear(pool)));
+        window.is_sure = changes.len() == 1 && unclear.iter().all(|(_, is_unclear)| !is_unclear);
+        self.free_hidden(&mut window, &by_group, &mut hidden);
+        self.give_addresses(&mut window, by_group);
+        for (pool, delta) in [Pool::Small, Pool::Large].into_iter().zip(hidden) {
+            self.free_rest(pool, &delta, &mut window);
+        }
+        self.open_unplaced(&window);
+        for (pool, _) in unclear.into_iter().filter(|(_, is_unclear)| *is_unclear) {
+            let of_pool = self.groups.iter_mut().filter(|(group, _)| group.pool == pool);
+            of_pool.for_each(|(_, replayed)| replayed.doubt_all());
+        }
+    }
+
+    /// Gives the blocks that the window allocated their addresses.
+    fn give_addresses(
+        &mut self,
+        window: &mut Window<'_>,
+        by_group: FxHashMap<BlockGroup, Vec<u64>>,
+    ) {
+        for (group, mut addresses) in by_group {
+            let may_be_others = window.has_room(group);
+            let replayed = self.groups.entry(group).or_default();
+            let mut made = unplaced(replayed, window.first);
+            let is_sure = made.len() == 1
+                && addresses.len() == 1
+                && !may_be_others
+                && !window.unclear.contains(&group);
+            let missing = addresses.len().saturating_sub(made.len());
+            let hidden = made.len().saturating_sub(addresses.len());
+            // The youngest are alive, if not all are.
+            made.drain(..hidden);
+            for (at, address) in made.into_iter().zip(addresses.drain(..addresses.len() - missing))
+            {
+                self.places.insert(address, group);
+                if let Some(block) = replayed.live.get_mut(at) {
+                    block.given = Some(GivenAddress { address, is_sure });
+                }
+            }
+            for address in addresses {
+                self.give_late(group, address, window);
+            }
+        }
+    }
+
+    /// Gives an address to a block that was allocated together with others, or of which the bytes asked for were not counted yet.
+    fn give_late(&mut self, group: BlockGroup, address: u64, window: &mut Window<'_>) {
+        let given = Some(GivenAddress { address, is_sure: window.is_sure });
+        if let Some((change, charge)) = window.take_of_several(group) {
+            let replayed = self.groups.entry(group).or_default();
+            replayed.push(change, charge, None);
+            self.last = self.last.max(Some(change));
+        } else {
+            let is_like = |made: &&BlockGroup| (made.size, made.pool) == (group.size, group.pool);
+            let block = window.made.iter().filter(is_like).find_map(|made| {
+                let replayed = self.groups.get_mut(made)?;
+                let at = *unplaced(replayed, window.first).first()?;
+                Some(replayed.live.remove(at))
+            });
+            let Some(block) = block else { return };
+            self.groups.entry(group).or_default().live.push(block);
+        }
+        if let Some(block) =
+            self.groups.get_mut(&group).and_then(|of_group| of_group.live.last_mut())
+        {
+            block.given = given;
+            self.places.insert(address, group);
+        }
+    }
+
+    /// What is at this address now is another block: the one that was there was freed.
+    fn evict(&mut self, address: u64) {
+        let Some(group) = self.places.remove(&address) else { return };
+        let Some(replayed) = self.groups.get_mut(&group) else { return };
+        if let Some(at) = replayed.live.iter().position(|b| b.address() == Some(address)) {
+            replayed.remove(at, [None; 2], 0, true);
+            replayed.doubt();
+        }
+    }
+
+    /// An address was taken back: what was there was freed in the window.
+    fn take_back(&mut self, address: u64, window: &Window<'_>, hidden: &mut [CounterDelta; 2]) {
+        let Some(group) = self.places.remove(&address) else { return };
+        let Some(replayed) = self.groups.get_mut(&group) else { return };
+        let Some(at) = replayed.live.iter().position(|b| b.address() == Some(address)) else {
+            return;
+        };
+        let hidden = &mut hidden[usize::from(group.pool == Pool::Large)];
+        hidden.frees -= 1;
+        hidden.freed_bytes -= group.size as i64;
+        hidden.freed_requested_bytes -= group.requested as i64;
+        let freed = window.frees.iter().find(|freed| freed.can_be_of(group));
+        let (site, time) = freed
+            .map_or(([None; 2], 0), |freed| (freed.pool.site, freed.pool.attribution.allocated_at));
+        replayed.remove(at, site, time, true);
+    }
+
+    /// Frees what the tables do not tell of: of each group, as many blocks as were allocated and have no new address.
+    fn free_hidden(
+        &mut self,
+        window: &mut Window<'_>,
+        by_group: &FxHashMap<BlockGroup, Vec<u64>>,
+        hidden: &mut [CounterDelta; 2],
+    ) {
+        let mut made = window.made.clone();
+        made.sort_unstable();
+        made.dedup();
+        for group in made {
+            let Some(replayed) = self.groups.get_mut(&group) else { continue };
+            let new = by_group.get(&group).map_or(0, Vec::len);
+            let count = unplaced(replayed, window.first).len().saturating_sub(new);
+            let left = &mut hidden[usize::from(group.pool == Pool::Large)];
+            for nth in 0..count {
+                let fits = left.frees > 0 && left.freed_bytes >= group.size as i64;
+                if !fits || !self.free_one_hidden(group, nth, window) {
+                    break;
+                }
+                left.frees -= 1;
+                left.freed_bytes -= group.size as i64;
+                left.freed_requested_bytes -= group.requested as i64;
+            }
+        }
+    }
+
+    /// Frees one block of a group of which the window allocated more than have new addresses: one of these that lived within the window,
+    /// or an older one whose address one of these has now. `false` if none can be.
+    fn free_one_hidden(&mut self, group: BlockGroup, nth: usize, window: &mut Window<'_>) -> bool {
+        let of_group = |freed: &&WindowFree<'_>| freed.can_be_of(group);
+        let count = window.frees.iter().filter(of_group).count();
+        let at = nth.min(count.saturating_sub(1));
+        let Some(freed) = window.frees.iter().filter(of_group).nth(at) else { return false };
+        let Some(replayed) = self.groups.get_mut(&group) else { return false };
+        let is_later = |block: &ReplayedBlock| match block.from {
+            BlockSource::Change(change) => change >= freed.change && block.given.is_none(),
+            BlockSource::Snapshot(_) => false,
+        };
+        let first = replayed.live.iter().position(is_later).unwrap_or(replayed.live.len());
+        let later = replayed.live.split_off(first);
+        // Without an allocation after it, it can only have been one of the window's own.
+        let mut older = Vec::new();
+        if later.is_empty() {
+            let own = unplaced(replayed, window.first).first().copied();
+            let own = match own {
+                Some(own) => replayed.live.split_off(own),
+                // Or one of which the address is not known.
+                None => {
+                    let all = std::mem::take(&mut replayed.live);
+                    let (own, rest) = all.into_iter().partition(|b| b.address().is_none());
+                    replayed.live = rest;
+                    own
+                }
+            };
+            older = std::mem::replace(&mut replayed.live, own);
+        }
+        let in_same_change =
+            later.first().is_some_and(|block| block.from == BlockSource::Change(freed.change));
+        let site = freed.pool.site;
+        let moment = FreeMoment {
+            change: freed.step,
+            time: freed.pool.attribution.allocated_at,
+            site,
+            usual: self.sites.usual(group, &site),
+            gradients: Some(self.gradients).filter(|_| freed.pool.frees_gradients),
+            last: if in_same_change { freed.last_before } else { freed.last },
+            all_known: &|| true,
+        };
+        let is_only = replayed.live.len() == 1;
+        let dropped = freed.pool.line_step.and_then(|step| {
+            let (node, variables) = self.dropped.get(step, self.text)?;
+            let nth = self.visit.dropped(step.thread(), node);
+            Some(DroppedAt { variables, nth, stacks: self.text.stacks })
+        });
+        let chosen = replayed.choose(&moment, dropped);
+        if chosen.is_some_and(|(_, is_variable)| is_variable) {
+            self.visit.drops();
+        }
+        let chosen = chosen.map(|(at, _)| {
+            let address = replayed.live.get(at).and_then(ReplayedBlock::address);
+            replayed.remove(at, site, moment.time, is_only);
+            address
+        });
+        older.append(&mut replayed.live);
+        let taker = older.len();
+        older.extend(later);
+        replayed.live = older;
+        replayed.live.sort_by_key(|block| match block.from {
+            BlockSource::Snapshot(_) => (0, block.attribution.allocated_at),
+            BlockSource::Change(change) => (change, 0),
+        });
+        if !is_only {
+            window.unclear.push(group);
+            replayed.doubt();
+        }
+        match chosen {
+            None => false,
+            // It lived within the window.
+            Some(None) => true,
+            Some(Some(address)) => {
+                match replayed.live.get_mut(taker) {
+                    Some(taker) => taker.given = Some(GivenAddress { address, is_sure: is_only }),
+                    None => drop(self.places.remove(&address)),
+                }
+                true
+            }
+        }
+    }
+
+    /// Frees what is left of the window: what was allocated several at once and freed, or blocks whose addresses such allocations have now.
+    fn free_rest(&mut self, pool: Pool, left: &CounterDelta, window: &mut Window<'_>) {
+        let of_pool = window.frees.iter().filter(|freed| freed.pool.pool == pool);
+        let Some(first) = of_pool.map(|freed| freed.change).min() else { return };
+        let unfound = window.unfound(pool, first);
+        let mut left = *left;
+        left.frees -= unfound.allocations;
+        left.freed_bytes -= unfound.allocated_bytes;
+        left.freed_requested_bytes -= unfound.requested_bytes;
+        if left.frees < 0 || left.freed_bytes < 0 {
+            return self.doubt(pool);
+        }
+        let frees = PoolFrees::new(pool, &left);
+        let Some(found) = self.freed_groups(pool, &frees) else { return };
+        if !found.is_clear {
+            self.doubt(pool);
+        }
+        for group in found.groups {
+            // An allocation of several at once has its address now.
+            if let Some((change, charge)) = window.take_of_several(group) {
+                let replayed = self.groups.entry(group).or_default();
+                replayed.push(change, charge, None);
+            }
+            self.free_one_hidden(group, 0, window);
+        }
+    }
+
+    /// Any block of the pool may be another one now.
+    fn doubt(&mut self, pool: Pool) {
+        let of_pool = self.groups.iter_mut().filter(|(group, _)| group.pool == pool);
+        of_pool.for_each(|(_, replayed)| replayed.doubt());
+    }
+
+    /// What the window allocated and nothing is known of the address of counts as any other allocation.
+    fn open_unplaced(&mut self, window: &Window<'_>) {
+        let mut made: Vec<&BlockGroup> = window.made.iter().collect();
+        made.sort_unstable();
+        made.dedup();
+        for group in made {
+            let Some(replayed) = self.groups.get_mut(group) else { continue };
+            for at in unplaced(replayed, window.first) {
+                let attribution = replayed.live[at].attribution.clone();
+                replayed.count(&attribution);
+            }
+        }
+    }
+}
+
+/// The blocks that were allocated from change `first` on and have no address, from the oldest to the youngest.
+fn unplaced(of_group: &GroupReplay, first: usize) -> Vec<usize> {
+    let is_new = |block: &ReplayedBlock| match block.from {
+        BlockSource::Change(change) => change >= first,
+        BlockSource::Snapshot(_) => false,
+    };
+    let new = of_group.live.iter().enumerate().rev().take_while(|(_, block)| is_new(block));
+    let mut unplaced: Vec<usize> =
+        new.filter(|(_, block)| block.given.is_none()).map(|(at, _)| at).collect();
+    unplaced.reverse();
+    unplaced
+}

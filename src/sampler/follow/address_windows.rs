@@ -1,0 +1,203 @@
+//! Which followed changes a reading of the allocator's addresses belongs to.
+//!
+//! A reading is true for one state of the running totals. The poller most often saw this state as the end of a change: the
+//! reading then tells the addresses of this change and of those since the reading before. A state that the poller
+//! did not see is between two changes: what it tells is told with the next reading.
+
+use std::collections::VecDeque;
+
+use rustc_hash::FxHashSet;
+
+use crate::model::{FollowedAddresses, FollowedChange};
+use crate::torch::{AddressChanges, AddressReading, AllocationTotals};
+
+/// Readings that are kept until the changes come that they belong to.
+const MAX_WAITING: usize = 1 << 16;
+
+/// Takes the readings and the changes of one device, each in order.
+#[derive(Default)]
+pub(super) struct AddressWindows {
+    waiting: VecDeque<(u64, AddressReading)>,
+    /// What was read since the last change that was given addresses; `None` while it is not known what was allocated at that change.
+    unmatched: Option<AddressChanges>,
+    /// Changes since then.
+    changes: u32,
+}
+
+impl AddressWindows {
+    /// Takes readings, each with the time at which it ended.
+    pub(super) fn add(&mut self, readings: Vec<(u64, AddressReading)>) {
+        self.waiting.extend(readings);
+        if self.waiting.len() > MAX_WAITING {
+            self.forget();
+        }
+    }
+
+    /// Other tables are read from now on.
+    pub(super) fn forget(&mut self) {
+        *self = AddressWindows::default();
+    }
+
+    /// Gives the next change its addresses; the totals are those after it.
+    pub(super) fn complete(&mut self, change: &mut FollowedChange, totals: AllocationTotals) {
+        self.changes = self.changes.saturating_add(1);
+        if change.totals_reset {
+            // Totals of before say nothing any more.
+            self.waiting.retain(|(ended, _)| *ended > change.after.0);
+            self.unmatched = None;
+            return;
+        }
+        while let Some((_, reading)) = self.waiting.front() {
+            let at = reading.totals;
+            if at.allocations > totals.allocations || at.frees > totals.frees {
+                return;
+            }
+            let Some((_, reading)) = self.waiting.pop_front() else { return };
+            let is_end = at == totals;
+            let found = match (self.unmatched.take(), reading.changes) {
+                (Some(before), Some(then)) => Some(join(before, then)),
+                // The first reading, or after it one that began within a change: from here on it is known what is allocated.
+                _ => None,
+            };
+            if !is_end {
+                self.unmatched = found;
+                continue;
+            }
+            let changes = std::mem::take(&mut self.changes);
+            self.unmatched = Some(AddressChanges::default());
+            let fits = |list: usize| list <= FollowedAddresses::MAX;
+            let found = found.filter(|f| fits(f.allocated.len()) && fits(f.freed.len()));
+            change.addresses = found.map(|AddressChanges { allocated, freed }| {
+                Box::new(FollowedAddresses { changes, allocated, freed })
+            });
+            return;
+        }
+    }
+}
+
+/// What two readings, one after the other, tell together.
+fn join(first: AddressChanges, then: AddressChanges) -> AddressChanges {
+    if first == AddressChanges::default() {
+        return then;
+    }
+    let AddressChanges { mut allocated, mut freed } = first;
+    let gone: FxHashSet<u64> = then.freed.iter().copied().collect();
+    let came_and_went: FxHashSet<u64> =
+        allocated.iter().map(|block| block.address).filter(|at| gone.contains(at)).collect();
+    allocated.retain(|block| !came_and_went.contains(&block.address));
+    freed.extend(then.freed.into_iter().filter(|at| !came_and_went.contains(at)));
+    freed.sort_unstable();
+    freed.dedup();
+    allocated.extend(then.allocated);
+    allocated.sort_unstable();
+    AddressChanges { allocated, freed }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{AddressedBlock, CudaIndex, Nanos};
+
+    fn change(totals: (i64, i64)) -> (FollowedChange, AllocationTotals) {
+        let change = FollowedChange {
+            before: Nanos(0),
+            after: Nanos(0),
+            device: CudaIndex(0),
+            small: Default::default(),
+            large: Default::default(),
+            live: [0; 2],
+            threads: Vec::new(),
+            others_possible: false,
+            counters_torn: false,
+            totals_reset: false,
+            addresses: None,
+        };
+        (change, AllocationTotals { allocations: totals.0, frees: totals.1 })
+    }
+
+    fn block(address: u64) -> AddressedBlock {
+        AddressedBlock { address, size: 512, requested: 512 }
+    }
+
+    fn reading(totals: (i64, i64), allocated: &[u64], freed: &[u64]) -> (u64, AddressReading) {
+        let totals = AllocationTotals { allocations: totals.0, frees: totals.1 };
+        let allocated = allocated.iter().map(|at| block(*at)).collect();
+        let changes = Some(AddressChanges { allocated, freed: freed.to_vec() });
+        (1, AddressReading { totals, changes })
+    }
+
+    fn first(totals: (i64, i64)) -> (u64, AddressReading) {
+        let (time, mut reading) = reading(totals, &[], &[]);
+        reading.changes = None;
+        (time, reading)
+    }
+
+    /// In how many changes, which addresses were given out, which taken back.
+    type Told = Option<(u32, Vec<u64>, Vec<u64>)>;
+
+    /// What is told with changes with these totals.
+    fn told(windows: &mut AddressWindows, totals: &[(i64, i64)]) -> Vec<Told> {
+        let told = |totals: &(i64, i64)| {
+            let (mut change, totals) = change(*totals);
+            windows.complete(&mut change, totals);
+            let found = *change.addresses?;
+            let allocated = found.allocated.iter().map(|block| block.address).collect();
+            Some((found.changes, allocated, found.freed))
+        };
+        totals.iter().map(told).collect()
+    }
+
+    #[test]
+    fn a_reading_is_told_with_the_change_that_ended_with_its_totals() {
+        let mut windows = AddressWindows::default();
+        windows.add(vec![first((1, 0)), reading((2, 0), &[7], &[]), reading((3, 1), &[9], &[7])]);
+        assert_eq!(
+            told(&mut windows, &[(1, 0), (2, 0), (3, 0), (3, 1)]),
+            [None, Some((1, vec![7], vec![])), None, Some((2, vec![9], vec![7]))]
+        );
+    }
+
+    /// Block 7 came and went in between; 5 was taken back and given out again.
+    #[test]
+    fn a_state_that_the_poller_did_not_see_is_told_with_the_next() {
+        let mut windows = AddressWindows::default();
+        let between = reading((2, 1), &[7], &[5]);
+        windows.add(vec![first((1, 0)), between, reading((4, 2), &[5, 8], &[7])]);
+        let found = told(&mut windows, &[(1, 0), (4, 2)]);
+        assert_eq!(found, [None, Some((1, vec![5, 8], vec![5]))]);
+    }
+
+    /// The first reading was of the middle of a change: what is in this change is not known, and so with one without what came before.
+    #[test]
+    fn a_change_is_told_only_where_it_is_known_what_was_allocated_before() {
+        let mut windows = AddressWindows::default();
+        windows.add(vec![first((1, 0)), reading((2, 0), &[7], &[]), reading((3, 0), &[8], &[])]);
+        assert_eq!(told(&mut windows, &[(2, 0), (3, 0)]), [None, Some((1, vec![8], vec![]))]);
+        windows.add(vec![first((5, 0)), reading((6, 0), &[9], &[])]);
+        let found = told(&mut windows, &[(4, 0), (5, 0), (6, 0)]);
+        assert_eq!(found, [None, None, Some((1, vec![9], vec![]))]);
+    }
+
+    #[test]
+    fn readings_that_come_later_belong_to_changes_that_are_still_to_come() {
+        let mut windows = AddressWindows::default();
+        windows.add(vec![first((1, 0))]);
+        assert_eq!(told(&mut windows, &[(1, 0), (2, 0)]), [None, None]);
+        windows.add(vec![reading((2, 0), &[7], &[]), reading((3, 0), &[8], &[])]);
+        assert_eq!(told(&mut windows, &[(3, 0)]), [Some((2, vec![7, 8], vec![]))]);
+    }
+
+    #[test]
+    fn totals_of_before_a_reset_are_of_no_use_after_it() {
+        let mut windows = AddressWindows::default();
+        windows.add(vec![first((9, 0)), reading((10, 0), &[7], &[])]);
+        assert_eq!(told(&mut windows, &[(9, 0)]), [None]);
+        let (mut reset, totals) = change((1, 0));
+        (reset.totals_reset, reset.after) = (true, Nanos(2));
+        windows.complete(&mut reset, totals);
+        windows.add(vec![(3, reading((1, 0), &[7, 8], &[]).1), (3, reading((2, 0), &[9], &[]).1)]);
+        assert_eq!(told(&mut windows, &[(2, 0), (3, 0)]), [None, None]);
+        windows.add(vec![(4, reading((4, 0), &[6], &[]).1)]);
+        assert_eq!(told(&mut windows, &[(4, 0)]), [Some((2, vec![6], vec![]))]);
+    }
+}

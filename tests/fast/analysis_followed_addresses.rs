@@ -1,0 +1,117 @@
+//! Followed changes of which the addresses were read: which block was freed is known then.
+
+use crate::analysis_followed::{MIB, Script, allocated, freed, in_mib, stood, went};
+use memspy::model::{AddressedBlock, FollowedAddresses};
+
+/// After so many changes blocks of 2 MiB are at the first addresses that were not before, and at the second ones not any more;
+/// addresses are MiB from the start of the segment.
+fn read(changes: u32, given: &[u64], taken_back: &[u64]) -> Option<FollowedAddresses> {
+    let address = |at: &u64| (1 << 40) + at * MIB;
+    let block = |at| AddressedBlock { address: address(at), size: 2 * MIB, requested: 2 * MIB };
+    let allocated = given.iter().map(block).collect();
+    Some(FollowedAddresses { changes, allocated, freed: taken_back.iter().map(address).collect() })
+}
+
+impl Script {
+    fn allocates_at(&mut self, stack: u32, at: u64) {
+        self.addresses = read(1, &[at], &[]);
+        self.allocates(2, 3_000, stood(stack));
+    }
+}
+
+/// Without addresses the youngest is taken for the one that was freed.
+#[test]
+fn the_block_whose_address_was_taken_back_was_freed() {
+    let mut script = Script::new();
+    script.allocates_at(0, 0);
+    script.allocates_at(1, 2);
+    script.addresses = read(1, &[], &[0]);
+    script.frees(2);
+    let (stacks, known) = script.end(&[(2, 2)]);
+    assert_eq!(stacks, in_mib(&[("g", 2)]));
+    assert_eq!(known.certain, Some(2 * MIB));
+}
+
+/// Which of two like blocks has which address matters when one of them is freed, also after a map.
+#[test]
+fn like_blocks_of_two_lines_are_told_apart_over_maps() {
+    let mut script = Script::new();
+    script.allocates_at(0, 0);
+    script.allocates_at(1, 2);
+    script.blocks = vec![(0, 2), (2, 2)];
+    script.map();
+    script.addresses = read(1, &[], &[0]);
+    script.frees(2);
+    script.allocates_at(1, 0);
+    let (stacks, known) = script.end(&[(0, 2), (2, 2)]);
+    assert_eq!(stacks, in_mib(&[("g", 4)]));
+    assert_eq!(known.certain, Some(4 * MIB));
+}
+
+/// The tables are what they were: a block was freed, and another one has its address.
+#[test]
+fn a_block_freed_and_allocated_again_at_its_address_between_two_readings_has_a_new_maker() {
+    let mut script = Script::new();
+    script.allocates_at(0, 0);
+    script.frees(2);
+    script.addresses = read(2, &[], &[]);
+    script.allocates(2, 3_000, stood(1));
+    let (stacks, _) = script.end(&[(0, 2)]);
+    assert_eq!(stacks, in_mib(&[("g", 2)]));
+}
+
+/// The same where the tables were read in between, in a state that the poller did not see.
+#[test]
+fn an_address_that_was_taken_back_and_given_out_in_one_change_has_a_new_block() {
+    let mut script = Script::new();
+    script.allocates_at(0, 0);
+    script.allocates_at(0, 2);
+    let both = memspy::model::CounterDelta {
+        frees: 1,
+        freed_bytes: 2 << 20,
+        freed_requested_bytes: 2 << 20,
+        ..allocated(1, 2)
+    };
+    script.addresses = read(1, &[0], &[0]);
+    script.change(both, 3_000, stood(1));
+    let (stacks, _) = script.end(&[(0, 2), (2, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 2), ("g", 2)]));
+}
+
+/// It was freed after it was allocated, so it can only have been that one: the older block at another address is untouched, for sure.
+#[test]
+fn a_block_that_lived_between_two_readings_leaves_the_others_as_they_were() {
+    let mut script = Script::new();
+    script.allocates_at(0, 0);
+    script.allocates(2, 3_000, stood(1));
+    script.addresses = read(2, &[], &[]);
+    script.frees(2);
+    let (stacks, known) = script.end(&[(0, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 2)]));
+    assert_eq!(known.certain, Some(2 * MIB));
+}
+
+/// Two blocks were allocated between two polls, one by each of the lines that were seen: each has one maker, neither is certain.
+#[test]
+fn blocks_allocated_between_two_polls_are_never_certain() {
+    let mut script = Script::new();
+    script.addresses = read(1, &[0, 2], &[]);
+    script.change(allocated(2, 4), 3_000, went(0, 1));
+    let (stacks, known) = script.end(&[(0, 2), (2, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 2), ("g", 2)]));
+    assert_eq!(known.certain, Some(0));
+}
+
+/// Many changes with one reading at their end: the frees are known by address all the same.
+#[test]
+fn a_reading_after_many_changes_tells_what_of_the_older_blocks_was_freed() {
+    let mut script = Script::new();
+    (0..8).for_each(|n| script.allocates_at(n as u32 % 2, 2 * n));
+    let odd: Vec<u64> = (0..8).filter(|n| n % 2 == 1).map(|n| 2 * n).collect();
+    odd[1..].iter().for_each(|_| script.change(freed(1, 2), 3_000, Vec::new()));
+    script.addresses = read(4, &[], &odd);
+    script.frees(2);
+    let (stacks, known) = script.end(&[(0, 2), (4, 2), (8, 2), (12, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 8)]));
+    assert_eq!(known.certain, Some(8 * MIB));
+}
