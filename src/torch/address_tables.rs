@@ -68,6 +68,8 @@ pub struct AddressTables {
     /// What they were at the last reading.
     last: Option<PolledCounters>,
     tables: Vec<AddressTable>,
+    /// The entries of the tables that were read just now.
+    new: Vec<(usize, Vec<(u64, Addr)>)>,
     spans: Vec<AddressRange>,
     copy: Vec<u8>,
     changing: Vec<u8>,
@@ -89,6 +91,7 @@ impl AddressTables {
             counters,
             last: None,
             tables: vec![AddressTable { head: None, entries: Vec::new() }; TABLES],
+            new: Vec::new(),
             spans: Vec::new(),
             copy: Vec::new(),
             changing: Vec::new(),
@@ -123,6 +126,37 @@ impl AddressTables {
         }
         let changed: Vec<usize> =
             (0..TABLES).filter(|&n| self.tables[n].head != Some(heads[n])).collect();
+        let outcome = self.read_tables(memory, &heads, changed, &now)?;
+        // One that lost an address and got another has the head that it had: without it there are too few changes.
+        let lacks = |outcome: &AddressOutcome| match (outcome, &self.last) {
+            (AddressOutcome::Read(AddressReading { changes: Some(found), totals }), Some(last)) => {
+                let before = last.totals();
+                found.allocated.len() as i64 != totals.allocations.wrapping_sub(before.allocations)
+                    || found.freed.len() as i64 != totals.frees.wrapping_sub(before.frees)
+            }
+            _ => false,
+        };
+        let outcome = match lacks(&outcome) {
+            true => self.read_tables(memory, &heads, (0..TABLES).collect(), &now)?,
+            false => outcome,
+        };
+        if let AddressOutcome::Read(_) = outcome {
+            for (n, entries) in std::mem::take(&mut self.new) {
+                self.tables[n] = AddressTable { head: Some(heads[n]), entries };
+            }
+            self.last = Some(now);
+        }
+        Ok(outcome)
+    }
+
+    /// Reads some of the tables, which have these heads.
+    fn read_tables(
+        &mut self,
+        memory: &dyn Memory,
+        heads: &[FlatTable],
+        changed: Vec<usize>,
+        now: &PolledCounters,
+    ) -> Result<AddressOutcome, MemoryError> {
         if changed.iter().any(|&n| heads[n].slots > MAX_SLOTS) {
             return Ok(AddressOutcome::Moving);
         }
@@ -151,15 +185,12 @@ impl AddressTables {
         }
         let changes = match self.last {
             None => None,
-            Some(last) => match self.changes(memory, &changed, &new, &last, &now)? {
+            Some(last) => match self.changes(memory, &changed, &new, &last, now)? {
                 Some(changes) => Some(changes),
                 None => return Ok(AddressOutcome::Moving),
             },
         };
-        for (n, entries) in changed.into_iter().zip(new) {
-            self.tables[n] = AddressTable { head: Some(heads[n]), entries };
-        }
-        self.last = Some(now);
+        self.new = changed.into_iter().zip(new).collect();
         Ok(AddressOutcome::Read(AddressReading { totals: now.totals(), changes }))
     }
 
@@ -388,6 +419,18 @@ mod tests {
         let found = changes(read(&mut tables, &allocator));
         let block = |address| AddressedBlock { address, size: 512, requested: 500 };
         assert_eq!(found.allocated, [block(0x8000), block(0x9000)]);
+    }
+
+    /// One block goes and another comes: the table has as many as before.
+    #[test]
+    fn a_table_that_lost_a_block_and_got_another_is_read_though_its_head_is_the_same() {
+        let (mut tables, mut allocator) = (tables(), Allocator::default());
+        allocator.allocate(0x7000);
+        read(&mut tables, &allocator);
+        allocator.free(0x7000);
+        allocator.allocate(0x8000);
+        let found = changes(read(&mut tables, &allocator));
+        assert_eq!((found.allocated[0].address, &found.freed[..]), (0x8000, &[0x7000][..]));
     }
 
     /// A thread has counted its block and not entered it yet.

@@ -293,8 +293,9 @@ fn with_two_processors_the_addresses_of_the_blocks_are_read() {
         .collect();
     assert!(alive.len() > 10, "{alive:?}");
     assert!(window.is_empty(), "nothing was read after the last changes: {window:?}");
+    // A block that was freed and given out again between two readings may have another size.
     for (address, block) in &alive {
-        assert_eq!(blocks.get(address), Some(&block.size), "{block:?}");
+        assert!(blocks.contains_key(address), "{block:?}");
     }
     let (totals, seconds) = totals(&recording);
     assert!(totals.cpu_nanos as f64 / 1e9 <= 2.0 * (seconds + 1.0), "{totals:?}");
