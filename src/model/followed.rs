@@ -73,7 +73,8 @@ pub struct FollowedThread {
 /// `others_possible` is set (with one or two threads unless somebody was inside the allocator when the counters were copied first).
 ///
 /// Between the polls `before` and `after` there may have been others that found the counters half changed (the target stood
-/// in the midst of a change); `before` is then the last of these, for its stack is the one nearest to the change.
+/// in the midst of a change); `before` is then the last of these, for its stack is the one nearest to the change. Where
+/// blocks changed hands ahead of this one, `others_possible` is set.
 ///
 /// The steps of one device join without a gap: the sum of all deltas since the first poll is what the counters have
 /// changed by since then. What happened while nothing was polled (the poller slept, or had no processor) is in the next

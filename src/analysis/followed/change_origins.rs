@@ -71,12 +71,12 @@ pub(super) fn allocation_sources(
     let waiting: Vec<&FollowedThread> = listed().filter(|t| waits(t)).collect();
     let others: Vec<&FollowedThread> =
         listed().filter(|t| !waits(t) && !without_frames(t)).collect();
-    let (chosen, held) = match owners[..] {
+    let chosen = match owners[..] {
         // C++ code of the engine, for which a thread waits.
-        [owner] if without_frames(owner) => (waiting, true),
-        [_] => (owners, true),
-        _ if others.is_empty() => (waiting, false),
-        _ => (others, false),
+        [owner] if without_frames(owner) => waiting,
+        [_] => owners,
+        _ if others.is_empty() => waiting,
+        _ => others,
     };
     let allocates = |thread: &&&FollowedThread| !locks.never_holds(thread.thread);
     // Likely is not proven.
@@ -100,6 +100,6 @@ pub(super) fn allocation_sources(
         && all_count
         && origins.len() == 1
         && apart <= CERTAIN_WITHIN
-        && (held || !change.others_possible);
+        && !change.others_possible;
     (origins, certain)
 }

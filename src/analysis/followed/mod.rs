@@ -10,7 +10,7 @@
 //!    that never hold the lock (`lock_holders.rs`) neither.
 //! 2. A change is *certain* if that is one thread, no other is possible, and its stack is the same at both polls, which lie
 //!    at most 20 µs apart: calling something else and coming back takes longer. The lock alone proves no stack: the poller
-//!    may have lost its processor between copying the lock and copying the frames.
+//!    may have lost its processor between copying the lock and copying the frames, or needed long for the stacks of many threads.
 //! 3. Otherwise the stacks at both polls of all these threads are *candidates*, with equal parts. One stack seen at two
 //!    polls more than 100 µs apart is none: a thread that waits now and then, and allocates in between, is seen where it
 //!    waits. Without a candidate the change is charged to `[not seen]`.

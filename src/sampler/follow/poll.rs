@@ -321,6 +321,7 @@ impl PollState {
             }
             outcome.changed = true;
             let Some(new) = counters.decode(copy) else { continue };
+            let was_unfit = state.unfit > 0;
             state.unfit += 1;
             let lacks_bytes = state.counters.is_some_and(|old| lacks_bytes(&old, &new));
             if (!new.fit || lacks_bytes) && state.unfit < MAX_UNFIT {
@@ -334,19 +335,23 @@ impl PollState {
             let Some(old) = state.counters.replace(new) else { continue };
             let device = state.device;
             outcome.changes += 1;
+            let [small, large] = [delta(&old.small, &new.small), delta(&old.large, &new.large)];
+            // A poll that found the counters half changed has the stack of the last block alone, where there are others ahead of it.
+            let misses_first = was_unfit && blocks(&small) + blocks(&large) != 1;
             self.change(RawChange {
                 before: self.began_before,
                 after: ended,
                 totals_reset: was_reset(&old.small, &new.small)
                     || was_reset(&old.large, &new.large),
-                small: delta(&old.small, &new.small),
-                large: delta(&old.large, &new.large),
+                small,
+                large,
                 device,
                 live: [new.small.live, new.large.live],
                 totals: new.totals(),
                 threads: Vec::new(),
                 owners,
-                was_under_way: moved_before && stacks_may_be_later(owners[0], threads),
+                was_under_way: misses_first
+                    || moved_before && stacks_may_be_later(owners[0], threads),
                 counters_torn: !new.fit || lacks_bytes,
             });
         }
@@ -426,6 +431,11 @@ impl PollState {
 /// the allocator when the counters were copied.
 fn stacks_may_be_later(owner: Option<u32>, threads: usize) -> bool {
     owner.is_none() || threads > FEW_THREADS
+}
+
+/// How many blocks were allocated or freed.
+fn blocks(delta: &CounterDelta) -> i64 {
+    delta.allocations.saturating_add(delta.frees)
 }
 
 fn delta(old: &PoolCounters, new: &PoolCounters) -> CounterDelta {
