@@ -73,11 +73,11 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
         // Looks taken before this may still come.
         wait_until("a look at what is left", || {
             let records = records(&recording);
-            let looks = records.iter().filter_map(|record| match record {
+            let mut looks = records.iter().filter_map(|record| match record {
                 Record::Ownership(look) => Some(look.devices[0].allocated),
                 _ => None,
             });
-            looks.last() == Some(least)
+            looks.next_back() == Some(least)
         });
         let done = recording.interrupt();
         assert!(warnings(&done.err).is_empty(), "{}", done.err);
