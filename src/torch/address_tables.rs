@@ -4,6 +4,8 @@
 //! its address, in 67 tables (`kNumMutexShard`), chosen by a hash of the address. Their sizes lie side by side: one short read
 //! tells which of them an allocation or a free has changed, and these are read.
 
+use rustc_hash::FxHashSet;
+
 use super::containers::FlatTable;
 use super::layout::BlockLayout;
 use super::polled::{AllocationTotals, CounterPoller, PolledCounters, PoolCounters};
@@ -38,6 +40,26 @@ pub struct AddressChanges {
     pub freed: Vec<u64>,
 }
 
+impl AddressChanges {
+    /// What these and later changes are together.
+    pub fn followed_by(self, then: AddressChanges) -> AddressChanges {
+        if self == AddressChanges::default() {
+            return then;
+        }
+        let AddressChanges { mut allocated, mut freed } = self;
+        let gone: FxHashSet<u64> = then.freed.iter().copied().collect();
+        let came_and_went: FxHashSet<u64> =
+            allocated.iter().map(|block| block.address).filter(|at| gone.contains(at)).collect();
+        allocated.retain(|block| !came_and_went.contains(&block.address));
+        freed.extend(then.freed.into_iter().filter(|at| !came_and_went.contains(at)));
+        freed.sort_unstable();
+        freed.dedup();
+        allocated.extend(then.allocated);
+        allocated.sort_unstable();
+        AddressChanges { allocated, freed }
+    }
+}
+
 /// What the tables said at one instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressReading {
@@ -50,8 +72,10 @@ pub struct AddressReading {
 /// What came of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AddressOutcome {
-    /// The tables were read.
+    /// The tables that have changed were read.
     Read(AddressReading),
+    /// They were, and have changes that readings before should have told: a table had changed unnoticed.
+    Late(AddressReading),
     /// Nothing was allocated or freed since the last reading.
     Unchanged,
     /// The target changed the tables meanwhile: a thread is between them and the counters, or has gone on.
@@ -68,8 +92,8 @@ pub struct AddressTables {
     /// What they were at the last reading.
     last: Option<PolledCounters>,
     tables: Vec<AddressTable>,
-    /// The entries of the tables that were read just now.
-    new: Vec<(usize, Vec<(u64, Addr)>)>,
+    /// Whether a table may have changed unnoticed since all of them were read: one that lost an address and got another has the head that it had.
+    is_incomplete: bool,
     spans: Vec<AddressRange>,
     copy: Vec<u8>,
     changing: Vec<u8>,
@@ -91,74 +115,96 @@ impl AddressTables {
             counters,
             last: None,
             tables: vec![AddressTable { head: None, entries: Vec::new() }; TABLES],
-            new: Vec::new(),
+            is_incomplete: false,
             spans: Vec::new(),
             copy: Vec::new(),
             changing: Vec::new(),
         }
     }
 
+    /// Whether a table may have changed unnoticed: `read_all` finds what did, once there is time for it.
+    pub fn is_incomplete(&self) -> bool {
+        self.is_incomplete
+    }
+
     /// Reads the tables that have changed. They are accepted only if they have as many addresses together as the counters say that
     /// there are blocks, and the counters still stand after they were copied.
     pub fn read(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
-        let Some(counted) = self.counters.spans().next() else { return Ok(AddressOutcome::Moving) };
+        let Some(now) = self.look(memory)? else { return Ok(AddressOutcome::Moving) };
+        let last = self.last.map(|last| last.totals());
+        if last == Some(now.totals()) {
+            return Ok(AddressOutcome::Unchanged);
+        }
+        let Some(heads) = self.heads(&now) else { return Ok(AddressOutcome::Moving) };
+        let changed = (0..TABLES).filter(|&n| self.tables[n].head != Some(heads[n])).collect();
+        let Some(reading) = self.read_tables(memory, &heads, changed, now)? else {
+            return Ok(AddressOutcome::Moving);
+        };
+        let (Some(last), Some(found)) = (last, &reading.changes) else {
+            self.is_incomplete = false;
+            return Ok(AddressOutcome::Read(reading));
+        };
+        let allocations = reading.totals.allocations.wrapping_sub(last.allocations);
+        let frees = reading.totals.frees.wrapping_sub(last.frees);
+        let (allocated, freed) = (found.allocated.len() as i64, found.freed.len() as i64);
+        self.is_incomplete |= (allocated, freed) != (allocations, frees);
+        Ok(match allocated > allocations || freed > frees {
+            true => AddressOutcome::Late(reading),
+            false => AddressOutcome::Read(reading),
+        })
+    }
+
+    /// Reads all tables while nothing changes: `Late` if some had changed unnoticed.
+    pub fn read_all(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
+        let Some(now) = self.look(memory)? else { return Ok(AddressOutcome::Moving) };
+        if self.last.is_none_or(|last| last.totals() != now.totals()) {
+            return Ok(AddressOutcome::Moving);
+        }
+        let Some(heads) = self.heads(&now) else { return Ok(AddressOutcome::Moving) };
+        let all = (0..TABLES).collect();
+        let Some(reading) = self.read_tables(memory, &heads, all, now)? else {
+            return Ok(AddressOutcome::Moving);
+        };
+        self.is_incomplete = false;
+        Ok(match reading.changes == Some(AddressChanges::default()) {
+            true => AddressOutcome::Unchanged,
+            false => AddressOutcome::Late(reading),
+        })
+    }
+
+    /// Copies the counters and the heads of the tables; `None` while a thread is about to change them.
+    fn look(&mut self, memory: &dyn Memory) -> Result<Option<PolledCounters>, MemoryError> {
+        let Some(counted) = self.counters.spans().next() else { return Ok(None) };
         self.spans.clear();
         self.spans.push(counted);
         self.spans.push(AddressRange { addr: self.at, len: TABLES * FlatTable::SIZE });
         self.copy.resize(counted.len + TABLES * FlatTable::SIZE, 0);
         memory.read_spans(&self.spans, &mut self.copy)?;
-        let (counters, heads) = self.copy.split_at(counted.len);
-        let Some(now) = self.counters.decode(counters).filter(|now| now.fit) else {
-            return Ok(AddressOutcome::Moving);
-        };
-        if self.last.is_some_and(|last| last.totals() == now.totals()) {
-            return Ok(AddressOutcome::Unchanged);
-        }
+        let counters = &self.copy[..counted.len];
         self.changing.clear();
         self.changing.extend_from_slice(self.counters.changing_part(counters).unwrap_or_default());
-        let heads = heads.chunks_exact(FlatTable::SIZE).map(FlatTable::decode);
-        let Some(heads) = heads.collect::<Option<Vec<FlatTable>>>() else {
-            return Ok(AddressOutcome::Moving);
-        };
-        let count = heads.iter().fold(0u64, |sum, head| sum.saturating_add(head.count));
-        if i64::try_from(count) != Ok(now.blocks) || heads.len() != TABLES {
-            return Ok(AddressOutcome::Moving);
-        }
-        let changed: Vec<usize> =
-            (0..TABLES).filter(|&n| self.tables[n].head != Some(heads[n])).collect();
-        let outcome = self.read_tables(memory, &heads, changed, &now)?;
-        // One that lost an address and got another has the head that it had: without it there are too few changes.
-        let lacks = |outcome: &AddressOutcome| match (outcome, &self.last) {
-            (AddressOutcome::Read(AddressReading { changes: Some(found), totals }), Some(last)) => {
-                let before = last.totals();
-                found.allocated.len() as i64 != totals.allocations.wrapping_sub(before.allocations)
-                    || found.freed.len() as i64 != totals.frees.wrapping_sub(before.frees)
-            }
-            _ => false,
-        };
-        let outcome = match lacks(&outcome) {
-            true => self.read_tables(memory, &heads, (0..TABLES).collect(), &now)?,
-            false => outcome,
-        };
-        if let AddressOutcome::Read(_) = outcome {
-            for (n, entries) in std::mem::take(&mut self.new) {
-                self.tables[n] = AddressTable { head: Some(heads[n]), entries };
-            }
-            self.last = Some(now);
-        }
-        Ok(outcome)
+        Ok(self.counters.decode(counters).filter(|now| now.fit))
     }
 
-    /// Reads some of the tables, which have these heads.
+    /// The heads that were copied, if they have as many addresses as there are blocks `now`.
+    fn heads(&self, now: &PolledCounters) -> Option<Vec<FlatTable>> {
+        let (_, heads) = self.copy.split_at_checked(self.copy.len() - TABLES * FlatTable::SIZE)?;
+        let heads = heads.chunks_exact(FlatTable::SIZE).map(FlatTable::decode);
+        let heads = heads.collect::<Option<Vec<FlatTable>>>()?;
+        let count = heads.iter().fold(0u64, |sum, head| sum.saturating_add(head.count));
+        (i64::try_from(count) == Ok(now.blocks)).then_some(heads)
+    }
+
+    /// Reads some of the tables, which have these heads; `None` where the target has gone on.
     fn read_tables(
         &mut self,
         memory: &dyn Memory,
         heads: &[FlatTable],
         changed: Vec<usize>,
-        now: &PolledCounters,
-    ) -> Result<AddressOutcome, MemoryError> {
+        now: PolledCounters,
+    ) -> Result<Option<AddressReading>, MemoryError> {
         if changed.iter().any(|&n| heads[n].slots > MAX_SLOTS) {
-            return Ok(AddressOutcome::Moving);
+            return Ok(None);
         }
         self.spans.clear();
         for &n in &changed {
@@ -166,7 +212,7 @@ impl AddressTables {
             self.spans.push(AddressRange { addr: heads[n].entries, len: ENTRY * slots });
         }
         if !self.copy_spans(memory)? {
-            return Ok(AddressOutcome::Moving);
+            return Ok(None);
         }
         let mut new = Vec::with_capacity(changed.len());
         let mut copy = &self.copy[..];
@@ -179,19 +225,22 @@ impl AddressTables {
             entries.sort_unstable();
             entries.dedup_by_key(|(address, _)| *address);
             if entries.len() as u64 != heads[n].count {
-                return Ok(AddressOutcome::Moving);
+                return Ok(None);
             }
             new.push(entries);
         }
         let changes = match self.last {
             None => None,
-            Some(last) => match self.changes(memory, &changed, &new, &last, now)? {
+            Some(last) => match self.changes(memory, &changed, &new, &last, &now)? {
                 Some(changes) => Some(changes),
-                None => return Ok(AddressOutcome::Moving),
+                None => return Ok(None),
             },
         };
-        self.new = changed.into_iter().zip(new).collect();
-        Ok(AddressOutcome::Read(AddressReading { totals: now.totals(), changes }))
+        for (n, entries) in changed.into_iter().zip(new) {
+            self.tables[n] = AddressTable { head: Some(heads[n]), entries };
+        }
+        self.last = Some(now);
+        Ok(Some(AddressReading { totals: now.totals(), changes }))
     }
 
     /// What is different in the `changed` tables; `None` where the target has gone on.
@@ -385,10 +434,10 @@ mod tests {
     }
 
     fn changes(outcome: AddressOutcome) -> AddressChanges {
-        let AddressOutcome::Read(AddressReading { changes: Some(changes), .. }) = outcome else {
+        let (AddressOutcome::Read(reading) | AddressOutcome::Late(reading)) = outcome else {
             panic!("{outcome:?}");
         };
-        changes
+        reading.changes.unwrap()
     }
 
     #[test]
@@ -423,14 +472,43 @@ mod tests {
 
     /// One block goes and another comes: the table has as many as before.
     #[test]
-    fn a_table_that_lost_a_block_and_got_another_is_read_though_its_head_is_the_same() {
+    fn a_table_that_lost_a_block_and_got_another_is_found_when_all_are_read() {
+        let (mut tables, mut allocator) = (tables(), Allocator::default());
+        allocator.allocate(0x7000);
+        read(&mut tables, &allocator);
+        assert!(!tables.is_incomplete());
+        allocator.free(0x7000);
+        allocator.allocate(0x8000);
+        assert_eq!(changes(read(&mut tables, &allocator)), AddressChanges::default());
+        assert!(tables.is_incomplete());
+        let late = tables.read_all(&allocator.memory()).unwrap();
+        assert!(matches!(late, AddressOutcome::Late(_)), "{late:?}");
+        let found = changes(late);
+        assert_eq!((found.allocated[0].address, &found.freed[..]), (0x8000, &[0x7000][..]));
+        assert!(!tables.is_incomplete());
+        let again = tables.read_all(&allocator.memory()).unwrap();
+        assert_eq!(again, AddressOutcome::Unchanged);
+        allocator.allocate(0x9000);
+        let moved = tables.read_all(&allocator.memory()).unwrap();
+        assert_eq!(moved, AddressOutcome::Moving);
+    }
+
+    /// The table is read again for a third block, before there was time to read all.
+    #[test]
+    fn more_changes_than_the_counters_have_are_late() {
         let (mut tables, mut allocator) = (tables(), Allocator::default());
         allocator.allocate(0x7000);
         read(&mut tables, &allocator);
         allocator.free(0x7000);
         allocator.allocate(0x8000);
-        let found = changes(read(&mut tables, &allocator));
-        assert_eq!((found.allocated[0].address, &found.freed[..]), (0x8000, &[0x7000][..]));
+        let unnoticed = read(&mut tables, &allocator);
+        assert!(matches!(unnoticed, AddressOutcome::Read(_)), "{unnoticed:?}");
+        allocator.allocate(0x9000);
+        let late = read(&mut tables, &allocator);
+        assert!(matches!(late, AddressOutcome::Late(_)), "{late:?}");
+        let found = changes(late);
+        let allocated: Vec<u64> = found.allocated.iter().map(|block| block.address).collect();
+        assert_eq!((&allocated[..], &found.freed[..]), (&[0x8000, 0x9000][..], &[0x7000][..]));
     }
 
     /// A thread has counted its block and not entered it yet.

@@ -25,6 +25,8 @@ const MOST_FAILURES: u32 = 100_000;
 /// After so many it sleeps for so long: a thread may have been interrupted between the tables and the counters.
 const MOST_TRIES: u32 = 64;
 const REST: Duration = Duration::from_micros(100);
+/// After nothing was allocated or freed for so long there is time to read all tables (20 to 40 us).
+const QUIET: Duration = Duration::from_micros(200);
 /// While there are no tables to read.
 const WAIT_FOR_TABLES: Duration = Duration::from_millis(5);
 /// Readings that are kept until they are taken; what is read beyond is lost.
@@ -73,6 +75,7 @@ impl AddressReader {
                 seen: 0,
                 failures: 0,
                 lost: false,
+                incomplete: 0,
             };
             // A target that has ended is noticed by the recorder; without addresses the recording goes on.
             let _ = reading.run(&part);
@@ -115,12 +118,16 @@ struct ReadingThread<'a> {
     failures: u32,
     /// Whether a reading was lost: what changed in it is not known.
     lost: bool,
+    /// Readings since all tables were read that may not have told all.
+    incomplete: usize,
 }
 
 impl ReadingThread<'_> {
     fn run(&mut self, part: &BudgetPart) -> Result<(), MemoryError> {
         let mut plans = 0;
         let mut tables = None;
+        let mut quiet_since = self.start.elapsed();
+        let mut now = quiet_since;
         let mut pace = FollowPace::new(part.to_spare(), self.start.elapsed(), processor_time());
         while !self.stop.is_set() {
             let newest = self.shared.plans.load(Ordering::Acquire);
@@ -140,10 +147,16 @@ impl ReadingThread<'_> {
                 if self.failures > MOST_FAILURES {
                     tables = None;
                 }
+            } else if known.is_incomplete() && now.saturating_sub(quiet_since) > QUIET {
+                self.read_all(known)?;
+                quiet_since = self.start.elapsed();
             } else {
                 std::hint::spin_loop();
             }
-            let now = self.start.elapsed();
+            now = self.start.elapsed();
+            if changed {
+                quiet_since = now;
+            }
             pace.saw(now, changed, false);
             if pace.wants_use(now) {
                 let used = processor_time();
@@ -158,12 +171,9 @@ impl ReadingThread<'_> {
         Ok(())
     }
 
+    /// Reads what has changed.
     fn read(&mut self, tables: &mut AddressTables, changes: u64) -> Result<(), MemoryError> {
-        let outcome = match tables.read(&*self.memory) {
-            // A table was replaced by a larger one.
-            Err(MemoryError::Fault { .. }) => AddressOutcome::Moving,
-            read => read?,
-        };
+        let outcome = moving_if_replaced(tables.read(&*self.memory))?;
         if let AddressOutcome::Moving = outcome {
             self.failures += 1;
             if self.failures.is_multiple_of(MOST_TRIES) {
@@ -173,18 +183,57 @@ impl ReadingThread<'_> {
         }
         self.failures = 0;
         self.seen = changes;
-        if let AddressOutcome::Read(mut reading) = outcome {
-            let now = self.start.elapsed().as_nanos() as u64;
-            let mut readings = self.shared.readings.lock();
-            if readings.len() == MAX_READINGS {
-                self.lost = true;
-                return Ok(());
-            }
-            if std::mem::take(&mut self.lost) {
-                reading.changes = None;
-            }
-            readings.push((now, reading));
+        if outcome != AddressOutcome::Unchanged {
+            self.keep(outcome);
+            self.incomplete = if tables.is_incomplete() { self.incomplete + 1 } else { 0 };
         }
         Ok(())
+    }
+
+    /// Reads all, for a table that changed unnoticed.
+    fn read_all(&mut self, tables: &mut AddressTables) -> Result<(), MemoryError> {
+        let outcome = moving_if_replaced(tables.read_all(&*self.memory))?;
+        self.keep(outcome);
+        if !tables.is_incomplete() {
+            self.incomplete = 0;
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, outcome: AddressOutcome) {
+        let (mut reading, is_late) = match outcome {
+            AddressOutcome::Read(reading) => (reading, false),
+            AddressOutcome::Late(reading) => (reading, true),
+            AddressOutcome::Unchanged | AddressOutcome::Moving => return,
+        };
+        let now = self.start.elapsed().as_nanos() as u64;
+        let mut readings = self.shared.readings.lock();
+        if readings.len() == MAX_READINGS {
+            self.lost = true;
+            return;
+        }
+        if std::mem::take(&mut self.lost) {
+            reading.changes = None;
+        }
+        if is_late {
+            // Those that should have told it and were not taken yet become one with it: together they are right.
+            let first = readings.len().saturating_sub(std::mem::take(&mut self.incomplete));
+            let before = readings.drain(first..).map(|(_, reading)| reading.changes);
+            let all = before
+                .chain([reading.changes.take()])
+                .reduce(|all, then| Some(all?.followed_by(then?)));
+            reading.changes = all.flatten();
+        }
+        readings.push((now, reading));
+    }
+}
+
+/// A table that was replaced by a larger one is not where it was.
+fn moving_if_replaced(
+    outcome: Result<AddressOutcome, MemoryError>,
+) -> Result<AddressOutcome, MemoryError> {
+    match outcome {
+        Err(MemoryError::Fault { .. }) => Ok(AddressOutcome::Moving),
+        outcome => outcome,
     }
 }

@@ -6,8 +6,6 @@
 
 use std::collections::VecDeque;
 
-use rustc_hash::FxHashSet;
-
 use crate::model::{FollowedAddresses, FollowedChange};
 use crate::torch::{AddressChanges, AddressReading, AllocationTotals};
 
@@ -55,7 +53,7 @@ impl AddressWindows {
             let Some((_, reading)) = self.waiting.pop_front() else { return };
             let is_end = at == totals;
             let found = match (self.unmatched.take(), reading.changes) {
-                (Some(before), Some(then)) => Some(join(before, then)),
+                (Some(before), Some(then)) => Some(before.followed_by(then)),
                 // The first reading, or after it one that began within a change: from here on it is known what is allocated.
                 _ => None,
             };
@@ -73,24 +71,6 @@ impl AddressWindows {
             return;
         }
     }
-}
-
-/// What two readings, one after the other, tell together.
-fn join(first: AddressChanges, then: AddressChanges) -> AddressChanges {
-    if first == AddressChanges::default() {
-        return then;
-    }
-    let AddressChanges { mut allocated, mut freed } = first;
-    let gone: FxHashSet<u64> = then.freed.iter().copied().collect();
-    let came_and_went: FxHashSet<u64> =
-        allocated.iter().map(|block| block.address).filter(|at| gone.contains(at)).collect();
-    allocated.retain(|block| !came_and_went.contains(&block.address));
-    freed.extend(then.freed.into_iter().filter(|at| !came_and_went.contains(at)));
-    freed.sort_unstable();
-    freed.dedup();
-    allocated.extend(then.allocated);
-    allocated.sort_unstable();
-    AddressChanges { allocated, freed }
 }
 
 #[cfg(test)]
