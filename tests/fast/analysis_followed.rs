@@ -307,6 +307,18 @@ fn a_thread_that_never_held_the_lock_was_charged_with_half() {
     assert_eq!(known.certain, Some(0), "that it never allocates is not proven");
 }
 
+/// While the engine ran a backward pass of `torch.compile`, the thread that waits for its processes was the only one with Python frames.
+#[test]
+fn beside_a_thread_that_waits_for_the_engine_another_is_not_certain() {
+    let mut script = Script::new();
+    let whole = |stack| StackReading::Whole(StackId(stack));
+    let waiting = at(0, whole(2), whole(2));
+    let engine = at(2, StackReading::NoFrames, StackReading::NoFrames);
+    script.allocates(2, 3_000, vec![waiting, at(1, whole(1), whole(1)), engine]);
+    let (_, known) = script.end(&[(0, 2)]);
+    assert_eq!(known.certain, Some(0));
+}
+
 #[test]
 fn two_threads_that_may_have_allocated_are_both_candidates() {
     let mut script = Script::new();

@@ -71,6 +71,9 @@ pub(super) fn allocation_sources(
     let waiting: Vec<&FollowedThread> = listed().filter(|t| waits(t)).collect();
     let others: Vec<&FollowedThread> =
         listed().filter(|t| !waits(t) && !without_frames(t)).collect();
+    // A thread waits for the engine, and one of the engine's runs C++ (each has a state of Python's, torch/csrc/autograd/python_engine.cpp).
+    let engine_runs = !waiting.is_empty() && listed().any(without_frames);
+    let may_be_engine = owners.len() != 1 && engine_runs && !others.is_empty();
     let chosen = match owners[..] {
         // C++ code of the engine, for which a thread waits.
         [owner] if without_frames(owner) => waiting,
@@ -80,7 +83,7 @@ pub(super) fn allocation_sources(
     };
     let allocates = |thread: &&&FollowedThread| !locks.never_holds(thread.thread);
     // Likely is not proven.
-    let all_count = chosen.iter().all(|thread| allocates(&thread));
+    let all_count = !may_be_engine && chosen.iter().all(|thread| allocates(&thread));
     let apart = change.after.0.saturating_sub(change.before.0);
     let mut origins: Vec<AllocationOrigin> = Vec::new();
     let mut whole = true;
