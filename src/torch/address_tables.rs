@@ -4,11 +4,10 @@
 //! its address, in 67 tables (`kNumMutexShard`), chosen by a hash of the address. Their sizes lie side by side: one short read
 //! tells which of them an allocation or a free has changed, and these are read.
 
-use rustc_hash::FxHashSet;
-
+use super::address_changes::{AddressChanges, AddressOutcome, AddressReading, differences};
 use super::containers::FlatTable;
 use super::layout::BlockLayout;
-use super::polled::{AllocationTotals, CounterPoller, PolledCounters, PoolCounters};
+use super::polled::{CounterPoller, PolledCounters, PoolCounters};
 use crate::model::AddressedBlock;
 use crate::target::{Addr, AddressRange, Field, Memory, MemoryError};
 
@@ -29,57 +28,6 @@ pub(super) fn find(memory: &dyn Memory, allocator: Addr) -> Option<Addr> {
     let is_table = |at: usize| copy.get(at..).is_some_and(|b| FlatTable::decode(b).is_some());
     let are_tables = |from: usize| (0..TABLES).all(|n| is_table(from + n * FlatTable::SIZE));
     (0..copy.len()).step_by(8).find(|at| are_tables(*at)).map(|at| allocator + at as u64)
-}
-
-/// What changed in the tables between two readings.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct AddressChanges {
-    /// Blocks that are allocated now and were not before.
-    pub allocated: Vec<AddressedBlock>,
-    /// Addresses that were allocated before and are not now.
-    pub freed: Vec<u64>,
-}
-
-impl AddressChanges {
-    /// What these and later changes are together.
-    pub fn followed_by(self, then: AddressChanges) -> AddressChanges {
-        if self == AddressChanges::default() {
-            return then;
-        }
-        let AddressChanges { mut allocated, mut freed } = self;
-        let gone: FxHashSet<u64> = then.freed.iter().copied().collect();
-        let came_and_went: FxHashSet<u64> =
-            allocated.iter().map(|block| block.address).filter(|at| gone.contains(at)).collect();
-        allocated.retain(|block| !came_and_went.contains(&block.address));
-        freed.extend(then.freed.into_iter().filter(|at| !came_and_went.contains(at)));
-        freed.sort_unstable();
-        freed.dedup();
-        allocated.extend(then.allocated);
-        allocated.sort_unstable();
-        AddressChanges { allocated, freed }
-    }
-}
-
-/// What the tables said at one instant.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AddressReading {
-    /// The running totals of the counters at this instant.
-    pub totals: AllocationTotals,
-    /// What changed since the reading before; `None` for the first one, and where it was too much to tell.
-    pub changes: Option<AddressChanges>,
-}
-
-/// What came of an attempt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AddressOutcome {
-    /// The tables that have changed were read.
-    Read(AddressReading),
-    /// They were, and have changes that readings before should have told: a table had changed unnoticed.
-    Late(AddressReading),
-    /// Nothing was allocated or freed since the last reading.
-    Unchanged,
-    /// The target changed the tables meanwhile: a thread is between them and the counters, or has gone on.
-    Moving,
 }
 
 /// Reads the tables of an allocator that serves one device.
@@ -313,33 +261,6 @@ fn only_allocation(last: &PolledCounters, now: &PolledCounters) -> Option<(u64, 
         .then_some((grew(|pool| pool.allocated_bytes)?, grew(|pool| pool.requested_bytes)?))
 }
 
-/// What is only in `new` and only in `old`; both are in order.
-fn differences(
-    old: &[(u64, Addr)],
-    new: &[(u64, Addr)],
-    allocated: &mut Vec<(u64, Addr)>,
-    freed: &mut Vec<u64>,
-) {
-    let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
-    loop {
-        match (old.peek(), new.peek()) {
-            (Some((a, _)), Some((b, _))) if a == b => {
-                old.next();
-                new.next();
-            }
-            (Some((a, _)), b) if b.is_none_or(|(b, _)| a < b) => {
-                freed.push(*a);
-                old.next();
-            }
-            (_, Some(entry)) => {
-                allocated.push(**entry);
-                new.next();
-            }
-            (_, None) => return,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
@@ -348,6 +269,7 @@ mod tests {
     use crate::model::Metric;
     use crate::target::MemoryImage;
     use crate::torch::layout::{CounterLayout, STAT};
+    use crate::torch::polled::AllocationTotals;
 
     const DEVICE: u64 = 0x10_0000;
     const HEADS: u64 = 0x20_0000;

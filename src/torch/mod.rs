@@ -9,6 +9,7 @@
 //! [`AllocatorCounters`]: crate::model::AllocatorCounters
 //! [`BlockMap`]: crate::model::AllocatorSnapshot
 
+mod address_changes;
 mod address_tables;
 mod backend;
 mod backward;
@@ -29,7 +30,8 @@ mod version;
 mod walk;
 mod working_set;
 
-pub use address_tables::{AddressChanges, AddressOutcome, AddressReading, AddressTables};
+pub use address_changes::{AddressChanges, AddressOutcome, AddressReading};
+pub use address_tables::AddressTables;
 pub use backward::{BackwardError, autograd_info};
 pub use class_names::ClassNames;
 pub use error::TorchError;
