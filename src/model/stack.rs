@@ -203,6 +203,12 @@ impl StackTable {
         id
     }
 
+    /// The known stack whose innermost frame is `frame`, called from `parent`.
+    pub fn find_stack(&self, parent: Option<StackId>, frame: Frame) -> Option<StackId> {
+        let frame = *self.frame_ids.get(&frame)?;
+        self.stack_ids.get(&StackNode { parent, frame }).copied()
+    }
+
     /// The known thread with this `pthread_self()`, unless the kernel's id of it is another.
     pub fn find_thread(&self, python_id: u64, os_id: Option<u64>) -> Option<ThreadId> {
         let &id = self.thread_ids.get(&python_id)?;
@@ -385,6 +391,11 @@ mod tests {
         let root = table.stack(None, outer);
         let leaf = table.stack(Some(root), inner);
         assert_eq!(table.stack(Some(root), inner), leaf, "a stack is stored once");
+        let found = |parent, line| table.find_stack(parent, Frame { function: g, line });
+        assert_eq!(
+            (found(Some(root), 7), found(Some(root), 8), found(None, 7)),
+            (Some(leaf), None, None)
+        );
 
         let mut copy = StackTable::new();
         for definition in table.take_definitions() {

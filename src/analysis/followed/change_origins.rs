@@ -66,11 +66,13 @@ pub(super) fn allocation_sources(
                 .filter_map(StackReading::stack)
                 .any(|stack| host_only.has(stack))
     };
+    let allocates = |thread: &&FollowedThread| !locks.never_holds(thread.thread);
     let listed = || change.threads.iter().filter(|thread| !is_host_only(thread));
     let owners: Vec<&FollowedThread> = listed().filter(|t| t.held_lock).collect();
     let waiting: Vec<&FollowedThread> = listed().filter(|t| waits(t)).collect();
-    let others: Vec<&FollowedThread> =
-        listed().filter(|t| !waits(t) && !without_frames(t)).collect();
+    let all_others = || listed().filter(|t| !waits(t) && !without_frames(t));
+    let others: Vec<&FollowedThread> = all_others().filter(allocates).collect();
+    let left_out = owners.len() != 1 && all_others().count() > others.len();
     // A thread waits for the engine, and one of the engine's runs C++ (each has a state of Python's, torch/csrc/autograd/python_engine.cpp).
     let engine_runs = !waiting.is_empty() && listed().any(without_frames);
     let may_be_engine = owners.len() != 1 && engine_runs && !others.is_empty();
@@ -81,13 +83,12 @@ pub(super) fn allocation_sources(
         _ if others.is_empty() => waiting,
         _ => others,
     };
-    let allocates = |thread: &&&FollowedThread| !locks.never_holds(thread.thread);
     // Likely is not proven.
-    let all_count = !may_be_engine && chosen.iter().all(|thread| allocates(&thread));
+    let all_count = !may_be_engine && !left_out && chosen.iter().all(allocates);
     let apart = change.after.0.saturating_sub(change.before.0);
     let mut origins: Vec<AllocationOrigin> = Vec::new();
     let mut whole = true;
-    for thread in chosen.iter().filter(allocates) {
+    for thread in chosen.into_iter().filter(allocates) {
         for reading in readings(thread) {
             let Some(stack) = reading.stack() else {
                 whole = false;

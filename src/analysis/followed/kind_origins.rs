@@ -8,6 +8,7 @@ use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAtt
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::allocation_places::ReachSums;
 use crate::analysis::followed::change_origins::CERTAIN_WITHIN;
+use crate::analysis::followed::lock_holders::LockHolders;
 use crate::model::{FollowedChange, FollowedThread, StackReading};
 
 /// Kinds and places of which the stacks are remembered, and how many of each.
@@ -25,6 +26,8 @@ pub(in crate::analysis) struct KindOrigins {
     /// The same by place, and those before that were too many.
     by_place: FxHashMap<u64, StackVotes>,
     older: FxHashMap<u64, StackVotes>,
+    /// Who allocates at all.
+    pub(super) locks: LockHolders,
 }
 
 #[derive(Debug, Default)]
@@ -162,6 +165,16 @@ impl KindOrigins {
         if charge.certain {
             return None;
         }
+        let allocating = self.locks.without_idle(charge);
+        self.likelier(kind, places, allocating.as_deref().unwrap_or(charge)).or(allocating)
+    }
+
+    fn likelier(
+        &self,
+        kind: BlockGroup,
+        places: &ReachSums,
+        charge: &BlockAttribution,
+    ) -> Option<Arc<BlockAttribution>> {
         let at_place = |place: &u64| self.by_place.get(place).or_else(|| self.older.get(place));
         let by_place = places.iter().flatten().filter_map(at_place);
         let known =

@@ -3,8 +3,11 @@
 //! `torch.compile`'s pool of processes, a logger or a progress bar have threads that stand still in a read. A change beside
 //! which nobody is seen with the lock may be anybody's, but not theirs as often as the program's.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::model::{FollowedChange, ThreadId};
 
 /// So many changes beside which others held the lock show that a thread does not allocate: had it made a tenth of the
@@ -45,5 +48,20 @@ impl LockHolders {
     pub(super) fn never_holds(&self, thread: ThreadId) -> bool {
         let never = |known: &ThreadLocks| !known.has_held && known.others_held >= MIN_CHANGES;
         self.0.get(&thread).is_some_and(never)
+    }
+
+    /// A charge without the threads that allocate nothing, which may have been found out since; `None` where that is the same, or nobody is left.
+    pub(super) fn without_idle(&self, charge: &BlockAttribution) -> Option<Arc<BlockAttribution>> {
+        let allocates = |&&(origin, _): &&(AllocationOrigin, u64)| match origin {
+            AllocationOrigin::Stack(thread, _) | AllocationOrigin::Below(thread, _) => {
+                !self.never_holds(thread)
+            }
+            _ => true,
+        };
+        if charge.shares.len() < 2 || charge.shares.iter().all(|share| allocates(&share)) {
+            return None;
+        }
+        let shares: Vec<_> = charge.shares.iter().filter(allocates).copied().collect();
+        (!shares.is_empty()).then(|| Arc::new(BlockAttribution { shares, ..*charge }))
     }
 }

@@ -37,12 +37,14 @@ mod addressed_changes;
 pub(super) mod allocated_totals;
 pub(super) mod allocation_places;
 mod assignment_index;
+mod buffer_alignment;
 pub(super) mod change_origins;
 pub(super) mod dropped_variables;
 pub(super) mod follow_replay;
 pub(super) mod frame_returns;
 pub(super) mod free_sites;
 pub(super) mod freed_groups;
+mod generated_buffers;
 pub(super) mod gradient_frees;
 pub(super) mod kind_origins;
 pub(super) mod lock_holders;
@@ -62,23 +64,24 @@ use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
 use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums};
+use crate::analysis::followed::buffer_alignment::{BufferAlignment, MAX_SMALL, MadeBuffer};
 use crate::analysis::followed::change_origins::{allocated_kind, allocation_sources, free_site};
 use crate::analysis::followed::dropped_variables::{
     DroppedByStatement, LineStep, LineSteps, ProgramText,
 };
 use crate::analysis::followed::follow_replay::{
-    FollowReplay, GroupAddresses, ReplayResult, SnapshotBlock,
+    FollowReplay, GroupAddresses, MIN_BLOCK, ReplayResult, SnapshotBlock,
 };
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
 use crate::analysis::followed::kind_origins::KindOrigins;
-use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::repeated_steps::{PastSteps, PoolDeltas};
 use crate::analysis::followed::replayed_group::Stays;
 pub(crate) use crate::analysis::followed::until_map::UntilMap;
 use crate::model::{
     CounterDelta, FollowedAddresses, FollowedChange, FollowedThread, StackReading, StackTable,
+    ThreadId,
 };
 
 /// In a longer time a thread can have gone somewhere else, allocated there, and come back.
@@ -146,6 +149,34 @@ impl FollowedStep {
         Some(self.parts.as_ref()?.iter().map(of_part).collect())
     }
 
+    /// Lines of generated code made what it allocated, one block each.
+    fn made_by_lines(&mut self, buffers: &[MadeBuffer]) {
+        let charged =
+            |shares| Arc::new(BlockAttribution { shares, certain: false, ..*self.charge });
+        if let [(origin, _)] = *buffers {
+            (self.charge, self.parts) = (charged(vec![(origin, 1)]), None);
+            return;
+        }
+        let part = |&(origin, bytes): &MadeBuffer| {
+            let charge = charged(vec![(origin, 1)]);
+            (one_block(bytes), PastStep { places: ReachSums::default(), charge, site: self.site })
+        };
+        let mut parts: Vec<_> = buffers.iter().map(part).collect();
+        let sum =
+            |pool: usize| parts.iter().map(|(pools, _)| pools[pool].allocated_bytes).sum::<i64>();
+        let whole = [self.small, self.large];
+        // A block can be larger than what was asked for; then it is not known which.
+        let fits = (0..2).all(|pool| sum(pool) == whole[pool].allocated_bytes);
+        if let Some((last, _)) = parts.last_mut() {
+            for (part, whole) in last.iter_mut().zip(whole) {
+                (part.frees, part.freed_bytes) = (whole.frees, whole.freed_bytes);
+                part.freed_requested_bytes = whole.freed_requested_bytes;
+            }
+        }
+        let shares = buffers.iter().map(|&(origin, bytes)| (origin, bytes.max(1))).collect();
+        (self.charge, self.parts) = (charged(shares), fits.then_some(parts));
+    }
+
     /// Adds what it allocated.
     fn add_to(&self, totals: &mut AllocatedTotals, origins: &KindOrigins) {
         match self.parts_by(origins) {
@@ -179,7 +210,6 @@ pub(crate) struct FollowedSteps {
     /// The number of the first of them.
     first: u64,
     frames: OpenFrames,
-    locks: LockHolders,
     last_site: FreeSite,
     sites: FreeSites,
     /// Ends of the times between maps, in nanoseconds since the recording began.
@@ -190,6 +220,7 @@ pub(crate) struct FollowedSteps {
     gradients: GradientFrees,
     line_steps: LineSteps,
     dropped: DroppedByStatement,
+    buffers: BufferAlignment,
     /// How many parts the changes have that are kept.
     parts: usize,
     /// What the changes allocated that are no longer kept.
@@ -201,12 +232,14 @@ impl FollowedSteps {
     pub(crate) fn push(
         &mut self,
         change: &FollowedChange,
-        stacks: &StackTable,
+        text: ProgramText<'_>,
         engine: &EngineFrames,
         host_only: &HostOnlyStacks,
     ) {
-        self.locks.add(change);
-        let (origins, certain) = allocation_sources(change, stacks, engine, host_only, &self.locks);
+        let stacks = text.stacks;
+        self.allocation_sources.locks.add(change);
+        let locks = &self.allocation_sources.locks;
+        let (origins, certain) = allocation_sources(change, stacks, engine, host_only, locks);
         // Where no stack could be read the program moved fast, and most likely within the same call.
         let site = match &origins[..] {
             [] => self.last_site,
@@ -220,6 +253,7 @@ impl FollowedSteps {
             ([], [Some(AllocationOrigin::Below(thread, _)), _]) => Some(thread),
             _ => None,
         };
+        let makers = makers(change, &origins);
         let apart = change.after.0.saturating_sub(change.before.0);
         let came_back = origins.len() == 1 && apart > CANDIDATES_WITHIN;
         let shares = if origins.is_empty() || came_back {
@@ -277,6 +311,9 @@ impl FollowedSteps {
             returned: None,
             addresses: change.addresses.as_deref().cloned().map(Arc::new),
         });
+        for (of, buffers) in self.buffers.add(number, change, &makers, text) {
+            self.made_by_lines(of, &buffers);
+        }
         for (of, step) in self.line_steps.add(number, change, freeing, stacks) {
             let index = of.checked_sub(self.first).map(|index| index as usize);
             if let Some(changed) = index.and_then(|index| self.steps.get_mut(index)) {
@@ -297,6 +334,26 @@ impl FollowedSteps {
         if let Some((thread, stack)) = stood(|thread| thread.after).filter(|_| before.is_none()) {
             self.frames.allocate(thread, stack, number);
         }
+    }
+
+    /// What generated code allocated until now.
+    pub(crate) fn settle(&mut self, text: ProgramText<'_>) {
+        for (of, buffers) in self.buffers.settle(text) {
+            self.made_by_lines(of, &buffers);
+        }
+    }
+
+    /// Lines of generated code made what change `number` allocated.
+    fn made_by_lines(&mut self, number: u64, buffers: &[MadeBuffer]) {
+        let index = number.checked_sub(self.first).map(|index| index as usize);
+        let Some(step) = index.and_then(|index| self.steps.get_mut(index)) else { return };
+        if step.charge.certain {
+            return;
+        }
+        let had = step.parts.as_ref().map_or(0, Vec::len);
+        step.made_by_lines(buffers);
+        let has = step.parts.as_ref().map_or(0, Vec::len);
+        self.parts = self.parts.saturating_sub(had) + has;
     }
 
     /// Notes which frames have returned, and in which changes their variables can have been dropped: `next` is the one to come.
@@ -478,4 +535,28 @@ impl FollowedSteps {
         let correct = |(group, blocks)| self.sites.correct(group, blocks);
         open.into_iter().flat_map(correct).collect()
     }
+}
+
+/// The threads that can have made a change: those of its candidates, else all that are listed.
+fn makers(change: &FollowedChange, origins: &[AllocationOrigin]) -> Vec<ThreadId> {
+    let thread = |origin: &AllocationOrigin| match *origin {
+        AllocationOrigin::Stack(thread, _) => Some(thread),
+        _ => None,
+    };
+    let mut makers: Vec<ThreadId> = origins.iter().filter_map(thread).collect();
+    makers.dedup();
+    if makers.is_empty() {
+        makers.extend(change.threads.iter().map(|listed| listed.thread));
+    }
+    makers
+}
+
+/// The change in which one block of so many bytes is allocated.
+fn one_block(requested: u64) -> PoolDeltas {
+    let mut pools = PoolDeltas::default();
+    let pool = &mut pools[usize::from(requested > MAX_SMALL)];
+    pool.allocations = 1;
+    pool.requested_bytes = requested as i64;
+    pool.allocated_bytes = requested.next_multiple_of(MIN_BLOCK) as i64;
+    pools
 }

@@ -360,9 +360,10 @@ impl RecordSink for Profile {
                 // Polls do not see the GIL.
                 let changes = if self.choice.gil_only { &[] } else { &batch.changes[..] };
                 self.followed_changes += changes.len() as u64;
+                let text = ProgramText { stacks: &self.stacks, sources: &self.sources };
                 for change in changes {
                     let profile = self.profiles.entry(change.device).or_default();
-                    profile.follow(change, &self.stacks, &self.engine, &self.host_only);
+                    profile.follow(change, text, &self.engine, &self.host_only);
                 }
                 self.last_time = self.last_time.max(record.time().unwrap_or_default());
             }

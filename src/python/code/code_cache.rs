@@ -13,6 +13,7 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{Frame, FrameId, Function, FunctionId, StackTable};
 use crate::python::code::code_object::{BytecodeLocation, CodeObject};
+use crate::python::code::generated_code::is_generated;
 use crate::python::code::line_table::CodeLines;
 use crate::python::layouts::layout::PythonLayout;
 use crate::python::objects::ObjectDecodeError;
@@ -27,6 +28,8 @@ const MAX_COMPARED_LEN: usize = 1024;
 /// A code object is checked in advance if the sample before used it: one more stretch costs the kernel
 /// about half a microsecond, the additional call for those that come as a surprise about five.
 const FORGOTTEN_AFTER: u64 = 2;
+/// Lines of a generated function whose frames are defined.
+const MAX_GENERATED_LINES: usize = 1 << 12;
 /// More code objects than any program has alive; beyond, the cache starts anew.
 const MAX_CODES: usize = 1 << 17;
 
@@ -55,6 +58,7 @@ struct CachedCode {
     function: Function,
     number: Option<FunctionId>,
     waits: bool,
+    is_generated: bool,
     lines: CodeLines,
     /// Its frames by instruction offset.
     frames: FxHashMap<i64, FrameId>,
@@ -265,6 +269,23 @@ impl CodeCache {
         CodeLookup::Frame(frame, code.waits)
     }
 
+    /// Whether `torch.compile` wrote the code at `at`.
+    pub(in crate::python) fn is_generated(&self, at: Addr) -> bool {
+        self.by_addr.get(&at).is_some_and(|code| code.is_generated)
+    }
+
+    /// The frames of all lines of a function that has a number.
+    pub(in crate::python) fn frames_of_all_lines(
+        &self,
+        at: Addr,
+        table: &mut StackTable,
+    ) -> Vec<FrameId> {
+        let Some(code) = self.by_addr.get(&at) else { return Vec::new() };
+        let Some(function) = code.number else { return Vec::new() };
+        let lines = code.lines.all().into_iter().take(MAX_GENERATED_LINES);
+        lines.map(|line| table.frame(Frame { function, line })).collect()
+    }
+
     /// Reads the code object at `at` and watches it. It is trusted only once a later batch finds it unchanged.
     pub(in crate::python) fn learn(
         &mut self,
@@ -300,6 +321,7 @@ impl CodeCache {
             }
         }
         let code = CachedCode {
+            is_generated: is_generated(&object.function),
             function: object.function,
             number: None,
             waits: object.waits,

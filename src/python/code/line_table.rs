@@ -32,6 +32,15 @@ impl CodeLines {
         self.last_line
     }
 
+    /// All lines that have instructions, in order.
+    pub(in crate::python) fn all(&self) -> Vec<u32> {
+        let mut lines: Vec<u32> = self.runs.iter().map(|&(_, line)| line).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        lines.retain(|line| *line > 0);
+        lines
+    }
+
     /// The line of the instruction `offset` bytes into the bytecode; the first line before its begin
     /// (a frame that has not executed anything), 0 where an instruction has no line.
     pub(in crate::python) fn at(&self, offset: i64) -> u32 {

@@ -3,6 +3,9 @@
 //! A code object that dies leaves its address to the next one. So a chain is named only if each of its code objects was
 //! known before the chain was copied and still is what it was, or if a copy that the poller made of it right then is what
 //! is there now.
+//!
+//! The lines of code that `torch.compile` wrote are over too soon for a poll to see each of them. So all stacks that such a function can
+//! have where it was called are defined once it is seen there: who reads the recording finds out by them which line made a buffer.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -25,6 +28,9 @@ pub struct NamedChain {
     pub waits: bool,
 }
 
+/// Places that call generated functions, of which is remembered that the stacks of all lines are defined.
+const MAX_GENERATED_CALLS: usize = 1 << 10;
+
 /// Names chains of frames.
 pub struct ChainNamer {
     memory: Box<dyn Memory>,
@@ -34,6 +40,8 @@ pub struct ChainNamer {
     marks: ScatterRead,
     frames: Vec<FrameId>,
     unknown: Vec<Addr>,
+    /// The calls of generated functions whose stacks are defined: who calls, and the code.
+    generated: FxHashSet<(Option<StackId>, Addr)>,
 }
 
 impl ChainNamer {
@@ -46,12 +54,14 @@ impl ChainNamer {
             marks: ScatterRead::default(),
             frames: Vec::new(),
             unknown: Vec::new(),
+            generated: FxHashSet::default(),
         }
     }
 
     /// Forgets the numbers it was given: the next chain has another table.
     pub fn forget_numbers(&mut self) {
         self.codes = CodeCache::default();
+        self.generated.clear();
     }
 
     /// Names `chains`, all polled since the last call; `copies` are the code objects that the poller copied when it met
@@ -133,8 +143,18 @@ impl ChainNamer {
         if !whole {
             return None;
         }
-        let named = self.frames.iter().rev();
-        let stack = named.fold(None, |parent, frame| Some(table.stack(parent, *frame)))?;
-        Some(NamedChain { stack, waits })
+        let mut stack = None;
+        for (frame, named) in chain.iter().zip(&self.frames).rev() {
+            if self.codes.is_generated(frame.code)
+                && self.generated.len() < MAX_GENERATED_CALLS
+                && self.generated.insert((stack, frame.code))
+            {
+                for line in self.codes.frames_of_all_lines(frame.code, table) {
+                    table.stack(stack, line);
+                }
+            }
+            stack = Some(table.stack(stack, *named));
+        }
+        Some(NamedChain { stack: stack?, waits })
     }
 }

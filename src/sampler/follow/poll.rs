@@ -323,8 +323,8 @@ impl PollState {
             let Some(new) = counters.decode(copy) else { continue };
             let was_unfit = state.unfit > 0;
             state.unfit += 1;
-            let lacks_bytes = state.counters.is_some_and(|old| lacks_bytes(&old, &new));
-            if (!new.fit || lacks_bytes) && state.unfit < MAX_UNFIT {
+            let is_half = state.counters.is_some_and(|old| is_half_counted(&old, &new));
+            if (!new.fit || is_half) && state.unfit < MAX_UNFIT {
                 // A change is under way: it is complete before all stacks are copied.
                 state.moved_meanwhile = true;
                 continue;
@@ -352,7 +352,7 @@ impl PollState {
                 owners,
                 was_under_way: misses_first
                     || moved_before && stacks_may_be_later(owners[0], threads),
-                counters_torn: !new.fit || lacks_bytes,
+                counters_torn: !new.fit || is_half,
             });
         }
         self.counters = Some(counters);
@@ -458,12 +458,16 @@ fn was_reset(old: &PoolCounters, new: &PoolCounters) -> bool {
         || new.freed_bytes < old.freed_bytes
 }
 
-/// Whether the numbers of blocks are those after a change, and the bytes are still those before it: the allocator counts blocks first.
-fn lacks_bytes(old: &PolledCounters, new: &PolledCounters) -> bool {
+/// Whether some counters are those after a change and others still those before it: the allocator counts blocks first, then their bytes, then
+/// the bytes asked for, and a copy is not made at one instant either.
+fn is_half_counted(old: &PolledCounters, new: &PolledCounters) -> bool {
     [(&old.small, &new.small), (&old.large, &new.large)].into_iter().any(|(old, new)| {
-        let lacks = |count: i64, bytes: i64| count > 0 && bytes == 0;
-        lacks(new.allocations - old.allocations, new.allocated_bytes - old.allocated_bytes)
-            || lacks(new.frees - old.frees, new.freed_bytes - old.freed_bytes)
+        let delta = delta(old, new);
+        let differ = |count: i64, bytes: i64| (count > 0) != (bytes > 0);
+        differ(delta.allocations, delta.allocated_bytes)
+            || differ(delta.frees, delta.freed_bytes)
+            // Not so what was asked for by blocks freed: while another stream may use them, that stays.
+            || differ(delta.allocations, delta.requested_bytes)
     })
 }
 

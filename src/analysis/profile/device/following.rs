@@ -11,18 +11,18 @@ use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
 use crate::analysis::followed::dropped_variables::ProgramText;
 use crate::analysis::followed::follow_replay::GroupAddresses;
-use crate::model::{FollowedChange, Pool, SnapshotConsistency, StackTable};
+use crate::model::{FollowedChange, Pool, SnapshotConsistency};
 
 impl DeviceProfile {
     /// Takes a followed change. Stacks that it names have to be defined.
     pub(crate) fn follow(
         &mut self,
         change: &FollowedChange,
-        stacks: &StackTable,
+        text: ProgramText<'_>,
         engine: &EngineFrames,
         host_only: &HostOnlyStacks,
     ) {
-        self.followed.get_or_insert_default().push(change, stacks, engine, host_only);
+        self.followed.get_or_insert_default().push(change, text, engine, host_only);
     }
 
     /// All that was allocated; `None` where the allocator was not followed.
@@ -67,6 +67,7 @@ impl DeviceProfile {
     /// Charges the new blocks of a map by the followed changes.
     pub(super) fn charge_followed(&mut self, snapshot: &mut SnapshotBlocks, text: ProgramText<'_>) {
         let Some(followed) = &mut self.followed else { return };
+        followed.settle(text);
         let until = followed.until_map(snapshot.time.0, live_bytes(&snapshot.blocks));
         let is_complete = snapshot.consistency == SnapshotConsistency::Consistent;
         let old = self.complete.as_ref().unwrap_or(&self.living).iter().chain(&self.overlooked);

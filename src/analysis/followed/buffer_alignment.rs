@@ -1,0 +1,311 @@
+//! Which lines of generated code made what was allocated while the polls saw the lines around them.
+//!
+//! While a thread is in a call of such a function it passes its lines in their order, and each of them makes a buffer of its own size. The
+//! changes of the counters are laid beside the lines, as many as fit, in order, each between the lines at which the thread was seen
+//! before it and after it. What fits none was allocated by something that the function called. All of this is likely, never certain.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::dropped_variables::ProgramText;
+use super::generated_buffers::{BufferLine, GeneratedBuffers};
+use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::model::{
+    CounterDelta, FollowedChange, Frame, FunctionId, StackId, StackReading, ThreadId,
+};
+
+/// Levels of a stack that are searched for a generated function, innermost first: what it calls is the launch of a kernel, or one operator.
+const MAX_DEPTH: usize = 16;
+/// Changes that are laid beside the lines at once.
+const MAX_WAITING: usize = 128;
+/// Lines beside which they are laid.
+const MAX_LINES: usize = 1 << 10;
+/// Blocks of up to so many bytes are in the small pool (`kSmallSize` in c10/cuda/CUDACachingAllocator.cpp).
+pub(super) const MAX_SMALL: u64 = 1 << 20;
+
+/// A buffer that was made: by whom, and how many bytes it asked for.
+pub(super) type MadeBuffer = (AllocationOrigin, u64);
+
+/// Where a thread was in generated code.
+#[derive(Debug, Clone)]
+struct GeneratedPlace {
+    parent: Option<StackId>,
+    function: FunctionId,
+    line: u32,
+    lines: Arc<[BufferLine]>,
+    /// Whether it was in something that the line called.
+    is_below: bool,
+}
+
+/// What a stack says of that.
+enum SeenPlace {
+    In(GeneratedPlace),
+    Elsewhere,
+    Unknown,
+}
+
+/// A change that waits for the end of the call in which it happened.
+#[derive(Debug, Clone, Copy)]
+struct WaitingChange {
+    number: u64,
+    small: CounterDelta,
+    large: CounterDelta,
+    /// Whether the thread was in something that a line called.
+    is_below: bool,
+    /// The first line that can have made it, and the one behind the last, once that is known.
+    from: usize,
+    to: Option<usize>,
+}
+
+/// A call of a generated function under way.
+#[derive(Debug)]
+struct GeneratedCall {
+    at: GeneratedPlace,
+    /// When it was seen there, in nanoseconds since the recording began.
+    seen: u64,
+    /// How many of its lines lay behind it then, and at the poll before: a poll copies the stacks after the counters, so what it has just passed
+    /// may not have been counted yet.
+    passed: [usize; 2],
+    /// The first line that was not given to a change.
+    next: usize,
+    waiting: Vec<WaitingChange>,
+}
+
+/// The calls of all threads.
+#[derive(Debug, Default)]
+pub(super) struct BufferAlignment {
+    generated: GeneratedBuffers,
+    calls: FxHashMap<ThreadId, GeneratedCall>,
+    made: Vec<(u64, Vec<MadeBuffer>)>,
+}
+
+impl BufferAlignment {
+    /// Takes the change with this number, which one of `threads` has made: gives the changes whose lines are known now.
+    pub(super) fn add(
+        &mut self,
+        number: u64,
+        change: &FollowedChange,
+        threads: &[ThreadId],
+        text: ProgramText<'_>,
+    ) -> Vec<(u64, Vec<MadeBuffer>)> {
+        let mut makers = Vec::new();
+        for listed in &change.threads {
+            let before = self.place(listed.before, text);
+            self.see(listed.thread, before, change.before.0, text);
+            let after = self.place(listed.after, text);
+            let is_in =
+                matches!(after, SeenPlace::In(_)) || self.calls.contains_key(&listed.thread);
+            if is_in && threads.contains(&listed.thread) {
+                makers.push((listed.thread, matches!(listed.before, StackReading::Whole(_))));
+                // It may have been called meanwhile.
+                if let SeenPlace::In(at) = after {
+                    self.calls.entry(listed.thread).or_insert_with(|| {
+                        let at = GeneratedPlace { line: 0, is_below: false, ..at };
+                        GeneratedCall::new(at, change.before.0)
+                    });
+                }
+            }
+        }
+        let counts = !change.counters_torn && !change.totals_reset;
+        // Of two that can have made it nobody knows.
+        if let [(thread, was_seen)] = makers[..]
+            && change.allocations() > 0
+            && counts
+            && let Some(call) = self.calls.get_mut(&thread)
+        {
+            call.wait(number, change, was_seen);
+            if call.waiting.len() == MAX_WAITING {
+                call.align(thread, text, &mut self.made);
+            }
+        }
+        for listed in &change.threads {
+            let after = self.place(listed.after, text);
+            self.see(listed.thread, after, change.after.0, text);
+        }
+        std::mem::take(&mut self.made)
+    }
+
+    /// What is known by now of all changes that wait.
+    pub(super) fn settle(&mut self, text: ProgramText<'_>) -> Vec<(u64, Vec<MadeBuffer>)> {
+        for (thread, call) in &mut self.calls {
+            call.align(*thread, text, &mut self.made);
+        }
+        std::mem::take(&mut self.made)
+    }
+
+    fn place(&mut self, reading: StackReading, text: ProgramText<'_>) -> SeenPlace {
+        let mut next = match reading {
+            StackReading::Whole(stack) => Some(stack),
+            StackReading::NoFrames => None,
+            StackReading::Torn | StackReading::NotRead => return SeenPlace::Unknown,
+        };
+        for depth in 0..MAX_DEPTH {
+            let Some(node) = next.and_then(|stack| text.stacks.get_stack(stack)) else { break };
+            let Some(Frame { function, line }) = text.stacks.get_frame(node.frame) else { break };
+            if let Some(lines) = self.generated.of(function, text.sources) {
+                let is_below = depth > 0;
+                let parent = node.parent;
+                return SeenPlace::In(GeneratedPlace { parent, function, line, lines, is_below });
+            }
+            next = node.parent;
+        }
+        SeenPlace::Elsewhere
+    }
+
+    /// A thread was seen at `time`.
+    fn see(&mut self, thread: ThreadId, place: SeenPlace, time: u64, text: ProgramText<'_>) {
+        let known = self.calls.get_mut(&thread);
+        match (known, place) {
+            (_, SeenPlace::Unknown) | (None, SeenPlace::Elsewhere) => {}
+            (Some(call), SeenPlace::In(at)) if call.at.goes_on_to(&at) => call.goes_on(at, time),
+            (call, place) => {
+                if let Some(call) = call {
+                    call.align(thread, text, &mut self.made);
+                }
+                match place {
+                    SeenPlace::In(at) => self.calls.insert(thread, GeneratedCall::new(at, time)),
+                    _ => self.calls.remove(&thread),
+                };
+            }
+        }
+    }
+}
+
+impl GeneratedPlace {
+    fn goes_on_to(&self, later: &GeneratedPlace) -> bool {
+        (self.parent, self.function) == (later.parent, later.function) && self.line <= later.line
+    }
+
+    /// How many of the lines lie before it.
+    fn passed(&self) -> usize {
+        self.lines.partition_point(|line| line.line < self.line)
+    }
+}
+
+impl GeneratedCall {
+    fn new(at: GeneratedPlace, seen: u64) -> GeneratedCall {
+        let passed = [at.passed(), 0];
+        GeneratedCall { at, seen, passed, next: 0, waiting: Vec::new() }
+    }
+
+    fn goes_on(&mut self, at: GeneratedPlace, time: u64) {
+        // The poll after one change is often the poll before the next.
+        if time > self.seen {
+            self.passed[1] = self.passed[0];
+        }
+        let to = at.lines.partition_point(|line| line.line <= at.line);
+        for waiting in &mut self.waiting {
+            waiting.to.get_or_insert(to);
+        }
+        self.passed[0] = at.passed();
+        (self.at, self.seen) = (at, time);
+    }
+
+    /// Takes a change that happened in it; `was_seen` if the thread was, at the poll before it.
+    fn wait(&mut self, number: u64, change: &FollowedChange, was_seen: bool) {
+        self.waiting.push(WaitingChange {
+            number,
+            small: change.small,
+            large: change.large,
+            is_below: self.at.is_below,
+            from: self.passed[usize::from(was_seen)],
+            to: None,
+        });
+    }
+
+    /// Lays the changes that wait beside the lines.
+    fn align(
+        &mut self,
+        thread: ThreadId,
+        text: ProgramText<'_>,
+        made: &mut Vec<(u64, Vec<MadeBuffer>)>,
+    ) {
+        let waiting = std::mem::take(&mut self.waiting);
+        let Some(first) = waiting.iter().map(|change| change.from).min() else { return };
+        let first = first.max(self.next);
+        let end = waiting.iter().map(|change| change.to.unwrap_or(usize::MAX)).max();
+        let end = end.unwrap_or(0).min(self.at.lines.len()).min(first + MAX_LINES);
+        let lines = self.at.lines.get(first..end).unwrap_or_default();
+        for (change, from, to) in pairs(&waiting, lines, first) {
+            self.next = first + to;
+            let made_by = |line: &BufferLine| {
+                let frame = Frame { function: self.at.function, line: line.line };
+                let stack = text.stacks.find_stack(self.at.parent, frame)?;
+                let requested = change.small.requested_bytes + change.large.requested_bytes;
+                let bytes = line.bytes.unwrap_or(requested.max(0) as u64);
+                Some((AllocationOrigin::Stack(thread, stack), bytes))
+            };
+            // With one line that was never seen nothing can be said of the change.
+            let buffers: Option<Vec<MadeBuffer>> = lines[from..to].iter().map(made_by).collect();
+            made.extend(buffers.map(|buffers| (change.number, buffers)));
+        }
+    }
+}
+
+impl WaitingChange {
+    /// How many blocks it allocated.
+    fn blocks(&self) -> usize {
+        self.small.allocations.saturating_add(self.large.allocations).max(0) as usize
+    }
+
+    /// Whether these lines, one after the other, allocate what it did.
+    fn fits(&self, lines: &[BufferLine]) -> bool {
+        let mut left =
+            [self.small, self.large].map(|pool| (pool.allocations, pool.requested_bytes));
+        for line in lines {
+            let Some(bytes) = line.bytes else { return lines.len() == 1 };
+            let (count, requested) = &mut left[usize::from(bytes > MAX_SMALL)];
+            *count -= 1;
+            *requested = requested.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
+        }
+        left == [(0, 0); 2]
+    }
+}
+
+/// Pairs changes with lines, both in order, so that as many blocks as possible have a line: each pair with its first line and the one behind its last,
+/// counted from the first of `lines`, which is number `first` of all.
+///
+/// Where that can be done in several ways, a change that began in something that a line called is rather left without a line, and the earlier
+/// lines are taken: none of them is passed over.
+fn pairs<'w>(
+    waiting: &'w [WaitingChange],
+    lines: &[BufferLine],
+    first: usize,
+) -> Vec<(&'w WaitingChange, usize, usize)> {
+    let width = lines.len() + 1;
+    // How many blocks have a line, from this change and this line on.
+    let mut best = vec![0usize; (waiting.len() + 1) * width];
+    let taken = |best: &[usize], i: usize, j: usize| {
+        let (change, count) = (&waiting[i], waiting[i].blocks());
+        let end = j.checked_add(count)?;
+        let is_between = change.from <= first + j && change.to.is_none_or(|to| first + end <= to);
+        let run = lines.get(j..end).filter(|_| is_between)?;
+        change.fits(run).then(|| count + best[(i + 1) * width + end])
+    };
+    for i in (0..waiting.len()).rev() {
+        for j in (0..width).rev() {
+            let skips_line = if j + 1 < width { best[i * width + j + 1] } else { 0 };
+            let skips = best[(i + 1) * width + j].max(skips_line);
+            best[i * width + j] = skips.max(taken(&best, i, j).unwrap_or(0));
+        }
+    }
+    let (mut i, mut j) = (0, 0);
+    let mut found = Vec::new();
+    while i < waiting.len() {
+        let here = best[i * width + j];
+        let without = best[(i + 1) * width + j] == here;
+        if without && waiting[i].is_below {
+            i += 1;
+        } else if taken(&best, i, j) == Some(here) {
+            let end = j + waiting[i].blocks();
+            found.push((&waiting[i], j, end));
+            (i, j) = (i + 1, end);
+        } else if without {
+            i += 1;
+        } else {
+            j += 1;
+        }
+    }
+    found
+}
