@@ -43,6 +43,17 @@ pub(super) fn free_site(origins: &[AllocationOrigin], stacks: &StackTable) -> Fr
     }
 }
 
+/// Who can have made a change.
+#[derive(Debug)]
+pub(super) struct ChangeSources {
+    /// The candidates, each once.
+    pub(super) origins: Vec<AllocationOrigin>,
+    /// Whether the only candidate has made it for sure.
+    pub(super) certain: bool,
+    /// Whether all stacks of those that can have made it could be read: else there may be another candidate.
+    pub(super) is_whole: bool,
+}
+
 /// Rules 1 to 3: who is charged for a change, and whether that is certain.
 pub(super) fn allocation_sources(
     change: &FollowedChange,
@@ -50,7 +61,7 @@ pub(super) fn allocation_sources(
     engine: &EngineFrames,
     host_only: &HostOnlyStacks,
     locks: &LockHolders,
-) -> (Vec<AllocationOrigin>, bool) {
+) -> ChangeSources {
     let readings = |thread: &FollowedThread| [thread.before, thread.after];
     let waits = |thread: &FollowedThread| {
         let waits = |stack: StackId| engine.is_waiting(stacks, stack);
@@ -87,11 +98,11 @@ pub(super) fn allocation_sources(
     let all_count = !may_be_engine && !left_out && chosen.iter().all(allocates);
     let apart = change.after.0.saturating_sub(change.before.0);
     let mut origins: Vec<AllocationOrigin> = Vec::new();
-    let mut whole = true;
+    let mut is_whole = true;
     for thread in chosen.into_iter().filter(allocates) {
         for reading in readings(thread) {
             let Some(stack) = reading.stack() else {
-                whole = false;
+                is_whole = false;
                 continue;
             };
             let origin = AllocationOrigin::Stack(thread.thread, stack);
@@ -100,10 +111,10 @@ pub(super) fn allocation_sources(
             }
         }
     }
-    let certain = whole
+    let certain = is_whole
         && all_count
         && origins.len() == 1
         && apart <= CERTAIN_WITHIN
         && !change.others_possible;
-    (origins, certain)
+    ChangeSources { origins, certain, is_whole }
 }

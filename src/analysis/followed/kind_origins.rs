@@ -18,6 +18,8 @@ const MAX_MAKERS: usize = 16;
 const MIN_AFTER: u32 = 3;
 /// Allocations at a place after which it counts more than all of the kind.
 const MIN_AT_PLACE: u32 = 3;
+/// A stack seen so many times as often as every other, on both sides of the allocations of a place, is the place.
+const CLEARLY: u32 = 4;
 
 /// How often each stack came into question for the allocations of a kind, since the recording began.
 #[derive(Debug, Default)]
@@ -91,6 +93,34 @@ impl StackVotes {
         }
     }
 
+    /// Who makes these allocations, whoever was seen beside one of them, if that is clear.
+    fn clear_origin(&self) -> Option<AllocationOrigin> {
+        let best = self.of.iter().max_by_key(|vote| vote.on_both_sides())?;
+        let both = best.on_both_sides();
+        let mut others = self.of.iter().filter(|vote| vote.origin != best.origin);
+        (both >= MIN_AT_PLACE && others.all(|vote| vote.on_both_sides() <= both / CLEARLY))
+            .then_some(best.origin)
+    }
+
+    /// Whose an allocation with this charge is, wherever it was: where a thread went from one line that makes such blocks to another, it made
+    /// this one by the line that it came to. The memory comes first there, and then what fills it.
+    fn origin_anywhere(&self, charge: &BlockAttribution) -> Option<AllocationOrigin> {
+        if let [
+            (AllocationOrigin::Stack(thread, _), _),
+            (after @ AllocationOrigin::Stack(of, _), _),
+        ] = charge.shares[..]
+            && thread == of
+        {
+            let makes = |(origin, _): &(AllocationOrigin, u64)| {
+                self.of.iter().any(|v| v.origin == *origin && v.on_both_sides() > 0)
+            };
+            if charge.shares.iter().all(makes) {
+                return Some(after);
+            }
+        }
+        self.origin(charge)
+    }
+
     /// Whose an allocation with this charge is, if that is clear.
     fn origin(&self, charge: &BlockAttribution) -> Option<AllocationOrigin> {
         match charge.shares[..] {
@@ -161,12 +191,14 @@ impl KindOrigins {
         kind: BlockGroup,
         places: &ReachSums,
         charge: &BlockAttribution,
+        is_doubtful: bool,
     ) -> Option<Arc<BlockAttribution>> {
         if charge.certain {
             return None;
         }
         let allocating = self.locks.without_idle(charge);
-        self.likelier(kind, places, allocating.as_deref().unwrap_or(charge)).or(allocating)
+        let charge = allocating.as_deref().unwrap_or(charge);
+        self.likelier(kind, places, charge, is_doubtful).or(allocating)
     }
 
     fn likelier(
@@ -174,12 +206,16 @@ impl KindOrigins {
         kind: BlockGroup,
         places: &ReachSums,
         charge: &BlockAttribution,
+        is_doubtful: bool,
     ) -> Option<Arc<BlockAttribution>> {
-        let at_place = |place: &u64| self.by_place.get(place).or_else(|| self.older.get(place));
-        let by_place = places.iter().flatten().filter_map(at_place);
-        let known =
-            by_place.filter(|votes| votes.all >= MIN_AT_PLACE).chain(self.by_kind.get(&kind));
-        let origin = known.into_iter().find_map(|votes| votes.origin(charge))?;
+        let of_place = |place: &u64| self.by_place.get(place).or_else(|| self.older.get(place));
+        let by_place: Vec<&StackVotes> = places.iter().flatten().filter_map(of_place).collect();
+        let clear = || by_place.iter().find_map(|votes| votes.clear_origin());
+        let known = by_place.iter().copied().filter(|votes| votes.all >= MIN_AT_PLACE);
+        let mut at_place = known.filter_map(|votes| votes.origin(charge));
+        let anywhere = || self.by_kind.get(&kind)?.origin_anywhere(charge);
+        let origin = is_doubtful.then(clear).flatten();
+        let origin = origin.or_else(|| at_place.next()).or_else(anywhere)?;
         Some(Arc::new(BlockAttribution { shares: vec![(origin, 1)], certain: false, ..*charge }))
     }
 }

@@ -65,7 +65,9 @@ use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
 use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums};
 use crate::analysis::followed::buffer_alignment::{BufferAlignment, MAX_SMALL, MadeBuffer};
-use crate::analysis::followed::change_origins::{allocated_kind, allocation_sources, free_site};
+use crate::analysis::followed::change_origins::{
+    ChangeSources, allocated_kind, allocation_sources, free_site,
+};
 use crate::analysis::followed::dropped_variables::{
     DroppedByStatement, LineStep, LineSteps, ProgramText,
 };
@@ -111,6 +113,8 @@ struct FollowedStep {
     /// The block that it allocated, if it did just that.
     allocated: Option<BlockGroup>,
     places: ReachSums,
+    /// Whether another stack than those that are charged may have made it.
+    is_doubtful: bool,
     /// What it most likely was, where it was several blocks.
     parts: Option<Vec<(PoolDeltas, PastStep)>>,
     charge: Arc<BlockAttribution>,
@@ -129,7 +133,8 @@ impl FollowedStep {
     /// Whom it is charged to by what is known by now (rule 7).
     fn charge_by(&self, origins: &KindOrigins) -> Arc<BlockAttribution> {
         let kind = self.allocated;
-        let likely = kind.and_then(|kind| origins.likely(kind, &self.places, &self.charge));
+        let likely = kind
+            .and_then(|kind| origins.likely(kind, &self.places, &self.charge, self.is_doubtful));
         likely.unwrap_or_else(|| self.charge.clone())
     }
 
@@ -141,7 +146,8 @@ impl FollowedStep {
     fn parts_by(&self, origins: &KindOrigins) -> Option<Vec<ChargedPart>> {
         let of_part = |(pools, past): &(PoolDeltas, PastStep)| {
             let kind = allocated_kind(&pools[0], &pools[1]);
-            let likely = kind.and_then(|kind| origins.likely(kind, &past.places, &past.charge));
+            let likely =
+                kind.and_then(|kind| origins.likely(kind, &past.places, &past.charge, false));
             let shares = likely.as_ref().unwrap_or(&past.charge).shares.clone();
             let part = BlockAttribution { shares, certain: false, ..*self.charge };
             (*pools, Arc::new(part), past.site)
@@ -155,6 +161,7 @@ impl FollowedStep {
             |shares| Arc::new(BlockAttribution { shares, certain: false, ..*self.charge });
         if let [(origin, _)] = *buffers {
             (self.charge, self.parts) = (charged(vec![(origin, 1)]), None);
+            self.is_doubtful = false;
             return;
         }
         let part = |&(origin, bytes): &MadeBuffer| {
@@ -239,7 +246,8 @@ impl FollowedSteps {
         let stacks = text.stacks;
         self.allocation_sources.locks.add(change);
         let locks = &self.allocation_sources.locks;
-        let (origins, certain) = allocation_sources(change, stacks, engine, host_only, locks);
+        let ChangeSources { origins, certain, is_whole } =
+            allocation_sources(change, stacks, engine, host_only, locks);
         // Where no stack could be read the program moved fast, and most likely within the same call.
         let site = match &origins[..] {
             [] => self.last_site,
@@ -261,6 +269,7 @@ impl FollowedSteps {
         } else {
             origins.into_iter().map(|origin| (origin, 1)).collect()
         };
+        let is_doubtful = !is_whole || shares.len() > 1 || came_back;
         let charge = Arc::new(BlockAttribution {
             shares,
             span: Some(apart),
@@ -289,8 +298,8 @@ impl FollowedSteps {
         }
         let number = self.first + self.steps.len() as u64;
         self.observe_frames(change, |thread| thread.before, number, stacks);
-        let likely =
-            allocated.and_then(|kind| self.allocation_sources.likely(kind, &places, &charge));
+        let likely = allocated
+            .and_then(|kind| self.allocation_sources.likely(kind, &places, &charge, is_doubtful));
         let past =
             PastStep { places, charge: likely.clone().unwrap_or_else(|| charge.clone()), site };
         self.past.push(&before, pools, past);
@@ -303,6 +312,7 @@ impl FollowedSteps {
             open: change.totals_reset || change.counters_torn,
             allocated,
             places,
+            is_doubtful,
             parts,
             charge: charge.clone(),
             site,
@@ -398,7 +408,7 @@ impl FollowedSteps {
         kind: BlockGroup,
         charge: &BlockAttribution,
     ) -> Option<Arc<BlockAttribution>> {
-        self.allocation_sources.likely(kind, &ReachSums::default(), charge)
+        self.allocation_sources.likely(kind, &ReachSums::default(), charge, false)
     }
 
     /// Whether nothing was allocated since the last map.

@@ -36,7 +36,8 @@ mod tests {
 
     #[test]
     fn what_torch_compile_wrote_is_known_by_its_file() {
-        let file = "/tmp/torchinductor_me/bx/cbxhn6n7ybhtojv4sjjrg4g3jqdqkqc3q6liqn4bdd4flhuyjsfu.py";
+        let file =
+            "/tmp/torchinductor_me/bx/cbxhn6n7ybhtojv4sjjrg4g3jqdqkqc3q6liqn4bdd4flhuyjsfu.py";
         assert!(is_generated(&function("Runner.call", file)));
         assert!(is_generated(&function("call", file)));
         assert!(!is_generated(&function("<module>", file)));

@@ -2,8 +2,12 @@
 
 use super::pieces::StackPieces;
 use crate::python::layouts::layout::{EntryFrame, FrameLayout};
-use crate::python::stacks::walk::{RawFrame, WalkOutcome, follow_callers};
+use crate::python::stacks::walk::{FrameFields, RawFrame, WalkOutcome, follow_callers};
 use crate::target::Addr;
+
+/// So many of the innermost frames are copied once more: a thread that has returned from them all and called as many again within
+/// the two microseconds of a poll would pass for one that stayed.
+pub(super) const CONFIRMED: usize = 3;
 
 /// A frame as far as its name and line depend on it: addresses in the target, innermost frame first in a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -28,6 +32,8 @@ pub(super) enum ChainKind {
 #[derive(Debug, Clone, Default)]
 pub(super) struct FrameChain {
     pub(super) kind: ChainKind,
+    /// Where it begins, which may be in a frame that is none of Python's.
+    pub(super) head: Addr,
     pub(super) frames: Vec<RawFrame>,
 }
 
@@ -41,6 +47,7 @@ impl FrameChain {
         bytes: &[u8],
     ) -> Result<(), Addr> {
         let len = layout.len;
+        self.head = head;
         let followed =
             follow_callers(layout, head, |at| pieces.find(bytes, at, len), &mut self.frames);
         self.kind = match followed {
@@ -57,6 +64,18 @@ impl FrameChain {
             Ok(_) => ChainKind::Frames,
         };
         Ok(())
+    }
+
+    /// Whether `bytes`, copies of its innermost frames made later, have the same frames, each at the same instruction but for the innermost one.
+    pub(super) fn is_still(&self, layout: &FrameLayout, bytes: &[u8]) -> bool {
+        let mut copies = bytes.chunks_exact(layout.len);
+        self.frames.iter().take(CONFIRMED).enumerate().all(|(depth, frame)| {
+            let again = copies.next().and_then(|copy| FrameFields::parse(layout, copy));
+            again.is_some_and(|again| {
+                (again.code, again.previous) == (frame.code, frame.previous)
+                    && (depth == 0 || again.instruction == frame.instruction)
+            })
+        })
     }
 
     /// Whether `other` has the same frames, each at the same instruction but for the innermost one, which may have gone on.

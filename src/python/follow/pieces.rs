@@ -6,7 +6,7 @@ const PAGE: u64 = 4096;
 /// Stretches closer than this become one: copying the gap is cheaper than a further stretch.
 const BRIDGED: u64 = 1024;
 /// Bytes beyond a frame, for those that it will call.
-const HEADROOM: u64 = 1024;
+const HEADROOM: u64 = 512;
 /// More stretches than this are not polled: the stack is too deep, or lies too scattered.
 const MAX_PIECES: usize = 256;
 /// The same for their bytes.
@@ -14,9 +14,9 @@ const MAX_BYTES: u64 = 512 << 10;
 /// After so many polls, stretches shrink to what was used of them meanwhile, and go where nothing was: every stretch costs a fifth
 /// of a microsecond, and every KiB that the job has written costs more. A stack that was deep while modules were imported would be
 /// copied whole for ever, 60 KiB of it; frames of generators lie in the heap, each in a place of its own.
-const POLLS_UNTIL_TRIM: u32 = 128;
+const POLLS_UNTIL_TRIM: u32 = 64;
 /// Shrinking is worth a new layout only from here on.
-const MIN_SAVED: u64 = 1024;
+const MIN_SAVED: u64 = 512;
 
 #[derive(Debug, Clone, Copy)]
 struct StackPiece {

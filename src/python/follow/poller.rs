@@ -1,6 +1,6 @@
 //! The threads of a poll: where to look for their frames, and what the copies say.
 
-use super::chain::{ChainFrame, ChainKind, FrameChain};
+use super::chain::{CONFIRMED, ChainFrame, ChainKind, FrameChain};
 use super::pieces::StackPieces;
 use crate::model::ThreadId;
 use crate::python::layouts::interpreter::Interpreter;
@@ -41,7 +41,7 @@ impl PollTarget {
 /// What is known of a thread's stack at one poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolledStack<'a> {
-    /// Its frames, innermost first; two polls in a row agree on them.
+    /// Its frames, innermost first; two polls in a row agree on them, or two copies of the innermost ones.
     Frames(&'a [ChainFrame]),
     /// The frames of one poll alone: the next may confirm them.
     Unconfirmed(&'a [ChainFrame]),
@@ -71,7 +71,7 @@ struct PolledThread {
     rested: bool,
     now: FrameChain,
     before: FrameChain,
-    /// Whether the poll before the one that `now` (`before`) is from, or the one after, agrees.
+    /// Whether the poll before the one that `now` (`before`) is from, or the one after, agrees, or a second copy of the innermost frames.
     now_confirmed: bool,
     before_confirmed: bool,
     /// Whether its state is not what it was: the thread has ended.
@@ -169,6 +169,46 @@ impl StackPoller {
             }
         }
         again
+    }
+
+    /// Appends what is to be read once more of the threads whose stacks only the last poll has seen, and returns how many bytes that is.
+    pub fn push_again(&self, spans: &mut Vec<AddressRange>) -> usize {
+        let from = spans.len();
+        for polled in self.threads.iter().filter(|polled| polled.is_unconfirmed()) {
+            let state = polled.target.place.at;
+            spans.push(AddressRange { addr: self.layout.thread.head.in_target(state), len: 8 });
+            if let (Some(field), Some(cframe)) = (self.layout.thread.head_through, polled.cframe) {
+                spans.push(AddressRange { addr: field.in_target(cframe), len: 8 });
+            }
+            let frames = polled.now.frames.iter().take(CONFIRMED);
+            let len = self.layout.frame.len;
+            spans.extend(frames.map(|frame| AddressRange { addr: frame.at, len }));
+        }
+        spans[from..].iter().map(|span| span.len).sum()
+    }
+
+    /// Takes the copies of that: the stacks that have not changed meanwhile were what the poll saw.
+    pub fn confirm(&mut self, mut copies: &[u8]) {
+        let layout = &self.layout;
+        let through = usize::from(layout.thread.head_through.is_some());
+        for polled in self.threads.iter_mut().filter(|polled| polled.is_unconfirmed()) {
+            let heads = 8 * (1 + through * usize::from(polled.cframe.is_some()));
+            let frames = layout.frame.len * polled.now.frames.len().min(CONFIRMED);
+            let Some((own, rest)) = copies.split_at_checked(heads + frames) else { return };
+            copies = rest;
+            let (heads, frames) = own.split_at(heads);
+            let mut heads = heads.chunks_exact(8).map(|word| u64::decode(word).map(Addr));
+            let cframe = (through == 1).then(|| heads.next().flatten());
+            let is_there = cframe.is_none_or(|cframe| cframe == polled.cframe);
+            let is_head = heads.next().flatten() == Some(polled.now.head);
+            polled.now_confirmed =
+                is_there && is_head && polled.now.is_still(&layout.frame, frames);
+        }
+    }
+
+    /// Whether no stack of the last poll waits to be confirmed.
+    pub fn is_confirmed(&self) -> bool {
+        !self.threads.iter().any(PolledThread::is_unconfirmed)
     }
 
     /// To be called after each poll; `true` when spans have to be pushed anew.
@@ -277,6 +317,10 @@ impl PolledThread {
         }
     }
 
+    fn is_unconfirmed(&self) -> bool {
+        !self.now_confirmed && self.now.kind != ChainKind::Torn
+    }
+
     /// The poll copied what the one before did.
     fn rests(&mut self) {
         self.now_confirmed = true;
@@ -323,6 +367,7 @@ impl PolledThread {
         };
         if head == Addr(0) {
             self.next.kind = ChainKind::Empty;
+            self.next.head = head;
             self.next.frames.clear();
             return false;
         }

@@ -139,7 +139,8 @@ impl Assembler {
         if batches.is_empty() {
             return Ok(Vec::new());
         }
-        for id in batches.iter().flat_map(|b| &b.changes).flat_map(|c| c.owners).flatten() {
+        for id in batches.iter().flat_map(|b| &b.changes).flat_map(|c| c.counters.owners).flatten()
+        {
             self.allocating.insert(id);
         }
         match self.planned.0.len() {
@@ -159,7 +160,7 @@ impl Assembler {
                 batch
                     .changes
                     .into_iter()
-                    .map(|raw| (raw.totals, self.change(raw, &named)))
+                    .map(|raw| (raw.counters.totals, self.change(raw, &named)))
                     .map(|(totals, change)| (change, totals)),
             );
         }
@@ -168,7 +169,8 @@ impl Assembler {
     }
 
     fn change(&mut self, raw: RawChange, named: &[Option<NamedChain>]) -> FollowedChange {
-        let mut owners: Vec<u32> = raw.owners.into_iter().flatten().collect();
+        let counters = &raw.counters;
+        let mut owners: Vec<u32> = counters.owners.into_iter().flatten().collect();
         let mut waiting = Vec::new();
         let mut threads = Vec::new();
         for thread in &raw.threads {
@@ -194,14 +196,17 @@ impl Assembler {
         let change = FollowedChange {
             before: Nanos(raw.before),
             after: Nanos(raw.after),
-            device: raw.device,
-            small: raw.small,
-            large: raw.large,
-            live: raw.live,
+            device: counters.device,
+            small: counters.small,
+            large: counters.large,
+            live: counters.live,
             threads,
-            others_possible: self.newcomers || !owners.is_empty() || gone > 0 || raw.was_under_way,
-            counters_torn: raw.counters_torn,
-            totals_reset: raw.totals_reset,
+            others_possible: self.newcomers
+                || !owners.is_empty()
+                || gone > 0
+                || counters.was_under_way,
+            counters_torn: counters.counters_torn,
+            totals_reset: counters.totals_reset,
             addresses: None,
         };
         self.changes += 1;

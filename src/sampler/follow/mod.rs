@@ -1,6 +1,6 @@
 //! Following the allocator: a thread that polls its counters and the Python stacks, and what came of each change.
 //!
-//! [`PollerHandle`] is the handle of the thread; [`poll`] is one poll, [`pace`] says when the next one comes, [`assembler`] gives
+//! [`PollerHandle`] is the handle of the thread; [`poll`] is one poll, [`counter_watch`] tells what changed between two copies of the counters, [`pace`] says when the next one comes, [`assembler`] gives
 //! what was gathered its names, on the thread of the recorder. Where processors are many, a second thread reads which addresses were
 //! given out ([`address_reader`]), and [`address_windows`] says which changes these belong to.
 
@@ -9,6 +9,7 @@ mod address_windows;
 mod assembler;
 mod budget;
 mod chains;
+mod counter_watch;
 mod following;
 mod pace;
 mod poll;

@@ -1,0 +1,247 @@
+//! What the counters of each device said last, and which changes the next copies of them tell.
+
+use crate::model::{CounterDelta, CudaIndex};
+use crate::target::AddressRange;
+use crate::torch::{AllocationTotals, CounterPoller, PolledCounters, PoolCounters};
+
+/// Counters that do not fit together in this many copies one after the other are taken as they are.
+const MAX_UNFIT: u32 = 2000;
+/// So many threads' stacks are copied within some two microseconds.
+const FEW_THREADS: usize = 2;
+
+/// A change of the counters, of which is not known yet which stacks stood beside it.
+#[derive(Debug, Clone)]
+pub(super) struct CounterChange {
+    pub(super) device: CudaIndex,
+    pub(super) small: CounterDelta,
+    pub(super) large: CounterDelta,
+    pub(super) live: [i64; 2],
+    /// What has been allocated and freed in all after it.
+    pub(super) totals: AllocationTotals,
+    /// Who held the allocator's lock when the counters were copied before it and after it.
+    pub(super) owners: [Option<u32>; 2],
+    /// Whether it happened while the stacks before it were copied: they may be of after it. Where they are few, a thread that
+    /// was inside the allocator ahead of that has not gone on yet.
+    pub(super) was_under_way: bool,
+    pub(super) counters_torn: bool,
+    pub(super) totals_reset: bool,
+}
+
+/// When the counters were copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CopyMoment {
+    /// By themselves.
+    Alone,
+    /// Ahead of the stacks of so many threads.
+    Ahead(usize),
+    /// Behind them.
+    Behind(usize),
+}
+
+/// What the counters of one device were.
+struct WatchedDevice {
+    device: CudaIndex,
+    /// The last counters that fitted, and the bytes that tell of changes.
+    counters: Option<PolledCounters>,
+    changing_part: Vec<u8>,
+    owner: Option<u32>,
+    unfit: u32,
+    /// Of how many threads the stacks were copied after the counters had been found half changed.
+    half_changed_beside: Option<usize>,
+}
+
+/// The counters that are watched.
+#[derive(Default)]
+pub(super) struct CounterWatch {
+    counters: Option<CounterPoller>,
+    devices: Vec<WatchedDevice>,
+}
+
+impl CounterWatch {
+    /// Sets which counters are watched from now on; what is known of them stays known.
+    pub(super) fn set(&mut self, counters: Option<CounterPoller>) {
+        let mut old = std::mem::take(&mut self.devices);
+        self.counters = counters;
+        self.devices = self
+            .counters
+            .iter()
+            .flat_map(CounterPoller::devices)
+            .map(|device| match old.iter().position(|known| known.device == device) {
+                Some(at) => old.swap_remove(at),
+                None => WatchedDevice {
+                    device,
+                    counters: None,
+                    changing_part: Vec::new(),
+                    owner: None,
+                    unfit: 0,
+                    half_changed_beside: None,
+                },
+            })
+            .collect();
+    }
+
+    /// Whether there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.devices.is_empty()
+    }
+
+    /// How many devices have some.
+    pub(super) fn len(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// What has to be copied, one span for each device.
+    pub(super) fn spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        self.counters.iter().flat_map(CounterPoller::spans)
+    }
+
+    /// Takes copies of the counters; adds what has changed since the last ones to `found`. `true` when something has changed, or somebody is
+    /// inside an allocator: a change is near.
+    pub(super) fn see(
+        &mut self,
+        mut copies: &[u8],
+        moment: CopyMoment,
+        found: &mut Vec<CounterChange>,
+    ) -> bool {
+        let Some(counters) = &self.counters else { return false };
+        let mut moves = false;
+        for (state, span) in self.devices.iter_mut().zip(counters.spans()) {
+            let Some((copy, rest)) = copies.split_at_checked(span.len) else { break };
+            copies = rest;
+            moves |= state.see(counters, copy, moment, found);
+        }
+        moves
+    }
+}
+
+impl WatchedDevice {
+    fn see(
+        &mut self,
+        counters: &CounterPoller,
+        copy: &[u8],
+        moment: CopyMoment,
+        found: &mut Vec<CounterChange>,
+    ) -> bool {
+        let owner = counters.lock_owner(copy);
+        let owners = [std::mem::replace(&mut self.owner, owner), owner];
+        let part = counters.changing_part(copy).unwrap_or_default();
+        if self.counters.is_some() && part == self.changing_part {
+            return owner.is_some();
+        }
+        let Some(new) = counters.decode(copy) else { return true };
+        let was_unfit = self.unfit > 0;
+        self.unfit += 1;
+        let is_half = self.counters.is_some_and(|old| is_half_counted(&old, &new));
+        if (!new.fit || is_half) && self.unfit < MAX_UNFIT {
+            // A change is under way: it is complete before all stacks are copied.
+            if let CopyMoment::Ahead(threads) | CopyMoment::Behind(threads) = moment {
+                self.half_changed_beside = Some(threads);
+            }
+            return true;
+        }
+        self.unfit = 0;
+        let half_changed_beside = self.half_changed_beside.take();
+        let beside = match moment {
+            CopyMoment::Behind(threads) => Some(threads),
+            CopyMoment::Alone | CopyMoment::Ahead(_) => half_changed_beside,
+        };
+        self.changing_part.clear();
+        self.changing_part.extend_from_slice(part);
+        let Some(old) = self.counters.replace(new) else { return true };
+        let [small, large] = [delta(&old.small, &new.small), delta(&old.large, &new.large)];
+        // Copies that found the counters half changed have the stack of the last block alone, where there are others ahead of it.
+        let misses_first = was_unfit && blocks(&small) + blocks(&large) != 1;
+        found.push(CounterChange {
+            device: self.device,
+            totals_reset: was_reset(&old.small, &new.small) || was_reset(&old.large, &new.large),
+            small,
+            large,
+            live: [new.small.live, new.large.live],
+            totals: new.totals(),
+            owners,
+            was_under_way: misses_first
+                || beside.is_some_and(|threads| stacks_may_be_later(owners[0], threads)),
+            counters_torn: !new.fit || is_half,
+        });
+        true
+    }
+}
+
+impl CounterChange {
+    /// Adds what happened next on the same device.
+    pub(super) fn join(&mut self, next: &CounterChange) {
+        self.live = next.live;
+        self.totals = next.totals;
+        add(&mut self.small, &next.small);
+        add(&mut self.large, &next.large);
+        self.totals_reset |= next.totals_reset;
+        self.counters_torn |= next.counters_torn;
+    }
+}
+
+/// Whether the stacks of `threads` threads, copied after the counters and while these changed, may be of after the change: `owner` was inside
+/// the allocator when the counters were copied.
+fn stacks_may_be_later(owner: Option<u32>, threads: usize) -> bool {
+    owner.is_none() || threads > FEW_THREADS
+}
+
+/// How many blocks were allocated or freed.
+fn blocks(delta: &CounterDelta) -> i64 {
+    delta.allocations.saturating_add(delta.frees)
+}
+
+fn delta(old: &PoolCounters, new: &PoolCounters) -> CounterDelta {
+    // After a reset the totals count from 0 again.
+    let since = |old: i64, new: i64| if new < old { new } else { new - old };
+    CounterDelta {
+        allocations: since(old.allocations, new.allocations),
+        frees: since(old.frees, new.frees),
+        allocated_bytes: since(old.allocated_bytes, new.allocated_bytes),
+        freed_bytes: since(old.freed_bytes, new.freed_bytes),
+        requested_bytes: since(old.requested_bytes, new.requested_bytes),
+        freed_requested_bytes: since(old.freed_requested_bytes, new.freed_requested_bytes),
+    }
+}
+
+fn was_reset(old: &PoolCounters, new: &PoolCounters) -> bool {
+    new.allocations < old.allocations
+        || new.frees < old.frees
+        || new.allocated_bytes < old.allocated_bytes
+        || new.freed_bytes < old.freed_bytes
+}
+
+/// Whether some counters are those after a change and others still those before it: the allocator counts blocks first, then their bytes, then
+/// the bytes asked for, and a copy is not made at one instant either.
+fn is_half_counted(old: &PolledCounters, new: &PolledCounters) -> bool {
+    [(&old.small, &new.small), (&old.large, &new.large)].into_iter().any(|(old, new)| {
+        let delta = delta(old, new);
+        let differ = |count: i64, bytes: i64| (count > 0) != (bytes > 0);
+        differ(delta.allocations, delta.allocated_bytes)
+            || differ(delta.frees, delta.freed_bytes)
+            // Not so what was asked for by blocks freed: while another stream may use them, that stays.
+            || differ(delta.allocations, delta.requested_bytes)
+    })
+}
+
+fn add(sum: &mut CounterDelta, more: &CounterDelta) {
+    sum.allocations += more.allocations;
+    sum.frees += more.frees;
+    sum.allocated_bytes += more.allocated_bytes;
+    sum.freed_bytes += more.freed_bytes;
+    sum.requested_bytes += more.requested_bytes;
+    sum.freed_requested_bytes += more.freed_requested_bytes;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stacks_copied_while_the_counters_changed_are_trusted_only_for_a_thread_caught_inside_the_allocator()
+     {
+        assert!(!stacks_may_be_later(Some(7), 1));
+        assert!(!stacks_may_be_later(Some(7), FEW_THREADS));
+        assert!(stacks_may_be_later(Some(7), FEW_THREADS + 1), "they take long to copy");
+        assert!(stacks_may_be_later(None, 1), "it came and went meanwhile");
+    }
+}
