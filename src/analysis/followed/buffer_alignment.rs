@@ -49,6 +49,8 @@ enum SeenPlace {
 #[derive(Debug, Clone, Copy)]
 struct WaitingChange {
     number: u64,
+    /// When the poll before it began.
+    before: u64,
     small: CounterDelta,
     large: CounterDelta,
     /// Whether the thread was in something that a line called.
@@ -91,8 +93,12 @@ impl BufferAlignment {
     ) -> Vec<(u64, Vec<MadeBuffer>)> {
         let mut makers = Vec::new();
         for listed in &change.threads {
-            let before = self.place(listed.before, text);
-            self.see(listed.thread, before, change.before.0, text);
+            // Several changes can lie between two polls: the first of them brought the stacks of both.
+            let seen = self.calls.get(&listed.thread).map(|call| call.seen);
+            if seen.is_none_or(|seen| seen < change.before.0) {
+                let before = self.place(listed.before, text);
+                self.see(listed.thread, before, change.before.0, text);
+            }
             let after = self.place(listed.after, text);
             let is_in =
                 matches!(after, SeenPlace::In(_)) || self.calls.contains_key(&listed.thread);
@@ -204,14 +210,13 @@ impl GeneratedCall {
 
     /// Takes a change that happened in it; `was_seen` if the thread was, at the poll before it.
     fn wait(&mut self, number: u64, change: &FollowedChange, was_seen: bool) {
-        self.waiting.push(WaitingChange {
-            number,
-            small: change.small,
-            large: change.large,
-            is_below: self.at.is_below,
-            from: self.passed[usize::from(was_seen)],
-            to: None,
-        });
+        let before = change.before.0;
+        let (from, is_below) = match self.waiting.last() {
+            Some(last) if last.before == before => (last.from, last.is_below),
+            _ => (self.passed[usize::from(was_seen)], self.at.is_below),
+        };
+        let (small, large) = (change.small, change.large);
+        self.waiting.push(WaitingChange { number, before, small, large, is_below, from, to: None });
     }
 
     /// Lays the changes that wait beside the lines.

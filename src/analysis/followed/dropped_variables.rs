@@ -104,30 +104,34 @@ impl LineStep {
 }
 
 impl LineSteps {
-    /// Takes the change with this number, in which `freeing` freed something: gives the steps of changes that are now known.
+    /// Takes the change with this number, in which `freeing` freed something, the first between its polls if `is_next`: gives the steps of changes
+    /// that are now known.
     pub(super) fn add(
         &mut self,
         number: u64,
         change: &FollowedChange,
+        is_next: bool,
         freeing: Option<ThreadId>,
         stacks: &StackTable,
     ) -> Vec<(u64, LineStep)> {
-        let mut known = self.see(change, |thread| thread.before, stacks);
+        let mut known = match is_next {
+            true => self.see(change, |thread| thread.before, stacks),
+            false => Vec::new(),
+        };
         if change.allocations() > 0 {
             // A statement that goes on to allocate has not come to its assignment.
             self.waiting.clear();
         }
+        let stood = |thread: ThreadId| {
+            let listed = change.threads.iter().find(|listed| listed.thread == thread);
+            let before = listed.and_then(|listed| listed.before.stack()).filter(|_| !is_next);
+            before.or_else(|| self.last.get(&thread).copied())
+        };
         if let Some(thread) = freeing.filter(|_| self.waiting.len() < MAX_WAITING)
-            && let Some(stack) = self.last.get(&thread)
+            && let Some(stack) = stood(thread)
         {
             let frees = change.frees().max(0) as usize;
-            self.waiting.push(WaitingChange {
-                number,
-                thread,
-                stack: *stack,
-                returned: None,
-                frees,
-            });
+            self.waiting.push(WaitingChange { number, thread, stack, returned: None, frees });
         }
         known.append(&mut self.see(change, |thread| thread.after, stacks));
         known

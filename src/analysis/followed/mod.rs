@@ -218,6 +218,8 @@ pub(crate) struct FollowedSteps {
     first: u64,
     frames: OpenFrames,
     last_site: FreeSite,
+    /// When the polls began and ended between which the last change was.
+    polls: Option<(u64, u64)>,
     sites: FreeSites,
     /// Ends of the times between maps, in nanoseconds since the recording began.
     maps: VecDeque<u64>,
@@ -297,7 +299,12 @@ impl FollowedSteps {
             self.drop_first(1);
         }
         let number = self.first + self.steps.len() as u64;
-        self.observe_frames(change, |thread| thread.before, number, stacks);
+        // Of several changes between two polls the first has brought the stacks of both.
+        let polls = (change.before.0, change.after.0);
+        let is_next = self.polls.replace(polls) != Some(polls);
+        if is_next {
+            self.observe_frames(change, |thread| thread.before, number, stacks);
+        }
         let likely = allocated
             .and_then(|kind| self.allocation_sources.likely(kind, &places, &charge, is_doubtful));
         let past =
@@ -324,7 +331,7 @@ impl FollowedSteps {
         for (of, buffers) in self.buffers.add(number, change, &makers, text) {
             self.made_by_lines(of, &buffers);
         }
-        for (of, step) in self.line_steps.add(number, change, freeing, stacks) {
+        for (of, step) in self.line_steps.add(number, change, is_next, freeing, stacks) {
             let index = of.checked_sub(self.first).map(|index| index as usize);
             if let Some(changed) = index.and_then(|index| self.steps.get_mut(index)) {
                 changed.line_step = Some(step);
