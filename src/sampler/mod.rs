@@ -20,6 +20,7 @@ mod loop_variables;
 mod losses;
 mod mixed_stacks;
 mod optimizer_counter;
+mod own_processor;
 mod owner_thread;
 mod owners;
 mod priority;

@@ -191,7 +191,7 @@ impl GeneratedPlace {
 
 impl GeneratedCall {
     fn new(at: GeneratedPlace, seen: u64) -> GeneratedCall {
-        let passed = [at.passed(), 0];
+        let passed = [at.passed(); 2];
         GeneratedCall { at, seen, passed, next: 0, waiting: Vec::new() }
     }
 
@@ -313,4 +313,185 @@ fn pairs<'w>(
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{CudaIndex, FollowedThread, Function, Nanos, SourceText, StackTable};
+
+    const MAIN: ThreadId = ThreadId(0);
+    const TEXT: &str = "def call(self, args):
+    buf0 = empty_strided_cuda((1024, 1024), (1024, 1), torch.float32)
+    triton_0.run(arg, buf0, stream=stream0)
+    buf1 = empty_strided_cuda((1024, 1024), (1024, 1), torch.float32)
+    buf2 = empty_strided_cuda((8, ), (1, ), torch.int64)
+    triton_1.run(buf0, buf1, buf2, stream=stream0)
+    buf3 = torch.ops.aten.attention.default(buf1)
+    buf4 = empty_strided_cuda((1024, 1024), (1024, 1), torch.float32)
+    extern_kernels.mm(buf3, out=buf4)";
+    const MIB4: (i64, i64) = (1, 4 << 20);
+
+    /// The program's only function, called by nobody, and an operator that it calls.
+    struct Scene {
+        stacks: StackTable,
+        sources: FxHashMap<FunctionId, SourceText>,
+        call: FunctionId,
+        operator: FunctionId,
+        alignment: BufferAlignment,
+        number: u64,
+        now: u64,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            let mut stacks = StackTable::new();
+            let mut function = |name: &str| {
+                stacks.function(Function {
+                    name: name.into(),
+                    file: "a.py".into(),
+                    first_line: 1,
+                    last_line: 9,
+                    is_native: false,
+                })
+            };
+            let (call, operator) = (function("call"), function("operator"));
+            for line in 1..=9 {
+                let frame = stacks.frame(Frame { function: call, line });
+                stacks.stack(None, frame);
+            }
+            let source = SourceText { function: call, first_line: 1, text: TEXT.into() };
+            Scene {
+                stacks,
+                sources: [(call, source)].into_iter().collect(),
+                call,
+                operator,
+                alignment: BufferAlignment::default(),
+                number: 0,
+                now: 100_000,
+            }
+        }
+
+        fn at(&mut self, line: u32) -> StackReading {
+            let frame = self.stacks.frame(Frame { function: self.call, line });
+            StackReading::Whole(self.stacks.stack(None, frame))
+        }
+
+        fn in_operator(&mut self, line: u32) -> StackReading {
+            let StackReading::Whole(call) = self.at(line) else { panic!() };
+            let frame = self.stacks.frame(Frame { function: self.operator, line: 1 });
+            StackReading::Whole(self.stacks.stack(Some(call), frame))
+        }
+
+        /// One change: blocks and bytes of the small and the large pool; gives the lines that are known now, by change.
+        fn change(
+            &mut self,
+            (small, large): ((i64, i64), (i64, i64)),
+            before: StackReading,
+            after: StackReading,
+        ) -> Vec<(u64, Vec<u32>)> {
+            let delta = |(allocations, bytes)| CounterDelta {
+                allocations,
+                allocated_bytes: bytes,
+                requested_bytes: bytes,
+                ..CounterDelta::default()
+            };
+            self.now += 50_000;
+            self.number += 1;
+            let thread = FollowedThread { thread: MAIN, before, after, held_lock: false };
+            let change = FollowedChange {
+                before: Nanos(self.now - 10_000),
+                after: Nanos(self.now),
+                device: CudaIndex(0),
+                small: delta(small),
+                large: delta(large),
+                live: [0; 2],
+                threads: vec![thread],
+                others_possible: false,
+                counters_torn: false,
+                totals_reset: false,
+                addresses: None,
+            };
+            let text = ProgramText { stacks: &self.stacks, sources: &self.sources };
+            let made = self.alignment.add(self.number, &change, &[MAIN], text);
+            self.lines(made)
+        }
+
+        fn end(&mut self) -> Vec<(u64, Vec<u32>)> {
+            let text = ProgramText { stacks: &self.stacks, sources: &self.sources };
+            let made = self.alignment.settle(text);
+            self.lines(made)
+        }
+
+        fn lines(&self, made: Vec<(u64, Vec<MadeBuffer>)>) -> Vec<(u64, Vec<u32>)> {
+            let line = |&(origin, _): &MadeBuffer| {
+                let AllocationOrigin::Stack(MAIN, stack) = origin else { panic!("{origin:?}") };
+                self.stacks.frames(stack).next().unwrap().line
+            };
+            made.iter().map(|(number, of)| (*number, of.iter().map(line).collect())).collect()
+        }
+    }
+
+    /// Each line that makes a buffer is over before a poll sees it.
+    #[test]
+    fn buffers_made_by_lines_that_nobody_saw_are_found_by_their_sizes() {
+        let mut scene = Scene::new();
+        let [first, second, third] = [3, 6, 9].map(|line| scene.at(line));
+        assert!(scene.change(((0, 0), MIB4), StackReading::NoFrames, first).is_empty());
+        assert!(scene.change(((1, 64), MIB4), first, second).is_empty());
+        assert!(scene.change(((0, 0), MIB4), second, third).is_empty());
+        assert_eq!(scene.end(), [(1, vec![2]), (2, vec![4, 5]), (3, vec![8])]);
+        assert!(scene.end().is_empty(), "each is told once");
+    }
+
+    #[test]
+    fn the_lines_are_known_when_the_function_returns_and_a_call_anew_begins_with_the_first() {
+        let mut scene = Scene::new();
+        let [first, second] = [3, 6].map(|line| scene.at(line));
+        scene.change(((0, 0), MIB4), StackReading::NoFrames, first);
+        let other = StackReading::NoFrames;
+        assert_eq!(scene.change(((1, 8), (0, 0)), other, other), [(1, vec![2])]);
+        scene.change(((0, 0), MIB4), StackReading::NoFrames, first);
+        assert!(scene.change(((0, 0), MIB4), first, second).is_empty());
+        // It is called again before it was seen elsewhere.
+        let known = scene.change(((1, 64), MIB4), first, second);
+        assert_eq!(known, [(3, vec![2]), (4, vec![4])]);
+        assert_eq!(scene.end(), [(5, vec![4, 5])]);
+    }
+
+    /// A poll copies the counters first: the thread has gone on when its stack is copied.
+    #[test]
+    fn a_line_just_passed_may_have_made_what_is_counted_next() {
+        let mut scene = Scene::new();
+        let [first, second] = [3, 6].map(|line| scene.at(line));
+        scene.change(((0, 0), MIB4), StackReading::NoFrames, first);
+        scene.change(((0, 0), (0, 0)), first, second);
+        // The poll after the one change is the poll before the other.
+        scene.now -= 45_000;
+        scene.change(((1, 64), MIB4), second, second);
+        assert_eq!(scene.end(), [(1, vec![2]), (3, vec![4, 5])]);
+    }
+
+    #[test]
+    fn what_an_operator_allocated_is_of_no_line() {
+        let mut scene = Scene::new();
+        let (operator, last) = (scene.in_operator(7), scene.at(9));
+        scene.change(((0, 0), MIB4), operator, operator);
+        scene.change(((0, 0), MIB4), operator, StackReading::Torn);
+        scene.change(((0, 0), MIB4), StackReading::Torn, last);
+        assert_eq!(scene.end(), [(3, vec![8])]);
+        scene.change(((0, 0), (1, 5 << 20)), last, last);
+        assert!(scene.end().is_empty(), "no line makes so many bytes");
+    }
+
+    #[test]
+    fn several_changes_between_two_polls_are_one_step_of_the_thread() {
+        let mut scene = Scene::new();
+        let [first, second] = [3, 6].map(|line| scene.at(line));
+        scene.change(((0, 0), MIB4), StackReading::NoFrames, first);
+        scene.change(((0, 0), MIB4), first, second);
+        scene.now -= 50_000;
+        scene.change(((1, 64), (0, 0)), first, second);
+        assert_eq!(scene.end(), [(1, vec![2]), (2, vec![4]), (3, vec![5])]);
+    }
 }

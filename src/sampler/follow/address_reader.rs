@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::budget::BudgetPart;
 use super::pace::{FollowPace, NextPoll};
+use crate::sampler::own_processor::OwnProcessor;
 use crate::sampler::priority::raise_priority;
 use crate::sampler::processor_time::processor_time;
 use crate::sampler::worker::{StopSignal, Worker};
@@ -129,6 +130,7 @@ impl ReadingThread<'_> {
         let mut quiet_since = self.start.elapsed();
         let mut now = quiet_since;
         let mut pace = FollowPace::new(part.to_spare(), self.start.elapsed(), processor_time());
+        let mut processor = OwnProcessor::new();
         while !self.stop.is_set() {
             let newest = self.shared.plans.load(Ordering::Acquire);
             if newest != plans {
@@ -138,6 +140,7 @@ impl ReadingThread<'_> {
             }
             let Some(known) = &mut tables else {
                 std::thread::sleep(WAIT_FOR_TABLES);
+                now = self.start.elapsed();
                 continue;
             };
             let changes = self.changes.load(Ordering::Acquire);
@@ -153,7 +156,8 @@ impl ReadingThread<'_> {
             } else {
                 std::hint::spin_loop();
             }
-            now = self.start.elapsed();
+            let before = std::mem::replace(&mut now, self.start.elapsed());
+            processor.took(now.saturating_sub(before), now);
             if changed {
                 quiet_since = now;
             }
@@ -166,6 +170,7 @@ impl ReadingThread<'_> {
             }
             if let NextPoll::Sleep(time) | NextPoll::HoldBack(time) = pace.next(now) {
                 std::thread::sleep(time);
+                now = self.start.elapsed();
             }
         }
         Ok(())

@@ -244,4 +244,30 @@ mod tests {
         assert!(stacks_may_be_later(Some(7), FEW_THREADS + 1), "they take long to copy");
         assert!(stacks_may_be_later(None, 1), "it came and went meanwhile");
     }
+
+    /// The allocator counts blocks, then bytes, then the bytes asked for; a copy can fall between any of these.
+    #[test]
+    fn counters_of_two_moments_are_found_half_changed() {
+        let counters = |count: i64, bytes: i64, requested: i64| PolledCounters {
+            small: PoolCounters {
+                allocations: count,
+                allocated_bytes: bytes,
+                requested_bytes: requested,
+                ..PoolCounters::default()
+            },
+            ..PolledCounters::default()
+        };
+        let old = counters(7, 7 * 512, 7 * 500);
+        let is_half =
+            |count, bytes, requested| is_half_counted(&old, &counters(count, bytes, requested));
+        assert!(is_half(8, 7 * 512, 7 * 500) && is_half(8, 8 * 512, 7 * 500));
+        assert!(is_half(7, 7 * 512, 8 * 500), "the copy of the count is older");
+        assert!(!is_half(8, 8 * 512, 8 * 500));
+        let freed = |frees, freed_bytes| PolledCounters {
+            small: PoolCounters { frees, freed_bytes, ..old.small },
+            ..old
+        };
+        assert!(is_half_counted(&old, &freed(1, 0)));
+        assert!(!is_half_counted(&old, &freed(1, 512)), "another stream may use it still");
+    }
 }

@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 
 use crate::model::FollowTotals;
 use crate::python::StackPoller;
+use crate::sampler::own_processor::OwnProcessor;
 use crate::sampler::priority::raise_priority;
 use crate::sampler::processor_time::processor_time;
 use crate::sampler::quiet_moment::LastChange;
@@ -192,6 +193,7 @@ impl PollingThread<'_> {
         let clock = || start.elapsed().as_nanos() as u64;
         let mut plans = 0;
         let mut pace = FollowPace::new(part.processors(), start.elapsed(), processor_time());
+        let mut processor = OwnProcessor::new();
         let mut last: Option<u64> = None;
         while !self.stop.is_set() {
             let newest = self.shared.plans.load(Ordering::Acquire);
@@ -209,7 +211,9 @@ impl PollingThread<'_> {
             let outcome = self.state.poll(&clock)?;
             let ended = clock();
             self.totals.polls += 1;
-            self.totals.polling_nanos += ended - last.unwrap_or(began);
+            let took = ended - last.unwrap_or(began);
+            self.totals.polling_nanos += took;
+            processor.took(Duration::from_nanos(took), Duration::from_nanos(ended));
             let bucket = ((ended - began) / BUCKET_NANOS) as usize;
             self.durations[bucket.min(BUCKETS - 1)] += 1;
             last = Some(ended);

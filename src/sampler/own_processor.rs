@@ -1,0 +1,106 @@
+//! A thread that polls without sleep goes to another processor where it is not alone on its own.
+//!
+//! The kernel can let two threads that never sleep share a processor for ten milliseconds before it moves one of them, though others are idle. Then
+//! polls are missing for half a millisecond again and again; and if the other thread is one of the job's, the job runs at half its speed.
+
+use std::time::Duration;
+
+use nix::sys::resource::{UsageWho, getrusage};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+
+/// A thread that was held up for so long may have lost its processor.
+const HELD_UP: Duration = Duration::from_micros(150);
+/// So many moves in a row did not help: the processors are all in use. After a rest it is tried again.
+const MOST_MOVES: u32 = 8;
+const REST: Duration = Duration::from_secs(1);
+/// Moves further apart are none in a row.
+const APART: Duration = Duration::from_millis(50);
+/// With fewer processors there is none to go to: the kernel knows better.
+const MANY_PROCESSORS: u32 = 4;
+
+/// Watches over the calling thread.
+pub(super) struct OwnProcessor {
+    /// Those that it may use; `None` where they are too few.
+    allowed: Option<CpuSet>,
+    /// How often the kernel has given its processor to others.
+    interruptions: i64,
+    moves: u32,
+    moved: Duration,
+}
+
+impl OwnProcessor {
+    pub(super) fn new() -> OwnProcessor {
+        let allowed = sched_getaffinity(None).ok().filter(|set| set.count() >= MANY_PROCESSORS);
+        let interruptions = interruptions();
+        OwnProcessor { allowed, interruptions, moves: 0, moved: Duration::ZERO }
+    }
+
+    /// The thread has come from one point to the next in `took`, without sleeping, and it is `now`.
+    pub(super) fn took(&mut self, took: Duration, now: Duration) {
+        let Some(allowed) = self.allowed.filter(|_| took >= HELD_UP) else { return };
+        let interruptions = interruptions();
+        let was_interrupted = interruptions > self.interruptions;
+        self.interruptions = interruptions;
+        if !was_interrupted || !self.may_move(now) {
+            return;
+        }
+        let mut others = allowed;
+        others.unset(sched_getcpu());
+        // Where the kernel refuses, the thread stays where it is.
+        if sched_setaffinity(None, &others).is_ok() {
+            let _ = sched_setaffinity(None, &allowed);
+        }
+    }
+
+    fn may_move(&mut self, now: Duration) -> bool {
+        let since = now.saturating_sub(self.moved);
+        if since > APART && (self.moves < MOST_MOVES || since > REST) {
+            self.moves = 0;
+        }
+        if self.moves == MOST_MOVES {
+            return false;
+        }
+        self.moves += 1;
+        self.moved = now;
+        true
+    }
+}
+
+/// How often the kernel has given the thread's processor to others.
+fn interruptions() -> i64 {
+    getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |used| used.involuntary_context_switches())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(n: u64) -> Duration {
+        Duration::from_millis(n)
+    }
+
+    #[test]
+    fn moves_that_do_not_help_are_given_up_for_a_while() {
+        let mut own = OwnProcessor { allowed: None, interruptions: 0, moves: 0, moved: ms(0) };
+        let moved = (0..100).filter(|n| own.may_move(ms(1000 + n))).count();
+        assert_eq!(moved as u32, MOST_MOVES);
+        assert!(!own.may_move(ms(1500)), "the processors are all in use");
+        assert!(own.may_move(ms(3000)));
+        assert!(own.may_move(ms(3100)) && own.moves == 1, "the one before did help");
+    }
+
+    #[test]
+    fn a_thread_that_moved_may_use_all_its_processors_again() {
+        std::thread::spawn(|| {
+            let allowed = sched_getaffinity(None).unwrap();
+            let mut own = OwnProcessor::new();
+            own.allowed = Some(allowed);
+            own.interruptions = -1;
+            own.took(ms(1), ms(1000));
+            assert_eq!(sched_getaffinity(None).unwrap(), allowed);
+            assert_eq!(own.moves, 1);
+        })
+        .join()
+        .unwrap();
+    }
+}
