@@ -443,6 +443,30 @@ fn the_stack_seen_on_both_sides_of_a_kinds_allocations_is_likely_to_make_them() 
     assert_eq!(known.certain, Some(0));
 }
 
+#[test]
+fn a_thread_that_went_from_one_line_that_makes_such_blocks_to_another_made_it_there() {
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(0));
+    script.allocates(2, 3_000, stood(1));
+    script.allocates(2, 3_000, went(0, 1));
+    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 2), ("g", 4)]));
+}
+
+/// The poll before saw the line ahead of it, and the stack of the one after could not be read.
+#[test]
+fn an_allocation_is_likely_of_the_stack_that_always_makes_it_at_its_place() {
+    let mut script = Script::new();
+    for i in 0..7 {
+        let unread = at(0, StackReading::Whole(StackId(1)), StackReading::Torn);
+        script.allocates(2, 3_000, if i == 6 { vec![unread] } else { stood(0) });
+        script.allocates(4, 3_000, stood(1));
+    }
+    let blocks: Vec<(u64, u64)> = (0..7).flat_map(|i| [(6 * i, 2), (6 * i + 2, 4)]).collect();
+    let (stacks, _) = script.end(&blocks);
+    assert_eq!(stacks, in_mib(&[("f", 14), ("g", 28)]));
+}
+
 /// A thread that sleeps is polled seldom, so that the polls around its next allocation are far apart.
 #[test]
 fn where_a_thread_slept_before_its_allocations_shared_them() {

@@ -96,6 +96,34 @@ fn samples_of_a_function_that_sleeps_do_not_charge_it_with_what_another_one_allo
     memspy(&words).refused(&["certain", "followed", "without -r"]);
 }
 
+/// The lines by which code that `torch.compile` wrote makes its buffers are over before a poll sees them: their text tells which they are.
+#[test]
+fn buffers_of_generated_code_are_on_the_lines_that_make_them() {
+    let (truth, recording, said) = followed("generated", &["--cpu", "100"]);
+    let stacks = collapsed(recording.trace(), &["--at", "end"]);
+    let certain = collapsed(recording.trace(), &["--at", "end", "--certain"]);
+    let mut lines: BTreeMap<String, u64> = BTreeMap::new();
+    for stack in truth["stacks"].as_array().unwrap() {
+        let innermost = &stack[1][0];
+        let Some(file) = innermost[0].as_str().and_then(|file| file.rsplit('/').next()) else {
+            continue;
+        };
+        if file.starts_with("cabc") {
+            let line = format!("{file}:{})", innermost[1]);
+            *lines.entry(line).or_default() += stack[0].as_u64().unwrap();
+        }
+    }
+    assert_eq!(lines.len(), 5, "{truth}");
+    let all: u64 = lines.values().sum();
+    let right: u64 = lines.iter().map(|(line, bytes)| *bytes.min(&bytes_of(&stacks, line))).sum();
+    eprintln!("{right} of {all} on the right line of {lines:?}: {stacks:?} {said}");
+    assert!(right >= all / 5 * 4, "{right} of {all}");
+    for (stack, bytes) in &certain {
+        let line = lines.iter().find(|(line, _)| stack.contains(&**line));
+        assert!(line.is_some_and(|(_, made)| bytes <= made), "{stack} {bytes}");
+    }
+}
+
 /// Whatever was missed, the changes add up to what the allocator counted.
 #[test]
 fn recordings_follow_by_default_and_the_changes_join_without_a_gap() {

@@ -4,6 +4,7 @@
     python tests/targets/followed.py train    a small transformer trains; PyTorch's own memory history is the truth
     python tests/targets/followed.py images   the same with a conv net and images of changing size
     python tests/targets/followed.py decode   the same with a model that generates tokens, whose keys and values are kept
+    python tests/targets/followed.py generated  the same with a function as TorchInductor writes it, whose buffers are made by lines of microseconds
     python tests/targets/followed.py trainer  the same with transformers' Trainer and a small LLaMA
 
 READY when CUDA is in use; at a line on standard input the job begins, and READY again when it stands still. Then it prints
@@ -12,6 +13,7 @@ the line that allocates (sleepy), and (but for sleepy) [[bytes, [[file, line], .
 the innermost frame first, without frames where C++ threads allocated. Ends when stdin closes.
 """
 import contextlib
+import importlib.util
 import json
 import os
 import sys
@@ -53,6 +55,44 @@ def images():
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+
+
+GENERATED = """
+import time
+import torch
+empty_strided_cuda = torch._C._dynamo.guards._empty_strided_cuda
+
+def kernel(*buffers):
+    end = time.perf_counter() + 0.002
+    while time.perf_counter() < end:
+        pass
+
+def call(args):
+    buf0 = empty_strided_cuda((1024, 1024), (1024, 1), torch.float32)
+    kernel(buf0)
+    buf1 = empty_strided_cuda((1024, 512), (512, 1), torch.float32)
+    buf2 = empty_strided_cuda((300, 300), (300, 1), torch.int64)
+    buf3 = empty_strided_cuda((16, ), (1, ), torch.bfloat16)
+    kernel(buf1, buf2, buf3)
+    buf4 = empty_strided_cuda((1024, 1024), (1024, 1), torch.float32)
+    kernel(buf4)
+    return (buf0, buf1, buf2, buf3, buf4)
+"""
+
+
+def generated():
+    # The name of such a file: c and the beginning of a hash.
+    name = "c" + ("abcdefghijklmnop234567" * 3)[:51]
+    file = os.path.join(tempfile.mkdtemp(), name + ".py")
+    with open(file, "w") as out:
+        out.write(GENERATED)
+    spec = importlib.util.spec_from_file_location(name, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for _ in range(60):
+        time.sleep(0.004)
+        results = module.call([])
+    return results
 
 
 @torch.no_grad()
@@ -125,9 +165,12 @@ def every_allocation(snapshot):
     return [[size, json.loads(key)] for key, size in sums.items()]
 
 
+JOBS = {"sleepy": sleepy, "train": train, "images": images, "decode": decode, "generated": generated}
+
+
 def main():
     torch.zeros(1, device="cuda")
-    job = trainer() if sys.argv[1] == "trainer" else {"sleepy": sleepy, "train": train, "images": images, "decode": decode}[sys.argv[1]]
+    job = trainer() if sys.argv[1] == "trainer" else JOBS[sys.argv[1]]
     print("READY", flush=True)
     sys.stdin.readline()
     if sys.argv[1] != "sleepy":

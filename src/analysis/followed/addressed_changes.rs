@@ -12,15 +12,14 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange, even_group, sole_group};
+use crate::analysis::followed::follow_replay::{
+    FollowReplay, MAX_SMALL_BLOCK, PoolChange, even_group, sole_group,
+};
 use crate::analysis::followed::freed_groups::PoolFrees;
 use crate::analysis::followed::replayed_group::{
     BlockSource, DroppedAt, FreeMoment, GivenAddress, GroupReplay, ReplayedBlock,
 };
 use crate::model::{AddressedBlock, CounterDelta, FollowedAddresses, Pool};
-
-/// Larger blocks are of the large pool (`kSmallSize`, c10/cuda/CUDACachingAllocator.cpp).
-const LARGEST_SMALL_BLOCK: u64 = 1 << 20;
 
 /// One change of a window, and what it is likely to have been where it was several blocks.
 pub(in crate::analysis) struct WindowChange<'a> {
@@ -187,7 +186,7 @@ impl FollowReplay<'_> {
             addresses.allocated.iter().filter(is_new).copied().collect();
         let mut by_group: FxHashMap<BlockGroup, Vec<u64>> = FxHashMap::default();
         for block in allocated {
-            let is_small = block.size <= LARGEST_SMALL_BLOCK;
+            let is_small = block.size <= MAX_SMALL_BLOCK;
             let pool = if is_small { Pool::Small } else { Pool::Large };
             let group = BlockGroup { size: block.size, requested: block.requested, pool };
             by_group.entry(group).or_default().push(block.address);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::dropped_variables::ProgramText;
+use super::follow_replay::MAX_SMALL_BLOCK;
 use super::generated_buffers::{BufferLine, GeneratedBuffers};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::model::{
@@ -21,8 +22,6 @@ const MAX_DEPTH: usize = 16;
 const MAX_WAITING: usize = 128;
 /// Lines beside which they are laid.
 const MAX_LINES: usize = 1 << 10;
-/// Blocks of up to so many bytes are in the small pool (`kSmallSize` in c10/cuda/CUDACachingAllocator.cpp).
-pub(super) const MAX_SMALL: u64 = 1 << 20;
 
 /// A buffer that was made: by whom, and how many bytes it asked for.
 pub(super) type MadeBuffer = (AllocationOrigin, u64);
@@ -260,7 +259,7 @@ impl WaitingChange {
             [self.small, self.large].map(|pool| (pool.allocations, pool.requested_bytes));
         for line in lines {
             let Some(bytes) = line.bytes else { return lines.len() == 1 };
-            let (count, requested) = &mut left[usize::from(bytes > MAX_SMALL)];
+            let (count, requested) = &mut left[usize::from(bytes > MAX_SMALL_BLOCK)];
             *count -= 1;
             *requested = requested.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
         }

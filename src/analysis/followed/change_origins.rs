@@ -7,7 +7,7 @@ use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::model::{
-    CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable,
+    CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable, ThreadId,
 };
 
 /// Polls at most so far apart prove that a stack seen at both was there all the time, in nanoseconds.
@@ -21,6 +21,20 @@ pub(super) fn allocated_kind(small: &CounterDelta, large: &CounterDelta) -> Opti
     let size = delta.allocated_bytes.max(0) as u64;
     let kind = BlockGroup { size, requested: delta.requested_bytes.max(0) as u64, pool };
     (delta.allocations == 1 && counts.iter().sum::<i64>() == 1).then_some(kind)
+}
+
+/// The threads that can have made a change: those of its candidates, else all that are listed.
+pub(super) fn makers(change: &FollowedChange, origins: &[AllocationOrigin]) -> Vec<ThreadId> {
+    let thread = |origin: &AllocationOrigin| match *origin {
+        AllocationOrigin::Stack(thread, _) => Some(thread),
+        _ => None,
+    };
+    let mut makers: Vec<ThreadId> = origins.iter().filter_map(thread).collect();
+    makers.dedup();
+    if makers.is_empty() {
+        makers.extend(change.threads.iter().map(|listed| listed.thread));
+    }
+    makers
 }
 
 /// The calls in which a change was made: the stacks at its two ends, without the lines of their innermost functions.

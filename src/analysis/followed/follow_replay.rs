@@ -27,6 +27,8 @@ use crate::analysis::followed::replayed_group::{
 };
 use crate::model::{CounterDelta, Pool};
 
+/// Larger blocks are of the large pool (`kSmallSize`, c10/cuda/CUDACachingAllocator.cpp).
+pub(in crate::analysis) const MAX_SMALL_BLOCK: u64 = 1 << 20;
 /// The smallest block there is, in bytes.
 pub(in crate::analysis) const MIN_BLOCK: u64 = 512;
 /// Blocks of one change that are followed one by one.

@@ -7,10 +7,11 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::allocation_places::ReachSums;
-use crate::analysis::followed::change_origins::CERTAIN_WITHIN;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::model::{FollowedChange, FollowedThread, StackReading};
 
+/// Polls at most so far apart tell on which side of an allocation a stack stood, in nanoseconds: a loop that sleeps takes longer to come round.
+const VOTES_WITHIN: u64 = 30_000;
 /// Kinds and places of which the stacks are remembered, and how many of each.
 const MAX_KINDS: usize = 1 << 16;
 const MAX_MAKERS: usize = 16;
@@ -77,7 +78,7 @@ impl StackVotes {
             };
             let (before, after) = (stood(|thread| thread.before), stood(|thread| thread.after));
             // In a longer time a thread can have come back to where it stood, as in a loop that sleeps.
-            let near = u32::from(charge.span.is_some_and(|span| span <= CERTAIN_WITHIN));
+            let near = u32::from(charge.span.is_some_and(|span| span <= VOTES_WITHIN));
             let index = self.of.iter().position(|vote| vote.origin == origin);
             let index = index.unwrap_or(self.of.len());
             if index == self.of.len() && index < MAX_MAKERS {

@@ -8,6 +8,7 @@
 //!    thread that waits for the autograd engine counts for the engine's threads while these execute C++ code, and does not
 //!    count while one of them executes Python. Threads that work on the host's memory only (`host_only.rs`) never count, and those
 //!    that never hold the lock (`lock_holders.rs`) neither.
+//!    Where the thread is in code that `torch.compile` wrote, the text of the lines that it passed tells which of them made the block (`buffer_alignment.rs`).
 //! 2. A change is *certain* if that is one thread, no other is possible, and its stack is the same at both polls, which lie
 //!    at most 20 µs apart: calling something else and coming back takes longer. The lock alone proves no stack: the poller
 //!    may have lost its processor between copying the lock and copying the frames, or needed long for the stacks of many threads.
@@ -27,7 +28,9 @@
 //!    its kind so far at the same place in the program's run (`allocation_places.rs`), else at all, if no other came half as
 //!    often. One with several candidates goes to the candidate that was seen both before and after allocations of its kind,
 //!    if no other was half as often: what comes ahead of an allocation is only seen before it, what follows only after it. Without such a one, to the candidate that was always after, never before, if the
-//!    others were always before. That is likely, never certain.
+//!    others were always before. Where a stack could not be read, or the polls lay between two others, a stack that stood on both sides of most
+//!    allocations of its kind at this place made it, also if it was not seen beside this one. A thread that went from one line that makes such blocks to
+//!    another made it by the latter. That is likely, never certain.
 //! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
 //!
@@ -41,6 +44,7 @@ mod buffer_alignment;
 pub(super) mod change_origins;
 pub(super) mod dropped_variables;
 pub(super) mod follow_replay;
+mod followed_step;
 pub(super) mod frame_returns;
 pub(super) mod free_sites;
 pub(super) mod freed_groups;
@@ -64,27 +68,23 @@ use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
 use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums};
-use crate::analysis::followed::buffer_alignment::{BufferAlignment, MAX_SMALL, MadeBuffer};
+use crate::analysis::followed::buffer_alignment::{BufferAlignment, MadeBuffer};
 use crate::analysis::followed::change_origins::{
-    ChangeSources, allocated_kind, allocation_sources, free_site,
+    ChangeSources, allocated_kind, allocation_sources, free_site, makers,
 };
-use crate::analysis::followed::dropped_variables::{
-    DroppedByStatement, LineStep, LineSteps, ProgramText,
-};
+use crate::analysis::followed::dropped_variables::{DroppedByStatement, LineSteps, ProgramText};
 use crate::analysis::followed::follow_replay::{
-    FollowReplay, GroupAddresses, MIN_BLOCK, ReplayResult, SnapshotBlock,
+    FollowReplay, GroupAddresses, ReplayResult, SnapshotBlock,
 };
+use crate::analysis::followed::followed_step::{FollowedStep, PastStep};
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
 use crate::analysis::followed::kind_origins::KindOrigins;
-use crate::analysis::followed::repeated_steps::{PastSteps, PoolDeltas};
+use crate::analysis::followed::repeated_steps::PastSteps;
 use crate::analysis::followed::replayed_group::Stays;
 pub(crate) use crate::analysis::followed::until_map::UntilMap;
-use crate::model::{
-    CounterDelta, FollowedAddresses, FollowedChange, FollowedThread, StackReading, StackTable,
-    ThreadId,
-};
+use crate::model::{CounterDelta, FollowedChange, FollowedThread, StackReading, StackTable};
 
 /// In a longer time a thread can have gone somewhere else, allocated there, and come back.
 pub(super) const CANDIDATES_WITHIN: u64 = 100_000;
@@ -99,116 +99,6 @@ const MAX_PARTS: usize = 1 << 16;
 const LASTING: usize = 2;
 /// Maps of which is remembered when they were read.
 const MAX_MAPS: usize = 1 << 12;
-
-/// One change, with who is charged for what it allocated.
-#[derive(Debug, Clone)]
-struct FollowedStep {
-    from: u64,
-    to: u64,
-    small: CounterDelta,
-    large: CounterDelta,
-    live: [i64; 2],
-    /// Whether the amounts are only lower limits.
-    open: bool,
-    /// The block that it allocated, if it did just that.
-    allocated: Option<BlockGroup>,
-    places: ReachSums,
-    /// Whether another stack than those that are charged may have made it.
-    is_doubtful: bool,
-    /// What it most likely was, where it was several blocks.
-    parts: Option<Vec<(PoolDeltas, PastStep)>>,
-    charge: Arc<BlockAttribution>,
-    site: FreeSite,
-    /// From which line to which the program went, where something was freed.
-    line_step: Option<LineStep>,
-    /// Whether something was freed in `zero_grad`.
-    frees_gradients: bool,
-    /// In which changes, by number, the frame that allocated in it can have dropped its variables when it returned.
-    returned: Option<(u64, u64)>,
-    /// The addresses that were read after it.
-    addresses: Option<Arc<FollowedAddresses>>,
-}
-
-impl FollowedStep {
-    /// Whom it is charged to by what is known by now (rule 7).
-    fn charge_by(&self, origins: &KindOrigins) -> Arc<BlockAttribution> {
-        let kind = self.allocated;
-        let likely = kind
-            .and_then(|kind| origins.likely(kind, &self.places, &self.charge, self.is_doubtful));
-        likely.unwrap_or_else(|| self.charge.clone())
-    }
-
-    fn charged(&self, origins: &KindOrigins) -> ChargedStep {
-        ChargedStep { charge: self.charge_by(origins), parts: self.parts_by(origins) }
-    }
-
-    /// The same of what it most likely was, where it was several blocks.
-    fn parts_by(&self, origins: &KindOrigins) -> Option<Vec<ChargedPart>> {
-        let of_part = |(pools, past): &(PoolDeltas, PastStep)| {
-            let kind = allocated_kind(&pools[0], &pools[1]);
-            let likely =
-                kind.and_then(|kind| origins.likely(kind, &past.places, &past.charge, false));
-            let shares = likely.as_ref().unwrap_or(&past.charge).shares.clone();
-            let part = BlockAttribution { shares, certain: false, ..*self.charge };
-            (*pools, Arc::new(part), past.site)
-        };
-        Some(self.parts.as_ref()?.iter().map(of_part).collect())
-    }
-
-    /// Lines of generated code made what it allocated, one block each.
-    fn made_by_lines(&mut self, buffers: &[MadeBuffer]) {
-        let charged =
-            |shares| Arc::new(BlockAttribution { shares, certain: false, ..*self.charge });
-        if let [(origin, _)] = *buffers {
-            (self.charge, self.parts) = (charged(vec![(origin, 1)]), None);
-            self.is_doubtful = false;
-            return;
-        }
-        let part = |&(origin, bytes): &MadeBuffer| {
-            let charge = charged(vec![(origin, 1)]);
-            (one_block(bytes), PastStep { places: ReachSums::default(), charge, site: self.site })
-        };
-        let mut parts: Vec<_> = buffers.iter().map(part).collect();
-        let sum =
-            |pool: usize| parts.iter().map(|(pools, _)| pools[pool].allocated_bytes).sum::<i64>();
-        let whole = [self.small, self.large];
-        // A block can be larger than what was asked for; then it is not known which.
-        let fits = (0..2).all(|pool| sum(pool) == whole[pool].allocated_bytes);
-        if let Some((last, _)) = parts.last_mut() {
-            for (part, whole) in last.iter_mut().zip(whole) {
-                (part.frees, part.freed_bytes) = (whole.frees, whole.freed_bytes);
-                part.freed_requested_bytes = whole.freed_requested_bytes;
-            }
-        }
-        let shares = buffers.iter().map(|&(origin, bytes)| (origin, bytes.max(1))).collect();
-        (self.charge, self.parts) = (charged(shares), fits.then_some(parts));
-    }
-
-    /// Adds what it allocated.
-    fn add_to(&self, totals: &mut AllocatedTotals, origins: &KindOrigins) {
-        match self.parts_by(origins) {
-            Some(parts) => parts.iter().for_each(|(pools, charge, _)| totals.add(pools, charge)),
-            None => totals.add(&[self.small, self.large], &self.charge_by(origins)),
-        }
-    }
-}
-
-/// Whom a change is charged to by what is known by now.
-struct ChargedStep {
-    charge: Arc<BlockAttribution>,
-    parts: Option<Vec<ChargedPart>>,
-}
-
-/// A part of a change, whom it is charged to, and where the program was.
-type ChargedPart = (PoolDeltas, Arc<BlockAttribution>, FreeSite);
-
-/// What is taken of an earlier change for one that is like it.
-#[derive(Debug, Clone)]
-struct PastStep {
-    places: ReachSums,
-    charge: Arc<BlockAttribution>,
-    site: FreeSite,
-}
 
 /// The changes of one device since the last map.
 #[derive(Debug, Default)]
@@ -552,28 +442,4 @@ impl FollowedSteps {
         let correct = |(group, blocks)| self.sites.correct(group, blocks);
         open.into_iter().flat_map(correct).collect()
     }
-}
-
-/// The threads that can have made a change: those of its candidates, else all that are listed.
-fn makers(change: &FollowedChange, origins: &[AllocationOrigin]) -> Vec<ThreadId> {
-    let thread = |origin: &AllocationOrigin| match *origin {
-        AllocationOrigin::Stack(thread, _) => Some(thread),
-        _ => None,
-    };
-    let mut makers: Vec<ThreadId> = origins.iter().filter_map(thread).collect();
-    makers.dedup();
-    if makers.is_empty() {
-        makers.extend(change.threads.iter().map(|listed| listed.thread));
-    }
-    makers
-}
-
-/// The change in which one block of so many bytes is allocated.
-fn one_block(requested: u64) -> PoolDeltas {
-    let mut pools = PoolDeltas::default();
-    let pool = &mut pools[usize::from(requested > MAX_SMALL)];
-    pool.allocations = 1;
-    pool.requested_bytes = requested as i64;
-    pool.allocated_bytes = requested.next_multiple_of(MIN_BLOCK) as i64;
-    pools
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use super::{ChargedPart, ChargedStep, FollowedStep};
+use super::followed_step::{ChargedPart, ChargedStep, FollowedStep};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
 use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};

@@ -1,0 +1,136 @@
+//! One followed change, with who is charged for what it allocated, by what is known of it so far.
+
+use std::sync::Arc;
+
+use super::allocated_totals::AllocatedTotals;
+use super::allocation_places::ReachSums;
+use super::buffer_alignment::MadeBuffer;
+use super::change_origins::allocated_kind;
+use super::dropped_variables::LineStep;
+use super::follow_replay::{MAX_SMALL_BLOCK, MIN_BLOCK};
+use super::free_sites::FreeSite;
+use super::kind_origins::KindOrigins;
+use super::repeated_steps::PoolDeltas;
+use crate::analysis::attribution::block_attribution::BlockAttribution;
+use crate::analysis::attribution::rules::BlockGroup;
+use crate::model::{CounterDelta, FollowedAddresses};
+
+/// One change, with who is charged for what it allocated.
+#[derive(Debug, Clone)]
+pub(super) struct FollowedStep {
+    pub(super) from: u64,
+    pub(super) to: u64,
+    pub(super) small: CounterDelta,
+    pub(super) large: CounterDelta,
+    pub(super) live: [i64; 2],
+    /// Whether the amounts are only lower limits.
+    pub(super) open: bool,
+    /// The block that it allocated, if it did just that.
+    pub(super) allocated: Option<BlockGroup>,
+    pub(super) places: ReachSums,
+    /// Whether another stack than those that are charged may have made it.
+    pub(super) is_doubtful: bool,
+    /// What it most likely was, where it was several blocks.
+    pub(super) parts: Option<Vec<(PoolDeltas, PastStep)>>,
+    pub(super) charge: Arc<BlockAttribution>,
+    pub(super) site: FreeSite,
+    /// From which line to which the program went, where something was freed.
+    pub(super) line_step: Option<LineStep>,
+    /// Whether something was freed in `zero_grad`.
+    pub(super) frees_gradients: bool,
+    /// In which changes, by number, the frame that allocated in it can have dropped its variables when it returned.
+    pub(super) returned: Option<(u64, u64)>,
+    /// The addresses that were read after it.
+    pub(super) addresses: Option<Arc<FollowedAddresses>>,
+}
+
+impl FollowedStep {
+    /// Whom it is charged to by what is known by now (rule 7).
+    pub(super) fn charge_by(&self, origins: &KindOrigins) -> Arc<BlockAttribution> {
+        let kind = self.allocated;
+        let likely = kind
+            .and_then(|kind| origins.likely(kind, &self.places, &self.charge, self.is_doubtful));
+        likely.unwrap_or_else(|| self.charge.clone())
+    }
+
+    pub(super) fn charged(&self, origins: &KindOrigins) -> ChargedStep {
+        ChargedStep { charge: self.charge_by(origins), parts: self.parts_by(origins) }
+    }
+
+    /// The same of what it most likely was, where it was several blocks.
+    pub(super) fn parts_by(&self, origins: &KindOrigins) -> Option<Vec<ChargedPart>> {
+        let of_part = |(pools, past): &(PoolDeltas, PastStep)| {
+            let kind = allocated_kind(&pools[0], &pools[1]);
+            let likely =
+                kind.and_then(|kind| origins.likely(kind, &past.places, &past.charge, false));
+            let shares = likely.as_ref().unwrap_or(&past.charge).shares.clone();
+            let part = BlockAttribution { shares, certain: false, ..*self.charge };
+            (*pools, Arc::new(part), past.site)
+        };
+        Some(self.parts.as_ref()?.iter().map(of_part).collect())
+    }
+
+    /// Lines of generated code made what it allocated, one block each.
+    pub(super) fn made_by_lines(&mut self, buffers: &[MadeBuffer]) {
+        let charged =
+            |shares| Arc::new(BlockAttribution { shares, certain: false, ..*self.charge });
+        if let [(origin, _)] = *buffers {
+            (self.charge, self.parts) = (charged(vec![(origin, 1)]), None);
+            self.is_doubtful = false;
+            return;
+        }
+        let part = |&(origin, bytes): &MadeBuffer| {
+            let charge = charged(vec![(origin, 1)]);
+            (one_block(bytes), PastStep { places: ReachSums::default(), charge, site: self.site })
+        };
+        let mut parts: Vec<_> = buffers.iter().map(part).collect();
+        let sum =
+            |pool: usize| parts.iter().map(|(pools, _)| pools[pool].allocated_bytes).sum::<i64>();
+        let whole = [self.small, self.large];
+        // A block can be larger than what was asked for; then it is not known which.
+        let fits = (0..2).all(|pool| sum(pool) == whole[pool].allocated_bytes);
+        if let Some((last, _)) = parts.last_mut() {
+            for (part, whole) in last.iter_mut().zip(whole) {
+                (part.frees, part.freed_bytes) = (whole.frees, whole.freed_bytes);
+                part.freed_requested_bytes = whole.freed_requested_bytes;
+            }
+        }
+        let shares = buffers.iter().map(|&(origin, bytes)| (origin, bytes.max(1))).collect();
+        (self.charge, self.parts) = (charged(shares), fits.then_some(parts));
+    }
+
+    /// Adds what it allocated.
+    pub(super) fn add_to(&self, totals: &mut AllocatedTotals, origins: &KindOrigins) {
+        match self.parts_by(origins) {
+            Some(parts) => parts.iter().for_each(|(pools, charge, _)| totals.add(pools, charge)),
+            None => totals.add(&[self.small, self.large], &self.charge_by(origins)),
+        }
+    }
+}
+
+/// Whom a change is charged to by what is known by now.
+pub(super) struct ChargedStep {
+    pub(super) charge: Arc<BlockAttribution>,
+    pub(super) parts: Option<Vec<ChargedPart>>,
+}
+
+/// A part of a change, whom it is charged to, and where the program was.
+pub(super) type ChargedPart = (PoolDeltas, Arc<BlockAttribution>, FreeSite);
+
+/// What is taken of an earlier change for one that is like it.
+#[derive(Debug, Clone)]
+pub(super) struct PastStep {
+    pub(super) places: ReachSums,
+    pub(super) charge: Arc<BlockAttribution>,
+    pub(super) site: FreeSite,
+}
+
+/// The change in which one block of so many bytes is allocated.
+fn one_block(requested: u64) -> PoolDeltas {
+    let mut pools = PoolDeltas::default();
+    let pool = &mut pools[usize::from(requested > MAX_SMALL_BLOCK)];
+    pool.allocations = 1;
+    pool.requested_bytes = requested as i64;
+    pool.allocated_bytes = requested.next_multiple_of(MIN_BLOCK) as i64;
+    pools
+}
