@@ -46,7 +46,7 @@ enum SeenPlace {
 
 /// A change that waits for the end of the call in which it happened.
 #[derive(Debug, Clone, Copy)]
-struct WaitingChange {
+struct UnplacedChange {
     number: u64,
     /// When the poll before it began.
     before: u64,
@@ -70,7 +70,7 @@ struct GeneratedCall {
     passed: [usize; 2],
     /// The first line that was not given to a change.
     next: usize,
-    waiting: Vec<WaitingChange>,
+    waiting: Vec<UnplacedChange>,
 }
 
 /// The calls of all threads.
@@ -96,7 +96,7 @@ impl BufferAlignment {
             let seen = self.calls.get(&listed.thread).map(|call| call.seen);
             if seen.is_none_or(|seen| seen < change.before.0) {
                 let before = self.place(listed.before, text);
-                self.see(listed.thread, before, change.before.0, text);
+                self.see(listed.thread, before, (change.before.0, change.others_possible), text);
             }
             let after = self.place(listed.after, text);
             let is_in =
@@ -107,7 +107,7 @@ impl BufferAlignment {
                 if let SeenPlace::In(at) = after {
                     self.calls.entry(listed.thread).or_insert_with(|| {
                         let at = GeneratedPlace { line: 0, is_below: false, ..at };
-                        GeneratedCall::new(at, change.before.0)
+                        GeneratedCall::new(at, change.before.0, false)
                     });
                 }
             }
@@ -126,7 +126,7 @@ impl BufferAlignment {
         }
         for listed in &change.threads {
             let after = self.place(listed.after, text);
-            self.see(listed.thread, after, change.after.0, text);
+            self.see(listed.thread, after, (change.after.0, false), text);
         }
         std::mem::take(&mut self.made)
     }
@@ -158,8 +158,14 @@ impl BufferAlignment {
         SeenPlace::Elsewhere
     }
 
-    /// A thread was seen at `time`.
-    fn see(&mut self, thread: ThreadId, place: SeenPlace, time: u64, text: ProgramText<'_>) {
+    /// A thread was seen at `time`, or late: then its stack may be of after the change that comes next.
+    fn see(
+        &mut self,
+        thread: ThreadId,
+        place: SeenPlace,
+        (time, is_late): (u64, bool),
+        text: ProgramText<'_>,
+    ) {
         let known = self.calls.get_mut(&thread);
         match (known, place) {
             (_, SeenPlace::Unknown) | (None, SeenPlace::Elsewhere) => {}
@@ -169,7 +175,9 @@ impl BufferAlignment {
                     call.align(thread, text, &mut self.made);
                 }
                 match place {
-                    SeenPlace::In(at) => self.calls.insert(thread, GeneratedCall::new(at, time)),
+                    SeenPlace::In(at) => {
+                        self.calls.insert(thread, GeneratedCall::new(at, time, is_late))
+                    }
                     _ => self.calls.remove(&thread),
                 };
             }
@@ -189,8 +197,9 @@ impl GeneratedPlace {
 }
 
 impl GeneratedCall {
-    fn new(at: GeneratedPlace, seen: u64) -> GeneratedCall {
-        let passed = [at.passed(); 2];
+    /// One seen for the first time; `is_late` if the stack may have been copied after the change that comes next.
+    fn new(at: GeneratedPlace, seen: u64, is_late: bool) -> GeneratedCall {
+        let passed = [at.passed(), if is_late { 0 } else { at.passed() }];
         GeneratedCall { at, seen, passed, next: 0, waiting: Vec::new() }
     }
 
@@ -215,7 +224,15 @@ impl GeneratedCall {
             _ => (self.passed[usize::from(was_seen)], self.at.is_below),
         };
         let (small, large) = (change.small, change.large);
-        self.waiting.push(WaitingChange { number, before, small, large, is_below, from, to: None });
+        self.waiting.push(UnplacedChange {
+            number,
+            before,
+            small,
+            large,
+            is_below,
+            from,
+            to: None,
+        });
     }
 
     /// Lays the changes that wait beside the lines.
@@ -247,7 +264,7 @@ impl GeneratedCall {
     }
 }
 
-impl WaitingChange {
+impl UnplacedChange {
     /// How many blocks it allocated.
     fn blocks(&self) -> usize {
         self.small.allocations.saturating_add(self.large.allocations).max(0) as usize
@@ -273,10 +290,10 @@ impl WaitingChange {
 /// Where that can be done in several ways, a change that began in something that a line called is rather left without a line, and the earlier
 /// lines are taken: none of them is passed over.
 fn pairs<'w>(
-    waiting: &'w [WaitingChange],
+    waiting: &'w [UnplacedChange],
     lines: &[BufferLine],
     first: usize,
-) -> Vec<(&'w WaitingChange, usize, usize)> {
+) -> Vec<(&'w UnplacedChange, usize, usize)> {
     let width = lines.len() + 1;
     // How many blocks have a line, from this change and this line on.
     let mut best = vec![0usize; (waiting.len() + 1) * width];

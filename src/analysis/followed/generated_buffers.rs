@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use crate::model::{FunctionId, SourceText};
 
+/// How such a function begins: a module whose text has one within it is none.
+const BEGINS: &str = "def call(";
 /// What makes a buffer, as far as the name of the function goes.
 const MAKES_BUFFER: &str = "= empty_strided_cuda(";
 /// Functions that are remembered.
@@ -47,6 +49,9 @@ impl GeneratedBuffers {
 }
 
 fn buffer_lines(source: &SourceText) -> Vec<BufferLine> {
+    if !source.text.trim_start().starts_with(BEGINS) {
+        return Vec::new();
+    }
     let numbered = (source.first_line..).zip(source.text.lines());
     numbered
         .filter_map(|(line, text)| {
@@ -127,6 +132,16 @@ mod tests {
     }
 
     #[test]
+    fn a_module_with_such_a_function_in_its_text_is_none() {
+        assert!(
+            lines(
+                "import torch\ndef call():\n    b = empty_strided_cuda((1, ), (1, ), torch.int8)"
+            )
+            .is_empty()
+        );
+    }
+
+    #[test]
     fn numbers_that_no_tensor_can_have_are_no_sizes() {
         let most = u64::MAX;
         for arguments in [
@@ -136,7 +151,8 @@ mod tests {
             "((-1, ), (1, ), torch.bool)".into(),
             "((2, ".into(),
         ] {
-            assert_eq!(lines(&format!("b = empty_strided_cuda{arguments}")), [(10, None)]);
+            let text = format!("def call(args):\n    b = empty_strided_cuda{arguments}");
+            assert_eq!(lines(&text), [(11, None)]);
         }
     }
 }
