@@ -81,9 +81,10 @@ pub struct FollowedThread {
 /// step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowedChange {
-    /// When the poll began that last saw the counters before the change was complete.
+    /// When the poll began that copied the stacks before it: the counters were those of before it then. The counters are copied more often than the stacks, so several
+    /// changes can lie between the same two polls.
     pub before: Nanos,
-    /// When the poll ended that first saw the counters after it.
+    /// When the poll ended that copied the stacks after it.
     pub after: Nanos,
     /// Which device, as the target numbers it.
     pub device: CudaIndex,
