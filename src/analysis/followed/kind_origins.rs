@@ -8,6 +8,7 @@ use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAtt
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::allocation_places::ReachSums;
 use crate::analysis::followed::lock_holders::LockHolders;
+use crate::analysis::followed::stack_calls::StackCalls;
 use crate::model::{FollowedChange, FollowedThread, StackReading};
 
 /// Polls at most so far apart tell on which side of an allocation a stack stood, in nanoseconds: a loop that sleeps takes longer to come round.
@@ -22,6 +23,9 @@ const MIN_AT_PLACE: u32 = 3;
 /// A stack seen so many times as often as every other, on both sides of the allocations of a place, is the place.
 const CLEARLY: u32 = 4;
 
+/// Lines of one call that make blocks of one kind: with more it is not known which of them made one.
+const MAX_MAKERS_IN_CALL: usize = 2;
+
 /// How often each stack came into question for the allocations of a kind, since the recording began.
 #[derive(Debug, Default)]
 pub(in crate::analysis) struct KindOrigins {
@@ -31,6 +35,8 @@ pub(in crate::analysis) struct KindOrigins {
     older: FxHashMap<u64, StackVotes>,
     /// Who allocates at all.
     pub(super) locks: LockHolders,
+    /// In which calls the stacks stand that came into question.
+    pub(super) calls: StackCalls,
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +68,14 @@ impl StackVote {
     /// it: one seen on both sides is the place.
     fn on_both_sides(&self) -> u32 {
         self.before.min(self.after)
+    }
+}
+
+impl StackVote {
+    /// Its share of blocks that one of several lines made. It is more than 1, which are the parts of the two ends of a change, of which more may be
+    /// found out later.
+    fn share(&self) -> u64 {
+        1 + u64::from(self.on_both_sides())
     }
 }
 
@@ -120,6 +134,33 @@ impl StackVotes {
             }
         }
         self.origin(charge)
+    }
+
+    /// Who makes such blocks in the calls in which the thread was seen, where it was seen on lines that make none: it was on its way to one of
+    /// these, or came from there.
+    fn makers_in_call(
+        &self,
+        charge: &BlockAttribution,
+        calls: &StackCalls,
+    ) -> Option<Vec<(AllocationOrigin, u64)>> {
+        let vote_of = |origin| self.of.iter().find(|vote| vote.origin == origin);
+        let mut seen = 0;
+        for (origin, _) in &charge.shares {
+            let AllocationOrigin::Stack(..) = origin else { return None };
+            let vote = vote_of(*origin);
+            if vote.is_some_and(|vote| vote.on_both_sides() > 0) {
+                return None;
+            }
+            seen = seen.max(vote.map_or(0, |vote| vote.all));
+        }
+        let is_within = |maker: AllocationOrigin| {
+            charge.shares.iter().any(|(origin, _)| calls.is_within(maker, *origin))
+        };
+        let makers =
+            || self.of.iter().filter(|vote| vote.on_both_sides() > 0 && is_within(vote.origin));
+        let made: u32 = makers().map(StackVote::on_both_sides).sum();
+        let shares: Vec<_> = makers().map(|vote| (vote.origin, vote.share())).collect();
+        (made >= 2 && seen <= made / 2 && shares.len() <= MAX_MAKERS_IN_CALL).then_some(shares)
     }
 
     /// Whose an allocation with this charge is, if that is clear.
@@ -215,8 +256,17 @@ impl KindOrigins {
         let known = by_place.iter().copied().filter(|votes| votes.all >= MIN_AT_PLACE);
         let mut at_place = known.filter_map(|votes| votes.origin(charge));
         let anywhere = || self.by_kind.get(&kind)?.origin_anywhere(charge);
+        if charge.shares.len() > 1 && charge.shares.iter().all(|(_, weight)| *weight > 1) {
+            return None;
+        }
         let origin = is_doubtful.then(clear).flatten();
-        let origin = origin.or_else(|| at_place.next()).or_else(anywhere)?;
-        Some(Arc::new(BlockAttribution { shares: vec![(origin, 1)], certain: false, ..*charge }))
+        let origin = origin.or_else(|| at_place.next()).or_else(anywhere);
+        let is_open = is_doubtful || charge.shares.len() > 1;
+        let in_call = || {
+            let votes = is_open.then(|| self.by_kind.get(&kind)).flatten()?;
+            votes.makers_in_call(charge, &self.calls)
+        };
+        let shares = origin.map(|origin| vec![(origin, 1)]).or_else(in_call)?;
+        Some(Arc::new(BlockAttribution { shares, certain: false, ..*charge }))
     }
 }

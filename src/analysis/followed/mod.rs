@@ -55,6 +55,7 @@ pub(super) mod lock_holders;
 mod remade_kinds;
 pub(super) mod repeated_steps;
 pub(super) mod replayed_group;
+mod stack_calls;
 mod until_map;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -140,6 +141,7 @@ impl FollowedSteps {
         let locks = &self.allocation_sources.locks;
         let ChangeSources { origins, certain, is_whole } =
             allocation_sources(change, stacks, engine, host_only, locks);
+        self.allocation_sources.calls.add(&origins, stacks);
         // Where no stack could be read the program moved fast, and most likely within the same call.
         let site = match &origins[..] {
             [] => self.last_site,

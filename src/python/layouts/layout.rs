@@ -152,6 +152,15 @@ pub(in crate::python) struct FrameLayout {
     pub(in crate::python) copy: Option<Field<u32>>,
 }
 
+impl FrameLayout {
+    /// Whether a frame has no code any more once it has returned (`clear_thread_frame`, Python/ceval.c, 3.14+). Where it keeps it, a frame
+    /// without code is none.
+    pub(in crate::python) fn clears_code(&self) -> bool {
+        let tells_otherwise = self.executing.is_some() || self.saved_stack != SavedStack::Unknown;
+        !tells_otherwise
+    }
+}
+
 /// How a code object maps instructions to lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum LineFormat {

@@ -10,7 +10,7 @@ use crate::python::stacks::walk::{COMPARED, RawFrame, WalkOutcome, walk};
 use crate::target::{Addr, KernelWait, Scalar};
 
 /// How many `_PyCFrame`s are kept in view: one per C call that calls back, of which the newest matter.
-const MAX_CFRAMES: usize = 4;
+const MAX_CFRAMES: usize = 8;
 
 /// What one batch said about a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -145,6 +145,9 @@ pub(in crate::python) fn follow_callers<'b>(
             continue;
         }
         if read.code == Addr(0) {
+            if !layout.clears_code() {
+                return Err(WalkOutcome::Torn);
+            }
             // It returned, and so did all that it had called.
             out.clear();
             (called_from_c, leaf_runs) = (false, None);

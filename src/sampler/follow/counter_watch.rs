@@ -1,5 +1,8 @@
 //! What the counters of each device said last, and which changes the next copies of them tell.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use crate::model::{CounterDelta, CudaIndex};
 use crate::target::AddressRange;
 use crate::torch::{AllocationTotals, CounterPoller, PolledCounters, PoolCounters};
@@ -51,13 +54,19 @@ struct WatchedDevice {
 }
 
 /// The counters that are watched.
-#[derive(Default)]
 pub(super) struct CounterWatch {
     counters: Option<CounterPoller>,
     devices: Vec<WatchedDevice>,
+    /// How many changes were seen: told at once, for what is read after each has to be read before the next one.
+    seen: Arc<AtomicU64>,
 }
 
 impl CounterWatch {
+    /// `seen` grows with each change.
+    pub(super) fn new(seen: Arc<AtomicU64>) -> CounterWatch {
+        CounterWatch { counters: None, devices: Vec::new(), seen }
+    }
+
     /// Sets which counters are watched from now on; what is known of them stays known.
     pub(super) fn set(&mut self, counters: Option<CounterPoller>) {
         let mut old = std::mem::take(&mut self.devices);
@@ -104,11 +113,15 @@ impl CounterWatch {
         found: &mut Vec<CounterChange>,
     ) -> bool {
         let Some(counters) = &self.counters else { return false };
+        let known = found.len();
         let mut moves = false;
         for (state, span) in self.devices.iter_mut().zip(counters.spans()) {
             let Some((copy, rest)) = copies.split_at_checked(span.len) else { break };
             copies = rest;
             moves |= state.see(counters, copy, moment, found);
+        }
+        if found.len() > known {
+            self.seen.fetch_add((found.len() - known) as u64, Ordering::Release);
         }
         moves
     }

@@ -62,8 +62,6 @@ struct PollerShared {
     asleep: AtomicBool,
     gathered: Mutex<Vec<RawBatch>>,
     totals: Mutex<(FollowTotals, Option<MemoryError>)>,
-    /// How many changes the poller has seen.
-    changes: Arc<AtomicU64>,
 }
 
 /// A thread that polls one target.
@@ -89,12 +87,11 @@ impl PollerHandle {
             asleep: AtomicBool::new(true),
             gathered: Mutex::default(),
             totals: Mutex::default(),
-            changes: Arc::default(),
         });
         let part = Arc::new(part);
-        let changes = Arc::clone(&shared.changes);
+        let changes: Arc<AtomicU64> = Arc::default();
+        let state = PollState::new(Box::new(process.memory()), stacks, Arc::clone(&changes));
         let addresses = AddressReader::start(process, Arc::clone(&part), start, changes)?;
-        let state = PollState::new(Box::new(process.memory()), stacks);
         let for_thread = Arc::clone(&shared);
         let thread = Worker::spawn("poll", move |stop| {
             // It comes for microseconds, but where processors are few the job comes first.
@@ -224,7 +221,6 @@ impl PollingThread<'_> {
             if outcome.changed {
                 self.last_change.set(ended);
             }
-            self.shared.changes.fetch_add(outcome.changes, Ordering::Release);
             pace.saw(now, outcome.changed, outcome.moved);
             if pace.wants_use(now) {
                 pace.set_share(part.processors());

@@ -1,5 +1,8 @@
 //! One poll: the counters and the stacks in one system call, and what changed since the poll before.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
 use rustc_hash::FxHashMap;
 
 use crate::model::FollowedChange;
@@ -73,8 +76,6 @@ pub(super) struct PollOutcome {
     pub(super) changed: bool,
     /// A thread moved.
     pub(super) moved: bool,
-    /// How many changes were seen.
-    pub(super) changes: u64,
 }
 
 /// The state of a poller.
@@ -106,11 +107,16 @@ pub(super) struct PollState {
 }
 
 impl PollState {
-    pub(super) fn new(memory: Box<dyn Memory>, stacks: StackPoller) -> PollState {
+    /// `seen` grows with each change that is seen.
+    pub(super) fn new(
+        memory: Box<dyn Memory>,
+        stacks: StackPoller,
+        seen: Arc<AtomicU64>,
+    ) -> PollState {
         PollState {
             memory,
             stacks,
-            watch: CounterWatch::default(),
+            watch: CounterWatch::new(seen),
             changed: Vec::new(),
             spans: Vec::new(),
             now: Vec::new(),
@@ -279,7 +285,7 @@ impl PollState {
         let copies = self.now.get(..len).unwrap_or_default();
         let ahead = self.watch.see(copies, CopyMoment::Ahead(threads), &mut self.changed);
         let changes = std::mem::take(&mut self.changed);
-        let mut outcome = PollOutcome { changed: ahead, moved, changes: changes.len() as u64 };
+        let mut outcome = PollOutcome { changed: ahead, moved };
         outcome.changed |= !changes.is_empty();
         for counters in changes {
             let (before, threads) = (self.began_before, Vec::new());
