@@ -453,6 +453,19 @@ fn a_thread_that_went_from_one_line_that_makes_such_blocks_to_another_made_it_th
     assert_eq!(stacks, in_mib(&[("f", 2), ("g", 4)]));
 }
 
+/// Of what is allocated once no iteration tells more: the thread was in the call that makes such blocks, on a line that makes none.
+#[test]
+fn what_was_allocated_between_two_lines_is_likely_of_those_that_make_such_blocks_in_that_call() {
+    let unread = |before| vec![at(0, StackReading::Whole(StackId(before)), StackReading::Torn)];
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(5));
+    script.allocates(2, 3_000, stood(5));
+    script.allocates(2, 3_000, unread(4));
+    script.allocates(2, 3_000, unread(3));
+    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2), (6, 2)]);
+    assert_eq!(stacks, in_mib(&[("f g", 2), ("g f g", 6)]), "3 is in another call");
+}
+
 /// The poll before saw the line ahead of it, and the stack of the one after could not be read.
 #[test]
 fn an_allocation_is_likely_of_the_stack_that_always_makes_it_at_its_place() {

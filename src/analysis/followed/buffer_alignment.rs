@@ -101,7 +101,11 @@ impl BufferAlignment {
             let after = self.place(listed.after, text);
             let is_in =
                 matches!(after, SeenPlace::In(_)) || self.calls.contains_key(&listed.thread);
-            if is_in && threads.contains(&listed.thread) {
+            // What it called made it, where it was in there all the time.
+            let stays_below = listed.before == listed.after
+                && !change.others_possible
+                && matches!(&after, SeenPlace::In(at) if at.is_below);
+            if is_in && !stays_below && threads.contains(&listed.thread) {
                 makers.push((listed.thread, matches!(listed.before, StackReading::Whole(_))));
                 // It may have been called meanwhile.
                 if let SeenPlace::In(at) = after {
@@ -498,6 +502,10 @@ mod tests {
         assert_eq!(scene.end(), [(3, vec![8])]);
         scene.change(((0, 0), (1, 5 << 20)), last, last);
         assert!(scene.end().is_empty(), "no line makes so many bytes");
+        let first = scene.at(3);
+        scene.change(((0, 0), (0, 0)), StackReading::NoFrames, first);
+        scene.change(((0, 0), MIB4), operator, operator);
+        assert!(scene.end().is_empty(), "it was in there all the time");
     }
 
     #[test]

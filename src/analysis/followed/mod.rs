@@ -30,7 +30,8 @@
 //!    if no other was half as often: what comes ahead of an allocation is only seen before it, what follows only after it. Without such a one, to the candidate that was always after, never before, if the
 //!    others were always before. Where a stack could not be read, or the polls lay between two others, a stack that stood on both sides of most
 //!    allocations of its kind at this place made it, also if it was not seen beside this one. A thread that went from one line that makes such blocks to
-//!    another made it by the latter. That is likely, never certain.
+//!    another made it by the latter. Where the thread was only seen on lines that make no such block, in a call in which one or two others
+//!    do (`stack_calls.rs`), these made it. That is likely, never certain.
 //! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
 //!

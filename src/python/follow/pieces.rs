@@ -6,7 +6,7 @@ const PAGE: u64 = 4096;
 /// Stretches closer than this become one: copying the gap is cheaper than a further stretch.
 const BRIDGED: u64 = 1024;
 /// The same on the C stack, where the job writes all the time what lies in between.
-const BRIDGED_EXACT: u64 = 512;
+const BRIDGED_ON_C_STACK: u64 = 512;
 /// Bytes beyond a frame, for those that it will call.
 const HEADROOM: u64 = 512;
 /// More stretches than this are not polled: the stack is too deep, or lies too scattered.
@@ -115,7 +115,7 @@ impl StackPieces {
         }
         let end = at.0 + len as u64;
         let new = StackPiece { start: at.0, end, low: at.0, high: end, offset: 0 };
-        self.add(new, BRIDGED_EXACT)
+        self.add(new, BRIDGED_ON_C_STACK)
     }
 
     /// Forgets all.
@@ -237,6 +237,21 @@ mod tests {
         let scattered = |page: u64| Addr(0x10_0000 + page * 3 * PAGE);
         let refused = (0..1000).find(|&page| !pieces.want(scattered(page), 80));
         assert_eq!((refused, pieces.len()), (Some(MAX_PIECES as u64 - 1), 0));
+    }
+
+    /// The job writes all the time what lies around a place of the C stack.
+    #[test]
+    fn places_on_the_c_stack_are_copied_with_little_around_them() {
+        let (from, far) = (Addr(0x7000_1000), Addr(0x7fff_1000));
+        assert!(is_far(from, far) && !is_far(from, from + 0x3000));
+        let mut pieces = StackPieces::default();
+        assert!(pieces.want_only(far, 8) && pieces.want_only(far + 0x70, 72));
+        assert_eq!((pieces.len(), pieces.bytes()), (1, 0x70 + 72), "both are of one call");
+        assert!(pieces.want_only(far + 0x1000, 8));
+        assert_eq!((pieces.len(), pieces.bytes()), (2, 0x70 + 72 + 8));
+        assert!(!pieces.want_only(Addr(0), 8));
+        pieces.clear();
+        assert_eq!((pieces.len(), pieces.bytes()), (0, 0));
     }
 
     /// Imports call hundreds of frames deep; while a job trains, the 60 KiB that they had used were copied by every poll.

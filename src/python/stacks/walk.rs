@@ -239,3 +239,23 @@ impl FrameFields {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::python::layouts::layout_tables;
+
+    /// Two polls can agree on a place of the C stack that was given to something else: it has no code, and is no frame that has returned.
+    #[test]
+    fn only_where_a_frame_loses_its_code_has_one_without_code_returned() {
+        let stack = |minor: u8| {
+            let layout = &layout_tables::row(minor, false).unwrap().frame;
+            let empty = vec![0; layout.len];
+            let mut frames = Vec::new();
+            let callers = follow_callers(layout, Addr(0x7000), |_| Some(&empty[..]), &mut frames);
+            callers.map(|_| frames.len())
+        };
+        assert_eq!([11, 12, 13].map(stack), [Err(WalkOutcome::Torn); 3]);
+        assert_eq!([14, 15].map(stack), [Ok(0); 2]);
+    }
+}

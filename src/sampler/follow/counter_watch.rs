@@ -9,8 +9,10 @@ use crate::torch::{AllocationTotals, CounterPoller, PolledCounters, PoolCounters
 
 /// Counters that do not fit together in this many copies one after the other are taken as they are.
 const MAX_UNFIT: u32 = 2000;
-/// So many threads' stacks are copied within some two microseconds.
+/// In a copy of so many threads' stacks that took no longer than so many nanoseconds, a thread that was inside the allocator has not come to
+/// another line: generated code makes a buffer, and goes on, within three microseconds.
 const FEW_THREADS: usize = 2;
+const SHORT_COPY: u64 = 3_000;
 
 /// A change of the counters, of which is not known yet which stacks stood beside it.
 #[derive(Debug, Clone)]
@@ -35,10 +37,19 @@ pub(super) struct CounterChange {
 pub(super) enum CopyMoment {
     /// By themselves.
     Alone,
-    /// Ahead of the stacks of so many threads.
-    Ahead(usize),
+    /// Ahead of the stacks.
+    Ahead(StackCopies),
     /// Behind them.
-    Behind(usize),
+    Behind(StackCopies),
+}
+
+/// How the stacks were copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct StackCopies {
+    /// Of how many threads.
+    pub(super) threads: usize,
+    /// How long it took, in nanoseconds.
+    pub(super) took: u64,
 }
 
 /// What the counters of one device were.
@@ -49,8 +60,8 @@ struct WatchedDevice {
     changing_part: Vec<u8>,
     owner: Option<u32>,
     unfit: u32,
-    /// Of how many threads the stacks were copied after the counters had been found half changed.
-    half_changed_beside: Option<usize>,
+    /// How the stacks were copied after the counters had been found half changed.
+    half_changed_beside: Option<StackCopies>,
 }
 
 /// The counters that are watched.
@@ -147,15 +158,15 @@ impl WatchedDevice {
         let is_half = self.counters.is_some_and(|old| is_half_counted(&old, &new));
         if (!new.fit || is_half) && self.unfit < MAX_UNFIT {
             // A change is under way: it is complete before all stacks are copied.
-            if let CopyMoment::Ahead(threads) | CopyMoment::Behind(threads) = moment {
-                self.half_changed_beside = Some(threads);
+            if let CopyMoment::Ahead(copies) | CopyMoment::Behind(copies) = moment {
+                self.half_changed_beside = Some(copies);
             }
             return true;
         }
         self.unfit = 0;
         let half_changed_beside = self.half_changed_beside.take();
         let beside = match moment {
-            CopyMoment::Behind(threads) => Some(threads),
+            CopyMoment::Behind(copies) => Some(copies),
             CopyMoment::Alone | CopyMoment::Ahead(_) => half_changed_beside,
         };
         self.changing_part.clear();
@@ -173,7 +184,7 @@ impl WatchedDevice {
             totals: new.totals(),
             owners,
             was_under_way: misses_first
-                || beside.is_some_and(|threads| stacks_may_be_later(owners[0], threads)),
+                || beside.is_some_and(|copies| stacks_may_be_later(owners[0], copies)),
             counters_torn: !new.fit || is_half,
         });
         true
@@ -192,10 +203,10 @@ impl CounterChange {
     }
 }
 
-/// Whether the stacks of `threads` threads, copied after the counters and while these changed, may be of after the change: `owner` was inside
-/// the allocator when the counters were copied.
-fn stacks_may_be_later(owner: Option<u32>, threads: usize) -> bool {
-    owner.is_none() || threads > FEW_THREADS
+/// Whether stacks that were copied after the counters and while these changed may be of after the change: `owner` was inside the allocator when
+/// the counters were copied.
+fn stacks_may_be_later(owner: Option<u32>, copies: StackCopies) -> bool {
+    owner.is_none() || copies.threads > FEW_THREADS || copies.took > SHORT_COPY
 }
 
 /// How many blocks were allocated or freed.
@@ -252,10 +263,12 @@ mod tests {
     #[test]
     fn stacks_copied_while_the_counters_changed_are_trusted_only_for_a_thread_caught_inside_the_allocator()
      {
-        assert!(!stacks_may_be_later(Some(7), 1));
-        assert!(!stacks_may_be_later(Some(7), FEW_THREADS));
-        assert!(stacks_may_be_later(Some(7), FEW_THREADS + 1), "they take long to copy");
-        assert!(stacks_may_be_later(None, 1), "it came and went meanwhile");
+        let copies = |threads, took| StackCopies { threads, took };
+        assert!(!stacks_may_be_later(Some(7), copies(1, 1_000)));
+        assert!(!stacks_may_be_later(Some(7), copies(FEW_THREADS, SHORT_COPY)));
+        assert!(stacks_may_be_later(Some(7), copies(FEW_THREADS + 1, 1_000)), "they take long");
+        assert!(stacks_may_be_later(Some(7), copies(1, SHORT_COPY + 1)), "it was held up");
+        assert!(stacks_may_be_later(None, copies(1, 1_000)), "it came and went meanwhile");
     }
 
     /// The allocator counts blocks, then bytes, then the bytes asked for; a copy can fall between any of these.

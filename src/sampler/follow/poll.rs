@@ -11,7 +11,7 @@ use crate::target::{AddressRange, Memory, MemoryError};
 use crate::torch::CounterPoller;
 
 use super::chains::{CodeCopies, FrameChains};
-use super::counter_watch::{CopyMoment, CounterChange, CounterWatch};
+use super::counter_watch::{CopyMoment, CounterChange, CounterWatch, StackCopies};
 
 /// Places that cannot be read in one poll, each forgotten before it is read again.
 const MAX_FAULTS: u32 = 300;
@@ -243,7 +243,7 @@ impl PollState {
         let ended = clock();
         self.comparable = true;
         let counters_again = self.read_again()?;
-        let mut outcome = self.compare(ended);
+        let mut outcome = self.compare(began, ended);
         let copies = self.again_copy.get(counters_again..).unwrap_or_default();
         outcome.changed |= self.watch.see(copies, CopyMoment::Alone, &mut self.changed);
         self.began_before = began;
@@ -277,13 +277,14 @@ impl PollState {
     }
 
     /// Finds what changed since the poll before.
-    fn compare(&mut self, ended: u64) -> PollOutcome {
+    fn compare(&mut self, began: u64, ended: u64) -> PollOutcome {
         self.confirm(true);
         let threads = self.stacks.len();
         let moved = (0..threads).any(|number| self.stacks.moved(number));
+        let stacks = StackCopies { threads, took: ended.saturating_sub(began) };
         let len = self.watch.spans().map(|span| span.len).sum();
         let copies = self.now.get(..len).unwrap_or_default();
-        let ahead = self.watch.see(copies, CopyMoment::Ahead(threads), &mut self.changed);
+        let ahead = self.watch.see(copies, CopyMoment::Ahead(stacks), &mut self.changed);
         let changes = std::mem::take(&mut self.changed);
         let mut outcome = PollOutcome { changed: ahead, moved };
         outcome.changed |= !changes.is_empty();
@@ -293,7 +294,7 @@ impl PollState {
         }
         let copies = self.now.get(self.now.len().saturating_sub(len)..).unwrap_or_default();
         // The stacks of the next poll are those after it.
-        outcome.changed |= self.watch.see(copies, CopyMoment::Behind(threads), &mut self.changed);
+        outcome.changed |= self.watch.see(copies, CopyMoment::Behind(stacks), &mut self.changed);
         outcome
     }
 
