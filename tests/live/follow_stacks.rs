@@ -51,3 +51,11 @@ fn levels_believed_follow_each_other_without_a_gap() {
         check(&python.label, KnownStacks::levels(&python));
     }
 }
+
+/// What lies on the C stack between two frames, and what leads to the innermost one, changes at each of these calls.
+#[test]
+fn functions_called_through_c_are_believed_only_under_those_that_call_them() {
+    for python in pythons::one_per_version() {
+        check(&python.label, KnownStacks::calls(&python));
+    }
+}

@@ -34,6 +34,8 @@ pub enum KnownStacks {
     Pairs { pairs: HashSet<(u32, String)>, outer: &'static [&'static str] },
     /// `busy_stacks.py`: functions that follow each other without a gap.
     Levels,
+    /// `busy_calls.py`: who calls whom, through C.
+    Calls(HashSet<(String, String)>),
 }
 
 impl KnownStacks {
@@ -59,6 +61,16 @@ impl KnownStacks {
         (Target::start(command), KnownStacks::Levels)
     }
 
+    /// Functions that call each other through C, from several places at one depth.
+    pub fn calls(python: &Python) -> (Target, KnownStacks) {
+        let target = Target::start(python.target("busy_calls.py"));
+        let truth: Value = serde_json::from_str(&target.said[0]).unwrap();
+        let name = |name: &Value| name.as_str().unwrap().to_owned();
+        let calls = truth["calls"].as_array().unwrap().iter();
+        let calls = calls.map(|call| (name(&call[0]), name(&call[1]))).collect();
+        (target, KnownStacks::Calls(calls))
+    }
+
     /// Whether a thread of it can have had this stack.
     pub fn can_be(&self, stack: &[(String, u32)]) -> bool {
         match self {
@@ -77,6 +89,16 @@ impl KnownStacks {
                 };
                 let levels = stack[..worker].iter().rev().map(|frame| frame.0.as_str());
                 levels.enumerate().all(|(n, name)| name == format!("level_{n}"))
+            }
+            KnownStacks::Calls(calls) => {
+                let is_main = stack.last().is_some_and(|frame| frame.0 == "<module>");
+                let called = |pair: &[(String, u32)]| {
+                    calls.contains(&(pair[1].0.clone(), pair[0].0.clone()))
+                };
+                match is_main {
+                    true => stack.windows(2).all(called),
+                    false => !stack.iter().any(|(name, _)| calls.iter().any(|c| c.1 == *name)),
+                }
             }
         }
     }
@@ -108,6 +130,7 @@ pub fn poll(target: &Target, polls: usize) -> PolledStacks {
     let mut copies = rustc_hash::FxHashMap::default();
     let mut polled = PolledStacks::default();
     let (mut spans, mut now, mut before) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut again, mut copy) = (Vec::new(), Vec::new());
     let mut comparable = false;
     for _ in 0..polls {
         let began = Instant::now();
@@ -130,6 +153,15 @@ pub fn poll(target: &Target, polls: usize) -> PolledStacks {
                 Err(error) => panic!("{error}"),
             }
             comparable = false;
+        }
+        again.clear();
+        copy.resize(poller.push_again(&mut again), 0);
+        if !again.is_empty() {
+            match memory.read_spans(&again, &mut copy) {
+                Ok(()) => poller.confirm(&copy),
+                Err(MemoryError::Fault { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
         }
         polled.took += began.elapsed();
         for number in 0..poller.len() {

@@ -66,15 +66,11 @@ impl FrameChain {
         Ok(())
     }
 
-    /// Whether later copies of its innermost frames, which `fetch` gives by their addresses, are the same, each at the same instruction but for
-    /// the innermost one.
-    pub(super) fn is_still<'b>(
-        &self,
-        layout: &FrameLayout,
-        mut fetch: impl FnMut(Addr) -> Option<&'b [u8]>,
-    ) -> bool {
+    /// Whether `bytes`, copies of its innermost frames made later, have the same frames, each at the same instruction but for the innermost one.
+    pub(super) fn is_still(&self, layout: &FrameLayout, bytes: &[u8]) -> bool {
+        let mut copies = bytes.chunks_exact(layout.len);
         self.frames.iter().take(CONFIRMED).enumerate().all(|(depth, frame)| {
-            let again = fetch(frame.at).and_then(|copy| FrameFields::parse(layout, copy));
+            let again = copies.next().and_then(|copy| FrameFields::parse(layout, copy));
             again.is_some_and(|again| {
                 (again.code, again.previous) == (frame.code, frame.previous)
                     && (depth == 0 || again.instruction == frame.instruction)
