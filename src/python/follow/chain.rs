@@ -35,6 +35,10 @@ pub(super) struct FrameChain {
     /// Where it begins, which may be in a frame that is none of Python's.
     pub(super) head: Addr,
     pub(super) frames: Vec<RawFrame>,
+    /// Whether the innermost frame looks as it does when it has returned (3.11 to 3.13): it is one of the thread's only while the head leads to
+    /// it, and between the copies of the head and of the frame another may have been called. A loop that polls keep step with shows such
+    /// a chain twice; only a later copy of the head tells.
+    pub(super) may_have_returned: bool,
 }
 
 impl FrameChain {
@@ -50,6 +54,7 @@ impl FrameChain {
         self.head = head;
         let followed =
             follow_callers(layout, head, |at| pieces.find(bytes, at, len), &mut self.frames);
+        self.may_have_returned = followed.as_ref().is_ok_and(|c| c.leaf_runs == Some(false));
         self.kind = match followed {
             Err(WalkOutcome::Missing(at)) => {
                 self.kind = ChainKind::Torn;
@@ -69,11 +74,12 @@ impl FrameChain {
     /// Whether `bytes`, copies of its innermost frames made later, have the same frames, each at the same instruction but for the innermost one.
     pub(super) fn is_still(&self, layout: &FrameLayout, bytes: &[u8]) -> bool {
         let mut copies = bytes.chunks_exact(layout.len);
+        let runs = |depth| depth == 0 && !self.may_have_returned;
         self.frames.iter().take(CONFIRMED).enumerate().all(|(depth, frame)| {
             let again = copies.next().and_then(|copy| FrameFields::parse(layout, copy));
             again.is_some_and(|again| {
                 (again.code, again.previous) == (frame.code, frame.previous)
-                    && (depth == 0 || again.instruction == frame.instruction)
+                    && (runs(depth) || again.instruction == frame.instruction)
             })
         })
     }
@@ -83,7 +89,9 @@ impl FrameChain {
     /// Two polls that agree so far have seen one stack: a copy that mixes two instants of a thread that calls and returns
     /// would have to be mixed in the same way twice.
     pub(super) fn agrees_with(&self, other: &FrameChain) -> bool {
-        if self.kind != other.kind || self.kind == ChainKind::Torn {
+        let in_doubt =
+            |chain: &FrameChain| chain.kind == ChainKind::Torn || chain.may_have_returned;
+        if self.kind != other.kind || in_doubt(self) || in_doubt(other) {
             return false;
         }
         let (Some((first, callers)), Some((other_first, other_callers))) =

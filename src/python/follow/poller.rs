@@ -323,12 +323,13 @@ impl PolledThread {
 
     /// The poll copied what the one before did.
     fn rests(&mut self) {
-        self.now_confirmed = true;
+        let proven = !self.now.may_have_returned;
         if self.still < 2 {
             // From here on, the poll before the last is the same as the last.
             self.before.clone_from(&self.now);
         }
-        self.before_confirmed = true;
+        self.before_confirmed = proven || self.now_confirmed;
+        self.now_confirmed = proven;
         self.still = self.still.saturating_add(1);
     }
 

@@ -109,7 +109,7 @@ pub(in crate::python) struct FrameCallers {
     /// Whether the outermost frame was called from C.
     pub(in crate::python) called_from_c: bool,
     /// Whether the innermost frame's own bytecode runs; `None` where the version does not tell.
-    leaf_runs: Option<bool>,
+    pub(in crate::python) leaf_runs: Option<bool>,
 }
 
 /// Follows callers from `head` on through copies of frames, which `fetch` gives by their address. An error is
