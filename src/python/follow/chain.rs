@@ -28,6 +28,13 @@ pub(super) enum ChainKind {
     Torn,
 }
 
+/// The frame on the C stack between one that C code called and the one that called the C code (since 3.12).
+#[derive(Debug, Clone, Copy)]
+struct Shim {
+    at: Addr,
+    previous: Addr,
+}
+
 /// A thread's frames in one poll.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FrameChain {
@@ -39,6 +46,8 @@ pub(super) struct FrameChain {
     /// it, and between the copies of the head and of the frame another may have been called. A loop that polls keep step with shows such
     /// a chain twice; only a later copy of the head tells.
     pub(super) may_have_returned: bool,
+    /// Those that the innermost frames' callers called through.
+    shims: [Option<Shim>; CONFIRMED],
 }
 
 impl FrameChain {
@@ -68,20 +77,48 @@ impl FrameChain {
             }
             Ok(_) => ChainKind::Frames,
         };
+        for (number, shim) in self.shims.iter_mut().enumerate() {
+            let frame = self.frames.get(number);
+            let caller = self.frames.get(number + 1).map_or(Addr(0), |caller| caller.at);
+            *shim = frame.filter(|frame| frame.previous != caller).and_then(|frame| {
+                let copy = pieces.find(bytes, frame.previous, len)?;
+                let previous = FrameFields::parse(layout, copy)?.previous;
+                Some(Shim { at: frame.previous, previous })
+            });
+        }
         Ok(())
     }
 
-    /// Whether `bytes`, copies of its innermost frames made later, have the same frames, each at the same instruction but for the innermost one.
-    pub(super) fn is_still(&self, layout: &FrameLayout, bytes: &[u8]) -> bool {
-        let mut copies = bytes.chunks_exact(layout.len);
+    /// What is copied once more: the innermost frames, and the shims between them.
+    pub(super) fn copied_again(&self) -> impl Iterator<Item = Addr> {
+        let frames = self.frames.iter().take(CONFIRMED).map(|frame| frame.at);
+        frames.chain(self.shims().map(|shim| shim.at))
+    }
+
+    /// Whether later copies of that, which `fetch` gives by their addresses, are the same, each frame at the same instruction but for the innermost
+    /// one, which may have gone on.
+    pub(super) fn is_still<'b>(
+        &self,
+        layout: &FrameLayout,
+        mut fetch: impl FnMut(Addr) -> Option<&'b [u8]>,
+    ) -> bool {
+        let mut again = |at| fetch(at).and_then(|copy| FrameFields::parse(layout, copy));
         let runs = |depth| depth == 0 && !self.may_have_returned;
-        self.frames.iter().take(CONFIRMED).enumerate().all(|(depth, frame)| {
-            let again = copies.next().and_then(|copy| FrameFields::parse(layout, copy));
-            again.is_some_and(|again| {
+        let mut frames = self.frames.iter().take(CONFIRMED).enumerate();
+        let same_frames = frames.all(|(depth, frame)| {
+            again(frame.at).is_some_and(|again| {
                 (again.code, again.previous) == (frame.code, frame.previous)
                     && (runs(depth) || again.instruction == frame.instruction)
             })
-        })
+        });
+        same_frames
+            && self.shims().all(|shim| {
+                again(shim.at).is_some_and(|again| again.shim && again.previous == shim.previous)
+            })
+    }
+
+    fn shims(&self) -> impl Iterator<Item = &Shim> {
+        self.shims.iter().flatten()
     }
 
     /// Whether `other` has the same frames, each at the same instruction but for the innermost one, which may have gone on.
@@ -102,5 +139,109 @@ impl FrameChain {
         (first.at, first.code, first.previous)
             == (other_first.at, other_first.code, other_first.previous)
             && callers == other_callers
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::python::layouts::layout::SavedStack;
+    use crate::python::layouts::layout_tables;
+
+    /// Two frames of CPython 3.13, one called by the other through C: where they and the shim between them lie, outermost last.
+    const LEAF: u64 = 0x1000;
+    const SHIM: u64 = 0x7000;
+    const CALLER: u64 = 0x1800;
+    const ROOT_SHIM: u64 = 0x7800;
+
+    fn layout() -> FrameLayout {
+        layout_tables::row(13, false).unwrap().frame
+    }
+
+    fn frame(code: u64, previous: u64, instruction: u64, runs: bool, owner: u8) -> Vec<u8> {
+        let layout = layout();
+        let mut bytes = vec![0; layout.len];
+        let mut put =
+            |at: usize, value: u64| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+        put(layout.code.offset, code);
+        put(layout.previous.offset, previous);
+        put(56, instruction);
+        let SavedStack::Index(saved) = layout.saved_stack else { panic!("3.13 saves an index") };
+        bytes[saved.offset..saved.offset + 4]
+            .copy_from_slice(&(if runs { -1 } else { 3i32 }).to_le_bytes());
+        let EntryFrame::Shim { owner: field, .. } = layout.entry else { panic!("3.13 has shims") };
+        bytes[field.offset] = owner;
+        bytes
+    }
+
+    /// What is at these places: `[leaf, shim, caller, root]`.
+    fn memory(leaf_runs: bool) -> [(u64, Vec<u8>); 4] {
+        [
+            (LEAF, frame(0x10_0000, SHIM, 0x10, leaf_runs, 0)),
+            (SHIM, frame(0, CALLER, 0, false, 3)),
+            (CALLER, frame(0x20_0000, ROOT_SHIM, 0x20, true, 0)),
+            (ROOT_SHIM, frame(0, 0, 0, false, 3)),
+        ]
+    }
+
+    fn chain(memory: &[(u64, Vec<u8>)]) -> FrameChain {
+        let layout = layout();
+        let mut pieces = StackPieces::default();
+        for (at, _) in memory {
+            assert!(pieces.want_only(Addr(*at), layout.len));
+        }
+        let mut spans = Vec::new();
+        let len = pieces.push(Addr(LEAF), 0, &mut spans);
+        let mut bytes = vec![0; len];
+        let mut from = 0;
+        for span in spans {
+            for (at, copy) in memory {
+                if let Some(skip) = at.checked_sub(span.addr.0).filter(|n| (*n as usize) < span.len)
+                {
+                    bytes[from + skip as usize..][..copy.len()].copy_from_slice(copy);
+                }
+            }
+            from += span.len;
+        }
+        let mut chain = FrameChain::default();
+        chain.read(&layout, Addr(LEAF), &mut pieces, &bytes).unwrap();
+        assert_eq!((chain.kind, chain.frames.len()), (ChainKind::Frames, 2));
+        chain
+    }
+
+    fn is_still(chain: &FrameChain, memory: &[(u64, Vec<u8>)]) -> bool {
+        chain.is_still(&layout(), |at| {
+            memory.iter().find(|(place, _)| *place == at.0).map(|(_, copy)| &copy[..])
+        })
+    }
+
+    /// Frames that have returned look like frames that call: a loop that polls keep step with showed them twice, above a new one.
+    #[test]
+    fn a_leaf_that_may_have_returned_is_not_believed_because_two_polls_agree() {
+        let (runs, returned) = (chain(&memory(true)), chain(&memory(false)));
+        assert!(runs.agrees_with(&chain(&memory(true))));
+        assert!(!returned.agrees_with(&chain(&memory(false))));
+        assert!(!runs.agrees_with(&returned) && !returned.agrees_with(&runs));
+        // It stands where it stood, which a running frame need not.
+        assert!(is_still(&returned, &memory(false)));
+        let mut later = memory(false);
+        later[0].1 = frame(0x10_0000, SHIM, 0x18, false, 0);
+        assert!(!is_still(&returned, &later) && is_still(&runs, &later));
+    }
+
+    #[test]
+    fn a_shim_that_leads_elsewhere_later_was_not_one() {
+        let chain = chain(&memory(true));
+        let places: Vec<_> = chain.copied_again().map(|at| at.0).collect();
+        assert_eq!(places, [LEAF, CALLER, SHIM, ROOT_SHIM]);
+        assert!(is_still(&chain, &memory(true)));
+        for (previous, owner) in [(0, 3), (CALLER, 0)] {
+            let mut later = memory(true);
+            later[1].1 = frame(0, previous, 0, false, owner);
+            assert!(!is_still(&chain, &later));
+        }
+        let mut later = memory(true);
+        later[2].1 = frame(0x20_0000, ROOT_SHIM, 0x28, true, 0);
+        assert!(!is_still(&chain, &later), "the caller is at another line");
     }
 }

@@ -5,18 +5,29 @@ use crate::target::{Addr, AddressRange};
 const PAGE: u64 = 4096;
 /// Stretches closer than this become one: copying the gap is cheaper than a further stretch.
 const BRIDGED: u64 = 1024;
+/// The same on the C stack, where the job writes all the time what lies in between.
+const BRIDGED_ON_C_STACK: u64 = 512;
 /// Bytes beyond a frame, for those that it will call.
 const HEADROOM: u64 = 512;
 /// More stretches than this are not polled: the stack is too deep, or lies too scattered.
 const MAX_PIECES: usize = 256;
 /// The same for their bytes.
-const MAX_BYTES: u64 = 512 << 10;
-/// After so many polls, stretches shrink to what was used of them meanwhile, and go where nothing was: every stretch costs a fifth
-/// of a microsecond, and every KiB that the job has written costs more. A stack that was deep while modules were imported would be
-/// copied whole for ever, 60 KiB of it; frames of generators lie in the heap, each in a place of its own.
-const POLLS_UNTIL_TRIM: u32 = 64;
+const MAX_BYTES: usize = 512 << 10;
+/// After so many polls, stretches shrink to what was used of them meanwhile, and go where nothing was: every stretch costs up to half a
+/// microsecond, and every KiB that the job has written costs more, the job as well. A stack that was deep while modules were imported would be
+/// copied whole for ever, 60 KiB of it; frames of generators lie in the heap, each in a place of its own. What comes back has to be
+/// asked for once more, which costs as much as eight polls with one stretch too many.
+const POLLS_UNTIL_TRIM: u32 = 8;
 /// Shrinking is worth a new layout only from here on.
 const MIN_SAVED: u64 = 512;
+
+/// Frames that lie one after the other are nearer than this: CPython's `DATA_STACK_CHUNK_SIZE` (Python/pystate.c).
+const CHUNK: u64 = 16 << 10;
+
+/// Whether what is at `at` is on another stack than the frame at `from`: a shim on the C stack, or a generator's frame.
+pub(super) fn is_far(from: Addr, at: Addr) -> bool {
+    from.0.abs_diff(at.0) > CHUNK
+}
 
 #[derive(Debug, Clone, Copy)]
 struct StackPiece {
@@ -27,6 +38,8 @@ struct StackPiece {
     high: u64,
     /// Where its copy begins among the thread's bytes.
     offset: usize,
+    /// Its number in the order of copying.
+    number: usize,
 }
 
 /// The stretches of one thread, by address and without overlap.
@@ -40,14 +53,32 @@ pub(super) struct StackPieces {
 
 impl StackPieces {
     /// Appends the stretches to `spans`; their copies begin `offset` bytes into the thread's part.
-    pub(super) fn push(&mut self, mut offset: usize, spans: &mut Vec<AddressRange>) -> usize {
-        for piece in &mut self.list {
-            let len = (piece.end - piece.start) as usize;
-            piece.offset = offset;
-            spans.push(AddressRange { addr: Addr(piece.start), len });
-            offset += len;
+    ///
+    /// The one with `leaf`, the innermost frame, comes last, and the C stack first: a frame that is found at work when it is copied was so since
+    /// the head was copied, and all that called it is copied in between.
+    pub(super) fn push(
+        &mut self,
+        leaf: Addr,
+        mut offset: usize,
+        spans: &mut Vec<AddressRange>,
+    ) -> usize {
+        let holds_leaf = |piece: &StackPiece| (piece.start..piece.end).contains(&leaf.0);
+        let mut number = 0;
+        for is_last in [false, true] {
+            for piece in self.list.iter_mut().rev().filter(|piece| holds_leaf(piece) == is_last) {
+                let len = (piece.end - piece.start) as usize;
+                (piece.offset, piece.number) = (offset, number);
+                spans.push(AddressRange { addr: Addr(piece.start), len });
+                offset += len;
+                number += 1;
+            }
         }
         offset
+    }
+
+    /// Bytes of all.
+    pub(super) fn bytes(&self) -> usize {
+        self.list.iter().map(|piece| (piece.end - piece.start) as usize).sum()
     }
 
     /// How many there are.
@@ -80,16 +111,38 @@ impl StackPieces {
         // A page that no frame has touched may not be mapped.
         let page_end = page_of(end + PAGE - 1);
         let start = page_of(at.0).max(at.0.saturating_sub(HEADROOM));
-        let mut new = StackPiece {
-            start,
-            end: (end + HEADROOM).min(page_end),
-            low: at.0,
-            high: end,
-            offset: 0,
-        };
-        let from = self.list.partition_point(|p| p.end + BRIDGED < new.start);
+        self.add(
+            StackPiece {
+                start,
+                end: (end + HEADROOM).min(page_end),
+                low: at.0,
+                high: end,
+                offset: 0,
+                number: 0,
+            },
+            BRIDGED,
+        )
+    }
+
+    /// Makes sure that the `len` bytes at `at`, and no others around them, are copied.
+    pub(super) fn want_only(&mut self, at: Addr, len: usize) -> bool {
+        if !at.is_plausible() {
+            return false;
+        }
+        let end = at.0 + len as u64;
+        let new = StackPiece { start: at.0, end, low: at.0, high: end, offset: 0, number: 0 };
+        self.add(new, BRIDGED_ON_C_STACK)
+    }
+
+    /// Forgets all.
+    pub(super) fn clear(&mut self) {
+        self.list.clear();
+    }
+
+    fn add(&mut self, mut new: StackPiece, bridged: u64) -> bool {
+        let from = self.list.partition_point(|p| p.end + bridged < new.start);
         let mut to = from;
-        while let Some(p) = self.list.get(to).filter(|p| p.start <= new.end + BRIDGED) {
+        while let Some(p) = self.list.get(to).filter(|p| p.start <= new.end + bridged) {
             new.start = new.start.min(p.start);
             new.end = new.end.max(p.end);
             new.low = new.low.min(p.low);
@@ -97,8 +150,7 @@ impl StackPieces {
             to += 1;
         }
         self.list.splice(from..to, [new]);
-        let bytes: u64 = self.list.iter().map(|p| p.end - p.start).sum();
-        if self.list.len() > MAX_PIECES || bytes > MAX_BYTES {
+        if self.list.len() > MAX_PIECES || self.bytes() > MAX_BYTES {
             self.list.clear();
             return false;
         }
@@ -107,21 +159,19 @@ impl StackPieces {
 
     /// Forgets the stretch with this number in the order of [`Self::push`]: it cannot be read any more.
     pub(super) fn forget(&mut self, number: usize) {
-        if number < self.list.len() {
-            self.list.remove(number);
-        }
+        self.list.retain(|piece| piece.number != number);
     }
 
-    /// To be called after each poll: now and then drops and shrinks stretches that were not used, and says whether it did. `frames`
-    /// are those of now, each `len` bytes long: a thread that stands still looks for none, and still uses them.
-    pub(super) fn trim(&mut self, frames: impl Iterator<Item = Addr>, len: usize) -> bool {
+    /// To be called after each poll: now and then drops and shrinks stretches that were not used, and says whether it did. `used`
+    /// are the places and lengths of what is there now: a thread that stands still looks for none, and still uses them.
+    pub(super) fn trim(&mut self, used: impl Iterator<Item = (Addr, usize)>) -> bool {
         self.polls += 1;
         if self.polls < POLLS_UNTIL_TRIM {
             return false;
         }
         self.polls = 0;
-        for at in frames {
-            self.use_frame(at, len);
+        for (at, len) in used {
+            self.use_bytes(at, len);
         }
         let saved: u64 =
             self.list.iter().map(|p| (p.end - p.start) - p.used().map_or(0, len_of)).sum();
@@ -139,8 +189,8 @@ impl StackPieces {
         shrinks
     }
 
-    /// A frame of `len` bytes at `at` is in use.
-    fn use_frame(&mut self, at: Addr, len: usize) {
+    /// The `len` bytes at `at` are in use.
+    fn use_bytes(&mut self, at: Addr, len: usize) {
         let end = at.0.saturating_add(len as u64);
         let number = self.list.partition_point(|p| p.start <= at.0).checked_sub(1);
         if let Some(piece) = number.and_then(|n| self.list.get_mut(n)).filter(|p| end <= p.end) {
@@ -174,7 +224,7 @@ mod tests {
             assert!(pieces.want(Addr(at), 80));
         }
         let mut spans = Vec::new();
-        let end = pieces.push(16, &mut spans);
+        let end = pieces.push(Addr(0x9000), 16, &mut spans);
         assert_eq!(spans.len(), 2);
         assert_eq!(spans[0].addr, Addr(0x5000), "the frame's page, not the one before");
         let bytes: Vec<u8> = (0..end).map(|n| n as u8).collect();
@@ -186,15 +236,32 @@ mod tests {
     }
 
     #[test]
+    fn the_innermost_frame_is_copied_last() {
+        let mut pieces = StackPieces::default();
+        let places = [0x5100, 0x9100, 0x7fff_0100, 0x10_0100].map(Addr);
+        assert!(places.iter().all(|at| pieces.want_only(*at, 80)));
+        let mut spans = Vec::new();
+        let end = pieces.push(places[1], 0, &mut spans);
+        let order: Vec<_> = spans.iter().map(|span| span.addr).collect();
+        assert_eq!(order, [places[2], places[3], places[0], places[1]]);
+        let copied: Vec<u8> = (0..end).map(|n| (n / 80) as u8).collect();
+        let found = places.map(|at| pieces.find(&copied, at, 80).map(|copy| copy[0]));
+        assert_eq!(found, [Some(2), Some(3), Some(0), Some(1)]);
+        pieces.forget(1);
+        assert!(pieces.find(&copied, places[3], 80).is_none(), "by the number of copying");
+        assert!(pieces.find(&copied, places[0], 80).is_some());
+    }
+
+    #[test]
     fn what_is_not_used_goes_and_wild_places_are_refused() {
         let mut pieces = StackPieces::default();
         assert!(pieces.want(Addr(0x5100), 80) && pieces.want(Addr(0xf000), 80));
         let mut spans = Vec::new();
         for _ in 0..2 * POLLS_UNTIL_TRIM {
             spans.clear();
-            let end = pieces.push(0, &mut spans);
+            let end = pieces.push(Addr(0), 0, &mut spans);
             assert!(pieces.find(&vec![0; end], Addr(0x5100), 80).is_some());
-            pieces.trim([].into_iter(), 80);
+            pieces.trim([].into_iter());
         }
         assert_eq!((pieces.len(), pieces.list[0].start), (1, 0x5100));
         assert!(!pieces.want(Addr(0), 80) && !pieces.want(Addr(u64::MAX - 8), 80));
@@ -203,8 +270,19 @@ mod tests {
         assert_eq!((refused, pieces.len()), (Some(MAX_PIECES as u64 - 1), 0));
     }
 
-    fn bytes(pieces: &StackPieces) -> u64 {
-        pieces.list.iter().map(|p| p.end - p.start).sum()
+    /// The job writes all the time what lies around a place of the C stack.
+    #[test]
+    fn places_on_the_c_stack_are_copied_with_little_around_them() {
+        let (from, far) = (Addr(0x7000_1000), Addr(0x7fff_1000));
+        assert!(is_far(from, far) && !is_far(from, from + 0x3000));
+        let mut pieces = StackPieces::default();
+        assert!(pieces.want_only(far, 8) && pieces.want_only(far + 0x70, 72));
+        assert_eq!((pieces.len(), pieces.bytes()), (1, 0x70 + 72), "both are of one call");
+        assert!(pieces.want_only(far + 0x1000, 8));
+        assert_eq!((pieces.len(), pieces.bytes()), (2, 0x70 + 72 + 8));
+        assert!(!pieces.want_only(Addr(0), 8));
+        pieces.clear();
+        assert_eq!((pieces.len(), pieces.bytes()), (0, 0));
     }
 
     /// Imports call hundreds of frames deep; while a job trains, the 60 KiB that they had used were copied by every poll.
@@ -215,18 +293,21 @@ mod tests {
         for number in 0..300 {
             assert!(pieces.want(frame(number), 80));
         }
-        assert!(bytes(&pieces) > 60_000);
+        assert!(pieces.bytes() > 60_000);
         // The thread stands still: nobody looks for its frames.
-        let shallow = || (0..20).map(frame);
+        let shallow = || (0..20).map(|number| (frame(number), 80));
         for _ in 0..2 * POLLS_UNTIL_TRIM {
-            pieces.trim(shallow(), 80);
+            pieces.trim(shallow());
         }
-        assert!(bytes(&pieces) <= 20 * 200 + HEADROOM, "{}", bytes(&pieces));
+        assert!(pieces.bytes() <= 20 * 200 + HEADROOM as usize, "{}", pieces.bytes());
         let mut spans = Vec::new();
-        let copied = vec![0; pieces.push(0, &mut spans)];
-        assert!(shallow().all(|at| pieces.find(&copied, at, 80).is_some()), "what it uses stays");
+        let copied = vec![0; pieces.push(Addr(0), 0, &mut spans)];
+        assert!(
+            shallow().all(|(at, len)| pieces.find(&copied, at, len).is_some()),
+            "what it uses stays"
+        );
         for _ in 0..10 * POLLS_UNTIL_TRIM {
-            assert!(!pieces.trim(shallow(), 80), "nothing is left to save");
+            assert!(!pieces.trim(shallow()), "nothing is left to save");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The threads of a poll: where to look for their frames, and what the copies say.
 
-use super::chain::{CONFIRMED, ChainFrame, ChainKind, FrameChain};
-use super::pieces::StackPieces;
+use super::chain::{ChainFrame, ChainKind, FrameChain};
+use super::pieces::{StackPieces, is_far};
 use crate::model::ThreadId;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::python::layouts::layout::PythonLayout;
@@ -13,6 +13,9 @@ const MAX_MISSES: u32 = 32;
 
 /// A `_PyCFrame` so near behind the part of a thread state that is copied is copied with it.
 const NEAR_STATE: usize = 1024;
+
+/// Bytes of a pointer.
+const WORD: usize = 8;
 
 /// Tells one thread from all others that the target has or had: its thread state, and a number that differs between two
 /// threads that use this memory one after the other.
@@ -56,12 +59,12 @@ pub enum PolledStack<'a> {
 struct PolledThread {
     target: PollTarget,
     pieces: StackPieces,
-    /// The `_PyCFrame` that its state pointed to last, in the versions that have it.
+    /// Where the pointer to the innermost frame is in the `_PyCFrame` that its state pointed to last, in the versions that have it.
     cframe: Option<Addr>,
-    /// Where the copy of its pointer to the innermost frame begins in the thread's part.
-    cframe_at: Option<usize>,
-    /// How many spans come before those of frames.
-    head_spans: usize,
+    /// The one that is copied with the state, and where its copy begins in the thread's part: others are in pieces.
+    cframe_in_state: Option<(Addr, usize)>,
+    /// What is copied once more to confirm what the last poll saw.
+    again: StackPieces,
     /// The number of its first span, and where its copies begin among all bytes, and end.
     first_span: usize,
     from: usize,
@@ -71,7 +74,9 @@ struct PolledThread {
     rested: bool,
     now: FrameChain,
     before: FrameChain,
-    /// Whether the poll before the one that `now` (`before`) is from, or the one after, agrees, or a second copy of the innermost frames.
+    /// Whether `now` has the frames of `before`.
+    agrees: bool,
+    /// Whether a second copy of the innermost frames agrees with `now` (`before`), or a poll next to it that is confirmed.
     now_confirmed: bool,
     before_confirmed: bool,
     /// Whether its state is not what it was: the thread has ended.
@@ -118,30 +123,15 @@ impl StackPoller {
             polled.first_span = spans.len();
             polled.from = bytes;
             let state = polled.target.place.at + state_from as u64;
-            let mut offset = state_len;
-            polled.head_spans = 1;
-            polled.cframe_at = None;
-            if let (Some(field), Some(cframe)) = (self.layout.thread.head_through, polled.cframe) {
-                let head = field.in_target(cframe);
-                // The first one of a thread is part of its state: one stretch is cheaper than two.
-                match head.0.checked_sub(state.0).map(|from| from as usize) {
-                    Some(from) if from < NEAR_STATE => {
-                        polled.cframe_at = Some(from);
-                        offset = offset.max(from + 8);
-                        spans.push(AddressRange { addr: state, len: offset });
-                    }
-                    _ => {
-                        polled.cframe_at = Some(offset);
-                        spans.push(AddressRange { addr: state, len: offset });
-                        spans.push(AddressRange { addr: head, len: 8 });
-                        offset += 8;
-                        polled.head_spans = 2;
-                    }
-                }
-            } else {
-                spans.push(AddressRange { addr: state, len: offset });
-            }
-            bytes += polled.pieces.push(offset, spans);
+            // The first `_PyCFrame` of a thread is part of its state: one stretch is cheaper than two.
+            polled.cframe_in_state = polled.cframe.and_then(|cframe| {
+                let from = cframe.0.checked_sub(state.0)? as usize;
+                (from < NEAR_STATE).then_some((cframe, from))
+            });
+            let offset = state_len.max(polled.cframe_in_state.map_or(0, |(_, from)| from + WORD));
+            spans.push(AddressRange { addr: state, len: offset });
+            let leaf = polled.now.frames.first().map_or(Addr(0), |frame| frame.at);
+            bytes += polled.pieces.push(leaf, offset, spans);
             polled.to = bytes;
         }
         bytes
@@ -172,37 +162,44 @@ impl StackPoller {
     }
 
     /// Appends what is to be read once more of the threads whose stacks only the last poll has seen, and returns how many bytes that is.
-    pub fn push_again(&self, spans: &mut Vec<AddressRange>) -> usize {
-        let from = spans.len();
-        for polled in self.threads.iter().filter(|polled| polled.is_unconfirmed()) {
-            let state = polled.target.place.at;
-            spans.push(AddressRange { addr: self.layout.thread.head.in_target(state), len: 8 });
-            if let (Some(field), Some(cframe)) = (self.layout.thread.head_through, polled.cframe) {
-                spans.push(AddressRange { addr: field.in_target(cframe), len: 8 });
+    pub fn push_again(&mut self, spans: &mut Vec<AddressRange>) -> usize {
+        let mut bytes = 0;
+        for polled in self.threads.iter_mut().filter(|polled| polled.is_unconfirmed()) {
+            let head = self.layout.thread.head.in_target(polled.target.place.at);
+            spans.push(AddressRange { addr: head, len: WORD });
+            polled.again.clear();
+            if let Some(cframe) = polled.cframe {
+                polled.again.want_only(cframe, WORD);
             }
-            let frames = polled.now.frames.iter().take(CONFIRMED);
-            let len = self.layout.frame.len;
-            spans.extend(frames.map(|frame| AddressRange { addr: frame.at, len }));
+            for at in polled.now.copied_again() {
+                polled.again.want_only(at, self.layout.frame.len);
+            }
+            bytes += polled.again.push(Addr(0), WORD, spans);
         }
-        spans[from..].iter().map(|span| span.len).sum()
+        bytes
     }
 
     /// Takes the copies of that: the stacks that have not changed meanwhile were what the poll saw.
     pub fn confirm(&mut self, mut copies: &[u8]) {
         let layout = &self.layout;
-        let through = usize::from(layout.thread.head_through.is_some());
         for polled in self.threads.iter_mut().filter(|polled| polled.is_unconfirmed()) {
-            let heads = 8 * (1 + through * usize::from(polled.cframe.is_some()));
-            let frames = layout.frame.len * polled.now.frames.len().min(CONFIRMED);
-            let Some((own, rest)) = copies.split_at_checked(heads + frames) else { return };
+            let Some((own, rest)) = copies.split_at_checked(WORD + polled.again.bytes()) else {
+                return;
+            };
             copies = rest;
-            let (heads, frames) = own.split_at(heads);
-            let mut heads = heads.chunks_exact(8).map(|word| u64::decode(word).map(Addr));
-            let cframe = (through == 1).then(|| heads.next().flatten());
-            let is_there = cframe.is_none_or(|cframe| cframe == polled.cframe);
-            let is_head = heads.next().flatten() == Some(polled.now.head);
+            let PolledThread { again, now, cframe, .. } = polled;
+            let mut word = |at| u64::decode(again.find(own, at, WORD)?).map(Addr);
+            let head = own.get(..WORD).and_then(u64::decode).map(Addr);
+            let is_head = match (layout.thread.head_through, *cframe) {
+                (Some(field), Some(cframe)) => {
+                    head.map(|head| field.in_target(head)) == Some(cframe)
+                        && word(cframe) == Some(now.head)
+                }
+                _ => head == Some(now.head),
+            };
             polled.now_confirmed =
-                is_there && is_head && polled.now.is_still(&layout.frame, frames);
+                is_head && now.is_still(&layout.frame, |at| again.find(own, at, layout.frame.len));
+            polled.before_confirmed |= polled.now_confirmed && polled.agrees;
         }
     }
 
@@ -215,21 +212,22 @@ impl StackPoller {
     pub fn trim(&mut self) -> bool {
         let len = self.layout.frame.len;
         self.threads.iter_mut().fold(false, |any, polled| {
-            polled.pieces.trim(polled.now.frames.iter().map(|frame| frame.at), len) | any
+            let frames = polled.now.frames.iter().map(|frame| (frame.at, len));
+            let cframe = polled.cframe.map(|cframe| (cframe, WORD));
+            polled.pieces.trim(frames.chain(cframe)) | any
         })
     }
 
     /// The span with this number could not be read; spans have to be pushed anew. `false` when it is none of these.
     pub fn fault(&mut self, span: usize) -> bool {
         for polled in &mut self.threads {
-            let spans = polled.head_spans + polled.pieces.len();
+            let spans = 1 + polled.pieces.len();
             let Some(number) = span.checked_sub(polled.first_span).filter(|n| *n < spans) else {
                 continue;
             };
-            match number.checked_sub(polled.head_spans) {
+            match number.checked_sub(1) {
                 Some(piece) => polled.pieces.forget(piece),
-                None if number == 0 => polled.gone = true,
-                None => polled.cframe = None,
+                None => polled.gone = true,
             }
             if polled.gone {
                 self.threads.retain(|polled| !polled.gone);
@@ -300,8 +298,8 @@ impl PolledThread {
             target,
             pieces: StackPieces::default(),
             cframe: None,
-            cframe_at: None,
-            head_spans: 1,
+            cframe_in_state: None,
+            again: StackPieces::default(),
             first_span: 0,
             from: 0,
             to: 0,
@@ -309,6 +307,7 @@ impl PolledThread {
             rested: false,
             now: FrameChain::default(),
             before: FrameChain::default(),
+            agrees: false,
             now_confirmed: false,
             before_confirmed: false,
             gone: false,
@@ -338,16 +337,33 @@ impl PolledThread {
         let agrees = self.next.agrees_with(&self.now);
         let same = agrees && self.next.frames == self.now.frames;
         std::mem::swap(&mut self.before, &mut self.now);
-        self.before_confirmed = self.now_confirmed || agrees;
+        self.before_confirmed = self.now_confirmed;
         std::mem::swap(&mut self.now, &mut self.next);
-        self.now_confirmed = agrees;
+        self.now_confirmed = agrees && self.before_confirmed;
+        self.agrees = agrees;
         self.still = if same { self.still.saturating_add(1) } else { 0 };
+    }
+
+    /// Makes sure that the next poll has the pointer in its `_PyCFrame`.
+    fn wants_cframe(&mut self, cframe: Addr, state_from: usize) -> bool {
+        let state = self.target.place.at + state_from as u64;
+        let is_near = cframe.0.checked_sub(state.0).is_some_and(|from| from < NEAR_STATE as u64);
+        is_near || self.pieces.want_only(cframe, WORD)
+    }
+
+    /// Makes sure that the next poll has the frame or shim at `at`.
+    fn wants_frame(&mut self, at: Addr, len: usize) -> bool {
+        let neighbour = self.next.frames.last().or(self.now.frames.first());
+        match neighbour {
+            Some(frame) if is_far(frame.at, at) => self.pieces.want_only(at, len),
+            _ => self.pieces.want(at, len),
+        }
     }
 
     /// Reads the next chain out of the thread's copies; `true` when a frame lies where nothing was copied.
     fn read(&mut self, layout: &PythonLayout, part: &[u8]) -> bool {
         let (state_from, _) = state_part(layout);
-        let word = |at: usize| u64::decode(part.get(at..at + 8)?);
+        let word = |at: usize| u64::decode(part.get(at..at + WORD)?);
         let in_state = |offset: usize| word(offset - state_from);
         self.next.kind = ChainKind::Torn;
         if in_state(layout.thread.identity.offset) != Some(self.target.place.identity) {
@@ -358,12 +374,17 @@ impl PolledThread {
             None => head,
             // A thread is without a `_PyCFrame` only while it is made or unmade.
             Some(_) if !head.is_plausible() => Addr(0),
-            Some(_) if self.cframe == Some(head) && self.cframe_at.is_some() => {
-                Addr(self.cframe_at.and_then(word).unwrap_or(0))
-            }
-            Some(_) => {
-                self.cframe = Some(head);
-                return true;
+            Some(field) => {
+                let cframe = field.in_target(head);
+                self.cframe = Some(cframe);
+                let copy = match self.cframe_in_state {
+                    Some((copied, at)) if copied == cframe => part.get(at..at + WORD),
+                    _ => self.pieces.find(part, cframe, WORD),
+                };
+                match copy.and_then(u64::decode) {
+                    Some(head) => Addr(head),
+                    None => return self.wants_cframe(cframe, state_from),
+                }
             }
         };
         if head == Addr(0) {
@@ -374,7 +395,7 @@ impl PolledThread {
         }
         match self.next.read(&layout.frame, head, &mut self.pieces, part) {
             Ok(()) => false,
-            Err(missing) => self.pieces.want(missing, layout.frame.len),
+            Err(missing) => self.wants_frame(missing, layout.frame.len),
         }
     }
 }

@@ -125,6 +125,7 @@ pub(in crate::python) fn follow_callers<'b>(
     let mut called_from_c = false;
     let mut leaf_runs = None;
     let mut cut = false;
+    let mut passed = Addr(0);
     // Shims are no frames, but count as steps: no chain is followed for ever.
     for step in 0.. {
         if at == Addr(0) {
@@ -134,8 +135,12 @@ pub(in crate::python) fn follow_callers<'b>(
             cut = true;
             break;
         }
-        if !at.is_plausible() || !at.0.is_multiple_of(8) {
+        // What was written meanwhile may lead in circles.
+        if at == passed || !at.is_plausible() || !at.0.is_multiple_of(8) {
             return Err(WalkOutcome::Torn);
+        }
+        if usize::is_power_of_two(step) {
+            passed = at;
         }
         let Some(frame) = fetch(at) else { return Err(WalkOutcome::Missing(at)) };
         let Some(read) = FrameFields::parse(layout, frame) else { return Err(WalkOutcome::Torn) };
@@ -171,6 +176,10 @@ pub(in crate::python) fn follow_callers<'b>(
             instruction: read.instruction,
         });
         at = read.previous;
+    }
+    // A generator that is about to go on has no caller yet (3.11).
+    if leaf_runs == Some(false) && matches!(out[..], [RawFrame { previous: Addr(0), .. }]) {
+        return Err(WalkOutcome::Torn);
     }
     Ok(FrameCallers { cut, called_from_c, leaf_runs })
 }
@@ -257,5 +266,30 @@ mod tests {
         };
         assert_eq!([11, 12, 13].map(stack), [Err(WalkOutcome::Torn); 3]);
         assert_eq!([14, 15].map(stack), [Ok(0); 2]);
+    }
+
+    /// A place of the C stack can lead to itself, as it was left by calls that have returned: 8,000 steps for each such poll.
+    #[test]
+    fn circles_end_at_once() {
+        let layout = &layout_tables::row(13, false).unwrap().frame;
+        let EntryFrame::Shim { owner, from } = layout.entry else { panic!("3.13 has shims") };
+        for length in 1..6 {
+            let frame = |at: Addr| {
+                let mut bytes = vec![0; layout.len];
+                let next = 0x7000 + ((at.0 - 0x7000) / 0x100 + 1) % length * 0x100;
+                bytes[layout.previous.offset..][..8].copy_from_slice(&next.to_le_bytes());
+                bytes[owner.offset] = from;
+                bytes
+            };
+            let frames: Vec<_> = (0..length).map(|n| frame(Addr(0x7000 + n * 0x100))).collect();
+            let mut steps = 0;
+            let fetch = |at: Addr| {
+                steps += 1;
+                Some(&frames[((at.0 - 0x7000) / 0x100) as usize][..])
+            };
+            let walked = follow_callers(layout, Addr(0x7000), fetch, &mut Vec::new());
+            assert!(walked.is_err_and(|outcome| outcome == WalkOutcome::Torn));
+            assert!(steps < 4 * length + 4, "{steps} steps for a circle of {length}");
+        }
     }
 }
