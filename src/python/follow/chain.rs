@@ -46,8 +46,10 @@ pub(super) struct FrameChain {
     /// it, and between the copies of the head and of the frame another may have been called. A loop that polls keep step with shows such
     /// a chain twice; only a later copy of the head tells.
     pub(super) may_have_returned: bool,
-    /// Those that the innermost frames' callers called through.
-    shims: [Option<Shim>; CONFIRMED],
+    /// Whether it ends elsewhere than the thread's chains did so far: in a function that C code called anew, or in one under which a shim was
+    /// overwritten. Then all of it is copied once more, shims as well.
+    pub(super) has_new_root: bool,
+    shims: Vec<Shim>,
 }
 
 impl FrameChain {
@@ -77,22 +79,43 @@ impl FrameChain {
             }
             Ok(_) => ChainKind::Frames,
         };
-        for (number, shim) in self.shims.iter_mut().enumerate() {
-            let frame = self.frames.get(number);
-            let caller = self.frames.get(number + 1).map_or(Addr(0), |caller| caller.at);
-            *shim = frame.filter(|frame| frame.previous != caller).and_then(|frame| {
-                let copy = pieces.find(bytes, frame.previous, len)?;
-                let previous = FrameFields::parse(layout, copy)?.previous;
-                Some(Shim { at: frame.previous, previous })
-            });
-        }
         Ok(())
     }
 
-    /// What is copied once more: the innermost frames, and the shims between them.
+    /// Where its outermost frame is.
+    pub(super) fn root(&self) -> Option<Addr> {
+        self.frames.last().map(|frame| frame.at)
+    }
+
+    /// To be called after [`Self::read`]: `root` is where the thread's chains ended so far.
+    pub(super) fn compare_root(
+        &mut self,
+        root: Option<Addr>,
+        layout: &FrameLayout,
+        pieces: &mut StackPieces,
+        bytes: &[u8],
+    ) {
+        self.shims.clear();
+        self.has_new_root = self.kind == ChainKind::Frames && self.root() != root;
+        if self.has_new_root {
+            let callers = self.frames.iter().skip(1).map(|frame| frame.at).chain([Addr(0)]);
+            let led_to = self.frames.iter().map(|frame| frame.previous).zip(callers);
+            self.shims.extend(led_to.filter(|(at, caller)| at != caller).filter_map(|(at, _)| {
+                let copy = pieces.find(bytes, at, layout.len)?;
+                Some(Shim { at, previous: FrameFields::parse(layout, copy)?.previous })
+            }));
+        }
+    }
+
+    fn innermost(&self) -> &[RawFrame] {
+        let len = if self.has_new_root { usize::MAX } else { CONFIRMED };
+        &self.frames[..self.frames.len().min(len)]
+    }
+
+    /// What is copied once more.
     pub(super) fn copied_again(&self) -> impl Iterator<Item = Addr> {
-        let frames = self.frames.iter().take(CONFIRMED).map(|frame| frame.at);
-        frames.chain(self.shims().map(|shim| shim.at))
+        let frames = self.innermost().iter().map(|frame| frame.at);
+        frames.chain(self.shims.iter().map(|shim| shim.at))
     }
 
     /// Whether later copies of that, which `fetch` gives by their addresses, are the same, each frame at the same instruction but for the innermost
@@ -104,21 +127,22 @@ impl FrameChain {
     ) -> bool {
         let mut again = |at| fetch(at).and_then(|copy| FrameFields::parse(layout, copy));
         let runs = |depth| depth == 0 && !self.may_have_returned;
-        let mut frames = self.frames.iter().take(CONFIRMED).enumerate();
-        let same_frames = frames.all(|(depth, frame)| {
+        let same_frames = self.innermost().iter().enumerate().all(|(depth, frame)| {
             again(frame.at).is_some_and(|again| {
                 (again.code, again.previous) == (frame.code, frame.previous)
                     && (runs(depth) || again.instruction == frame.instruction)
             })
         });
+        let mut shims = self.shims.iter().map(|shim| (again(shim.at), shim.previous));
         same_frames
-            && self.shims().all(|shim| {
-                again(shim.at).is_some_and(|again| again.shim && again.previous == shim.previous)
+            && shims.all(|(again, previous)| {
+                again.is_some_and(|again| again.shim && again.previous == previous)
             })
     }
 
-    fn shims(&self) -> impl Iterator<Item = &Shim> {
-        self.shims.iter().flatten()
+    /// Whether only a later copy of the head, and of what it leads to, can tell that the thread had these frames.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.may_have_returned || self.has_new_root
     }
 
     /// Whether `other` has the same frames, each at the same instruction but for the innermost one, which may have gone on.
@@ -126,9 +150,8 @@ impl FrameChain {
     /// Two polls that agree so far have seen one stack: a copy that mixes two instants of a thread that calls and returns
     /// would have to be mixed in the same way twice.
     pub(super) fn agrees_with(&self, other: &FrameChain) -> bool {
-        let in_doubt =
-            |chain: &FrameChain| chain.kind == ChainKind::Torn || chain.may_have_returned;
-        if self.kind != other.kind || in_doubt(self) || in_doubt(other) {
+        let differs = self.kind != other.kind || self.kind == ChainKind::Torn;
+        if differs || self.is_in_doubt() || other.is_in_doubt() {
             return false;
         }
         let (Some((first, callers)), Some((other_first, other_callers))) =
@@ -184,29 +207,33 @@ mod tests {
         ]
     }
 
-    fn chain(memory: &[(u64, Vec<u8>)]) -> FrameChain {
-        let layout = layout();
+    fn copied(memory: &[(u64, Vec<u8>)]) -> (StackPieces, Vec<u8>) {
         let mut pieces = StackPieces::default();
-        for (at, _) in memory {
-            assert!(pieces.want_only(Addr(*at), layout.len));
-        }
-        let mut spans = Vec::new();
-        let len = pieces.push(Addr(LEAF), 0, &mut spans);
-        let mut bytes = vec![0; len];
+        assert!(memory.iter().all(|(at, copy)| pieces.want_only(Addr(*at), copy.len())));
+        let (mut spans, mut bytes) = (Vec::new(), Vec::new());
+        bytes.resize(pieces.push(Addr(LEAF), 0, &mut spans), 0);
         let mut from = 0;
         for span in spans {
-            for (at, copy) in memory {
-                if let Some(skip) = at.checked_sub(span.addr.0).filter(|n| (*n as usize) < span.len)
-                {
-                    bytes[from + skip as usize..][..copy.len()].copy_from_slice(copy);
-                }
+            let range = span.addr.0..span.addr.0 + span.len as u64;
+            for (at, copy) in memory.iter().filter(|(at, _)| range.contains(at)) {
+                bytes[from + (at - range.start) as usize..][..copy.len()].copy_from_slice(copy);
             }
             from += span.len;
         }
+        (pieces, bytes)
+    }
+
+    fn chain(memory: &[(u64, Vec<u8>)]) -> FrameChain {
+        let (mut pieces, bytes) = copied(memory);
         let mut chain = FrameChain::default();
-        chain.read(&layout, Addr(LEAF), &mut pieces, &bytes).unwrap();
+        chain.read(&layout(), Addr(LEAF), &mut pieces, &bytes).unwrap();
         assert_eq!((chain.kind, chain.frames.len()), (ChainKind::Frames, 2));
         chain
+    }
+
+    fn compare_root(chain: &mut FrameChain, memory: &[(u64, Vec<u8>)], root: Option<Addr>) {
+        let (mut pieces, bytes) = copied(memory);
+        chain.compare_root(root, &layout(), &mut pieces, &bytes);
     }
 
     fn is_still(chain: &FrameChain, memory: &[(u64, Vec<u8>)]) -> bool {
@@ -228,12 +255,16 @@ mod tests {
         later[0].1 = frame(0x10_0000, SHIM, 0x18, false, 0);
         assert!(!is_still(&returned, &later) && is_still(&runs, &later));
     }
-
     #[test]
-    fn a_shim_that_leads_elsewhere_later_was_not_one() {
-        let chain = chain(&memory(true));
-        let places: Vec<_> = chain.copied_again().map(|at| at.0).collect();
-        assert_eq!(places, [LEAF, CALLER, SHIM, ROOT_SHIM]);
+    fn a_chain_with_a_new_root_is_copied_whole_with_its_shims() {
+        let mut chain = chain(&memory(true));
+        let places = |chain: &FrameChain| chain.copied_again().map(|at| at.0).collect::<Vec<_>>();
+        assert_eq!(places(&chain), [LEAF, CALLER]);
+        compare_root(&mut chain, &memory(true), Some(Addr(CALLER)));
+        assert!(!chain.is_in_doubt());
+        compare_root(&mut chain, &memory(true), Some(Addr(0x2000)));
+        assert!(chain.is_in_doubt() && !chain.agrees_with(&chain.clone()));
+        assert_eq!(places(&chain), [LEAF, CALLER, SHIM, ROOT_SHIM]);
         assert!(is_still(&chain, &memory(true)));
         for (previous, owner) in [(0, 3), (CALLER, 0)] {
             let mut later = memory(true);

@@ -74,9 +74,9 @@ struct PolledThread {
     rested: bool,
     now: FrameChain,
     before: FrameChain,
-    /// Whether `now` has the frames of `before`.
-    agrees: bool,
-    /// Whether a second copy of the innermost frames agrees with `now` (`before`), or a poll next to it that is confirmed.
+    /// Where the last chain ended that a second copy confirmed.
+    root: Option<Addr>,
+    /// Whether a second copy of the innermost frames agrees with `now` (`before`), or a poll next to it.
     now_confirmed: bool,
     before_confirmed: bool,
     /// Whether its state is not what it was: the thread has ended.
@@ -199,7 +199,9 @@ impl StackPoller {
             };
             polled.now_confirmed =
                 is_head && now.is_still(&layout.frame, |at| again.find(own, at, layout.frame.len));
-            polled.before_confirmed |= polled.now_confirmed && polled.agrees;
+            if polled.now_confirmed && now.kind == ChainKind::Frames {
+                polled.root = now.root();
+            }
         }
     }
 
@@ -307,7 +309,7 @@ impl PolledThread {
             rested: false,
             now: FrameChain::default(),
             before: FrameChain::default(),
-            agrees: false,
+            root: None,
             now_confirmed: false,
             before_confirmed: false,
             gone: false,
@@ -322,7 +324,7 @@ impl PolledThread {
 
     /// The poll copied what the one before did.
     fn rests(&mut self) {
-        let proven = !self.now.may_have_returned;
+        let proven = !self.now.is_in_doubt();
         if self.still < 2 {
             // From here on, the poll before the last is the same as the last.
             self.before.clone_from(&self.now);
@@ -337,10 +339,9 @@ impl PolledThread {
         let agrees = self.next.agrees_with(&self.now);
         let same = agrees && self.next.frames == self.now.frames;
         std::mem::swap(&mut self.before, &mut self.now);
-        self.before_confirmed = self.now_confirmed;
+        self.before_confirmed = self.now_confirmed || agrees;
         std::mem::swap(&mut self.now, &mut self.next);
-        self.now_confirmed = agrees && self.before_confirmed;
-        self.agrees = agrees;
+        self.now_confirmed = agrees;
         self.still = if same { self.still.saturating_add(1) } else { 0 };
     }
 
@@ -394,7 +395,10 @@ impl PolledThread {
             return false;
         }
         match self.next.read(&layout.frame, head, &mut self.pieces, part) {
-            Ok(()) => false,
+            Ok(()) => {
+                self.next.compare_root(self.root, &layout.frame, &mut self.pieces, part);
+                false
+            }
             Err(missing) => self.wants_frame(missing, layout.frame.len),
         }
     }
