@@ -138,6 +138,18 @@ pub(super) fn moment(
     Ok(folded)
 }
 
+/// The same, of the peak the highest moment at which the addresses of the blocks were read.
+pub(super) fn moment_with_addresses(
+    profile: &Profile,
+    device: CudaIndex,
+    moment: Moment,
+) -> Result<FoldedProfile> {
+    let options = FoldOptions { with_addresses: true, ..FoldOptions::default() };
+    let mut folded = profile.fold(device, moment, options)?;
+    add_older(&mut folded);
+    Ok(folded)
+}
+
 /// Adds what is older than an exact recording.
 pub(super) fn add_older(folded: &mut FoldedProfile) {
     let older = std::mem::take(&mut folded.left_out);
@@ -151,7 +163,7 @@ fn memory_viz(args: &ExportArgs, rank: &RankTrace, path: &Path) -> Result<()> {
     let profile = &rank.profile;
     let device = device(profile, args.gpu)?;
     let wanted = wanted(args);
-    let folded = moment(profile, device, wanted)?;
+    let folded = moment_with_addresses(profile, device, wanted)?;
     if folded.memory.is_some_and(|memory| memory != MemoryGroup::Torch) {
         bail!(
             "the recording has no blocks of PyTorch, which is what a snapshot for memory_viz is of"

@@ -8,7 +8,7 @@ use crate::analysis::{CounterSamples, Moment, MomentBlocks, MomentBlocksBuilder,
 use crate::render::{ExportedTable, TableExport};
 
 use super::args::ExportArgs;
-use super::export::{moment, wanted};
+use super::export::{moment_with_addresses, wanted};
 use super::flame::device;
 use super::ranks::RankTrace;
 use super::replay::{self, StoredRecording};
@@ -68,7 +68,7 @@ fn one(args: &ExportArgs, rank: &RankTrace, path: &dyn Fn(ExportedTable) -> Path
     let wanted = wanted(args);
     let of_peak = match wanted {
         Moment::Peak => {
-            let time = moment(profile, device, wanted)?.snapshot.time;
+            let time = moment_with_addresses(profile, device, wanted)?.snapshot.time;
             Some((blocks(Some(time))?, time.seconds()))
         }
         Moment::End => None,

@@ -286,10 +286,20 @@ impl From<MemoryArg> for MemoryGroup {
 impl FlameOptions {
     pub(super) fn fold(&self, profile: &Profile) -> Result<FoldedProfile> {
         let device = device(profile, self.gpu)?;
-        self.fold_device(profile, device)
+        self.fold_device(profile, device, false)
     }
 
-    fn fold_device(&self, profile: &Profile, device: CudaIndex) -> Result<FoldedProfile> {
+    /// The same of a moment at which the addresses of the blocks were read.
+    pub(super) fn fold_with_addresses(&self, profile: &Profile) -> Result<FoldedProfile> {
+        self.fold_device(profile, device(profile, self.gpu)?, true)
+    }
+
+    fn fold_device(
+        &self,
+        profile: &Profile,
+        device: CudaIndex,
+        with_addresses: bool,
+    ) -> Result<FoldedProfile> {
         let options = FoldOptions {
             by_thread: self.by_thread,
             churn: self.churn,
@@ -297,6 +307,7 @@ impl FlameOptions {
             // The line alone is asked for.
             native: !self.innermost,
             certain: self.certain,
+            with_addresses,
         };
         // What a stretch left is live at its end.
         let moment = if self.since.is_some() { Moment::End } else { self.moment.into() };
@@ -352,7 +363,8 @@ impl FlameOptions {
                 bail!("{DRIVER_ALONE} --by device");
             }
             for gpu in rank.profile.gpus() {
-                let folded = self.fold_device(&rank.profile, gpu).context(rank.label.clone())?;
+                let folded =
+                    self.fold_device(&rank.profile, gpu, false).context(rank.label.clone())?;
                 parts.push((format!("{}, GPU {}", rank.label, gpu.0), rank, folded));
             }
         }

@@ -56,7 +56,7 @@ fn streams(
     drawing: &FlameOptions,
     rank: &RankTrace,
 ) -> Result<Vec<(String, FoldedProfile)>> {
-    let folded = drawing.fold(&rank.profile)?;
+    let folded = drawing.fold_with_addresses(&rank.profile)?;
     if folded.memory.is_some_and(|memory| memory != MemoryGroup::Torch) {
         bail!("the recording has no blocks of PyTorch, which are what streams have");
     }

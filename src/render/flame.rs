@@ -15,7 +15,9 @@ use super::flame_text::{TreeStyle, tree_text};
 use super::label::{FrameLabels, one_line};
 use super::ranked_lines::MUCH_BEFORE;
 use super::size::{bytes, count, percent};
-use crate::analysis::{FoldedProfile, MemoryGroup, Moment, OwnerPart, OwnerStacks, Profile};
+use crate::analysis::{
+    AttributedSnapshot, FoldedProfile, MemoryGroup, Moment, OwnerPart, OwnerStacks, Profile,
+};
 use crate::model::{CudaIndex, SnapshotConsistency};
 
 /// How a flamegraph is drawn.
@@ -292,12 +294,17 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
     if let Some(evidence) = evidence_in_short(folded.resolution) {
         text += &format!("; {evidence}");
     }
-    text += &format!("; {} more cached", bytes(snapshot.cached()));
+    text += &more_cached(snapshot);
     text += whose_is_before(folded);
     if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {
         text += "; map torn";
     }
     text
+}
+
+fn more_cached(snapshot: &AttributedSnapshot) -> String {
+    let cached = snapshot.cached().map(|cached| format!("; {} more cached", bytes(cached)));
+    cached.unwrap_or_default()
 }
 
 fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&str>) -> String {
@@ -323,7 +330,7 @@ fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&st
     } else if folded.moment == Moment::End {
         text += &format!("; {} older than the recording left out", bytes(folded.left_out));
     } else if memory == MemoryGroup::Torch {
-        text += &format!("; {} more cached", bytes(snapshot.cached()));
+        text += &more_cached(snapshot);
         text += whose_is_before(folded);
     }
     text

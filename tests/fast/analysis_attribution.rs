@@ -308,7 +308,7 @@ fn a_pending_free_block_is_not_allocated() {
     let profile = s.profile();
     let snapshot = profile.snapshot(CudaIndex(0), Moment::Peak).unwrap();
     assert_eq!((snapshot.allocated, snapshot.pending_free), (MIB, 2 * MIB));
-    assert_eq!(snapshot.cached(), 0);
+    assert_eq!(snapshot.cached(), Some(0));
 }
 
 #[test]

@@ -170,7 +170,16 @@ impl Script {
 
     /// MiB by stack: of the last map, or what else the options say.
     pub(crate) fn folded(&self, options: FoldOptions) -> (Vec<(String, u64)>, FoldedProfile) {
-        let folded = self.profile.fold(GPU, Moment::End, options).unwrap();
+        self.folded_at(Moment::End, options)
+    }
+
+    /// The same of a moment.
+    pub(crate) fn folded_at(
+        &self,
+        moment: Moment,
+        options: FoldOptions,
+    ) -> (Vec<(String, u64)>, FoldedProfile) {
+        let folded = self.profile.fold(GPU, moment, options).unwrap();
         let mut stacks: Vec<(String, u64)> = folded
             .stacks
             .iter()

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::trace_support::Dice;
-use memspy::analysis::{FoldOptions, Moment, Profile, StackLabel};
+use memspy::analysis::{FoldOptions, FoldedProfile, Moment, Profile, StackLabel};
 use memspy::model::{
     AddressedBlock, AllocatorSnapshot, Block, BlockState, CounterDelta, CudaIndex, Definition,
     FollowedAddresses, FollowedChange, FollowedChanges, FollowedThread, Frame, FrameId, Function,
@@ -48,6 +48,8 @@ struct Job {
     readings: u64,
     read: BTreeMap<u64, u64>,
     unread: u32,
+    /// MiB by function after each change.
+    course: Vec<(u64, HashMap<String, u64>)>,
 }
 
 impl Job {
@@ -64,6 +66,7 @@ impl Job {
             readings,
             read: BTreeMap::new(),
             unread: 0,
+            course: Vec::new(),
         };
         for id in 0..STACKS as u32 {
             let function = Function {
@@ -209,6 +212,16 @@ impl Job {
         };
         let batch = FollowedChanges { changes: vec![change] };
         self.profile.record(&Record::Followed(batch)).unwrap();
+        self.course.push((self.now, self.truth()));
+    }
+
+    /// MiB by function.
+    fn truth(&self) -> HashMap<String, u64> {
+        let mut truth: HashMap<String, u64> = HashMap::new();
+        for block in self.live.values() {
+            *truth.entry(format!("f{}", block.stack)).or_default() += block.mib;
+        }
+        truth
     }
 
     /// What the tables of the allocator tell after a change, if they are read then. An address that was taken back and given out again is
@@ -242,9 +255,17 @@ impl Job {
 
     /// MiB by function, as the profile has them.
     fn folded(&mut self, certain: bool) -> HashMap<String, u64> {
+        self.folded_at(Moment::End, certain).1
+    }
+
+    fn folded_at(
+        &mut self,
+        moment: Moment,
+        certain: bool,
+    ) -> (FoldedProfile, HashMap<String, u64>) {
         self.profile.finish();
         let options = FoldOptions { certain, ..FoldOptions::default() };
-        let folded = self.profile.fold(GPU, Moment::End, options).unwrap();
+        let folded = self.profile.fold(GPU, moment, options).unwrap();
         let mut mib: HashMap<String, u64> = HashMap::new();
         for stack in &folded.stacks {
             let name = match stack.path.last().unwrap() {
@@ -256,7 +277,30 @@ impl Job {
             };
             *mib.entry(name).or_default() += stack.bytes / MIB;
         }
-        mib
+        (folded, mib)
+    }
+
+    /// What is said of the peak, which may lie between two maps.
+    fn check_peak(&mut self, found: &mut Found) {
+        let (folded, told) = self.folded_at(Moment::Peak, false);
+        let certain = self.folded_at(Moment::Peak, true).1;
+        let until = self.course.partition_point(|(at, _)| *at <= folded.snapshot.time.0);
+        let empty = HashMap::new();
+        let truth = until.checked_sub(1).map_or(&empty, |last| &self.course[last].1);
+        let true_mib = |name: &String| truth.get(name).copied().unwrap_or(0);
+        for (name, mib) in &certain {
+            assert!(
+                *mib <= true_mib(name),
+                "at the peak {certain:?} is called certain, of {truth:?}"
+            );
+        }
+        let sum = |mib: &HashMap<String, u64>| mib.values().sum::<u64>();
+        assert_eq!(folded.total, sum(truth) * MIB, "{told:?}, {truth:?}");
+        let highest = self.course.iter().map(|(_, truth)| sum(truth)).max().unwrap_or(0);
+        found.highest += highest;
+        found.drawn += sum(truth);
+        found.right_at_peak +=
+            told.iter().map(|(name, mib)| *mib.min(&true_mib(name))).sum::<u64>();
     }
 }
 
@@ -266,6 +310,10 @@ struct Found {
     all: u64,
     right: u64,
     certain: u64,
+    /// At the peak: what it was, what was drawn, and what of that is right.
+    highest: u64,
+    drawn: u64,
+    right_at_peak: u64,
 }
 
 fn check(readings: u64) -> Found {
@@ -279,10 +327,7 @@ fn check(readings: u64) -> Found {
                 job.change(together);
             }
             job.map();
-            let mut truth: HashMap<String, u64> = HashMap::new();
-            for block in job.live.values() {
-                *truth.entry(format!("f{}", block.stack)).or_default() += block.mib;
-            }
+            let truth = job.truth();
             let true_mib = |name: &String| truth.get(name).copied().unwrap_or(0);
             let certain = job.folded(true);
             for (name, mib) in &certain {
@@ -298,6 +343,7 @@ fn check(readings: u64) -> Found {
             assert!(told.values().sum::<u64>() <= truth.values().sum::<u64>());
             found.right += told.iter().map(|(name, mib)| *mib.min(&true_mib(name))).sum::<u64>();
         }
+        job.check_peak(&mut found);
     }
     eprintln!("{readings} readings: {found:?}");
     found

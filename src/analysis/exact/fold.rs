@@ -202,7 +202,7 @@ impl ExactProfile {
             time,
             allocated: total,
             in_blocks: total,
-            reserved: levels.map_or(total, |l| l.reserved.max(0) as u64),
+            reserved: levels.map(|l| l.reserved.max(0) as u64),
             pending_free: levels.map_or(0, |l| (l.active - l.allocated).max(0) as u64),
             largest_free: torch.map_or(0, |t| t.largest_free),
             consistency: SnapshotConsistency::Consistent,

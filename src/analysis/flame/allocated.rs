@@ -31,7 +31,7 @@ impl Profile {
             time: self.duration(),
             allocated: bytes,
             in_blocks: bytes,
-            reserved: bytes,
+            reserved: None,
             pending_free: 0,
             largest_free: 0,
             consistency: SnapshotConsistency::Consistent,

@@ -113,6 +113,9 @@ pub struct FoldOptions {
     pub native: bool,
     /// Only bytes of which it is proven which stack allocated them; of recordings that followed the allocator only.
     pub certain: bool,
+    /// Of the peak, the highest moment at which the blocks and their addresses were read; else, where the allocator was followed, it
+    /// may lie between two of these.
+    pub with_addresses: bool,
 }
 
 /// The bytes of one moment.
@@ -283,7 +286,7 @@ impl Profile {
     /// How sharply it is known who allocated the blocks at a device's peak; `None` of exact recordings, and where no map was read.
     pub fn peak_resolution(&self, device: CudaIndex) -> Option<TimeResolution> {
         let sampled = self.exact().is_none();
-        self.snapshot(device, Moment::Peak).filter(|_| sampled).map(|peak| resolution(peak))
+        self.highest(device).filter(|_| sampled).map(|peak| resolution(peak))
     }
 
     /// The same of a sampled recording.
@@ -302,8 +305,11 @@ impl Profile {
         if options.churn {
             return self.fold_allocated(device, options);
         }
-        let snapshot =
-            self.snapshot(device, moment).ok_or(FoldError::NoSnapshot { device })?.clone();
+        let snapshot = match moment {
+            Moment::Peak if !options.with_addresses => self.highest(device),
+            _ => self.snapshot(device, moment),
+        };
+        let snapshot = snapshot.ok_or(FoldError::NoSnapshot { device })?.clone();
         if options.certain && !snapshot.followed {
             return Err(FoldError::NotFollowed);
         }

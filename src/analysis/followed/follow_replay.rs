@@ -22,6 +22,7 @@ use crate::analysis::followed::dropped_variables::{
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::freed_groups::{FoundFrees, FreedGroups, PoolFrees};
 use crate::analysis::followed::gradient_frees::GradientFrees;
+use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
 use crate::analysis::followed::replayed_group::{
     BlockSource, DroppedAt, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree, Stays,
 };
@@ -282,6 +283,38 @@ impl<'a> FollowReplay<'a> {
             groups.sort_unstable_by(|a, b| b.cmp(a));
             groups.into_iter().map(|(_, group)| group).collect()
         })
+    }
+
+    /// The blocks alive now, from the oldest to the youngest. Certain are those of kinds of which none was freed since the map before.
+    pub(super) fn alive(&self) -> Vec<AliveBlock> {
+        let of_group = |(&kind, group): (&BlockGroup, &GroupReplay)| {
+            let none_freed = !self.is_open
+                && !group.freed
+                && !group.is_doubtful
+                && group.frees.is_empty()
+                && most_of(&kind, &self.unclear_frees, true) == 0;
+            let alive = |block: &ReplayedBlock| -> (_, AliveBlock) {
+                let (age, address) = match block.from {
+                    BlockSource::Snapshot(address) => (0, Some(address)),
+                    BlockSource::Change(change) => (change, None),
+                };
+                let sign = match block.from {
+                    BlockSource::Change(_) if block.given.is_none() => FreeSign::NoAddress,
+                    BlockSource::Snapshot(_) if block.is_gone => FreeSign::Gone,
+                    _ => FreeSign::None,
+                };
+                let attribution = match block.attribution.certain && !none_freed {
+                    true => uncertain(&block.attribution),
+                    false => block.attribution.clone(),
+                };
+                let at = attribution.allocated_at;
+                ((age, at, block.address()), AliveBlock { kind, attribution, address, sign })
+            };
+            group.alive().into_iter().map(alive).collect::<Vec<_>>()
+        };
+        let mut blocks: Vec<_> = self.groups.iter().flat_map(of_group).collect();
+        blocks.sort_by_key(|(age, block)| (*age, block.kind.size, block.kind.requested));
+        blocks.into_iter().map(|(_, block)| block).collect()
     }
 
     /// Ends it with the blocks of a map.

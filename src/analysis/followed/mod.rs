@@ -35,6 +35,8 @@
 //! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
 //!
+//! The replay also tells what was alive at the highest moment between two maps (`highest_moment.rs`).
+//!
 //! What was allocated in all (`allocated_totals.rs`) needs rules 1 to 3 and 7 alone: which block was freed plays no part in it.
 
 mod addressed_changes;
@@ -51,6 +53,7 @@ pub(super) mod free_sites;
 pub(super) mod freed_groups;
 mod generated_buffers;
 pub(super) mod gradient_frees;
+pub(super) mod highest_moment;
 pub(super) mod kind_origins;
 pub(super) mod lock_holders;
 mod remade_kinds;
@@ -82,6 +85,7 @@ use crate::analysis::followed::followed_step::{FollowedStep, PastStep};
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
+use crate::analysis::followed::highest_moment::HighestMoment;
 use crate::analysis::followed::kind_origins::KindOrigins;
 use crate::analysis::followed::repeated_steps::PastSteps;
 use crate::analysis::followed::replayed_group::Stays;
@@ -357,16 +361,16 @@ impl FollowedSteps {
 
     /// Charges the blocks of a map (rules 5, 6 and 8): `before` has those of the map before, `blocks` this one's by group.
     /// `lived_on` are the bytes that have a maker already. A map that is not complete teaches nothing: a block that it does
-    /// not have may be alive.
+    /// not have may be alive. Gives the moment before the map that was highest, too, if it is higher than `above` bytes.
     pub(crate) fn charge(
         &mut self,
         until: &UntilMap,
         before: impl Iterator<Item = (BlockGroup, u64, Arc<BlockAttribution>)>,
         blocks: FxHashMap<BlockGroup, GroupAddresses>,
         lived_on: PerPool,
-        is_complete: bool,
+        (is_complete, above): (bool, u64),
         text: ProgramText<'_>,
-    ) -> FxHashMap<u64, Arc<BlockAttribution>> {
+    ) -> (FxHashMap<u64, Arc<BlockAttribution>>, Option<HighestMoment>) {
         let known: FxHashSet<(BlockGroup, u64)> = blocks
             .iter()
             .flat_map(|(group, of_group)| of_group.known.iter().map(|(at, _)| (*group, *at)))
@@ -386,7 +390,7 @@ impl FollowedSteps {
         });
         let mut replay =
             FollowReplay::new(before, &self.sites, &self.gradients, &mut self.dropped, text);
-        until.replay(&mut replay, &self.allocation_sources);
+        let mut highest = until.replay(&mut replay, &self.allocation_sources, above);
         let ReplayResult { mut attributions, unexplained, freed, choices } = replay.finish(blocks);
         if is_complete {
             self.learn(until, freed, choices);
@@ -398,7 +402,14 @@ impl FollowedSteps {
             }
             until.charge_left(left, lived_on, &mut attributions);
         }
-        attributions
+        if let Some(moment) = &mut highest {
+            for block in &mut moment.blocks {
+                if let Some(likely) = self.likely(block.kind, &block.attribution) {
+                    block.attribution = likely;
+                }
+            }
+        }
+        (attributions, highest.filter(|_| is_complete).and_then(HighestMoment::add_up))
     }
 
     /// Learns from the changes between two complete maps.

@@ -182,9 +182,31 @@ pub(super) struct GroupReplay {
     pub(super) is_doubtful: bool,
     /// The change that allocated one last.
     pub(super) last: Option<usize>,
+    /// Blocks freed of which nothing is known.
+    unplaced: usize,
 }
 
 impl GroupReplay {
+    /// The blocks that are most likely alive now: in the place of those freed of which nothing is known, blocks of the map before are left
+    /// out, whose addresses others have got until the next map.
+    pub(super) fn alive(&self) -> Vec<&ReplayedBlock> {
+        let mut alive: Vec<&ReplayedBlock> = self.live.iter().collect();
+        let ages = [Stays::Unknown, Stays::Seldom, Stays::Likely, Stays::Always];
+        let mut left = self.unplaced;
+        for stays in ages {
+            while left > 0
+                && let Some(at) = alive.iter().rposition(|block| {
+                    matches!(block.from, BlockSource::Snapshot(_)) && block.stays == stays
+                })
+            {
+                alive.remove(at);
+                left -= 1;
+            }
+        }
+        alive.truncate(alive.len().saturating_sub(left));
+        alive
+    }
+
     pub(super) fn allocate(
         &mut self,
         change: usize,
@@ -256,7 +278,10 @@ impl GroupReplay {
         for given in self.live.iter_mut().filter_map(|block| block.given.as_mut()) {
             given.is_sure = false;
         }
-        let Some((at, is_variable)) = self.choose(moment, dropped) else { return false };
+        let Some((at, is_variable)) = self.choose(moment, dropped) else {
+            self.unplaced += 1;
+            return false;
+        };
         let differs = |other: &ReplayedBlock| {
             self.can_free(other) && other.attribution.shares != self.live[at].attribution.shares
         };

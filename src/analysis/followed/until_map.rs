@@ -10,6 +10,7 @@ use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIn
 use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
 use crate::analysis::followed::addressed_changes::WindowChange;
 use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange};
+use crate::analysis::followed::highest_moment::HighestMoment;
 use crate::analysis::followed::kind_origins::KindOrigins;
 use crate::analysis::followed::remade_kinds::RemadeKinds;
 use crate::analysis::followed::repeated_steps::PoolDeltas;
@@ -38,9 +39,16 @@ impl UntilMap {
         remade
     }
 
-    /// Replays them.
-    pub(super) fn replay(&self, replay: &mut FollowReplay<'_>, origins: &KindOrigins) {
+    /// Replays them. The highest moment, if it is higher than `above` bytes.
+    pub(super) fn replay(
+        &self,
+        replay: &mut FollowReplay<'_>,
+        origins: &KindOrigins,
+        above: u64,
+    ) -> Option<HighestMoment> {
         let windows = self.windows();
+        let highest = self.highest(&windows, above);
+        let mut moment = None;
         let mut at = 0;
         while let Some(step) = self.steps.get(at) {
             let end = windows.get(at).copied().flatten();
@@ -55,6 +63,7 @@ impl UntilMap {
                     .collect();
                 replay.addressed_changes(&changes, addresses);
                 at = end + 1;
+                self.keep(&mut moment, highest.filter(|highest| *highest == end), replay);
                 continue;
             }
             let charged = step.charged(origins);
@@ -63,8 +72,30 @@ impl UntilMap {
                 None => replay.change(&pools),
                 Some(_) => replay.guessed_changes(&pools, &parts),
             }
+            self.keep(&mut moment, highest.filter(|highest| *highest == at), replay);
             at += 1;
         }
+        moment
+    }
+
+    fn keep(
+        &self,
+        moment: &mut Option<HighestMoment>,
+        at: Option<usize>,
+        replay: &FollowReplay<'_>,
+    ) {
+        let Some(step) = at.and_then(|at| self.steps.get(at)) else { return };
+        let FollowedStep { to: time, live, .. } = *step;
+        *moment = Some(HighestMoment { time, live, blocks: replay.alive() });
+    }
+
+    /// After which change most was alive, if that is more than `above` bytes. Within a window it is not known which of its changes came first.
+    fn highest(&self, windows: &[Option<usize>], above: u64) -> Option<usize> {
+        let is_known = |at: usize| windows[at].is_none_or(|end| end == at);
+        let height = |at: usize| self.steps[at].live.iter().sum::<i64>();
+        let highest = (0..self.steps.len()).filter(|at| is_known(*at)).max_by_key(|at| height(*at));
+        let is_open = |at: usize| self.steps[..=at].iter().any(|step| step.open);
+        highest.filter(|at| height(*at).max(0) as u64 > above && !is_open(*at))
     }
 
     /// For each change the last one of the window that it belongs to: the changes after which the addresses were read.

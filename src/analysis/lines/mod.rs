@@ -17,7 +17,6 @@ use crate::analysis::exact::{LineDoubt, UnknownReason};
 use crate::analysis::flame::fold::FoldError;
 use crate::analysis::lines::bounds::stat_index;
 use crate::analysis::profile::Profile;
-use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::analysis::profile::high_water::HighWater;
 use crate::model::{
     CudaIndex, FrameId, FunctionId, Metric, Pool, StackId, StackTable, StatField, StatKey,
@@ -308,7 +307,7 @@ impl Profile {
                 add(node);
             }
         };
-        if let Some(snapshot) = self.snapshot(device, Moment::Peak) {
+        if let Some(snapshot) = self.highest(device) {
             for (origin, bytes) in Profile::bytes_by_origin(snapshot, false) {
                 add(origin, &mut |node| node.live += bytes);
             }

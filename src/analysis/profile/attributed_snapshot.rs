@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::block_attribution::BlockAttribution;
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::model::{Nanos, SnapshotConsistency};
 
 /// Which moment of a recording.
@@ -26,8 +26,8 @@ pub struct AttributedSnapshot {
     pub allocated: u64,
     /// Sum of the allocated blocks in the map, in bytes.
     pub in_blocks: u64,
-    /// Sum of the segments, in bytes.
-    pub reserved: u64,
+    /// Sum of the segments, in bytes; `None` of a moment between two maps.
+    pub reserved: Option<u64>,
     /// Bytes freed by the program that another stream may still use.
     pub pending_free: u64,
     /// Size of the largest free block, in bytes; 0 when there is none.
@@ -44,9 +44,26 @@ pub struct AttributedSnapshot {
 }
 
 impl AttributedSnapshot {
-    /// Bytes in the allocator's cache: reserved, but neither allocated nor waiting to be freed.
-    pub fn cached(&self) -> u64 {
-        self.reserved.saturating_sub(self.in_blocks).saturating_sub(self.pending_free)
+    /// Bytes in the allocator's cache: reserved, but neither allocated nor waiting to be freed. `None` where no map was read.
+    pub fn cached(&self) -> Option<u64> {
+        let used = self.in_blocks.saturating_add(self.pending_free);
+        self.reserved.map(|reserved| reserved.saturating_sub(used))
+    }
+
+    /// Bytes of which nobody is known who can have allocated them.
+    pub(super) fn not_seen(&self) -> u64 {
+        self.blocks.iter().filter(|(_, charge)| charge.is_not_seen()).map(|(size, _)| size).sum()
+    }
+
+    /// Adds a block, at its address where that is known.
+    pub(super) fn push(&mut self, address: Option<u64>, size: u64, charge: Arc<BlockAttribution>) {
+        if charge.allocated_at == 0 {
+            self.before_recording += size;
+        }
+        if let (Some(address), [(AllocationOrigin::Before, _)]) = (address, &charge.shares[..]) {
+            self.ownerless.push((address, self.blocks.len() as u32));
+        }
+        self.blocks.push((size, charge));
     }
 
     /// Gives blocks without an owner to theirs, by address and size.

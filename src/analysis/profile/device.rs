@@ -1,5 +1,6 @@
 //! One device over a recording: counters, peak, timeline, living blocks and the moments kept.
 
+mod between_maps;
 mod following;
 mod sampled;
 
@@ -15,6 +16,7 @@ use crate::analysis::followed::dropped_variables::ProgramText;
 use crate::analysis::lines::bounds::CounterBracket;
 use crate::analysis::owners::before_recording::{BlockOwners, OwnedBlocks};
 use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
+use crate::analysis::profile::device::between_maps::{ABOUT, HighestBetween};
 use crate::analysis::profile::device::sampled::new_blocks;
 use crate::analysis::profile::high_water::HighWater;
 use crate::analysis::profile::timeline::{Timeline, TimelinePoint};
@@ -94,6 +96,8 @@ pub(crate) struct DeviceProfile {
     pub(crate) timeline: Timeline,
     pub(crate) peak: Option<Arc<AttributedSnapshot>>,
     pub(crate) end: Option<Arc<AttributedSnapshot>>,
+    /// The highest moment between two maps, where the allocator is followed and it is higher than all maps.
+    between: HighestBetween,
     pub(crate) snapshots_consistent: u64,
     pub(crate) snapshots_degraded: u64,
     /// Grows by one whenever the counters change.
@@ -249,7 +253,7 @@ impl DeviceProfile {
 
     /// About how many bytes it takes, besides what every device takes.
     pub(crate) fn memory(&self) -> u64 {
-        let moments = [&self.peak, &self.end].into_iter().flatten();
+        let moments = [&self.peak, &self.end, &self.between.kept].into_iter().flatten();
         let listed: usize = moments.map(|moment| moment.blocks.len()).sum();
         let blocks = (self.living.len() + self.overlooked.len()) * 4 * size_of::<LiveBlock>();
         self.ledger.memory() + (blocks + listed * size_of::<(u64, Arc<BlockAttribution>)>()) as u64
@@ -300,14 +304,14 @@ impl DeviceProfile {
         self.map_interrupted = false;
         if !goes_on {
             (self.snapshots_consistent, self.snapshots_degraded, self.top) = (0, 0, 0);
-            self.peak = None;
+            (self.peak, self.between) = (None, HighestBetween::default());
         }
         // The last map stands before the inheritance, without makers: now they are known.
         if let Some(last) = self.end.take() {
             self.keep_moment(&SnapshotBlocks {
                 time: last.time,
                 blocks: self.living.clone(),
-                reserved: last.reserved,
+                reserved: last.reserved.unwrap_or_default(),
                 pending_free: last.pending_free,
                 largest_free: last.largest_free,
                 consistency: last.consistency,
@@ -386,7 +390,8 @@ impl DeviceProfile {
             (Some(peak), Some(end)) => Arc::ptr_eq(peak, end),
             _ => false,
         };
-        for moment in [&mut self.peak, &mut self.end].into_iter().flatten() {
+        for moment in [&mut self.peak, &mut self.end, &mut self.between.kept].into_iter().flatten()
+        {
             Arc::make_mut(moment).set_owners(&given);
         }
         if same {
@@ -395,46 +400,48 @@ impl DeviceProfile {
         true
     }
 
+    /// The highest moment known: a map, or one between two maps.
+    pub(crate) fn highest(&self) -> Option<&Arc<AttributedSnapshot>> {
+        // A map tells more, if it is about as high.
+        let above = self.top + self.top / ABOUT;
+        self.between
+            .kept
+            .as_ref()
+            .filter(|between| between.allocated > above)
+            .or(self.peak.as_ref())
+    }
+
     fn keep_moment(&mut self, snapshot: &SnapshotBlocks) {
         let in_blocks = snapshot.blocks.values().map(|b| b.kind.size).sum();
         let before = self.before.get_or_insert_with(BlockAttribution::before).clone();
-        let mut before_recording = 0;
-        let mut blocks: Vec<(u64, Arc<BlockAttribution>)> =
-            Vec::with_capacity(snapshot.blocks.len());
-        let mut ownerless = Vec::new();
-        for (&address, block) in &snapshot.blocks {
-            let charge = block.charge().unwrap_or(&before).clone();
-            if charge.allocated_at == 0 {
-                before_recording += block.kind.size;
-            }
-            if matches!(charge.shares[..], [(AllocationOrigin::Before, _)]) {
-                ownerless.push((address, blocks.len() as u32));
-            }
-            blocks.push((block.kind.size, charge));
-        }
         let allocated = match snapshot.consistency {
             SnapshotConsistency::Consistent => in_blocks,
             SnapshotConsistency::Degraded { allocated_counter, .. } => {
                 allocated_counter.max(in_blocks)
             }
         };
-        let snapshot = Arc::new(AttributedSnapshot {
+        let mut kept = AttributedSnapshot {
             time: snapshot.time,
             allocated,
             in_blocks,
-            reserved: snapshot.reserved,
+            reserved: Some(snapshot.reserved),
             pending_free: snapshot.pending_free,
             largest_free: snapshot.largest_free,
             consistency: snapshot.consistency,
-            before_recording,
+            before_recording: 0,
             followed: self.followed.is_some(),
-            blocks,
-            ownerless,
-        });
+            blocks: Vec::with_capacity(snapshot.blocks.len()),
+            ownerless: Vec::new(),
+        };
+        for (&address, block) in &snapshot.blocks {
+            let charge = block.charge().unwrap_or(&before).clone();
+            kept.push(Some(address), block.kind.size, charge);
+        }
+        let snapshot = Arc::new(kept);
         // The first map explains nothing: every block was there before. So of all maps at most
         // 0.4 % below the highest the one is kept that explains the most.
         self.top = self.top.max(snapshot.rank());
-        let floor = self.top - self.top / 256;
+        let floor = self.top - self.top / ABOUT;
         let better = |kept: &Arc<AttributedSnapshot>| {
             snapshot.rank() >= floor
                 && (kept.rank() < floor || snapshot.explains() > kept.explains())

@@ -416,6 +416,11 @@ impl Profile {
         }
     }
 
+    /// The highest moment of a device that is known: where the allocator was followed, it may lie between two maps.
+    pub(crate) fn highest(&self, device: CudaIndex) -> Option<&Arc<AttributedSnapshot>> {
+        self.profiles.get(&device)?.highest()
+    }
+
     pub(crate) fn engine(&self) -> &EngineFrames {
         &self.engine
     }

@@ -198,7 +198,7 @@ impl ReportBuilder {
         self.work += blocks.len() as u64;
         let track = self.tracks.entry(kind).or_default();
         track.lifetimes.advance(time, &blocks);
-        track.counted.push((Some(allocated), Some(reserved)));
+        track.counted.push((Some(allocated), reserved));
         self.map(kind, time, is_peak, &blocks);
     }
 

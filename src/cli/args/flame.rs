@@ -84,7 +84,7 @@ pub enum FlameFormat {
 /// A moment that `flame` draws.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlameMoment {
-    /// The recorded moment nearest below the allocator's own peak.
+    /// The allocator's own peak, or the recorded moment nearest below it.
     Peak,
     /// The last recorded moment.
     End,

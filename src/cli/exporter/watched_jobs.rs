@@ -186,7 +186,7 @@ impl WatchedJobs {
             others: device.others,
             total: device.total,
             free: device.free,
-            cached_free: map.map(|map| map.cached()),
+            cached_free: map.and_then(|map| map.cached()),
             largest_free: map.map(|map| map.largest_free),
             lines: gpu.map(|gpu| self.lines(live, gpu)).unwrap_or_default(),
             owners: held.map(|(held, _)| self.owners(held)).unwrap_or_default(),

@@ -87,9 +87,14 @@ impl DeviceProfile {
                 None => group.new.push(address),
             }
         }
-        for (address, attribution) in
-            followed.charge(&until, before, groups, kept, is_complete, text)
-        {
+        let in_map: u64 = snapshot.blocks.values().map(|block| block.kind.size).sum();
+        let above = in_map.max(self.top).max(self.between.above());
+        let (charges, highest) =
+            followed.charge(&until, before, groups, kept, (is_complete, above), text);
+        if let Some(moment) = highest {
+            self.between.keep(moment);
+        }
+        for (address, attribution) in charges {
             if let Some(block) = snapshot.blocks.get_mut(&address) {
                 block.attribution = Some(attribution);
             }

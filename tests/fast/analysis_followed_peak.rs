@@ -1,0 +1,90 @@
+//! The peak of a followed recording between two maps.
+
+use crate::analysis_followed::{MIB, Script, allocated, freed, in_mib, stood};
+use memspy::analysis::{FoldOptions, FoldedProfile, Moment};
+
+fn peak(script: &Script) -> (Vec<(String, u64)>, FoldedProfile) {
+    script.folded_at(Moment::Peak, FoldOptions::default())
+}
+
+/// 2 MiB that stay; 30 MiB that come and go between two maps.
+fn between_maps() -> Script {
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(0));
+    script.blocks = vec![(0, 2)];
+    script.map();
+    script.allocates(30, 3_000, stood(1));
+    script.frees(30);
+    script.map();
+    script
+}
+
+#[test]
+fn the_peak_between_two_maps_is_drawn() {
+    let script = between_maps();
+    let (stacks, folded) = peak(&script);
+    assert_eq!(stacks, in_mib(&[("f", 2), ("g", 30)]));
+    assert_eq!((folded.total, folded.snapshot.cached()), (32 * MIB, None));
+    assert_eq!(folded.resolution.certain, Some(32 * MIB));
+}
+
+/// Which block of a kind was freed is likely, not proven.
+#[test]
+fn at_the_peak_nothing_is_certain_of_kinds_of_which_one_was_freed() {
+    let mut script = between_maps();
+    script.allocates(30, 3_000, stood(0));
+    script.allocates(30, 3_000, stood(1));
+    script.frees(30);
+    script.allocates(40, 3_000, stood(1));
+    script.frees(40);
+    script.frees(30);
+    script.map();
+    let (_, folded) = peak(&script);
+    assert_eq!((folded.total, folded.resolution.certain), (72 * MIB, Some(42 * MIB)));
+}
+
+/// Of that moment no addresses are known.
+#[test]
+fn what_needs_addresses_has_the_highest_map() {
+    let options = FoldOptions { with_addresses: true, ..FoldOptions::default() };
+    let (stacks, folded) = between_maps().folded_at(Moment::Peak, options);
+    assert_eq!(stacks, in_mib(&[("f", 2)]));
+    assert!(folded.snapshot.cached().is_some());
+}
+
+#[test]
+fn a_higher_map_that_comes_later_is_the_peak() {
+    let mut script = between_maps();
+    script.allocates(40, 3_000, stood(0));
+    script.blocks = vec![(0, 2), (100, 40)];
+    script.map();
+    assert_eq!(peak(&script).0, in_mib(&[("f", 42)]));
+}
+
+#[test]
+fn bytes_at_the_peak_of_which_nothing_is_known_are_not_seen() {
+    let mut script = Script::new();
+    script.allocates(190, 3_000, stood(0));
+    script.blocks = vec![(0, 190)];
+    script.map();
+    // Three blocks of different sizes, allocated at once.
+    script.change(allocated(3, 10), 3_000, stood(1));
+    script.change(freed(3, 10), 3_000, stood(1));
+    script.map();
+    let (stacks, folded) = peak(&script);
+    assert_eq!(stacks, in_mib(&[("[not seen]", 10), ("f", 190)]));
+    assert_eq!(folded.resolution.not_seen, 10 * MIB);
+}
+
+/// Nobody knows who made what half of the peak was: the map nearest below it is drawn, and says so.
+#[test]
+fn a_peak_of_which_little_is_known_is_not_drawn() {
+    let mut script = Script::new();
+    script.allocates(20, 3_000, stood(0));
+    script.blocks = vec![(0, 20)];
+    script.map();
+    script.change(allocated(3, 10), 3_000, stood(1));
+    script.change(freed(3, 10), 3_000, stood(1));
+    script.map();
+    assert_eq!(peak(&script).0, in_mib(&[("f", 20)]));
+}
