@@ -35,7 +35,7 @@ pub struct LinesJson {
     pub warnings: Vec<String>,
     /// The lines of the program, the one with most live bytes first; library code counts for the line that called it.
     pub ranked: Vec<RankedLineJson>,
-    /// The moment that live bytes are of: the snapshot nearest below the peak; `null` without a snapshot.
+    /// The moment that live bytes are of: the peak where it is known what was alive then, else the snapshot nearest below it; `null` without a snapshot.
     pub live_moment: Option<LiveMomentJson>,
     /// All functions with their lines, libraries too: a byte counts for each line on its stack.
     pub functions: Vec<FunctionLinesJson>,
