@@ -346,8 +346,8 @@ fn check(readings: u64) -> Found {
         job.check_peak(&mut found);
     }
     eprintln!("{readings} readings: {found:?}");
-    // The peaks are drawn, and as much of them is right as of what the maps have.
-    assert!(found.drawn * 100 > found.highest * 95, "{found:?}");
+    // With addresses the peaks are drawn, and as much of them is right as of what the maps have.
+    assert!(readings < 8 || found.drawn * 100 > found.highest * 95, "{found:?}");
     assert!(found.right_at_peak * found.all * 20 > found.right * found.drawn * 19, "{found:?}");
     found
 }

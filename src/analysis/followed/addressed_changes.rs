@@ -140,6 +140,7 @@ impl FollowReplay<'_> {
         changes: &[WindowChange<'_>],
         addresses: &FollowedAddresses,
     ) {
+        self.is_addressed = true;
         let mut window = Window { first: self.changes + 1, ..Window::default() };
         for WindowChange { pools, parts } in changes {
             self.step += 1;

@@ -16,6 +16,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::followed::CANDIDATES_WITHIN;
 use crate::analysis::followed::dropped_variables::{
     DroppedByStatement, LineStep, ProgramText, StatementVisit,
 };
@@ -122,6 +123,8 @@ pub(in crate::analysis) struct FollowReplay<'a> {
     /// Frees that may have been of other groups than was taken for likely.
     unclear_frees: Vec<(Pool, CounterDelta)>,
     pub(super) is_open: bool,
+    /// Whether addresses were read.
+    pub(super) is_addressed: bool,
 }
 
 impl<'a> FollowReplay<'a> {
@@ -166,6 +169,7 @@ impl<'a> FollowReplay<'a> {
             unclear_allocations: Vec::new(),
             unclear_frees: Vec::new(),
             is_open: false,
+            is_addressed: false,
         }
     }
 
@@ -298,6 +302,9 @@ impl<'a> FollowReplay<'a> {
                     BlockSource::Snapshot(address) => (0, Some(address)),
                     BlockSource::Change(change) => (change, None),
                 };
+                let is_new = matches!(block.from, BlockSource::Change(_));
+                let is_unseen =
+                    is_new && block.attribution.span.is_none_or(|span| span > CANDIDATES_WITHIN);
                 let sign = match block.from {
                     BlockSource::Change(_) if block.given.is_none() => FreeSign::NoAddress,
                     BlockSource::Snapshot(_) if block.is_gone => FreeSign::Gone,
@@ -308,7 +315,10 @@ impl<'a> FollowReplay<'a> {
                     false => block.attribution.clone(),
                 };
                 let at = attribution.allocated_at;
-                ((age, at, block.address()), AliveBlock { kind, attribution, address, sign })
+                (
+                    (age, at, block.address()),
+                    AliveBlock { kind, attribution, address, sign, is_unseen },
+                )
             };
             group.alive().into_iter().map(alive).collect::<Vec<_>>()
         };

@@ -32,6 +32,8 @@ pub(crate) struct AliveBlock {
     /// Where the map before has it; `None` for one that was allocated since.
     pub(crate) address: Option<u64>,
     pub(super) sign: FreeSign,
+    /// Whether no poll saw near it who allocated it.
+    pub(super) is_unseen: bool,
 }
 
 /// A moment between two maps.
@@ -53,7 +55,10 @@ impl HighestMoment {
 
     /// Makes the blocks add up to what the counters say; `None` if too much of that is not known.
     pub(super) fn add_up(mut self) -> Option<HighestMoment> {
-        let mut unknown = 0;
+        // Whose these are is a guess from others of their kind, if that.
+        let unseen =
+            self.blocks.iter().filter(|block| block.is_unseen).map(|block| block.kind.size);
+        let mut unknown: u64 = unseen.sum();
         for (pool, live) in [(Pool::Small, self.live[0]), (Pool::Large, self.live[1])] {
             let (mut kept, mut of_pool): (Vec<_>, Vec<_>) =
                 self.blocks.into_iter().partition(|block| block.kind.pool != pool);
@@ -72,7 +77,7 @@ impl HighestMoment {
                 });
                 let kind = BlockGroup { size, requested: size, pool };
                 let (address, sign) = (None, FreeSign::None);
-                self.blocks.push(AliveBlock { kind, attribution, address, sign });
+                self.blocks.push(AliveBlock { kind, attribution, address, sign, is_unseen: false });
             }
         }
         (unknown <= self.allocated() / MOST_UNKNOWN).then_some(self)
@@ -119,7 +124,7 @@ mod tests {
         let attribution =
             Arc::new(BlockAttribution { shares, span: Some(1), allocated_at: 1, certain });
         let kind = BlockGroup { size, requested: size, pool: Pool::Large };
-        AliveBlock { kind, attribution, address: None, sign: FreeSign::None }
+        AliveBlock { kind, attribution, address: None, sign: FreeSign::None, is_unseen: false }
     }
 
     fn moment(live: i64, blocks: Vec<AliveBlock>) -> HighestMoment {
