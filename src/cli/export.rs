@@ -133,9 +133,7 @@ pub(super) fn moment(
     device: CudaIndex,
     moment: Moment,
 ) -> Result<FoldedProfile> {
-    let mut folded = profile.fold(device, moment, FoldOptions::default())?;
-    add_older(&mut folded);
-    Ok(folded)
+    with_older(profile, device, moment, FoldOptions::default())
 }
 
 /// The same, of the peak the highest moment at which the addresses of the blocks were read.
@@ -145,6 +143,15 @@ pub(super) fn moment_with_addresses(
     moment: Moment,
 ) -> Result<FoldedProfile> {
     let options = FoldOptions { with_addresses: true, ..FoldOptions::default() };
+    with_older(profile, device, moment, options)
+}
+
+fn with_older(
+    profile: &Profile,
+    device: CudaIndex,
+    moment: Moment,
+    options: FoldOptions,
+) -> Result<FoldedProfile> {
     let mut folded = profile.fold(device, moment, options)?;
     add_older(&mut folded);
     Ok(folded)

@@ -298,17 +298,15 @@ impl<'a> FollowReplay<'a> {
                 && group.frees.is_empty()
                 && most_of(&kind, &self.unclear_frees, true) == 0;
             let alive = |block: &ReplayedBlock| -> (_, AliveBlock) {
-                let (age, address) = match block.from {
-                    BlockSource::Snapshot(address) => (0, Some(address)),
-                    BlockSource::Change(change) => (change, None),
-                };
-                let is_new = matches!(block.from, BlockSource::Change(_));
-                let is_unseen =
-                    is_new && block.attribution.span.is_none_or(|span| span > CANDIDATES_WITHIN);
-                let sign = match block.from {
-                    BlockSource::Change(_) if block.given.is_none() => FreeSign::NoAddress,
-                    BlockSource::Snapshot(_) if block.is_gone => FreeSign::Gone,
-                    _ => FreeSign::None,
+                let sign = |is_one, sign| if is_one { sign } else { FreeSign::None };
+                let is_late = block.attribution.span.is_none_or(|span| span > CANDIDATES_WITHIN);
+                let (age, address, sign, is_unseen) = match block.from {
+                    BlockSource::Snapshot(address) => {
+                        (0, Some(address), sign(block.is_gone, FreeSign::Gone), false)
+                    }
+                    BlockSource::Change(change) => {
+                        (change, None, sign(block.given.is_none(), FreeSign::NoAddress), is_late)
+                    }
                 };
                 let attribution = match block.attribution.certain && !none_freed {
                     true => uncertain(&block.attribution),

@@ -391,6 +391,7 @@ impl FollowedSteps {
         });
         let mut replay =
             FollowReplay::new(before, &self.sites, &self.gradients, &mut self.dropped, text);
+        let above = is_complete.then_some(above);
         let mut highest = until.replay(&mut replay, &self.allocation_sources, above);
         let ReplayResult { mut attributions, unexplained, freed, choices } = replay.finish(blocks);
         if is_complete {
@@ -410,7 +411,7 @@ impl FollowedSteps {
                 }
             }
         }
-        (attributions, highest.filter(|_| is_complete).and_then(HighestMoment::add_up))
+        (attributions, highest.and_then(HighestMoment::add_up))
     }
 
     /// Learns from the changes between two complete maps.

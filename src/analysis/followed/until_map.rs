@@ -39,15 +39,15 @@ impl UntilMap {
         remade
     }
 
-    /// Replays them. The highest moment, if it is higher than `above` bytes.
+    /// Replays them. The highest moment, if one is asked for and it is higher than `above` bytes.
     pub(super) fn replay(
         &self,
         replay: &mut FollowReplay<'_>,
         origins: &KindOrigins,
-        above: u64,
+        above: Option<u64>,
     ) -> Option<HighestMoment> {
         let windows = self.windows();
-        let highest = self.highest(&windows, above);
+        let highest = above.and_then(|above| self.highest(&windows, above));
         let mut moment = None;
         let mut at = 0;
         while let Some(step) = self.steps.get(at) {

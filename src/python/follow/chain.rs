@@ -255,6 +255,7 @@ mod tests {
         later[0].1 = frame(0x10_0000, SHIM, 0x18, false, 0);
         assert!(!is_still(&returned, &later) && is_still(&runs, &later));
     }
+
     #[test]
     fn a_chain_with_a_new_root_is_copied_whole_with_its_shims() {
         let mut chain = chain(&memory(true));

@@ -124,10 +124,8 @@ impl StackPoller {
             polled.from = bytes;
             let state = polled.target.place.at + state_from as u64;
             // The first `_PyCFrame` of a thread is part of its state: one stretch is cheaper than two.
-            polled.cframe_in_state = polled.cframe.and_then(|cframe| {
-                let from = cframe.0.checked_sub(state.0)? as usize;
-                (from < NEAR_STATE).then_some((cframe, from))
-            });
+            polled.cframe_in_state =
+                polled.cframe.and_then(|cframe| Some((cframe, place_in_state(cframe, state)?)));
             let offset = state_len.max(polled.cframe_in_state.map_or(0, |(_, from)| from + WORD));
             spans.push(AddressRange { addr: state, len: offset });
             let leaf = polled.now.frames.first().map_or(Addr(0), |frame| frame.at);
@@ -348,8 +346,7 @@ impl PolledThread {
     /// Makes sure that the next poll has the pointer in its `_PyCFrame`.
     fn wants_cframe(&mut self, cframe: Addr, state_from: usize) -> bool {
         let state = self.target.place.at + state_from as u64;
-        let is_near = cframe.0.checked_sub(state.0).is_some_and(|from| from < NEAR_STATE as u64);
-        is_near || self.pieces.want_only(cframe, WORD)
+        place_in_state(cframe, state).is_some() || self.pieces.want_only(cframe, WORD)
     }
 
     /// Makes sure that the next poll has the frame or shim at `at`.
@@ -409,4 +406,10 @@ fn state_part(layout: &PythonLayout) -> (usize, usize) {
     let thread = &layout.thread;
     let from = thread.head.offset.min(thread.identity.offset);
     (from, thread.head.end().max(thread.identity.end()) - from)
+}
+
+/// How far behind `state`, the part of the thread state that is copied, the `_PyCFrame` is, where it is copied with it.
+fn place_in_state(cframe: Addr, state: Addr) -> Option<usize> {
+    let from = cframe.0.checked_sub(state.0)? as usize;
+    (from < NEAR_STATE).then_some(from)
 }
