@@ -116,21 +116,52 @@ def places(of):
     return tuple((frame["filename"], frame["line"]) for frame in of.get("frames", []))
 
 
-def truth():
-    """Live bytes by stack, and all allocated bytes by stack, as PyTorch's own history has them."""
+def block_size(event):
+    """The size of the block of an event, which tells what was asked for: right but for the few blocks that were not split."""
+    return (event["size"] + 511) // 512 * 512
+
+
+def at_the_peak(events, older):
+    """Live bytes by stack when the most was allocated, as the history of one device has it: `older` bytes are older than it."""
+
+    def moments():
+        alive, left = {}, older
+        total = left
+        for event in events:
+            if event["action"] == "alloc":
+                alive[event["addr"]] = event
+                total += block_size(event)
+            elif event["action"] == "free_requested":
+                left -= 0 if alive.pop(event["addr"], None) else block_size(event)
+                total -= block_size(event)
+            yield total, alive, left
+
+    highest = max((total for total, _, _ in moments()), default=0)
+    stacks = collections.Counter()
+    for total, alive, left in moments():
+        if total == highest:
+            for event in alive.values():
+                stacks[places(event) or (ENGINE,)] += block_size(event)
+            stacks[BEFORE,] += left
+            break
+    return stacks
+
+
+def truth(older):
+    """Live bytes by stack, all allocated bytes by stack, and the live bytes at the peak, as PyTorch's own history has them."""
     stacks, every = collections.Counter(), collections.Counter()
     snapshot = torch.cuda.memory._snapshot()
     # Neither what the engine's threads allocated has frames, nor what is older than the history.
     since = set()
     for event in (event for events in snapshot["device_traces"] for event in events if event["action"] == "alloc"):
         since.add(event["addr"])
-        every[places(event) or (ENGINE,)] += (event["size"] + 511) // 512 * 512
+        every[places(event) or (ENGINE,)] += block_size(event)
     for segment in snapshot["segments"]:
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
                 is_older = block["address"] not in since
                 stacks[places(block) or (BEFORE if is_older else ENGINE,)] += block["size"]
-    return stacks, every
+    return stacks, every, at_the_peak(snapshot["device_traces"][torch.cuda.current_device()], older)
 
 
 def overlap(ours, theirs):
@@ -186,10 +217,11 @@ def check_truth(name, job, args):
 
     def begin():
         held["recording"] = Recording(args.memspy, words(args))
+        held["older"] = torch.cuda.memory_allocated()
         torch.cuda.memory._record_memory_history(enabled="all", stacks="python", max_entries=HISTORY)
 
     def at_last():
-        held["truth"] = truth()
+        held["truth"] = truth(held["older"])
         time.sleep(1.5)
         held["recording"].stop()
 
@@ -200,7 +232,7 @@ def check_truth(name, job, args):
         run(job, Watched(args.steps, at_last))
     torch.cuda.memory._record_memory_history(enabled=None)
     recording = held["recording"]
-    theirs, every = held["truth"]
+    theirs, every, highest = held["truth"]
     # Samples know nothing for certain, and only what is alive.
     is_followed = not recording.followed().startswith("it was not")
     ours, proven = recording.stacks("--at", "end"), recording.stacks("--at", "end", "--certain") if is_followed else collections.Counter()
@@ -223,6 +255,13 @@ def check_truth(name, job, args):
           f"{share(overlap(ours_of_all, theirs_of_all), 1)}, line of the program "
           f"{share(overlap(by(ours_of_all, own_line), by(theirs_of_all, own_line)), 1)}, proven {share(sum(certain_of_all.values()), 1)}, "
           f"wrong among proven {share(wrong_of_all, sum(certain_of_all.values()))}")
+    at_peak, sure_at_peak = recording.stacks(), recording.stacks("--certain") if is_followed else collections.Counter()
+    before = [stacks.pop((BEFORE,), 0) for stacks in (highest, at_peak)]
+    total = sum(highest.values())
+    sure, wrong = sum(sure_at_peak.values()), sum(max(0, count - 1.02 * highest[key]) for key, count in sure_at_peak.items())
+    print(f"    at the peak: {total + before[0]:,} bytes, memspy {sum(at_peak.values()) + before[1]:,}; right full stack {share(overlap(at_peak, highest), total)}, "
+          f"line of the program {share(overlap(by(at_peak, own_line), by(highest, own_line)), total)}, proven {share(sure, total)}, "
+          f"wrong among proven {share(wrong, sure)}")
     missing = {key: count - ours[key] for key, count in theirs.items() if count > ours[key]}
     extra = {key: count - theirs[key] for key, count in ours.items() if count > theirs[key]}
     for what, stacks in (("missing on", missing), ("too much on", extra)):
@@ -232,7 +271,7 @@ def check_truth(name, job, args):
     if args.save:
         file = os.path.join(args.save, re.sub(r"[, ]+", "-", name))
         shutil.copy(recording.trace, file + ".bin")
-        for kind, stacks in (("truth", theirs), ("every", every)):
+        for kind, stacks in (("truth", theirs), ("every", every), ("peak", highest)):
             with gzip.open(f"{file}.{kind}.json.gz", "wt") as out:
                 json.dump([[list(stack) if stack != (ENGINE,) else [], size] for stack, size in stacks.items()], out)
     print(f"    {recording.followed()}", flush=True)

@@ -285,15 +285,16 @@ fn a_held_lock_does_not_make_a_stack_certain_that_may_be_of_later() {
     }
 }
 
-/// A poller that loses its processor between copying the lock and copying the frames sees where the thread went meanwhile.
+/// A poller that loses its processor between copying the lock and copying the frames sees where the thread went meanwhile; but a thread that is inside the
+/// allocator does not wait there: the first product of matrices takes cuBLAS's workspace, for which CUDA needs 200 µs.
 #[test]
-fn a_held_lock_does_not_make_a_stack_certain_that_was_seen_long_before_and_after() {
+fn a_held_lock_makes_a_stack_likely_that_was_seen_long_before_and_after_but_not_certain() {
     let mut script = Script::new();
     let whole = |stack| StackReading::Whole(StackId(stack));
     let owner = FollowedThread { held_lock: true, ..at(0, whole(0), whole(0)) };
     script.allocates(2, 500_000, vec![owner]);
     let (stacks, known) = script.end(&[(0, 2)]);
-    assert_eq!(stacks, in_mib(&[("[not seen]", 2)]));
+    assert_eq!(stacks, in_mib(&[("f", 2)]));
     assert_eq!(known.certain, Some(0));
 }
 
@@ -439,77 +440,6 @@ fn as_many_blocks_alive_at_all_times_does_not_prove_that_they_are_the_same() {
     script.frees(2);
     let (_, known) = script.end(&[(0, 2), (2, 2)]);
     assert_eq!(known.certain, Some(0));
-}
-
-#[test]
-fn the_stack_seen_on_both_sides_of_a_kinds_allocations_is_likely_to_make_them() {
-    let mut script = Script::new();
-    for i in 0..3 {
-        script.allocates(2, 3_000, if i == 2 { stood(1) } else { went(0, 1) });
-    }
-    let (stacks, known) = script.end(&[(0, 2), (2, 2), (4, 2)]);
-    assert_eq!(stacks, in_mib(&[("g", 6)]));
-    assert_eq!(known.certain, Some(0));
-}
-
-#[test]
-fn a_thread_that_went_from_one_line_that_makes_such_blocks_to_another_made_it_there() {
-    let mut script = Script::new();
-    script.allocates(2, 3_000, stood(0));
-    script.allocates(2, 3_000, stood(1));
-    script.allocates(2, 3_000, went(0, 1));
-    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2)]);
-    assert_eq!(stacks, in_mib(&[("f", 2), ("g", 4)]));
-}
-
-/// Of what is allocated once no iteration tells more: the thread was in the call that makes such blocks, on a line that makes none.
-#[test]
-fn what_was_allocated_between_two_lines_is_likely_of_those_that_make_such_blocks_in_that_call() {
-    let unread = |before| vec![at(0, StackReading::Whole(StackId(before)), StackReading::Torn)];
-    let mut script = Script::new();
-    script.allocates(2, 3_000, stood(5));
-    script.allocates(2, 3_000, stood(5));
-    script.allocates(2, 3_000, unread(4));
-    script.allocates(2, 3_000, unread(3));
-    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2), (6, 2)]);
-    assert_eq!(stacks, in_mib(&[("f g", 2), ("g f g", 6)]), "3 is in another call");
-}
-
-/// The poll before saw the line ahead of it, and the stack of the one after could not be read.
-#[test]
-fn an_allocation_is_likely_of_the_stack_that_always_makes_it_at_its_place() {
-    let mut script = Script::new();
-    for i in 0..7 {
-        let unread = at(0, StackReading::Whole(StackId(1)), StackReading::Torn);
-        script.allocates(2, 3_000, if i == 6 { vec![unread] } else { stood(0) });
-        script.allocates(4, 3_000, stood(1));
-    }
-    let blocks: Vec<(u64, u64)> = (0..7).flat_map(|i| [(6 * i, 2), (6 * i + 2, 4)]).collect();
-    let (stacks, _) = script.end(&blocks);
-    assert_eq!(stacks, in_mib(&[("f", 14), ("g", 28)]));
-}
-
-/// A thread that sleeps is polled seldom, so that the polls around its next allocation are far apart.
-#[test]
-fn where_a_thread_slept_before_its_allocations_shared_them() {
-    let mut script = Script::new();
-    for i in 0..4 {
-        script.allocates(2, 60_000, if i == 3 { stood(1) } else { went(0, 1) });
-    }
-    let (stacks, known) = script.end(&[(0, 2), (2, 2), (4, 2), (6, 2)]);
-    assert_eq!(stacks, in_mib(&[("g", 8)]));
-    assert_eq!(known.certain, Some(0));
-}
-
-/// What is only ever seen after an allocation may be the line behind it.
-#[test]
-fn far_polls_do_not_tell_a_line_from_the_one_behind_it() {
-    let mut script = Script::new();
-    for _ in 0..4 {
-        script.allocates(2, 60_000, went(0, 1));
-    }
-    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2), (6, 2)]);
-    assert_eq!(stacks, in_mib(&[("f", 4), ("g", 4)]));
 }
 
 #[test]

@@ -27,6 +27,7 @@ mod analysis_followed;
 mod analysis_followed_addresses;
 mod analysis_followed_frees;
 mod analysis_followed_peak;
+mod analysis_followed_places;
 mod analysis_followed_random;
 mod analysis_followed_samples;
 mod analysis_followed_totals;

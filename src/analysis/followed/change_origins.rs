@@ -13,14 +13,13 @@ use crate::model::{
 /// Polls at most so far apart prove that a stack seen at both was there all the time, in nanoseconds.
 pub(super) const CERTAIN_WITHIN: u64 = 20_000;
 
-/// The kind of the only block that was allocated or freed, if it was allocated.
+/// The kind of the only block that was allocated, whatever was freed.
 pub(super) fn allocated_kind(small: &CounterDelta, large: &CounterDelta) -> Option<BlockGroup> {
     let (pool, delta) =
         if small.allocations > 0 { (Pool::Small, small) } else { (Pool::Large, large) };
-    let counts = [small.allocations, small.frees, large.allocations, large.frees];
     let size = delta.allocated_bytes.max(0) as u64;
     let kind = BlockGroup { size, requested: delta.requested_bytes.max(0) as u64, pool };
-    (delta.allocations == 1 && counts.iter().sum::<i64>() == 1).then_some(kind)
+    (small.allocations.saturating_add(large.allocations) == 1).then_some(kind)
 }
 
 /// The threads that can have made a change: those of its candidates, else all that are listed.

@@ -25,7 +25,7 @@ pub(super) struct FollowedStep {
     pub(super) live: [i64; 2],
     /// Whether the amounts are only lower limits.
     pub(super) open: bool,
-    /// The block that it allocated, if it did just that.
+    /// The block that it allocated, if it was one, whatever it freed.
     pub(super) allocated: Option<BlockGroup>,
     pub(super) places: ReachSums,
     /// Whether another stack than those that are charged may have made it.

@@ -108,13 +108,21 @@ impl StackVotes {
         }
     }
 
-    /// Who makes these allocations, whoever was seen beside one of them, if that is clear.
-    fn clear_origin(&self) -> Option<AllocationOrigin> {
+    /// Who makes these allocations, whoever was seen beside one of them, if that is clear: who stood on both sides, else who stood after them
+    /// twice as often as any other, and not before. Who comes later is seen after them as well, where a poll is late.
+    fn clear_origin(&self, of_kind: &StackVotes) -> Option<AllocationOrigin> {
         let best = self.of.iter().max_by_key(|vote| vote.on_both_sides())?;
         let both = best.on_both_sides();
         let mut others = self.of.iter().filter(|vote| vote.origin != best.origin);
-        (both >= MIN_AT_PLACE && others.all(|vote| vote.on_both_sides() <= both / CLEARLY))
-            .then_some(best.origin)
+        if both >= MIN_AT_PLACE && others.all(|vote| vote.on_both_sides() <= both / CLEARLY) {
+            return Some(best.origin);
+        }
+        let first = self.of.iter().max_by_key(|vote| vote.after)?;
+        let mut later = self.of.iter().filter(|vote| vote.origin != first.origin);
+        let came = self.came_often(first, of_kind)
+            && both <= first.after / CLEARLY
+            && later.all(|vote| vote.after <= first.after / 2);
+        came.then_some(first.origin)
     }
 
     /// Whose an allocation with this charge is, wherever it was: where a thread went from one line that makes such blocks to another, it made
@@ -126,14 +134,26 @@ impl StackVotes {
         ] = charge.shares[..]
             && thread == of
         {
-            let makes = |(origin, _): &(AllocationOrigin, u64)| {
-                self.of.iter().any(|v| v.origin == *origin && v.on_both_sides() > 0)
-            };
-            if charge.shares.iter().all(makes) {
+            let both = |&(origin, _): &(AllocationOrigin, u64)| self.on_both_sides(origin);
+            if charge.shares.iter().all(|share| both(share) > 0) {
                 return Some(after);
             }
         }
-        self.origin(charge)
+        self.origin(charge, self)
+    }
+
+    /// In how many allocations a stack stood before, and in how many after, whichever is less.
+    fn on_both_sides(&self, origin: AllocationOrigin) -> u32 {
+        let vote = self.of.iter().find(|vote| vote.origin == origin);
+        vote.map_or(0, StackVote::on_both_sides)
+    }
+
+    /// Whether a stack stood after enough of these allocations to have made them. It takes more where another of their stacks is known to make
+    /// such blocks elsewhere, and this one hardly.
+    fn came_often(&self, vote: &StackVote, of_kind: &StackVotes) -> bool {
+        let hardly = of_kind.on_both_sides(vote.origin).saturating_mul(CLEARLY);
+        let is_doubted = self.of.iter().any(|other| of_kind.on_both_sides(other.origin) > hardly);
+        vote.after >= if is_doubted { 2 * MIN_AFTER } else { MIN_AFTER }
     }
 
     /// Who makes such blocks in the calls in which the thread was seen, where it was seen on lines that make none: it was on its way to one of
@@ -163,8 +183,8 @@ impl StackVotes {
         (made >= 2 && seen <= made / 2 && shares.len() <= MAX_MAKERS_IN_CALL).then_some(shares)
     }
 
-    /// Whose an allocation with this charge is, if that is clear.
-    fn origin(&self, charge: &BlockAttribution) -> Option<AllocationOrigin> {
+    /// Whose an allocation with this charge is, if that is clear; `of_kind` are the votes of all allocations of its kind.
+    fn origin(&self, charge: &BlockAttribution, of_kind: &StackVotes) -> Option<AllocationOrigin> {
         match charge.shares[..] {
             [(AllocationOrigin::NotSeen, _)] => {
                 let most = self.of.iter().max_by_key(|vote| vote.all)?;
@@ -184,7 +204,7 @@ impl StackVotes {
                 let clear = both > 0 && others().all(|v| v.on_both_sides() <= both / 2);
                 // Where the poll before never comes in time, what stands after is what allocated.
                 let after = both == 0
-                    && best.after >= MIN_AFTER
+                    && self.came_often(best, of_kind)
                     && others().all(|v| v.after == 0 && v.before >= MIN_AFTER);
                 if clear || after {
                     return Some(best.origin);
@@ -252,20 +272,18 @@ impl KindOrigins {
     ) -> Option<Arc<BlockAttribution>> {
         let of_place = |place: &u64| self.by_place.get(place).or_else(|| self.older.get(place));
         let by_place: Vec<&StackVotes> = places.iter().flatten().filter_map(of_place).collect();
-        let clear = || by_place.iter().find_map(|votes| votes.clear_origin());
+        let of_kind = self.by_kind.get(&kind)?;
+        let clear = || by_place.iter().find_map(|votes| votes.clear_origin(of_kind));
         let known = by_place.iter().copied().filter(|votes| votes.all >= MIN_AT_PLACE);
-        let mut at_place = known.filter_map(|votes| votes.origin(charge));
-        let anywhere = || self.by_kind.get(&kind)?.origin_anywhere(charge);
+        let mut at_place = known.filter_map(|votes| votes.origin(charge, of_kind));
+        let anywhere = || of_kind.origin_anywhere(charge);
         if charge.shares.len() > 1 && charge.shares.iter().all(|(_, weight)| *weight > 1) {
             return None;
         }
         let origin = is_doubtful.then(clear).flatten();
         let origin = origin.or_else(|| at_place.next()).or_else(anywhere);
         let is_open = is_doubtful || charge.shares.len() > 1;
-        let in_call = || {
-            let votes = is_open.then(|| self.by_kind.get(&kind)).flatten()?;
-            votes.makers_in_call(charge, &self.calls)
-        };
+        let in_call = || is_open.then(|| of_kind.makers_in_call(charge, &self.calls)).flatten();
         let shares = origin.map(|origin| vec![(origin, 1)]).or_else(in_call)?;
         Some(Arc::new(BlockAttribution { shares, certain: false, ..*charge }))
     }

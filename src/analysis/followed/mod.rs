@@ -13,7 +13,7 @@
 //!    at most 20 µs apart: calling something else and coming back takes longer. The lock alone proves no stack: the poller
 //!    may have lost its processor between copying the lock and copying the frames, or needed long for the stacks of many threads.
 //! 3. Otherwise the stacks at both polls of all these threads are *candidates*, with equal parts. One stack seen at two
-//!    polls more than 100 µs apart is none: a thread that waits now and then, and allocates in between, is seen where it
+//!    polls more than 100 µs apart is none, unless a thread held the lock: a thread that waits now and then, and allocates in between, is seen where it
 //!    waits. Without a candidate the change is charged to `[not seen]`.
 //! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its time.
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
@@ -30,7 +30,8 @@
 //!    if no other was half as often: what comes ahead of an allocation is only seen before it, what follows only after it. Without such a one, to the candidate that was always after, never before, if the
 //!    others were always before. Where a stack could not be read, or the polls lay between two others, a stack that stood on both sides of most
 //!    allocations of its kind at this place made it, also if it was not seen beside this one. A thread that went from one line that makes such blocks to
-//!    another made it by the latter. Where the thread was only seen on lines that make no such block, in a call in which one or two others
+//!    another made it by the latter. Where nobody stood on both sides of the allocations at this place, who stood after them twice as often as any other made them: who comes
+//!    later is seen after them as well, where a poll is late. Where the thread was only seen on lines that make no such block, in a call in which one or two others
 //!    do (`stack_calls.rs`), these made it. That is likely, never certain.
 //! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
@@ -163,7 +164,8 @@ impl FollowedSteps {
         };
         let makers = makers(change, &origins);
         let apart = change.after.0.saturating_sub(change.before.0);
-        let came_back = origins.len() == 1 && apart > CANDIDATES_WITHIN;
+        let is_inside = change.threads.iter().any(|thread| thread.held_lock);
+        let came_back = origins.len() == 1 && apart > CANDIDATES_WITHIN && !is_inside;
         let shares = if origins.is_empty() || came_back {
             vec![(AllocationOrigin::NotSeen, 1)]
         } else {
@@ -177,7 +179,8 @@ impl FollowedSteps {
             certain,
         });
         self.gradients.saw(&charge, stacks, engine);
-        let allocated = allocated_kind(&change.small, &change.large).filter(|_| change.is_single());
+        let allocated = allocated_kind(&change.small, &change.large)
+            .filter(|_| !change.counters_torn && !change.totals_reset);
         let places = allocated.map_or_else(ReachSums::default, |kind| self.sums.places(Some(kind)));
         let pools = [change.small, change.large];
         let before = self.sums.places(None);

@@ -1,0 +1,113 @@
+//! Whose an allocation is that polls came too late for, or too early: what made such blocks at the same place in the program's run, or at all.
+
+use crate::analysis_followed::{MIB, Script, allocated, at, freed, in_mib, stood, went};
+use memspy::model::{CounterDelta, StackId, StackReading};
+
+#[test]
+fn the_stack_seen_on_both_sides_of_a_kinds_allocations_is_likely_to_make_them() {
+    let mut script = Script::new();
+    for i in 0..3 {
+        script.allocates(2, 3_000, if i == 2 { stood(1) } else { went(0, 1) });
+    }
+    let (stacks, known) = script.end(&[(0, 2), (2, 2), (4, 2)]);
+    assert_eq!(stacks, in_mib(&[("g", 6)]));
+    assert_eq!(known.certain, Some(0));
+}
+
+#[test]
+fn a_thread_that_went_from_one_line_that_makes_such_blocks_to_another_made_it_there() {
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(0));
+    script.allocates(2, 3_000, stood(1));
+    script.allocates(2, 3_000, went(0, 1));
+    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 2), ("g", 4)]));
+}
+
+/// Of what is allocated once no iteration tells more: the thread was in the call that makes such blocks, on a line that makes none.
+#[test]
+fn what_was_allocated_between_two_lines_is_likely_of_those_that_make_such_blocks_in_that_call() {
+    let unread = |before| vec![at(0, StackReading::Whole(StackId(before)), StackReading::Torn)];
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(5));
+    script.allocates(2, 3_000, stood(5));
+    script.allocates(2, 3_000, unread(4));
+    script.allocates(2, 3_000, unread(3));
+    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2), (6, 2)]);
+    assert_eq!(stacks, in_mib(&[("f g", 2), ("g f g", 6)]), "3 is in another call");
+}
+
+/// The poll before saw the line ahead of it, and the stack of the one after could not be read.
+#[test]
+fn an_allocation_is_likely_of_the_stack_that_always_makes_it_at_its_place() {
+    let mut script = Script::new();
+    for i in 0..7 {
+        let unread = at(0, StackReading::Whole(StackId(1)), StackReading::Torn);
+        script.allocates(2, 3_000, if i == 6 { vec![unread] } else { stood(0) });
+        script.allocates(4, 3_000, stood(1));
+    }
+    let blocks: Vec<(u64, u64)> = (0..7).flat_map(|i| [(6 * i, 2), (6 * i + 2, 4)]).collect();
+    let (stacks, _) = script.end(&blocks);
+    assert_eq!(stacks, in_mib(&[("f", 14), ("g", 28)]));
+}
+
+/// A thread that sleeps is polled seldom, so that the polls around its next allocation are far apart.
+#[test]
+fn where_a_thread_slept_before_its_allocations_shared_them() {
+    let mut script = Script::new();
+    for i in 0..4 {
+        script.allocates(2, 60_000, if i == 3 { stood(1) } else { went(0, 1) });
+    }
+    let (stacks, known) = script.end(&[(0, 2), (2, 2), (4, 2), (6, 2)]);
+    assert_eq!(stacks, in_mib(&[("g", 8)]));
+    assert_eq!(known.certain, Some(0));
+}
+
+/// What is only ever seen after an allocation may be the line behind it.
+#[test]
+fn far_polls_do_not_tell_a_line_from_the_one_behind_it() {
+    let mut script = Script::new();
+    for _ in 0..4 {
+        script.allocates(2, 60_000, went(0, 1));
+    }
+    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2), (6, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 4), ("g", 4)]));
+}
+
+/// Between two polls a layer's output was allocated and its input freed; in other layers the polls had come in between.
+#[test]
+fn an_allocation_is_likely_of_who_makes_it_at_its_place_whatever_was_freed_beside_it() {
+    let mut script = Script::new();
+    script.allocates(4, 3_000, stood(1));
+    for i in 0..7 {
+        let unread = at(0, StackReading::Whole(StackId(1)), StackReading::Torn);
+        if i == 6 {
+            let both = CounterDelta { allocations: 1, ..allocated(1, 2) };
+            let CounterDelta { frees, freed_bytes, freed_requested_bytes, .. } = freed(1, 4);
+            let both = CounterDelta { frees, freed_bytes, freed_requested_bytes, ..both };
+            script.change(both, 3_000, vec![unread]);
+        } else {
+            script.allocates(2, 3_000, stood(0));
+            script.frees(4);
+        }
+        script.allocates(4, 3_000, stood(1));
+    }
+    let mut blocks: Vec<(u64, u64)> = (0..7).map(|i| (2 * i, 2)).collect();
+    blocks.push((14, 4));
+    let (stacks, _) = script.end(&blocks);
+    assert_eq!(stacks, in_mib(&[("f", 14), ("g", 4)]));
+}
+
+/// Of `keys = cat(…); values = cat(…)` the poll behind the first comes late now and then, and sees the second.
+#[test]
+fn who_comes_later_is_seen_after_an_allocation_less_often_than_who_made_it() {
+    let mut script = Script::new();
+    for i in 0..12 {
+        script.allocates(2, 3_000, if i % 4 == 3 { went(4, 1) } else { went(4, 0) });
+        script.allocates(4, 3_000, stood(1));
+    }
+    let blocks: Vec<(u64, u64)> = (0..12).flat_map(|i| [(6 * i, 2), (6 * i + 2, 4)]).collect();
+    let (stacks, known) = script.end(&blocks);
+    assert_eq!(stacks, in_mib(&[("f", 24), ("g", 48)]));
+    assert_eq!(known.certain, Some(48 * MIB), "none of those");
+}
