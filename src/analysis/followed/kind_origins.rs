@@ -119,9 +119,9 @@ impl StackVotes {
         }
         let first = self.of.iter().max_by_key(|vote| vote.after)?;
         let mut later = self.of.iter().filter(|vote| vote.origin != first.origin);
-        let came = self.came_often(first, of_kind)
-            && both <= first.after / CLEARLY
-            && later.all(|vote| vote.after <= first.after / 2);
+        let came = both <= first.after / CLEARLY
+            && later.all(|vote| vote.after <= first.after / 2)
+            && self.came_often(first, of_kind);
         came.then_some(first.origin)
     }
 
@@ -144,8 +144,11 @@ impl StackVotes {
 
     /// In how many allocations a stack stood before, and in how many after, whichever is less.
     fn on_both_sides(&self, origin: AllocationOrigin) -> u32 {
-        let vote = self.of.iter().find(|vote| vote.origin == origin);
-        vote.map_or(0, StackVote::on_both_sides)
+        self.vote(origin).map_or(0, StackVote::on_both_sides)
+    }
+
+    fn vote(&self, origin: AllocationOrigin) -> Option<&StackVote> {
+        self.of.iter().find(|vote| vote.origin == origin)
     }
 
     /// Whether a stack stood after enough of these allocations to have made them. It takes more where another of their stacks is known to make
@@ -163,11 +166,10 @@ impl StackVotes {
         charge: &BlockAttribution,
         calls: &StackCalls,
     ) -> Option<Vec<(AllocationOrigin, u64)>> {
-        let vote_of = |origin| self.of.iter().find(|vote| vote.origin == origin);
         let mut seen = 0;
         for (origin, _) in &charge.shares {
             let AllocationOrigin::Stack(..) = origin else { return None };
-            let vote = vote_of(*origin);
+            let vote = self.vote(*origin);
             if vote.is_some_and(|vote| vote.on_both_sides() > 0) {
                 return None;
             }

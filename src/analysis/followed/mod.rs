@@ -179,16 +179,15 @@ impl FollowedSteps {
             certain,
         });
         self.gradients.saw(&charge, stacks, engine);
-        let allocated = allocated_kind(&change.small, &change.large)
-            .filter(|_| !change.counters_torn && !change.totals_reset);
+        let open = change.totals_reset || change.counters_torn;
+        let allocated = allocated_kind(&change.small, &change.large).filter(|_| !open);
         let places = allocated.map_or_else(ReachSums::default, |kind| self.sums.places(Some(kind)));
         let pools = [change.small, change.large];
         let before = self.sums.places(None);
         self.sums.add([&change.small, &change.large]);
         let parts = (change.allocations() > 0
             && change.allocations().saturating_add(change.frees()) > 1
-            && !change.counters_torn
-            && !change.totals_reset)
+            && !open)
             .then(|| self.past.divide(&before, &pools))
             .flatten()
             .filter(|parts| self.parts + parts.len() <= MAX_PARTS);
@@ -217,7 +216,7 @@ impl FollowedSteps {
             small: change.small,
             large: change.large,
             live: change.live,
-            open: change.totals_reset || change.counters_torn,
+            open,
             allocated,
             places,
             is_doubtful,
