@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::dropped_variables::ProgramText;
 use super::follow_replay::MAX_SMALL_BLOCK;
-use super::generated_buffers::{BufferLine, GeneratedBuffers};
+use super::generated_buffers::{BufferLine, BufferSize, GeneratedBuffers};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::model::{
     CounterDelta, FollowedChange, Frame, FunctionId, StackId, StackReading, ThreadId,
@@ -78,6 +78,8 @@ struct GeneratedCall {
 pub(super) struct BufferAlignment {
     generated: GeneratedBuffers,
     calls: FxHashMap<ThreadId, GeneratedCall>,
+    /// How an operator of PyTorch is called that generated code calls: the frame right below its line, as last seen.
+    operator: Option<Frame>,
     made: Vec<(u64, Vec<MadeBuffer>)>,
 }
 
@@ -101,10 +103,10 @@ impl BufferAlignment {
             let after = self.place(listed.after, text);
             let is_in =
                 matches!(after, SeenPlace::In(_)) || self.calls.contains_key(&listed.thread);
-            // What it called made it, where it was in there all the time.
+            // What it called made it, where it was in there all the time; of an operator the text says what that is.
             let stays_below = listed.before == listed.after
                 && !change.others_possible
-                && matches!(&after, SeenPlace::In(at) if at.is_below);
+                && matches!(&after, SeenPlace::In(at) if at.is_below && !at.calls_operator());
             if is_in && !stays_below && threads.contains(&listed.thread) {
                 makers.push((listed.thread, matches!(listed.before, StackReading::Whole(_))));
                 // It may have been called meanwhile.
@@ -125,7 +127,7 @@ impl BufferAlignment {
         {
             call.wait(number, change, was_seen);
             if call.waiting.len() == MAX_WAITING {
-                call.align(thread, text, &mut self.made);
+                call.align(thread, self.operator, text, &mut self.made);
             }
         }
         for listed in &change.threads {
@@ -138,7 +140,7 @@ impl BufferAlignment {
     /// What is known by now of all changes that wait.
     pub(super) fn settle(&mut self, text: ProgramText<'_>) -> Vec<(u64, Vec<MadeBuffer>)> {
         for (thread, call) in &mut self.calls {
-            call.align(*thread, text, &mut self.made);
+            call.align(*thread, self.operator, text, &mut self.made);
         }
         std::mem::take(&mut self.made)
     }
@@ -149,15 +151,21 @@ impl BufferAlignment {
             StackReading::NoFrames => None,
             StackReading::Torn | StackReading::NotRead => return SeenPlace::Unknown,
         };
+        let mut called = None;
         for depth in 0..MAX_DEPTH {
             let Some(node) = next.and_then(|stack| text.stacks.get_stack(stack)) else { break };
-            let Some(Frame { function, line }) = text.stacks.get_frame(node.frame) else { break };
+            let Some(frame) = text.stacks.get_frame(node.frame) else { break };
+            let Frame { function, line } = frame;
             if let Some(lines) = self.generated.of(function, text.sources) {
                 let is_below = depth > 0;
                 let parent = node.parent;
-                return SeenPlace::In(GeneratedPlace { parent, function, line, lines, is_below });
+                let place = GeneratedPlace { parent, function, line, lines, is_below };
+                if depth == 1 && place.calls_operator() {
+                    self.operator = called;
+                }
+                return SeenPlace::In(place);
             }
-            next = node.parent;
+            (called, next) = (Some(frame), node.parent);
         }
         SeenPlace::Elsewhere
     }
@@ -176,7 +184,7 @@ impl BufferAlignment {
             (Some(call), SeenPlace::In(at)) if call.at.goes_on_to(&at) => call.goes_on(at, time),
             (call, place) => {
                 if let Some(call) = call {
-                    call.align(thread, text, &mut self.made);
+                    call.align(thread, self.operator, text, &mut self.made);
                 }
                 match place {
                     SeenPlace::In(at) => {
@@ -192,6 +200,11 @@ impl BufferAlignment {
 impl GeneratedPlace {
     fn goes_on_to(&self, later: &GeneratedPlace) -> bool {
         (self.parent, self.function) == (later.parent, later.function) && self.line <= later.line
+    }
+
+    /// Whether its line calls an operator of PyTorch.
+    fn calls_operator(&self) -> bool {
+        self.lines.get(self.passed()).is_some_and(|of| of.line == self.line && of.is_operator())
     }
 
     /// How many of the lines lie before it.
@@ -243,6 +256,7 @@ impl GeneratedCall {
     fn align(
         &mut self,
         thread: ThreadId,
+        operator: Option<Frame>,
         text: ProgramText<'_>,
         made: &mut Vec<(u64, Vec<MadeBuffer>)>,
     ) {
@@ -254,15 +268,19 @@ impl GeneratedCall {
         let lines = self.at.lines.get(first..end).unwrap_or_default();
         for (change, from, to) in pairs(&waiting, lines, first) {
             self.next = first + to;
-            let made_by = |line: &BufferLine| {
+            let lines = &lines[from..to];
+            let made_by = |(line, bytes): (&BufferLine, u64)| {
                 let frame = Frame { function: self.at.function, line: line.line };
-                let stack = text.stacks.find_stack(self.at.parent, frame)?;
-                let requested = change.small.requested_bytes + change.large.requested_bytes;
-                let bytes = line.bytes.unwrap_or(requested.max(0) as u64);
+                let line_stack = text.stacks.find_stack(self.at.parent, frame)?;
+                let stack = match line.is_operator() {
+                    true => text.stacks.find_stack(Some(line_stack), operator?)?,
+                    false => line_stack,
+                };
                 Some((AllocationOrigin::Stack(thread, stack), bytes))
             };
             // With one line that was never seen nothing can be said of the change.
-            let buffers: Option<Vec<MadeBuffer>> = lines[from..to].iter().map(made_by).collect();
+            let sizes = change.sizes(lines).into_iter().flatten();
+            let buffers: Option<Vec<MadeBuffer>> = lines.iter().zip(sizes).map(made_by).collect();
             made.extend(buffers.map(|buffers| (change.number, buffers)));
         }
     }
@@ -274,18 +292,37 @@ impl UnplacedChange {
         self.small.allocations.saturating_add(self.large.allocations).max(0) as usize
     }
 
-    /// Whether these lines, one after the other, allocate what it did.
-    fn fits(&self, lines: &[BufferLine]) -> bool {
-        let mut left =
-            [self.small, self.large].map(|pool| (pool.allocations, pool.requested_bytes));
-        for line in lines {
-            let Some(bytes) = line.bytes else { return lines.len() == 1 };
-            let (count, requested) = &mut left[usize::from(bytes > MAX_SMALL_BLOCK)];
-            *count -= 1;
-            *requested = requested.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
+    /// The bytes of each of these lines, if one after the other they allocate what it did.
+    fn sizes(&self, lines: &[BufferLine]) -> Option<Vec<u64>> {
+        let pools = [self.small, self.large];
+        if let [BufferLine { size: BufferSize::Unknown, .. }] = lines {
+            let requested: i64 = pools.iter().map(|pool| pool.requested_bytes).sum();
+            return Some(vec![requested.max(0) as u64]);
         }
-        left == [(0, 0); 2]
+        let mut sizes = Vec::with_capacity(lines.len());
+        let left = pools.map(|pool| (pool.allocations, pool.requested_bytes));
+        adds_up(left, lines, &mut sizes).then_some(sizes)
     }
+}
+
+/// Whether lines allocate what is `left` of each pool, in blocks and bytes: adds their bytes to `sizes`.
+fn adds_up(left: [(i64, i64); 2], lines: &[BufferLine], sizes: &mut Vec<u64>) -> bool {
+    let Some((line, rest)) = lines.split_first() else { return left == [(0, 0); 2] };
+    line.possible_bytes().any(|bytes| {
+        let mut left = left;
+        let (count, requested) = &mut left[usize::from(bytes > MAX_SMALL_BLOCK)];
+        *count -= 1;
+        *requested = requested.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
+        if *count < 0 || *requested < 0 {
+            return false;
+        }
+        sizes.push(bytes);
+        let fits = adds_up(left, rest, sizes);
+        if !fits {
+            sizes.pop();
+        }
+        fits
+    })
 }
 
 /// Pairs changes with lines, both in order, so that as many blocks as possible have a line: each pair with its first line and the one behind its last,
@@ -306,7 +343,7 @@ fn pairs<'w>(
         let end = j.checked_add(count)?;
         let is_between = change.from <= first + j && change.to.is_none_or(|to| first + end <= to);
         let run = lines.get(j..end).filter(|_| is_between)?;
-        change.fits(run).then(|| count + best[(i + 1) * width + end])
+        change.sizes(run).map(|_| count + best[(i + 1) * width + end])
     };
     for i in (0..waiting.len()).rev() {
         for j in (0..width).rev() {
