@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::follow_replay::{
-    FollowReplay, MAX_SMALL_BLOCK, PoolChange, even_group, sole_group,
+    FollowReplay, MAX_SMALL_BLOCK, MIN_BLOCK, PoolChange, even_group, sole_group,
 };
 use crate::analysis::followed::freed_groups::PoolFrees;
 use crate::analysis::followed::replayed_group::{
@@ -99,6 +99,22 @@ impl<'a> Window<'a> {
             (None, None) => several.pool.attribution.clone(),
         };
         Some((several.change, charge))
+    }
+
+    /// The first block of a pool that was allocated together with others in change `from` or later and has no address yet: taken out of these.
+    fn take_rest_of_several(
+        &mut self,
+        pool: Pool,
+        from: usize,
+    ) -> Option<(BlockGroup, usize, Arc<BlockAttribution>)> {
+        let is_it =
+            |of: &&SeveralAllocations<'_>| of.pool.pool == pool && of.change >= from;
+        let group = self.several.iter().filter(is_it).find_map(|several| {
+            let mut groups = several.parts.iter().chain([&several.pool]).filter_map(sole_group);
+            groups.next().map(|(group, _)| group)
+        })?;
+        let (change, charge) = self.take_of_several(group)?;
+        Some((group, change, charge))
     }
 
     /// Whether all that was freed in a pool was freed in later changes than those that allocated in it.
@@ -324,8 +340,7 @@ impl FollowReplay<'_> {
             let count = unplaced(replayed, window.first).len().saturating_sub(new);
             let left = &mut hidden[usize::from(group.pool == Pool::Large)];
             for nth in 0..count {
-                let fits = left.frees > 0 && left.freed_bytes >= group.size as i64;
-                if !fits || !self.free_one_hidden(group, nth, window) {
+                if !can_be_freed(group, left) || self.free_one_hidden(group, nth, window).is_none() {
                     break;
                 }
                 left.frees -= 1;
@@ -336,13 +351,18 @@ impl FollowReplay<'_> {
     }
 
     /// Frees one block of a group of which the window allocated more than have new addresses: one of these that lived within the window,
-    /// or an older one whose address one of these has now. `false` if none can be.
-    fn free_one_hidden(&mut self, group: BlockGroup, nth: usize, window: &mut Window<'_>) -> bool {
+    /// or an older one whose address one of these has now. `None` if none can be; else its address, if none of the group has it now.
+    fn free_one_hidden(
+        &mut self,
+        group: BlockGroup,
+        nth: usize,
+        window: &mut Window<'_>,
+    ) -> Option<Option<u64>> {
         let of_group = |freed: &&WindowFree<'_>| freed.can_be_of(group);
         let count = window.frees.iter().filter(of_group).count();
         let at = nth.min(count.saturating_sub(1));
-        let Some(freed) = window.frees.iter().filter(of_group).nth(at) else { return false };
-        let Some(replayed) = self.groups.get_mut(&group) else { return false };
+        let freed = window.frees.iter().filter(of_group).nth(at)?;
+        let replayed = self.groups.get_mut(&group)?;
         let is_later = |block: &ReplayedBlock| match block.from {
             BlockSource::Change(change) => change >= freed.change && block.given.is_none(),
             BlockSource::Snapshot(_) => false,
@@ -404,18 +424,14 @@ impl FollowReplay<'_> {
             window.unclear.push(group);
             replayed.doubt();
         }
-        match chosen {
-            None => false,
-            // It lived within the window.
-            Some(None) => true,
-            Some(Some(address)) => {
-                match replayed.live.get_mut(taker) {
-                    Some(taker) => taker.given = Some(GivenAddress { address, is_sure: is_only }),
-                    None => drop(self.places.remove(&address)),
-                }
-                true
-            }
+        // Without one it lived within the window.
+        let Some(address) = chosen? else { return Some(None) };
+        if let Some(taker) = replayed.live.get_mut(taker) {
+            taker.given = Some(GivenAddress { address, is_sure: is_only });
+            return Some(None);
         }
+        self.places.remove(&address);
+        Some(Some(address))
     }
 
     /// Frees what is left of the window: what was allocated several at once and freed, or blocks whose addresses such allocations have now.
@@ -435,13 +451,36 @@ impl FollowReplay<'_> {
         if !found.is_clear {
             self.doubt(pool);
         }
+        let mut untaken = Vec::new();
         for group in found.groups {
             // An allocation of several at once has its address now.
             if let Some((change, charge)) = window.take_of_several(group) {
                 let replayed = self.groups.entry(group).or_default();
                 replayed.push(change, charge, None);
             }
-            self.free_one_hidden(group, 0, window);
+            if let Some(Some(address)) = self.free_one_hidden(group, 0, window) {
+                untaken.push((address, group.size));
+            }
+        }
+        // What is left of several at once was not freed either.
+        while let Some((group, change, charge)) = window.take_rest_of_several(pool, first) {
+            self.groups.entry(group).or_default().push(change, charge, None);
+            window.made.push(group);
+        }
+        for (address, size) in untaken {
+            self.give_untaken(address, size, pool, window);
+        }
+    }
+
+    /// The tables have the address of a block that was freed still: a smaller one of the window took it.
+    fn give_untaken(&mut self, address: u64, size: u64, pool: Pool, window: &Window<'_>) {
+        let made = window.made.iter().filter(|group| group.pool == pool && group.size <= size);
+        for &group in made {
+            let Some(replayed) = self.groups.get_mut(&group) else { continue };
+            let Some(&at) = unplaced(replayed, window.first).first() else { continue };
+            replayed.live[at].given = Some(GivenAddress { address, is_sure: false });
+            self.places.insert(address, group);
+            return;
         }
     }
 
@@ -463,6 +502,17 @@ impl FollowReplay<'_> {
                 replayed.count(&attribution);
             }
         }
+    }
+}
+
+/// Whether one of the blocks that were freed can be of `group`: the others have at least the smallest size, and all of the rest.
+fn can_be_freed(group: BlockGroup, freed: &CounterDelta) -> bool {
+    let others = freed.frees - 1;
+    let rest = freed.freed_bytes.saturating_sub(group.size as i64);
+    match others {
+        ..0 => false,
+        0 => rest == 0,
+        1.. => rest >= others.saturating_mul(MIN_BLOCK as i64),
     }
 }
 
