@@ -66,15 +66,53 @@ fn an_address_that_was_taken_back_and_given_out_in_one_change_has_a_new_block() 
     let mut script = Script::new();
     script.allocates_at(0, 0);
     script.allocates_at(0, 2);
-    let both = memspy::model::CounterDelta {
-        frees: 1,
-        freed_bytes: 2 << 20,
-        freed_requested_bytes: 2 << 20,
-        ..allocated(1, 2)
-    };
     script.addresses = read(1, &[0], &[0]);
-    script.change(both, 3_000, stood(1));
+    script.change(like(1, 2, 2), 3_000, stood(1));
     let (stacks, _) = script.end(&[(0, 2), (2, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 2), ("g", 2)]));
+}
+
+fn like(allocations: i64, allocated_mib: u64, freed_mib: i64) -> memspy::model::CounterDelta {
+    memspy::model::CounterDelta {
+        frees: 1,
+        freed_bytes: freed_mib << 20,
+        freed_requested_bytes: freed_mib << 20,
+        ..allocated(allocations, allocated_mib)
+    }
+}
+
+/// What was freed was larger than the block that has its address now: an older block of that block's size seemed to be the one.
+#[test]
+fn a_smaller_block_can_have_the_address_of_a_larger_one_that_was_freed() {
+    let mut script = Script::new();
+    script.allocates_at(0, 0);
+    let large = AddressedBlock { address: (1 << 40) + 2 * MIB, size: 4 * MIB, requested: 4 * MIB };
+    script.addresses =
+        Some(FollowedAddresses { changes: 1, allocated: vec![large], freed: Vec::new() });
+    script.allocates(4, 3_000, stood(0));
+    script.frees(4);
+    script.addresses = read(2, &[], &[]);
+    script.allocates(2, 3_000, stood(1));
+    script.addresses = read(1, &[], &[0]);
+    script.frees(2);
+    let (stacks, _) = script.end(&[(2, 2)]);
+    assert_eq!(stacks, in_mib(&[("g", 2)]));
+}
+
+/// The same where several were allocated between two polls.
+#[test]
+fn one_of_several_blocks_can_have_the_address_of_a_larger_one_that_was_freed() {
+    let mut script = Script::new();
+    script.allocates_at(0, 0);
+    let large = AddressedBlock { address: (1 << 40) + 2 * MIB, size: 4 * MIB, requested: 4 * MIB };
+    script.addresses =
+        Some(FollowedAddresses { changes: 1, allocated: vec![large], freed: Vec::new() });
+    script.allocates(4, 3_000, stood(0));
+    script.addresses = read(1, &[8], &[]);
+    script.change(like(2, 4, 4), 3_000, went(0, 1));
+    script.addresses = read(1, &[], &[0]);
+    script.frees(2);
+    let (stacks, _) = script.end(&[(2, 2), (8, 2)]);
     assert_eq!(stacks, in_mib(&[("f", 2), ("g", 2)]));
 }
 

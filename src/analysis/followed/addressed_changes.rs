@@ -3,8 +3,8 @@
 //! The tables are read after the changes of a *window*, most often a single one. What they have and had not before was
 //! allocated in the window; what they had and have not any more was freed. Only a block that was freed and allocated, or allocated and
 //! freed, at one address within the window is in neither: then the counters have more allocations and frees than the tables tell. If
-//! the frees came after the allocations, the block lived within the window; if they came before, it took the address of one that was freed, and of
-//! which one is told by the rules in `replayed_group.rs`.
+//! the frees came after the allocations, the block lived within the window; if they came before, it took the address of one that was freed, of its
+//! own size or larger, and of which one is told by the rules in `replayed_group.rs`.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::follow_replay::{
-    FollowReplay, MAX_SMALL_BLOCK, MIN_BLOCK, PoolChange, even_group, sole_group,
+    FollowReplay, MAX_SMALL_BLOCK, PoolChange, even_group, sole_group,
 };
 use crate::analysis::followed::freed_groups::PoolFrees;
 use crate::analysis::followed::replayed_group::{
@@ -107,8 +107,7 @@ impl<'a> Window<'a> {
         pool: Pool,
         from: usize,
     ) -> Option<(BlockGroup, usize, Arc<BlockAttribution>)> {
-        let is_it =
-            |of: &&SeveralAllocations<'_>| of.pool.pool == pool && of.change >= from;
+        let is_it = |of: &&SeveralAllocations<'_>| of.pool.pool == pool && of.change >= from;
         let group = self.several.iter().filter(is_it).find_map(|several| {
             let mut groups = several.parts.iter().chain([&several.pool]).filter_map(sole_group);
             groups.next().map(|(group, _)| group)
@@ -340,7 +339,9 @@ impl FollowReplay<'_> {
             let count = unplaced(replayed, window.first).len().saturating_sub(new);
             let left = &mut hidden[usize::from(group.pool == Pool::Large)];
             for nth in 0..count {
-                if !can_be_freed(group, left) || self.free_one_hidden(group, nth, window).is_none() {
+                let fits = left.frees > 0 && left.freed_bytes >= group.size as i64;
+                let is_other = self.only_freed(group.pool, left).is_some_and(|only| only != group);
+                if !fits || is_other || self.free_one_hidden(group, nth, window).is_none() {
                     break;
                 }
                 left.frees -= 1;
@@ -348,6 +349,14 @@ impl FollowReplay<'_> {
                 left.freed_requested_bytes -= group.requested as i64;
             }
         }
+    }
+
+    /// The group of the block that was freed, if it was one, and such a block is alive.
+    fn only_freed(&self, pool: Pool, freed: &CounterDelta) -> Option<BlockGroup> {
+        let [size, requested] = [freed.freed_bytes, freed.freed_requested_bytes];
+        let group = BlockGroup { size: size as u64, requested: requested as u64, pool };
+        let is_alive = |of_group: &GroupReplay| !of_group.live.is_empty();
+        (freed.frees == 1 && self.groups.get(&group).is_some_and(is_alive)).then_some(group)
     }
 
     /// Frees one block of a group of which the window allocated more than have new addresses: one of these that lived within the window,
@@ -502,17 +511,6 @@ impl FollowReplay<'_> {
                 replayed.count(&attribution);
             }
         }
-    }
-}
-
-/// Whether one of the blocks that were freed can be of `group`: the others have at least the smallest size, and all of the rest.
-fn can_be_freed(group: BlockGroup, freed: &CounterDelta) -> bool {
-    let others = freed.frees - 1;
-    let rest = freed.freed_bytes.saturating_sub(group.size as i64);
-    match others {
-        ..0 => false,
-        0 => rest == 0,
-        1.. => rest >= others.saturating_mul(MIN_BLOCK as i64),
     }
 }
 

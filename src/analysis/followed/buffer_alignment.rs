@@ -9,12 +9,10 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use super::dropped_variables::ProgramText;
-use super::follow_replay::MAX_SMALL_BLOCK;
-use super::generated_buffers::{BufferLine, BufferSize, GeneratedBuffers};
+use super::generated_buffers::{BufferLine, GeneratedBuffers};
+use super::line_pairs::{UnplacedChange, pairs};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::model::{
-    CounterDelta, FollowedChange, Frame, FunctionId, StackId, StackReading, ThreadId,
-};
+use crate::model::{FollowedChange, Frame, FunctionId, StackId, StackReading, ThreadId};
 
 /// Levels of a stack that are searched for a generated function, innermost first: what it calls is the launch of a kernel, or one operator.
 const MAX_DEPTH: usize = 16;
@@ -42,21 +40,6 @@ enum SeenPlace {
     In(GeneratedPlace),
     Elsewhere,
     Unknown,
-}
-
-/// A change that waits for the end of the call in which it happened.
-#[derive(Debug, Clone, Copy)]
-struct UnplacedChange {
-    number: u64,
-    /// When the poll before it began.
-    before: u64,
-    small: CounterDelta,
-    large: CounterDelta,
-    /// Whether the thread was in something that a line called.
-    is_below: bool,
-    /// The first line that can have made it, and the one behind the last, once that is known.
-    from: usize,
-    to: Option<usize>,
 }
 
 /// A call of a generated function under way.
@@ -286,96 +269,12 @@ impl GeneratedCall {
     }
 }
 
-impl UnplacedChange {
-    /// How many blocks it allocated.
-    fn blocks(&self) -> usize {
-        self.small.allocations.saturating_add(self.large.allocations).max(0) as usize
-    }
-
-    /// The bytes of each of these lines, if one after the other they allocate what it did.
-    fn sizes(&self, lines: &[BufferLine]) -> Option<Vec<u64>> {
-        let pools = [self.small, self.large];
-        if let [BufferLine { size: BufferSize::Unknown, .. }] = lines {
-            let requested: i64 = pools.iter().map(|pool| pool.requested_bytes).sum();
-            return Some(vec![requested.max(0) as u64]);
-        }
-        let mut sizes = Vec::with_capacity(lines.len());
-        let left = pools.map(|pool| (pool.allocations, pool.requested_bytes));
-        adds_up(left, lines, &mut sizes).then_some(sizes)
-    }
-}
-
-/// Whether lines allocate what is `left` of each pool, in blocks and bytes: adds their bytes to `sizes`.
-fn adds_up(left: [(i64, i64); 2], lines: &[BufferLine], sizes: &mut Vec<u64>) -> bool {
-    let Some((line, rest)) = lines.split_first() else { return left == [(0, 0); 2] };
-    line.possible_bytes().any(|bytes| {
-        let mut left = left;
-        let (count, requested) = &mut left[usize::from(bytes > MAX_SMALL_BLOCK)];
-        *count -= 1;
-        *requested = requested.saturating_sub(i64::try_from(bytes).unwrap_or(i64::MAX));
-        if *count < 0 || *requested < 0 {
-            return false;
-        }
-        sizes.push(bytes);
-        let fits = adds_up(left, rest, sizes);
-        if !fits {
-            sizes.pop();
-        }
-        fits
-    })
-}
-
-/// Pairs changes with lines, both in order, so that as many blocks as possible have a line: each pair with its first line and the one behind its last,
-/// counted from the first of `lines`, which is number `first` of all.
-///
-/// Where that can be done in several ways, a change that began in something that a line called is rather left without a line, and the earlier
-/// lines are taken: none of them is passed over.
-fn pairs<'w>(
-    waiting: &'w [UnplacedChange],
-    lines: &[BufferLine],
-    first: usize,
-) -> Vec<(&'w UnplacedChange, usize, usize)> {
-    let width = lines.len() + 1;
-    // How many blocks have a line, from this change and this line on.
-    let mut best = vec![0usize; (waiting.len() + 1) * width];
-    let taken = |best: &[usize], i: usize, j: usize| {
-        let (change, count) = (&waiting[i], waiting[i].blocks());
-        let end = j.checked_add(count)?;
-        let is_between = change.from <= first + j && change.to.is_none_or(|to| first + end <= to);
-        let run = lines.get(j..end).filter(|_| is_between)?;
-        change.sizes(run).map(|_| count + best[(i + 1) * width + end])
-    };
-    for i in (0..waiting.len()).rev() {
-        for j in (0..width).rev() {
-            let skips_line = if j + 1 < width { best[i * width + j + 1] } else { 0 };
-            let skips = best[(i + 1) * width + j].max(skips_line);
-            best[i * width + j] = skips.max(taken(&best, i, j).unwrap_or(0));
-        }
-    }
-    let (mut i, mut j) = (0, 0);
-    let mut found = Vec::new();
-    while i < waiting.len() {
-        let here = best[i * width + j];
-        let without = best[(i + 1) * width + j] == here;
-        if without && waiting[i].is_below {
-            i += 1;
-        } else if taken(&best, i, j) == Some(here) {
-            let end = j + waiting[i].blocks();
-            found.push((&waiting[i], j, end));
-            (i, j) = (i + 1, end);
-        } else if without {
-            i += 1;
-        } else {
-            j += 1;
-        }
-    }
-    found
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{CudaIndex, FollowedThread, Function, Nanos, SourceText, StackTable};
+    use crate::model::{
+        CounterDelta, CudaIndex, FollowedThread, Function, Nanos, SourceText, StackTable,
+    };
 
     const MAIN: ThreadId = ThreadId(0);
     const TEXT: &str = "def call(self, args):
@@ -386,7 +285,12 @@ mod tests {
     triton_1.run(buf0, buf1, buf2, stream=stream0)
     buf3 = torch.ops.aten.attention.default(buf1)
     buf4 = empty_strided_cuda((1024, 1024), (1024, 1), torch.float32)
-    extern_kernels.mm(buf3, out=buf4)";
+    extern_kernels.mm(buf3, out=buf4)
+    buf5 = torch.ops.aten.sort.default(buf4)
+    assert_size_stride(buf5[0], (9, 9), (9, 1))
+    assert_size_stride(buf5, (1024, 1024), (1024, 1))
+    buf6 = empty_strided_cuda((1024, 1024), (1024, 1), torch.float32)
+    triton_2.run(buf5, buf6, stream=stream0)";
     const MIB4: (i64, i64) = (1, 4 << 20);
 
     /// The program's only function, called by nobody, and an operator that it calls.
@@ -408,12 +312,12 @@ mod tests {
                     name: name.into(),
                     file: "a.py".into(),
                     first_line: 1,
-                    last_line: 9,
+                    last_line: 14,
                     is_native: false,
                 })
             };
             let (call, operator) = (function("call"), function("operator"));
-            for line in 1..=9 {
+            for line in 1..=14 {
                 let frame = stacks.frame(Frame { function: call, line });
                 stacks.stack(None, frame);
             }
@@ -483,7 +387,8 @@ mod tests {
         fn lines(&self, made: Vec<(u64, Vec<MadeBuffer>)>) -> Vec<(u64, Vec<u32>)> {
             let line = |&(origin, _): &MadeBuffer| {
                 let AllocationOrigin::Stack(MAIN, stack) = origin else { panic!("{origin:?}") };
-                self.stacks.frames(stack).next().unwrap().line
+                let mut frames = self.stacks.frames(stack);
+                frames.find(|frame| frame.function == self.call).unwrap().line
             };
             made.iter().map(|(number, of)| (*number, of.iter().map(line).collect())).collect()
         }
@@ -543,6 +448,21 @@ mod tests {
         scene.change(((0, 0), (0, 0)), StackReading::NoFrames, first);
         scene.change(((0, 0), MIB4), operator, operator);
         assert!(scene.end().is_empty(), "it was in there all the time");
+    }
+
+    /// The text tells how much it makes; nobody has to be seen in it.
+    #[test]
+    fn what_an_operator_makes_is_not_given_to_the_next_line() {
+        let mut scene = Scene::new();
+        let (operator, matmul, last) = (scene.in_operator(10), scene.at(9), scene.at(14));
+        scene.change(((0, 0), (0, 0)), StackReading::NoFrames, matmul);
+        scene.change(((0, 0), MIB4), operator, operator);
+        scene.change(((0, 0), MIB4), operator, StackReading::Torn);
+        scene.change(((0, 0), (0, 0)), StackReading::Torn, last);
+        assert_eq!(scene.end(), [(2, vec![10]), (3, vec![13])]);
+        scene.change(((0, 0), (0, 0)), StackReading::NoFrames, matmul);
+        scene.change(((0, 0), (2, 8 << 20)), matmul, last);
+        assert_eq!(scene.end(), [(6, vec![10, 13])]);
     }
 
     #[test]

@@ -206,7 +206,13 @@ mod tests {
     return (empty_strided_cuda((1, ), (1, ), torch.bool), )";
         assert_eq!(
             lines(text),
-            [(11, Bytes(4 << 20)), (14, Bytes(144)), (15, Bytes(2)), (17, Unknown), (18, Bytes(56))]
+            [
+                (11, Bytes(4 << 20)),
+                (14, Bytes(144)),
+                (15, Bytes(2)),
+                (17, Unknown),
+                (18, Bytes(56))
+            ]
         );
     }
 

@@ -8,7 +8,7 @@
 //!    thread that waits for the autograd engine counts for the engine's threads while these execute C++ code, and does not
 //!    count while one of them executes Python. Threads that work on the host's memory only (`host_only.rs`) never count, and those
 //!    that never hold the lock (`lock_holders.rs`) neither.
-//!    Where the thread is in code that `torch.compile` wrote, the text of the lines that it passed tells which of them made the block (`buffer_alignment.rs`).
+//!    Where the thread is in code that `torch.compile` wrote, the text of the lines that it passed tells which of them, or the operator that it called, made the block (`buffer_alignment.rs`).
 //! 2. A change is *certain* if that is one thread, no other is possible, and its stack is the same at both polls, which lie
 //!    at most 20 µs apart: calling something else and coming back takes longer. The lock alone proves no stack: the poller
 //!    may have lost its processor between copying the lock and copying the frames, or needed long for the stacks of many threads.
@@ -57,6 +57,7 @@ mod generated_buffers;
 pub(super) mod gradient_frees;
 pub(super) mod highest_moment;
 pub(super) mod kind_origins;
+mod line_pairs;
 pub(super) mod lock_holders;
 mod remade_kinds;
 pub(super) mod repeated_steps;
