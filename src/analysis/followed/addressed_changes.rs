@@ -404,7 +404,8 @@ impl FollowReplay<'_> {
             usual: self.sites.usual(group, &site),
             gradients: Some(self.gradients).filter(|_| freed.pool.frees_gradients),
             last: if in_same_change { freed.last_before } else { freed.last },
-            all_known: &|| true,
+            // What most likely stayed is left: rather does a new block have no address yet.
+            all_known: &|| false,
         };
         let is_only = replayed.live.len() == 1;
         let dropped = freed.pool.line_step.and_then(|step| {

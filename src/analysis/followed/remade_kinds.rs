@@ -43,7 +43,10 @@ impl RemadeKinds {
     ) -> Option<bool> {
         let [(origin, _)] = attribution.shares[..] else { return None };
         let is_near = attribution.span.is_none_or(|span| span <= CANDIDATES_WITHIN);
-        let is_known = !matches!(origin, AllocationOrigin::NotSeen | AllocationOrigin::NoStack);
+        let is_known = !matches!(
+            origin,
+            AllocationOrigin::Before | AllocationOrigin::NotSeen | AllocationOrigin::NoStack
+        );
         (is_near && is_known)
             .then(|| self.any.contains(&origin) || self.kinds.contains(&(group, origin)))
     }
