@@ -78,10 +78,45 @@ impl<T: Clone> PastSteps<T> {
         places: &ReachSums,
         pools: &PoolDeltas,
     ) -> Option<Vec<(PoolDeltas, T)>> {
-        places.iter().flatten().find_map(|place| {
-            let number = self.after.get(place)?.checked_sub(self.first)?;
-            self.divide_as(number as usize, pools)
-        })
+        let known = || {
+            let numbers = places.iter().flatten().filter_map(|place| self.after.get(place));
+            numbers.filter_map(|number| Some(number.checked_sub(self.first)? as usize))
+        };
+        known()
+            .find_map(|number| self.divide_as(number, pools))
+            .or_else(|| known().find_map(|number| self.divide_allocations_as(number, pools)))
+    }
+
+    /// The same by what was allocated alone: what is freed in between is not always freed, or counted, at the same point.
+    fn divide_allocations_as(
+        &self,
+        from: usize,
+        pools: &PoolDeltas,
+    ) -> Option<Vec<(PoolDeltas, T)>> {
+        let mut left = pools.map(|pool| allocated_of(&pool));
+        let mut parts: Vec<(PoolDeltas, T)> = Vec::new();
+        for (past, what) in self.steps.range(from.min(self.steps.len())..).take(MAX_PARTS) {
+            let past = past.map(|pool| allocated_of(&pool));
+            if past == PoolDeltas::default() {
+                continue;
+            }
+            for (left, past) in left.iter_mut().zip(&past) {
+                *left = minus(left, past);
+                if left.allocations < 0 || left.allocated_bytes < 0 {
+                    return None;
+                }
+            }
+            parts.push((past, what.clone()));
+            if left == PoolDeltas::default() {
+                let (last, _) = parts.last_mut()?;
+                for (last, whole) in last.iter_mut().zip(pools) {
+                    (last.frees, last.freed_bytes) = (whole.frees, whole.freed_bytes);
+                    last.freed_requested_bytes = whole.freed_requested_bytes;
+                }
+                return (parts.len() > 1).then_some(parts);
+            }
+        }
+        None
     }
 
     fn divide_as(&self, mut from: usize, pools: &PoolDeltas) -> Option<Vec<(PoolDeltas, T)>> {
@@ -119,6 +154,11 @@ impl<T: Clone> PastSteps<T> {
 
 fn is_one(pools: &PoolDeltas) -> bool {
     pools.iter().map(|pool| pool.allocations + pool.frees).sum::<i64>() == 1
+}
+
+/// What was allocated alone.
+fn allocated_of(pool: &CounterDelta) -> CounterDelta {
+    CounterDelta { frees: 0, freed_bytes: 0, freed_requested_bytes: 0, ..*pool }
 }
 
 fn is_nothing(left: &CounterDelta) -> bool {
