@@ -246,6 +246,17 @@ fn a_stack_seen_long_before_and_long_after_is_not_charged() {
     assert_eq!((known.certain, known.not_seen), (Some(0), 2 * MIB));
 }
 
+/// cuBLAS made its workspace in a thread of the engine, for 118 us in which nobody came back from anywhere.
+#[test]
+fn a_thread_that_waits_for_the_engine_waited_all_the_time() {
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(0));
+    script.allocates(2, 118_000, stood(2));
+    let (stacks, known) = script.end(&[(0, 2), (2, 2)]);
+    assert_eq!(stacks, in_mib(&[("_engine_run_backward [autograd thread]", 2), ("f", 2)]));
+    assert_eq!((known.certain, known.not_seen), (Some(0), 0));
+}
+
 #[test]
 fn what_was_not_seen_is_likely_of_the_stack_that_makes_such_blocks() {
     let mut script = Script::new();

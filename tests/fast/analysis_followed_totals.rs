@@ -58,3 +58,22 @@ fn a_change_of_several_allocations_is_charged_as_in_the_steps_before() {
     assert_eq!((folded.total, folded.allocations), ((4 * 62 + 6) * MIB, Some(22)));
     assert_eq!(folded.resolution.certain, Some(4 * 62 * MIB), "what is likely is not proven");
 }
+
+/// In the steps before, one block was freed between the allocations; here that was seen ahead of them.
+#[test]
+fn a_change_of_several_allocations_is_recognised_wherever_the_frees_between_them_were_seen() {
+    let mut script = Script::new();
+    for _ in 0..4 {
+        for (mib, stack) in [(2, 0), (4, 1)] {
+            script.allocates(mib, 3_000, stood(stack));
+        }
+        script.frees(4);
+        for (mib, stack) in [(8, 0), (16, 1), (32, 0)] {
+            script.allocates(mib, 3_000, stood(stack));
+        }
+        script.change(freed(4, 58), 2_000, Vec::new());
+    }
+    script.change(allocated(3, 14), 80_000, went(0, 1));
+    let (stacks, _) = totals(&script);
+    assert_eq!(stacks, in_mib(&[("f", 4 * 42 + 10), ("g", 4 * 20 + 4)]));
+}

@@ -14,7 +14,7 @@
 //!    may have lost its processor between copying the lock and copying the frames, or needed long for the stacks of many threads.
 //! 3. Otherwise the stacks at both polls of all these threads are *candidates*, with equal parts. One stack seen at two
 //!    polls more than 100 µs apart is none, unless a thread held the lock: a thread that waits now and then, and allocates in between, is seen where it
-//!    waits. Without a candidate the change is charged to `[not seen]`.
+//!    waits. One that waits for the autograd engine does so for longer. Without a candidate the change is charged to `[not seen]`.
 //! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its time.
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
@@ -97,6 +97,8 @@ use crate::model::{CounterDelta, FollowedChange, FollowedThread, StackReading, S
 
 /// In a longer time a thread can have gone somewhere else, allocated there, and come back.
 pub(super) const CANDIDATES_WITHIN: u64 = 100_000;
+/// The same of a thread that waits for the autograd engine: one backward pass would have had to end and the next to begin.
+const WAITS_WITHIN: u64 = 1_000_000;
 /// How far from its time a map is looked for among the changes.
 const NEAR: usize = 64;
 /// Changes kept between two maps; beyond, the oldest are forgotten.
@@ -166,7 +168,11 @@ impl FollowedSteps {
         let makers = makers(change, &origins);
         let apart = change.after.0.saturating_sub(change.before.0);
         let is_inside = change.threads.iter().any(|thread| thread.held_lock);
-        let came_back = origins.len() == 1 && apart > CANDIDATES_WITHIN && !is_inside;
+        let within = match origins[..] {
+            [AllocationOrigin::Stack(_, stack)] if engine.is_waiting(stacks, stack) => WAITS_WITHIN,
+            _ => CANDIDATES_WITHIN,
+        };
+        let came_back = origins.len() == 1 && apart > within && !is_inside;
         let shares = if origins.is_empty() || came_back {
             vec![(AllocationOrigin::NotSeen, 1)]
         } else {
