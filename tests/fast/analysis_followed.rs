@@ -246,6 +246,21 @@ fn a_stack_seen_long_before_and_long_after_is_not_charged() {
     assert_eq!((known.certain, known.not_seen), (Some(0), 2 * MIB));
 }
 
+/// Nobody could be read beside it; a moment before, somebody was. After a longer time that tells nothing.
+#[test]
+fn where_no_stack_could_be_read_the_last_one_stands_in() {
+    let torn = || vec![at(0, StackReading::Torn, StackReading::Torn)];
+    let mut script = Script::new();
+    script.step = 20_000;
+    script.allocates(2, 3_000, stood(1));
+    script.allocates(4, 10_000, torn());
+    script.step = 300_000;
+    script.allocates(8, 10_000, torn());
+    let (stacks, known) = script.end(&[(0, 2), (2, 4), (6, 8)]);
+    assert_eq!(stacks, in_mib(&[("[not seen]", 8), ("g", 6)]));
+    assert_eq!((known.certain, known.not_seen), (Some(2 * MIB), 8 * MIB));
+}
+
 /// cuBLAS made its workspace in a thread of the engine, for 118 us in which nobody came back from anywhere.
 #[test]
 fn a_thread_that_waits_for_the_engine_waited_all_the_time() {

@@ -14,7 +14,7 @@
 //!    may have lost its processor between copying the lock and copying the frames, or needed long for the stacks of many threads.
 //! 3. Otherwise the stacks at both polls of all these threads are *candidates*, with equal parts. One stack seen at two
 //!    polls more than 100 µs apart is none, unless a thread held the lock: a thread that waits now and then, and allocates in between, is seen where it
-//!    waits. One that waits for the autograd engine does so for longer. Without a candidate the change is charged to `[not seen]`.
+//!    waits. One that waits for the autograd engine does so for longer. Where no stack could be read, the last one before stands in (`last_stacks.rs`). Without a candidate the change is charged to `[not seen]`.
 //! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its time.
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
@@ -57,6 +57,7 @@ mod generated_buffers;
 pub(super) mod gradient_frees;
 pub(super) mod highest_moment;
 pub(super) mod kind_origins;
+mod last_stacks;
 mod line_pairs;
 pub(super) mod lock_holders;
 mod remade_kinds;
@@ -90,6 +91,7 @@ use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, onl
 use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
 use crate::analysis::followed::highest_moment::HighestMoment;
 use crate::analysis::followed::kind_origins::KindOrigins;
+use crate::analysis::followed::last_stacks::LastStacks;
 use crate::analysis::followed::repeated_steps::PastSteps;
 use crate::analysis::followed::replayed_group::Stays;
 pub(crate) use crate::analysis::followed::until_map::UntilMap;
@@ -119,6 +121,7 @@ pub(crate) struct FollowedSteps {
     first: u64,
     frames: OpenFrames,
     last_site: FreeSite,
+    last_stacks: LastStacks,
     /// When the polls began and ended between which the last change was.
     polls: Option<(u64, u64)>,
     sites: FreeSites,
@@ -149,8 +152,17 @@ impl FollowedSteps {
         let stacks = text.stacks;
         self.allocation_sources.locks.add(change);
         let locks = &self.allocation_sources.locks;
-        let ChangeSources { origins, certain, is_whole } =
-            allocation_sources(change, stacks, engine, host_only, locks);
+        let sources =
+            |change: &FollowedChange| allocation_sources(change, stacks, engine, host_only, locks);
+        let mut found = sources(change);
+        let completed =
+            found.origins.is_empty().then(|| self.last_stacks.complete(change)).flatten();
+        self.last_stacks.see(change);
+        let whole = completed.as_ref().unwrap_or(change);
+        if completed.is_some() {
+            found = ChangeSources { certain: false, is_whole: false, ..sources(whole) };
+        }
+        let ChangeSources { origins, certain, is_whole } = found;
         self.allocation_sources.calls.add(&origins, stacks);
         // Where no stack could be read the program moved fast, and most likely within the same call.
         let site = match &origins[..] {
@@ -166,7 +178,7 @@ impl FollowedSteps {
             _ => None,
         };
         let makers = makers(change, &origins);
-        let apart = change.after.0.saturating_sub(change.before.0);
+        let apart = whole.after.0.saturating_sub(whole.before.0);
         let is_inside = change.threads.iter().any(|thread| thread.held_lock);
         let within = match origins[..] {
             [AllocationOrigin::Stack(_, stack)] if engine.is_waiting(stacks, stack) => WAITS_WITHIN,
@@ -200,7 +212,7 @@ impl FollowedSteps {
             .filter(|parts| self.parts + parts.len() <= MAX_PARTS);
         self.parts += parts.as_ref().map_or(0, Vec::len);
         if let Some(kind) = allocated {
-            self.allocation_sources.saw(kind, &places, &charge, change);
+            self.allocation_sources.saw(kind, &places, &charge, whole);
         }
         if self.steps.len() == MAX_STEPS {
             self.drop_first(1);
