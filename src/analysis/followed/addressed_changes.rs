@@ -107,7 +107,9 @@ impl<'a> Window<'a> {
         pool: Pool,
         from: usize,
     ) -> Option<(BlockGroup, usize, Arc<BlockAttribution>)> {
-        let is_it = |of: &&SeveralAllocations<'_>| of.pool.pool == pool && of.change >= from;
+        let is_it = |of: &&SeveralAllocations<'_>| {
+            of.pool.pool == pool && of.change >= from && of.pool.delta.allocations > 0
+        };
         let group = self.several.iter().filter(is_it).find_map(|several| {
             let mut groups = several.parts.iter().chain([&several.pool]).filter_map(sole_group);
             groups.next().map(|(group, _)| group)

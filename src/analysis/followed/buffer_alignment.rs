@@ -249,6 +249,7 @@ impl GeneratedCall {
         let end = waiting.iter().map(|change| change.to.unwrap_or(usize::MAX)).max();
         let end = end.unwrap_or(0).min(self.at.lines.len()).min(first + MAX_LINES);
         let lines = self.at.lines.get(first..end).unwrap_or_default();
+        let mut sizes = Vec::new();
         for (change, from, to) in pairs(&waiting, lines, first) {
             self.next = first + to;
             let lines = &lines[from..to];
@@ -261,9 +262,12 @@ impl GeneratedCall {
                 };
                 Some((AllocationOrigin::Stack(thread, stack), bytes))
             };
+            if !change.fits(lines, &mut sizes) {
+                continue;
+            }
+            let sized = lines.iter().zip(sizes.iter().copied());
             // With one line that was never seen nothing can be said of the change.
-            let sizes = change.sizes(lines).into_iter().flatten();
-            let buffers: Option<Vec<MadeBuffer>> = lines.iter().zip(sizes).map(made_by).collect();
+            let buffers: Option<Vec<MadeBuffer>> = sized.map(made_by).collect();
             made.extend(buffers.map(|buffers| (change.number, buffers)));
         }
     }

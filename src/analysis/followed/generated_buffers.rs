@@ -20,6 +20,8 @@ const CALLS_OPERATOR: &str = "= torch.ops.";
 const CHECKS_SIZE: &str = "assert_size_stride(";
 /// So many results of one operator are told apart.
 const MAX_RESULTS: usize = 4;
+/// So many names are remembered of its results.
+const MAX_NAMES: usize = 64;
 /// Bytes of an element of any type that a result can have.
 const ITEM_SIZES: [u64; 5] = [1, 2, 4, 8, 16];
 /// Functions that are remembered.
@@ -100,7 +102,7 @@ fn buffer_lines(source: &SourceText) -> Vec<BufferLine> {
         }
     }
     // A buffer of no bytes is no block.
-    found.retain(|line| !matches!(line.size, BufferSize::Bytes(0) | BufferSize::Elements(0)));
+    found.retain(|line| line.size != BufferSize::Bytes(0));
     found.sort_by_key(|found| found.line);
     found
 }
@@ -125,7 +127,8 @@ impl<'t> CalledOperator<'t> {
     fn result(&mut self, text: &'t str) -> Option<BufferLine> {
         if let Some((name, what)) = text.split_once(" = ") {
             let is_part = what.split_once('[').is_some_and(|(whole, _)| whole == self.results[0]);
-            self.results.extend(is_part.then_some(name));
+            let is_more = is_part && self.results.len() < MAX_NAMES;
+            self.results.extend(is_more.then_some(name));
             return None;
         }
         let (name, arguments) = text.strip_prefix(CHECKS_SIZE)?.split_once(", ")?;

@@ -4,6 +4,9 @@ use super::follow_replay::MAX_SMALL_BLOCK;
 use super::generated_buffers::{BufferLine, BufferSize};
 use crate::model::CounterDelta;
 
+/// Results of operators, whose types are not known, that one change is tried with: each has five types.
+const MAX_OPEN: usize = 3;
+
 /// A change that waits for the end of the call in which it happened.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UnplacedChange {
@@ -25,22 +28,25 @@ impl UnplacedChange {
         self.small.allocations.saturating_add(self.large.allocations).max(0) as usize
     }
 
-    /// The bytes of each of these lines, if one after the other they allocate what it did.
-    pub(super) fn sizes(&self, lines: &[BufferLine]) -> Option<Vec<u64>> {
+    /// Whether these lines, one after the other, allocate what it did; `sizes` are the bytes of each, then.
+    pub(super) fn fits(&self, lines: &[BufferLine], sizes: &mut Vec<u64>) -> bool {
+        sizes.clear();
         let pools = [self.small, self.large];
         if let [BufferLine { size: BufferSize::Unknown, .. }] = lines {
-            let requested: i64 = pools.iter().map(|pool| pool.requested_bytes).sum();
-            return Some(vec![requested.max(0) as u64]);
+            let requested = pools[0].requested_bytes.saturating_add(pools[1].requested_bytes);
+            sizes.push(requested.max(0) as u64);
+            return true;
         }
-        let mut sizes = Vec::with_capacity(lines.len());
+        let open = lines.iter().filter(|line| line.is_operator()).count();
         let left = pools.map(|pool| (pool.allocations, pool.requested_bytes));
-        adds_up(left, lines, &mut sizes).then_some(sizes)
+        open <= MAX_OPEN && adds_up(left, lines, sizes)
     }
 }
 
 /// Whether lines allocate what is `left` of each pool, in blocks and bytes: adds their bytes to `sizes`.
 fn adds_up(left: [(i64, i64); 2], lines: &[BufferLine], sizes: &mut Vec<u64>) -> bool {
     let Some((line, rest)) = lines.split_first() else { return left == [(0, 0); 2] };
+    let known = sizes.len();
     line.possible_bytes().any(|bytes| {
         let mut left = left;
         let (count, requested) = &mut left[usize::from(bytes > MAX_SMALL_BLOCK)];
@@ -49,12 +55,9 @@ fn adds_up(left: [(i64, i64); 2], lines: &[BufferLine], sizes: &mut Vec<u64>) ->
         if *count < 0 || *requested < 0 {
             return false;
         }
+        sizes.truncate(known);
         sizes.push(bytes);
-        let fits = adds_up(left, rest, sizes);
-        if !fits {
-            sizes.pop();
-        }
-        fits
+        adds_up(left, rest, sizes)
     })
 }
 
@@ -71,12 +74,13 @@ pub(super) fn pairs<'w>(
     let width = lines.len() + 1;
     // How many blocks have a line, from this change and this line on.
     let mut best = vec![0usize; (waiting.len() + 1) * width];
-    let taken = |best: &[usize], i: usize, j: usize| {
+    let mut sizes = Vec::new();
+    let mut taken = |best: &[usize], i: usize, j: usize| {
         let (change, count) = (&waiting[i], waiting[i].blocks());
         let end = j.checked_add(count)?;
         let is_between = change.from <= first + j && change.to.is_none_or(|to| first + end <= to);
         let run = lines.get(j..end).filter(|_| is_between)?;
-        change.sizes(run).map(|_| count + best[(i + 1) * width + end])
+        change.fits(run, &mut sizes).then(|| count + best[(i + 1) * width + end])
     };
     for i in (0..waiting.len()).rev() {
         for j in (0..width).rev() {
