@@ -189,6 +189,7 @@ pub struct FollowTotals {
     pub single_changes: u64,
     /// Steps in which every thread that may have made it had the same whole stack before and after.
     pub steady_changes: u64,
-    /// How often the poller slept although the counters moved, because it had used up its share of the processor.
+    /// How often the poller slept although the counters moved: it had used up its share of the processor, or its polls made the
+    /// target wait.
     pub held_back: u64,
 }

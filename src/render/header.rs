@@ -114,7 +114,8 @@ pub(super) fn following_line(profile: &Profile, totals: &FollowTotals) -> String
         );
     }
     if totals.held_back > 0 {
-        text += &format!("; held back {} times by --cpu", count(totals.held_back));
+        let times = count(totals.held_back);
+        text += &format!("; held back {times} times, by --cpu or to keep out of the job's way");
     }
     text
 }

@@ -168,7 +168,9 @@ impl ReadingThread<'_> {
                 pace.take_use(now, used);
                 self.shared.cpu_nanos.store(used.as_nanos() as u64, Ordering::Relaxed);
             }
-            if let NextPoll::Sleep(time) | NextPoll::HoldBack(time) = pace.next(now) {
+            if let NextPoll::Sleep(time) | NextPoll::GiveWay(time) | NextPoll::HoldBack(time) =
+                pace.next(now)
+            {
                 std::thread::sleep(time);
                 now = self.start.elapsed();
             }

@@ -222,6 +222,9 @@ impl PollingThread<'_> {
                 self.last_change.set(ended);
             }
             pace.saw(now, outcome.changed, outcome.moved);
+            if outcome.alone {
+                pace.took(Duration::from_nanos(ended - began));
+            }
             if pace.wants_use(now) {
                 pace.set_share(part.processors());
                 pace.take_use(now, processor_time());
@@ -230,9 +233,9 @@ impl PollingThread<'_> {
             match next {
                 NextPoll::Poll => {}
                 // The next poll confirms what this one saw.
-                NextPoll::Sleep(_) | NextPoll::HoldBack(_) if self.state.is_pending() => {}
-                NextPoll::Sleep(time) | NextPoll::HoldBack(time) => {
-                    self.totals.held_back += u64::from(matches!(next, NextPoll::HoldBack(_)));
+                _ if self.state.is_pending() => {}
+                NextPoll::Sleep(time) | NextPoll::GiveWay(time) | NextPoll::HoldBack(time) => {
+                    self.totals.held_back += u64::from(!matches!(next, NextPoll::Sleep(_)));
                     self.sleep(time);
                     last = None;
                 }

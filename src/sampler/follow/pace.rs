@@ -15,6 +15,14 @@ const LONGEST_WHEN_BUSY: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(5);
 /// What may be used beyond the budget at once, and what is saved up at most, as a stretch of time.
 const SAVED_UP: Duration = Duration::from_secs(1);
+/// A poll of the counters alone that takes longer had to wait: for the lock of the target's mappings, or for a processor.
+const WAITED: Duration = Duration::from_micros(10);
+/// Of the last 16 of these polls so many have waited where the target changes its mappings all the time. Then each poll makes the target wait
+/// as well, for 20 us and more: CPython maps and unmaps a piece of its stack of frames in each call where one ends there
+/// (`push_chunk` in Python/pystate.c), and a loop of such calls kept a quarter of its speed.
+const MOST_WAITS: u32 = 8;
+/// How long polling rests after each poll that waited, while that goes on.
+const GIVE_WAY: Duration = Duration::from_micros(500);
 /// How long polling rests when the budget is used up.
 const REST: Duration = Duration::from_millis(5);
 
@@ -25,6 +33,8 @@ pub(super) enum NextPoll {
     Poll,
     /// Nothing happens: sleep.
     Sleep(Duration),
+    /// The polls are in the target's way: sleep.
+    GiveWay(Duration),
     /// The budget is used up: sleep, although something may happen.
     HoldBack(Duration),
 }
@@ -43,6 +53,8 @@ pub(super) struct FollowPace {
     moved: Duration,
     /// Until when to poll without sleep.
     spin_until: Duration,
+    /// Which of the last polls of the counters alone waited, the last one in the lowest bit.
+    waits: u16,
 }
 
 impl FollowPace {
@@ -56,7 +68,13 @@ impl FollowPace {
             changed: now,
             moved: now,
             spin_until: now + AFTER_CHANGE,
+            waits: 0,
         }
+    }
+
+    /// Takes how long a poll of the counters alone took.
+    pub(super) fn took(&mut self, time: Duration) {
+        self.waits = self.waits << 1 | u16::from(time > WAITED);
     }
 
     /// From now on it may use `share` of one processor.
@@ -98,6 +116,9 @@ impl FollowPace {
         if self.saved <= 0.0 {
             return NextPoll::HoldBack(REST);
         }
+        if self.waits & 1 == 1 && self.waits.count_ones() >= MOST_WAITS {
+            return NextPoll::GiveWay(GIVE_WAY);
+        }
         if now < self.spin_until {
             return NextPoll::Poll;
         }
@@ -133,6 +154,21 @@ mod tests {
         assert_eq!(pace.next(us(999_002_200)), NextPoll::Poll, "memory was allocated");
     }
 
+    #[test]
+    fn where_most_polls_have_to_wait_they_give_way_and_where_few_do_they_go_on() {
+        let mut pace = FollowPace::new(1.0, us(0), us(0));
+        let waits = |pace: &mut FollowPace, all: &[bool]| {
+            all.iter().for_each(|wait| pace.took(us(if *wait { 20 } else { 2 })));
+            pace.next(us(1))
+        };
+        let few = [true, false, false, true, false, false, true];
+        assert_eq!(waits(&mut pace, &few.repeat(4)), NextPoll::Poll);
+        assert_eq!(waits(&mut pace, &[true, false, true].repeat(5)), NextPoll::GiveWay(GIVE_WAY));
+        assert_eq!(waits(&mut pace, &[false]), NextPoll::Poll, "this one did not wait");
+        assert_eq!(waits(&mut pace, &[false; 8]), NextPoll::Poll);
+        assert_eq!(waits(&mut pace, &[true]), NextPoll::Poll, "that was long ago");
+    }
+
     /// Whatever happens, over any long time no more is used than the budget allows.
     #[test]
     fn the_budget_is_kept_and_the_rest_of_the_time_slept() {
@@ -146,7 +182,7 @@ mod tests {
             }
             match pace.next(now) {
                 NextPoll::Poll => (now, used) = (now + us(2), used + us(2)),
-                NextPoll::Sleep(time) => now += time,
+                NextPoll::Sleep(time) | NextPoll::GiveWay(time) => now += time,
                 NextPoll::HoldBack(time) => {
                     held_back += 1;
                     now += time;

@@ -76,6 +76,8 @@ pub(super) struct PollOutcome {
     pub(super) changed: bool,
     /// A thread moved.
     pub(super) moved: bool,
+    /// It read the counters alone.
+    pub(super) alone: bool,
 }
 
 /// The state of a poller.
@@ -209,7 +211,7 @@ impl PollState {
     /// Polls once; `clock` tells the time in nanoseconds.
     pub(super) fn poll(&mut self, clock: &impl Fn() -> u64) -> Result<PollOutcome, MemoryError> {
         if self.takes_counters_alone() && !self.counters_move()? {
-            return Ok(PollOutcome::default());
+            return Ok(PollOutcome { alone: true, ..PollOutcome::default() });
         }
         self.stack_polls += 1;
         self.counter_polls = 0;
@@ -286,7 +288,7 @@ impl PollState {
         let copies = self.now.get(..len).unwrap_or_default();
         let ahead = self.watch.see(copies, CopyMoment::Ahead(stacks), &mut self.changed);
         let changes = std::mem::take(&mut self.changed);
-        let mut outcome = PollOutcome { changed: ahead, moved };
+        let mut outcome = PollOutcome { changed: ahead, moved, alone: false };
         outcome.changed |= !changes.is_empty();
         for counters in changes {
             let (before, threads) = (self.began_before, Vec::new());
