@@ -177,7 +177,7 @@ fn a_stopped_job_is_read_and_stays_stopped() {
 
 #[test]
 fn a_busy_job_gives_whole_events_in_their_order() {
-    let target = sim::start("recorded_history.py", &["busy", "500"]);
+    let target = sim::start("recorded_history.py", &["busy", "5000"]);
     let (pid, mut compared) = (target.pid().to_string(), 0);
     let mut whole = 0;
     for attempt in 0.. {

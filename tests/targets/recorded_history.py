@@ -8,6 +8,7 @@ torch's own `_memory_viz.py` says of that file. It allocates nothing meanwhile.
 import argparse
 import os
 import pickle
+import time
 
 import handshake
 
@@ -82,6 +83,7 @@ if __name__ == "__main__":
     if ARGS.mode == "busy":
         while os.getppid() > 1:
             KEPT[len(KEPT) // 2 :] = [model([1000, 2000])]
+            time.sleep(0.0005)  # a whole ring is not to be overwritten faster than it can be read
     for REQUEST in handshake.requests():
         if REQUEST[0] == "truth":
             handshake.ready(torch.cuda.memory._snapshot())

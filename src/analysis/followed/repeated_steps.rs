@@ -83,53 +83,37 @@ impl<T: Clone> PastSteps<T> {
             numbers.filter_map(|number| Some(number.checked_sub(self.first)? as usize))
         };
         known()
-            .find_map(|number| self.divide_as(number, pools))
-            .or_else(|| known().find_map(|number| self.divide_allocations_as(number, pools)))
+            .find_map(|number| self.parts(self.behind_frees(number)?, pools, |pool| *pool))
+            // What is freed in between is not always freed, or counted, at the same point.
+            .or_else(|| known().find_map(|number| self.parts(number, pools, allocated_of)))
     }
 
-    /// The same by what was allocated alone: what is freed in between is not always freed, or counted, at the same point.
-    fn divide_allocations_as(
-        &self,
-        from: usize,
-        pools: &PoolDeltas,
-    ) -> Option<Vec<(PoolDeltas, T)>> {
-        let mut left = pools.map(|pool| allocated_of(&pool));
-        let mut parts: Vec<(PoolDeltas, T)> = Vec::new();
-        for (past, what) in self.steps.range(from.min(self.steps.len())..).take(MAX_PARTS) {
-            let past = past.map(|pool| allocated_of(&pool));
-            if past == PoolDeltas::default() {
-                continue;
-            }
-            for (left, past) in left.iter_mut().zip(&past) {
-                *left = minus(left, past);
-                if left.allocations < 0 || left.allocated_bytes < 0 {
-                    return None;
-                }
-            }
-            parts.push((past, what.clone()));
-            if left == PoolDeltas::default() {
-                let (last, _) = parts.last_mut()?;
-                for (last, whole) in last.iter_mut().zip(pools) {
-                    (last.frees, last.freed_bytes) = (whole.frees, whole.freed_bytes);
-                    last.freed_requested_bytes = whole.freed_requested_bytes;
-                }
-                return (parts.len() > 1).then_some(parts);
-            }
-        }
-        None
-    }
-
-    fn divide_as(&self, mut from: usize, pools: &PoolDeltas) -> Option<Vec<(PoolDeltas, T)>> {
+    /// The step behind as many frees as there were since the last allocation.
+    fn behind_frees(&self, mut from: usize) -> Option<usize> {
         let mut frees = self.frees;
         while frees > 0 {
             let (past, _) = self.steps.get(from)?;
             frees -= past.iter().map(|pool| pool.frees).sum::<i64>();
             from += 1;
         }
-        let mut left = *pools;
+        Some(from)
+    }
+
+    /// The steps from this one on that add up to `pools`, as far as `counted` goes; what it leaves out comes with the last of them.
+    fn parts(
+        &self,
+        from: usize,
+        pools: &PoolDeltas,
+        counted: fn(&CounterDelta) -> CounterDelta,
+    ) -> Option<Vec<(PoolDeltas, T)>> {
+        let mut left = pools.each_ref().map(counted);
         let mut parts: Vec<(PoolDeltas, T)> = Vec::new();
         for (past, what) in self.steps.range(from.min(self.steps.len())..).take(MAX_PARTS) {
-            for (left, past) in left.iter_mut().zip(past) {
+            let past = past.each_ref().map(counted);
+            if past == PoolDeltas::default() {
+                continue;
+            }
+            for (left, past) in left.iter_mut().zip(&past) {
                 *left = minus(left, past);
                 if [left.allocations, left.frees, left.allocated_bytes, left.freed_bytes]
                     .iter()
@@ -138,12 +122,16 @@ impl<T: Clone> PastSteps<T> {
                     return None;
                 }
             }
-            parts.push((*past, what.clone()));
+            parts.push((past, what.clone()));
             if left.iter().all(is_nothing) {
-                // Some bytes asked for are told by the change after.
                 let (last, _) = parts.last_mut()?;
-                for (last, left) in last.iter_mut().zip(&left) {
-                    last.freed_requested_bytes += left.freed_requested_bytes;
+                for ((last, left), whole) in last.iter_mut().zip(&left).zip(pools) {
+                    let rest = minus(whole, &counted(whole));
+                    last.frees += rest.frees;
+                    last.freed_bytes += rest.freed_bytes;
+                    // Some bytes asked for are told by the change after.
+                    last.freed_requested_bytes +=
+                        rest.freed_requested_bytes.saturating_add(left.freed_requested_bytes);
                 }
                 return (parts.len() > 1).then_some(parts);
             }

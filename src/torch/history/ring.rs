@@ -4,6 +4,7 @@ use super::clock::TraceClock;
 use super::entry::{EntryLayout, StringReader};
 use crate::model::HistoryEvent;
 use crate::target::{Addr, Field, Memory, MemoryError};
+use crate::torch::layout::MUTEX_OWNER;
 
 /// More events than are read of one device: the newest of them. Without `max_entries` PyTorch keeps all there ever were.
 const MAX_EVENTS: u64 = 1 << 24;
@@ -35,6 +36,8 @@ pub(super) struct RingState {
     begin: Addr,
     end: Addr,
     capacity: Addr,
+    /// Whether a thread was inside the allocator: it may be writing an entry.
+    is_busy: bool,
 }
 
 /// What was read of a ring buffer.
@@ -121,11 +124,13 @@ impl RingState {
         device: Addr,
         place: RingPlace,
     ) -> Result<Option<RingState>, MemoryError> {
+        // Entries are written by a thread that holds the allocator's lock.
+        let is_busy = memory.u32(device + MUTEX_OWNER.offset as u64)? != 0;
         let next = memory.u64(device + place.next as u64)?;
         let max_entries = memory.u64(device + place.max_entries as u64)?;
         let vector = memory.pointer(device + place.entries as u64)?;
         let Some([begin, end, capacity]) = vector_at(memory, vector)? else { return Ok(None) };
-        Ok(Some(RingState { max_entries, next, begin, end, capacity }))
+        Ok(Some(RingState { max_entries, next, begin, end, capacity, is_busy }))
     }
 
     /// Whether it has no entries.
@@ -162,11 +167,15 @@ impl RingState {
         if now != expected {
             return None;
         }
-        Some(if after.next >= self.next {
+        // The oldest may be just being overwritten: it is counted only after that.
+        let is_full = count >= self.max_entries;
+        let under_way = u64::from(is_full && (self.is_busy || after.is_busy));
+        let overwritten = if after.next >= self.next {
             after.next - self.next
         } else {
             count.checked_sub(self.next)?.checked_add(after.next)?
-        })
+        };
+        overwritten.checked_add(under_way)
     }
 }
 
