@@ -17,6 +17,15 @@ impl Script {
         self.addresses = read(1, &[at], &[]);
         self.allocates(2, 3_000, stood(stack));
     }
+
+    /// 2 MiB at the first address, and 4 MiB behind it.
+    fn allocates_a_small_and_a_large_one(&mut self) {
+        self.allocates_at(0, 0);
+        let (address, size) = ((1 << 40) + 2 * MIB, 4 * MIB);
+        let allocated = vec![AddressedBlock { address, size, requested: size }];
+        self.addresses = Some(FollowedAddresses { changes: 1, allocated, freed: Vec::new() });
+        self.allocates(4, 3_000, stood(0));
+    }
 }
 
 /// Without addresses the youngest is taken for the one that was freed.
@@ -67,12 +76,13 @@ fn an_address_that_was_taken_back_and_given_out_in_one_change_has_a_new_block() 
     script.allocates_at(0, 0);
     script.allocates_at(0, 2);
     script.addresses = read(1, &[0], &[0]);
-    script.change(like(1, 2, 2), 3_000, stood(1));
+    script.change(and_frees(1, 2, 2), 3_000, stood(1));
     let (stacks, _) = script.end(&[(0, 2), (2, 2)]);
     assert_eq!(stacks, in_mib(&[("f", 2), ("g", 2)]));
 }
 
-fn like(allocations: i64, allocated_mib: u64, freed_mib: i64) -> memspy::model::CounterDelta {
+/// A change that also frees one block.
+fn and_frees(allocations: i64, allocated_mib: u64, freed_mib: i64) -> memspy::model::CounterDelta {
     memspy::model::CounterDelta {
         frees: 1,
         freed_bytes: freed_mib << 20,
@@ -85,11 +95,7 @@ fn like(allocations: i64, allocated_mib: u64, freed_mib: i64) -> memspy::model::
 #[test]
 fn a_smaller_block_can_have_the_address_of_a_larger_one_that_was_freed() {
     let mut script = Script::new();
-    script.allocates_at(0, 0);
-    let large = AddressedBlock { address: (1 << 40) + 2 * MIB, size: 4 * MIB, requested: 4 * MIB };
-    script.addresses =
-        Some(FollowedAddresses { changes: 1, allocated: vec![large], freed: Vec::new() });
-    script.allocates(4, 3_000, stood(0));
+    script.allocates_a_small_and_a_large_one();
     script.frees(4);
     script.addresses = read(2, &[], &[]);
     script.allocates(2, 3_000, stood(1));
@@ -103,13 +109,9 @@ fn a_smaller_block_can_have_the_address_of_a_larger_one_that_was_freed() {
 #[test]
 fn one_of_several_blocks_can_have_the_address_of_a_larger_one_that_was_freed() {
     let mut script = Script::new();
-    script.allocates_at(0, 0);
-    let large = AddressedBlock { address: (1 << 40) + 2 * MIB, size: 4 * MIB, requested: 4 * MIB };
-    script.addresses =
-        Some(FollowedAddresses { changes: 1, allocated: vec![large], freed: Vec::new() });
-    script.allocates(4, 3_000, stood(0));
+    script.allocates_a_small_and_a_large_one();
     script.addresses = read(1, &[8], &[]);
-    script.change(like(2, 4, 4), 3_000, went(0, 1));
+    script.change(and_frees(2, 4, 4), 3_000, went(0, 1));
     script.addresses = read(1, &[], &[0]);
     script.frees(2);
     let (stacks, _) = script.end(&[(2, 2), (8, 2)]);

@@ -125,7 +125,7 @@ impl RingState {
         place: RingPlace,
     ) -> Result<Option<RingState>, MemoryError> {
         // Entries are written by a thread that holds the allocator's lock.
-        let is_busy = memory.u32(device + MUTEX_OWNER.offset as u64)? != 0;
+        let is_busy = memory.u32(MUTEX_OWNER.in_target(device))? != 0;
         let next = memory.u64(device + place.next as u64)?;
         let max_entries = memory.u64(device + place.max_entries as u64)?;
         let vector = memory.pointer(device + place.entries as u64)?;
