@@ -1,6 +1,6 @@
 """Checks on a machine with a real GPU which stacks a followed recording gives the memory to, and what following costs.
 
-    python scripts/check-attribution-on-gpu.py MEMSPY [--jobs trainer,lora,...] [--steps N] [--after SECONDS] [--words "--cpu 25"]
+    python scripts/check-attribution-on-gpu.py MEMSPY [--jobs trainer,lora,...] [--steps N] [--after SECONDS] [--seconds SECONDS] [--words "--cpu 25"]
 
 For its speed, each job runs by itself, with MEMSPY following it, and by itself again, in one process. For the truth, it
 runs in a process of its own (what an earlier job left behind would be older than the recording) beside MEMSPY and
@@ -8,8 +8,8 @@ PyTorch's own memory history with Python stacks. There it stands still in the mi
 step, after the forward pass, and both are compared: sum over stacks of the smaller of the two. "proven" are the bytes that
 memspy says are on the stack that allocated them; "wrong among proven" has to be about 0. Bytes that the autograd engine's
 C++ threads allocated have no Python stack in the history; memspy has to give them to [autograd thread].
-Besides the live bytes every allocation is compared, freed or not: the shares of all bytes that each stack allocated (the history has what
-was asked for, memspy the blocks, a few of which are larger: proven bytes count as wrong from 2 % more on).
+Besides the live bytes every allocation is compared, freed or not: the shares of all bytes that each stack allocated (memspy begins a little before
+the history does). The history has what was asked for; how large the block was is replayed (history_blocks.py).
 With --after, MEMSPY and the history begin that long after the job, as when one attaches to a job that runs: compared is what was
 allocated since, and what is older has to be [before recording].
 Jobs whose libraries (transformers, peft, lightning, timm, torchvision) are missing are left out, and named.
@@ -32,6 +32,8 @@ import time
 import torch
 from torch import nn
 
+from history_blocks import with_block_sizes
+
 FOLDER = tempfile.mkdtemp(prefix="memspy-check-")
 ENGINE = "[autograd thread]"
 BEFORE = "[before recording]"
@@ -44,10 +46,10 @@ class Done(Exception):
 
 
 class Watched:
-    """Counts the steps of one run of a job, from when `begin` was called on, and stands still in the last."""
+    """Counts the steps of one run of a job, from when `begin` was called on, and stands still in the last, after `seconds` or later."""
 
-    def __init__(self, steps, at_last=None, begin=None, after=0):
-        self.steps, self.at_last, self.times = steps, at_last, []
+    def __init__(self, steps, at_last=None, begin=None, after=0, seconds=0):
+        self.steps, self.seconds, self.at_last, self.times = steps, seconds, at_last, []
         self.begin, self.begin_at = begin, time.perf_counter() + after
 
     def forward_done(self):
@@ -56,7 +58,7 @@ class Watched:
                 return
             self.begin = self.begin()
         self.times.append(time.perf_counter())
-        if len(self.times) == self.steps:
+        if len(self.times) >= self.steps and self.times[-1] - self.times[0] >= self.seconds:
             torch.cuda.synchronize()
             if self.at_last:
                 self.at_last()
@@ -116,11 +118,6 @@ def places(of):
     return tuple((frame["filename"], frame["line"]) for frame in of.get("frames", []))
 
 
-def block_size(event):
-    """The size of the block of an event, which tells what was asked for: right but for the few blocks that were not split."""
-    return (event["size"] + 511) // 512 * 512
-
-
 def at_the_peak(events, older):
     """Live bytes by stack when the most was allocated, as the history of one device has it: `older` bytes are older than it."""
 
@@ -130,10 +127,10 @@ def at_the_peak(events, older):
         for event in events:
             if event["action"] == "alloc":
                 alive[event["addr"]] = event
-                total += block_size(event)
+                total += event["block"]
             elif event["action"] == "free_requested":
-                left -= 0 if alive.pop(event["addr"], None) else block_size(event)
-                total -= block_size(event)
+                left -= 0 if alive.pop(event["addr"], None) else event["block"]
+                total -= event["block"]
             yield total, alive, left
 
     highest = max((total for total, _, _ in moments()), default=0)
@@ -141,27 +138,37 @@ def at_the_peak(events, older):
     for total, alive, left in moments():
         if total == highest:
             for event in alive.values():
-                stacks[places(event) or (ENGINE,)] += block_size(event)
+                stacks[places(event) or (ENGINE,)] += event["block"]
             stacks[BEFORE,] += left
             break
     return stacks
 
 
-def truth(older):
-    """Live bytes by stack, all allocated bytes by stack, and the live bytes at the peak, as PyTorch's own history has them."""
+def truth(older, before):
+    """Live bytes by stack, all allocated bytes by stack, and the live bytes at the peak, as PyTorch's own history has them.
+
+    `before` is the snapshot before the history."""
     stacks, every = collections.Counter(), collections.Counter()
-    snapshot = torch.cuda.memory._snapshot()
+    snapshot, device = torch.cuda.memory._snapshot(), torch.cuda.current_device()
+    unknown = with_block_sizes(snapshot["device_traces"][device], before, device)
+    if unknown:
+        print(f"    of {unknown} allocations the block is not known, only what was asked for")
     # Neither what the engine's threads allocated has frames, nor what is older than the history.
-    since = set()
-    for event in (event for events in snapshot["device_traces"] for event in events if event["action"] == "alloc"):
-        since.add(event["addr"])
-        every[places(event) or (ENGINE,)] += block_size(event)
+    since, last, unlike = set(), {}, 0
+    for event in snapshot["device_traces"][device]:
+        if event["action"] == "alloc":
+            since.add(event["addr"])
+            last[event["addr"]] = event["block"]
+            every[places(event) or (ENGINE,)] += event["block"]
     for segment in snapshot["segments"]:
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
                 is_older = block["address"] not in since
                 stacks[places(block) or (BEFORE if is_older else ENGINE,)] += block["size"]
-    return stacks, every, at_the_peak(snapshot["device_traces"][torch.cuda.current_device()], older)
+                unlike += last.get(block["address"], block["size"]) != block["size"]
+    if unlike:
+        print(f"    {unlike} blocks are larger or smaller than replayed from the history")
+    return stacks, every, at_the_peak(snapshot["device_traces"][device], older)
 
 
 def overlap(ours, theirs):
@@ -217,19 +224,19 @@ def check_truth(name, job, args):
 
     def begin():
         held["recording"] = Recording(args.memspy, words(args))
-        held["older"] = torch.cuda.memory_allocated()
+        held["older"], held["before"] = torch.cuda.memory_allocated(), torch.cuda.memory._snapshot()
         torch.cuda.memory._record_memory_history(enabled="all", stacks="python", max_entries=HISTORY)
 
     def at_last():
-        held["truth"] = truth(held["older"])
+        held["truth"] = truth(held["older"], held["before"])
         time.sleep(1.5)
         held["recording"].stop()
 
     if args.after:
-        run(job, Watched(args.steps, at_last, begin, args.after))
+        run(job, Watched(args.steps, at_last, begin, args.after, args.seconds))
     else:
         begin()
-        run(job, Watched(args.steps, at_last))
+        run(job, Watched(args.steps, at_last, seconds=args.seconds))
     torch.cuda.memory._record_memory_history(enabled=None)
     recording = held["recording"]
     theirs, every, highest = held["truth"]
@@ -464,6 +471,7 @@ def main():
                         help="of: " + "; ".join(JOBS) + " (write + for the comma in a name)")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--after", type=float, default=0, help="seconds after the beginning of the job at which memspy attaches")
+    parser.add_argument("--seconds", type=float, default=0, help="how long each job runs at least for its truth")
     parser.add_argument("--show", type=int, default=3, help="stacks shown that differ most")
     parser.add_argument("--words", default="", help="more words for 'memspy record' [default: none, which follows]")
     parser.add_argument("--save", help="a folder for the traces and the truth beside each")

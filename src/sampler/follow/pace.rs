@@ -55,6 +55,8 @@ pub(super) struct FollowPace {
     spin_until: Duration,
     /// Which of the last polls of the counters alone waited, the last one in the lowest bit.
     waits: u16,
+    /// Whether the last of them waited and most of them did: told once, for it says nothing of the polls of the stacks after it.
+    gives_way: bool,
 }
 
 impl FollowPace {
@@ -69,12 +71,15 @@ impl FollowPace {
             moved: now,
             spin_until: now + AFTER_CHANGE,
             waits: 0,
+            gives_way: false,
         }
     }
 
     /// Takes how long a poll of the counters alone took.
     pub(super) fn took(&mut self, time: Duration) {
-        self.waits = self.waits << 1 | u16::from(time > WAITED);
+        let waited = time > WAITED;
+        self.waits = self.waits << 1 | u16::from(waited);
+        self.gives_way = waited && self.waits.count_ones() >= MOST_WAITS;
     }
 
     /// From now on it may use `share` of one processor.
@@ -112,11 +117,12 @@ impl FollowPace {
     }
 
     /// What to do before the next poll.
-    pub(super) fn next(&self, now: Duration) -> NextPoll {
+    pub(super) fn next(&mut self, now: Duration) -> NextPoll {
+        let gives_way = std::mem::take(&mut self.gives_way);
         if self.saved <= 0.0 {
             return NextPoll::HoldBack(REST);
         }
-        if self.waits & 1 == 1 && self.waits.count_ones() >= MOST_WAITS {
+        if gives_way {
             return NextPoll::GiveWay(GIVE_WAY);
         }
         if now < self.spin_until {
@@ -164,6 +170,11 @@ mod tests {
         let few = [true, false, false, true, false, false, true];
         assert_eq!(waits(&mut pace, &few.repeat(4)), NextPoll::Poll);
         assert_eq!(waits(&mut pace, &[true, false, true].repeat(5)), NextPoll::GiveWay(GIVE_WAY));
+        assert_eq!(
+            pace.next(us(1)),
+            NextPoll::Poll,
+            "once: nothing is known of this poll of the stacks"
+        );
         assert_eq!(waits(&mut pace, &[false]), NextPoll::Poll, "this one did not wait");
         assert_eq!(waits(&mut pace, &[false; 8]), NextPoll::Poll);
         assert_eq!(waits(&mut pace, &[true]), NextPoll::Poll, "that was long ago");
