@@ -17,11 +17,23 @@ fn the_stack_seen_on_both_sides_of_a_kinds_allocations_is_likely_to_make_them() 
 #[test]
 fn a_thread_that_went_from_one_line_that_makes_such_blocks_to_another_made_it_there() {
     let mut script = Script::new();
+    script.allocates(2, 3_000, stood(1));
+    script.allocates(2, 3_000, stood(0));
+    script.allocates(2, 3_000, went(0, 1));
+    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 2), ("g", 4)]), "f's was seen before");
+}
+
+/// The states of an optimizer, two for each parameter: both polls of the first one's were late once.
+#[test]
+fn a_thread_that_had_made_nothing_yet_on_the_line_it_went_from_made_it_there() {
+    let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.allocates(2, 3_000, stood(1));
     script.allocates(2, 3_000, went(0, 1));
-    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2)]);
-    assert_eq!(stacks, in_mib(&[("f", 2), ("g", 4)]));
+    script.allocates(2, 3_000, stood(1));
+    let (stacks, _) = script.end(&[(0, 2), (2, 2), (4, 2), (6, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 4), ("g", 4)]));
 }
 
 /// Of what is allocated once no iteration tells more: the thread was in the call that makes such blocks, on a line that makes none.

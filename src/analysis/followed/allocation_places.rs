@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 
+use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::model::CounterDelta;
 
@@ -27,6 +28,17 @@ pub(in crate::analysis) struct AllocationSums {
     requested: u64,
     /// The sums at the last polls.
     polls: VecDeque<(u64, u64, u64)>,
+}
+
+/// The place right behind the last block and who made it, whatever the kinds: a loop over parameters allocates the same number of blocks by the same
+/// lines for each of them, also for one whose size comes only once.
+pub(in crate::analysis) fn place_behind(
+    kind: BlockGroup,
+    (last, maker): (BlockGroup, AllocationOrigin),
+) -> u64 {
+    let mut hasher = FxHasher::default();
+    ("behind", kind == last, maker).hash(&mut hasher);
+    hasher.finish()
 }
 
 impl AllocationSums {

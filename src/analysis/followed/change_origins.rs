@@ -11,7 +11,7 @@ use crate::model::{
 };
 
 /// Polls at most so far apart prove that a stack seen at both was there all the time, in nanoseconds.
-pub(super) const CERTAIN_WITHIN: u64 = 20_000;
+const CERTAIN_WITHIN: u64 = 20_000;
 
 /// The kind of the only block that was allocated, whatever was freed.
 pub(super) fn allocated_kind(small: &CounterDelta, large: &CounterDelta) -> Option<BlockGroup> {

@@ -401,14 +401,18 @@ impl<'a> FollowReplay<'a> {
 
 /// What one block was that a change allocated, if all were alike.
 pub(super) fn even_group(change: &PoolChange<'_>) -> Option<BlockGroup> {
-    let count = change.delta.allocations;
+    even_kind(change.pool, &change.delta).filter(|_| !change.is_open)
+}
+
+/// The same of one pool.
+pub(super) fn even_kind(pool: Pool, delta: &CounterDelta) -> Option<BlockGroup> {
+    let count = delta.allocations;
     let even = |bytes: i64| (bytes >= 0 && bytes % count == 0).then_some((bytes / count) as u64);
-    if count <= 0 || change.is_open {
+    if count <= 0 {
         return None;
     }
-    let size = even(change.delta.allocated_bytes)?;
-    let requested = even(change.delta.requested_bytes)?;
-    Some(BlockGroup { size, requested, pool: change.pool })
+    let (size, requested) = (even(delta.allocated_bytes)?, even(delta.requested_bytes)?);
+    Some(BlockGroup { size, requested, pool })
 }
 
 /// What the blocks were that a change allocated, and how many, where they can only have been alike.

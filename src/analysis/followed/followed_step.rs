@@ -9,7 +9,7 @@ use super::change_origins::allocated_kind;
 use super::dropped_variables::LineStep;
 use super::follow_replay::{MAX_SMALL_BLOCK, MIN_BLOCK};
 use super::free_sites::FreeSite;
-use super::kind_origins::KindOrigins;
+use super::kind_origins::{KindOrigins, Sighting};
 use super::repeated_steps::PoolDeltas;
 use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::attribution::rules::BlockGroup;
@@ -28,8 +28,7 @@ pub(super) struct FollowedStep {
     /// The block that it allocated, if it was one, whatever it freed.
     pub(super) allocated: Option<BlockGroup>,
     pub(super) places: ReachSums,
-    /// Whether another stack than those that are charged may have made it.
-    pub(super) is_doubtful: bool,
+    pub(super) sighting: Sighting,
     /// What it most likely was, where it was several blocks.
     pub(super) parts: Option<Vec<(PoolDeltas, PastStep)>>,
     pub(super) charge: Arc<BlockAttribution>,
@@ -48,8 +47,8 @@ impl FollowedStep {
     /// Whom it is charged to by what is known by now (rule 7).
     pub(super) fn charge_by(&self, origins: &KindOrigins) -> Arc<BlockAttribution> {
         let kind = self.allocated;
-        let likely = kind
-            .and_then(|kind| origins.likely(kind, &self.places, &self.charge, self.is_doubtful));
+        let likely =
+            kind.and_then(|kind| origins.likely(kind, &self.places, &self.charge, self.sighting));
         likely.unwrap_or_else(|| self.charge.clone())
     }
 
@@ -61,8 +60,9 @@ impl FollowedStep {
     pub(super) fn parts_by(&self, origins: &KindOrigins) -> Option<Vec<ChargedPart>> {
         let of_part = |(pools, past): &(PoolDeltas, PastStep)| {
             let kind = allocated_kind(&pools[0], &pools[1]);
-            let likely =
-                kind.and_then(|kind| origins.likely(kind, &past.places, &past.charge, false));
+            let likely = kind.and_then(|kind| {
+                origins.likely(kind, &past.places, &past.charge, Sighting::default())
+            });
             let shares = likely.as_ref().unwrap_or(&past.charge).shares.clone();
             let part = BlockAttribution { shares, certain: false, ..*self.charge };
             (*pools, Arc::new(part), past.site)
@@ -76,7 +76,7 @@ impl FollowedStep {
             |shares| Arc::new(BlockAttribution { shares, certain: false, ..*self.charge });
         if let [(origin, _)] = *buffers {
             (self.charge, self.parts) = (charged(vec![(origin, 1)]), None);
-            self.is_doubtful = false;
+            self.sighting.is_doubtful = false;
             return;
         }
         let part = |&(origin, bytes): &MadeBuffer| {

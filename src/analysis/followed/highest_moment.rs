@@ -53,8 +53,19 @@ impl HighestMoment {
         self.live.iter().sum::<i64>().max(0) as u64
     }
 
-    /// Makes the blocks add up to what the counters say; `None` if too much of that is not known.
-    pub(super) fn add_up(mut self) -> Option<HighestMoment> {
+    /// The one of which most is known, of moments that are equally high, with blocks that add up to what the counters say.
+    pub(super) fn best_of(moments: Vec<HighestMoment>) -> Option<HighestMoment> {
+        let older = |moment: &HighestMoment| -> u64 {
+            let older = moment.blocks.iter().filter(|block| block.attribution.is_before());
+            older.map(|block| block.kind.size).sum()
+        };
+        let known = moments.into_iter().filter_map(HighestMoment::add_up);
+        let best = known.min_by_key(|(moment, unknown)| unknown.saturating_add(older(moment)));
+        best.map(|(moment, _)| moment)
+    }
+
+    /// Makes the blocks add up to what the counters say, and tells how many bytes are not known; `None` if these are too many.
+    fn add_up(mut self) -> Option<(HighestMoment, u64)> {
         // Whose these are is a guess from others of their kind, if that.
         let unseen =
             self.blocks.iter().filter(|block| block.is_unseen).map(|block| block.kind.size);
@@ -80,7 +91,7 @@ impl HighestMoment {
                 self.blocks.push(AliveBlock { kind, attribution, address, sign, is_unseen: false });
             }
         }
-        (unknown <= self.allocated() / MOST_UNKNOWN).then_some(self)
+        (unknown <= self.allocated() / MOST_UNKNOWN).then_some((self, unknown))
     }
 }
 
@@ -131,13 +142,17 @@ mod tests {
         HighestMoment { time: 7, live: [0, live], blocks }
     }
 
+    fn added_up(moment: HighestMoment) -> Option<HighestMoment> {
+        HighestMoment::best_of(vec![moment])
+    }
+
     fn sizes(moment: &HighestMoment) -> Vec<u64> {
         moment.blocks.iter().map(|block| block.kind.size).collect()
     }
 
     #[test]
     fn bytes_without_a_block_are_not_seen() {
-        let moment = moment(21 << 20, vec![block(20 << 20, false)]).add_up().unwrap();
+        let moment = added_up(moment(21 << 20, vec![block(20 << 20, false)])).unwrap();
         assert_eq!(sizes(&moment), [20 << 20, 1 << 20]);
         assert!(moment.blocks[1].attribution.is_not_seen());
     }
@@ -146,12 +161,12 @@ mod tests {
     fn of_too_many_blocks_the_youngest_go_and_certain_ones_stay() {
         let blocks = [(60, false), (1, false), (2, false), (1, true)];
         let blocks = blocks.map(|(size, certain)| block(size << 20, certain));
-        let high = moment(62 << 20, blocks.to_vec()).add_up().unwrap();
+        let high = added_up(moment(62 << 20, blocks.to_vec())).unwrap();
         assert_eq!(sizes(&high), [60 << 20, 1 << 20, 1 << 20]);
         let certain = moment(12 << 20, vec![block(20 << 20, true)]);
-        assert!(certain.add_up().is_none(), "none can be left out");
+        assert!(added_up(certain).is_none(), "none can be left out");
         let half = moment(40 << 20, vec![block(20 << 20, false)]);
-        assert!(half.add_up().is_none(), "half of it is known to nobody");
+        assert!(added_up(half).is_none(), "half of it is known to nobody");
     }
 
     /// What was freed within the reading of the addresses never had one.
@@ -159,7 +174,7 @@ mod tests {
     fn blocks_without_an_address_go_first_and_then_those_that_the_next_map_does_not_have() {
         let mut blocks = [40, 5, 6, 90].map(|size| block(size << 20, false));
         (blocks[1].sign, blocks[2].sign) = (FreeSign::Gone, FreeSign::NoAddress);
-        let add_up = |live: i64| sizes(&moment(live << 20, blocks.to_vec()).add_up().unwrap());
+        let add_up = |live: i64| sizes(&added_up(moment(live << 20, blocks.to_vec())).unwrap());
         assert_eq!(add_up(135), [40 << 20, 5 << 20, 90 << 20]);
         assert_eq!(add_up(130), [40 << 20, 90 << 20]);
         // A part of the block remains, and whose it is is not known.

@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::allocation_places::ReachSums;
+use crate::analysis::followed::line_votes::LineVotes;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::stack_calls::StackCalls;
 use crate::model::{FollowedChange, FollowedThread, StackReading};
@@ -23,6 +24,8 @@ const MIN_AT_PLACE: u32 = 3;
 /// A stack seen so many times as often as every other, on both sides of the allocations of a place, is the place.
 const CLEARLY: u32 = 4;
 
+/// So many allocations of one stack in a row are a loop.
+const MIN_IN_A_ROW: u32 = 4;
 /// Lines of one call that make blocks of one kind: with more it is not known which of them made one.
 const MAX_MAKERS_IN_CALL: usize = 2;
 
@@ -37,6 +40,7 @@ pub(in crate::analysis) struct KindOrigins {
     pub(super) locks: LockHolders,
     /// In which calls the stacks stand that came into question.
     pub(super) calls: StackCalls,
+    lines: LineVotes,
 }
 
 #[derive(Debug, Default)]
@@ -44,6 +48,21 @@ struct StackVotes {
     /// Allocations with a candidate.
     all: u32,
     of: Vec<StackVote>,
+    /// The only candidate of the last allocations, and of how many.
+    last: Option<(AllocationOrigin, u32)>,
+}
+
+/// How an allocation was seen.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::analysis) struct Sighting {
+    /// Whether another stack than those that are charged may have made it.
+    pub(super) is_doubtful: bool,
+    /// Whether the thread had made nothing yet on the line where it was seen before.
+    pub(super) has_arrived: bool,
+    /// Who made all of the last allocations at its place ([`KindOrigins::recent`]).
+    pub(super) recent: Option<AllocationOrigin>,
+    /// The place right behind the block before it (`place_behind`).
+    pub(super) follows: Option<u64>,
 }
 
 /// In how many allocations of a kind a stack came into question.
@@ -79,20 +98,36 @@ impl StackVote {
     }
 }
 
+/// Whether the two polls were so close that no thread can have come back to where it stood, as in a loop that sleeps.
+fn is_near(charge: &BlockAttribution) -> bool {
+    charge.span.is_some_and(|span| span <= VOTES_WITHIN)
+}
+
+/// Whether a stack stood before a change, and whether it stood after it.
+pub(super) fn stood(origin: AllocationOrigin, change: &FollowedChange) -> [bool; 2] {
+    let sides: [fn(&FollowedThread) -> StackReading; 2] =
+        [|thread| thread.before, |thread| thread.after];
+    sides.map(|side| {
+        change.threads.iter().any(|thread| {
+            let stack = side(thread).stack();
+            stack.is_some_and(|stack| AllocationOrigin::Stack(thread.thread, stack) == origin)
+        })
+    })
+}
+
 impl StackVotes {
     fn add(&mut self, charge: &BlockAttribution, change: &FollowedChange) {
         self.all = self.all.saturating_add(1);
+        self.last = match (self.last, &charge.shares[..]) {
+            (Some((last, count)), [(origin, _)]) if last == *origin => Some((last, count + 1)),
+            (_, &[(origin, _)]) => Some((origin, 1)),
+            (last, shares) => {
+                last.filter(|(last, _)| shares.iter().any(|(origin, _)| origin == last))
+            }
+        };
         for &(origin, _) in &charge.shares {
-            let stood = |side: fn(&FollowedThread) -> StackReading| {
-                let is_it = |thread: &FollowedThread| {
-                    let stack = side(thread).stack();
-                    stack.is_some_and(|s| AllocationOrigin::Stack(thread.thread, s) == origin)
-                };
-                u32::from(change.threads.iter().any(is_it))
-            };
-            let (before, after) = (stood(|thread| thread.before), stood(|thread| thread.after));
-            // In a longer time a thread can have come back to where it stood, as in a loop that sleeps.
-            let near = u32::from(charge.span.is_some_and(|span| span <= VOTES_WITHIN));
+            let [before, after] = stood(origin, change).map(u32::from);
+            let near = u32::from(is_near(charge));
             let index = self.of.iter().position(|vote| vote.origin == origin);
             let index = index.unwrap_or(self.of.len());
             if index == self.of.len() && index < MAX_MAKERS {
@@ -126,17 +161,22 @@ impl StackVotes {
     }
 
     /// Whose an allocation with this charge is, wherever it was: where a thread went from one line that makes such blocks to another, it made
-    /// this one by the line that it came to. The memory comes first there, and then what fills it.
-    fn origin_anywhere(&self, charge: &BlockAttribution) -> Option<AllocationOrigin> {
+    /// this one by the line that it came to. The memory comes first there, and then what fills it. Not so where it
+    /// had made nothing yet on the line that it came from.
+    fn origin_anywhere(
+        &self,
+        charge: &BlockAttribution,
+        has_arrived: bool,
+    ) -> Option<AllocationOrigin> {
         if let [
-            (AllocationOrigin::Stack(thread, _), _),
+            (before @ AllocationOrigin::Stack(thread, _), _),
             (after @ AllocationOrigin::Stack(of, _), _),
         ] = charge.shares[..]
             && thread == of
         {
             let both = |&(origin, _): &(AllocationOrigin, u64)| self.on_both_sides(origin);
             if charge.shares.iter().all(|share| both(share) > 0) {
-                return Some(after);
+                return Some(if has_arrived { before } else { after });
             }
         }
         self.origin(charge, self)
@@ -229,16 +269,23 @@ impl KindOrigins {
         &mut self,
         kind: BlockGroup,
         places: &ReachSums,
+        follows: Option<u64>,
         charge: &BlockAttribution,
         change: &FollowedChange,
     ) {
-        if matches!(charge.shares[..], [(AllocationOrigin::NotSeen, _)]) {
+        let may_vote = |share: &&(AllocationOrigin, u64)| self.locks.may_vote(share.0);
+        let shares: Vec<_> = charge.shares.iter().filter(may_vote).copied().collect();
+        if matches!(shares[..], [] | [(AllocationOrigin::NotSeen, _)]) {
             return;
+        }
+        let charge = &BlockAttribution { shares, ..*charge };
+        if is_near(charge) {
+            self.lines.add(charge, change, &self.calls);
         }
         if self.by_kind.len() < MAX_KINDS || self.by_kind.contains_key(&kind) {
             self.by_kind.entry(kind).or_default().add(charge, change);
         }
-        for &place in places.iter().flatten() {
+        for &place in places.iter().chain([&follows]).flatten() {
             if self.by_place.len() >= MAX_KINDS {
                 self.older = std::mem::take(&mut self.by_place);
             }
@@ -249,20 +296,57 @@ impl KindOrigins {
         }
     }
 
+    /// Who made the last allocations at this place, if it was one stack: a loop that makes the same blocks over and over.
+    pub(super) fn recent(&self, places: &ReachSums) -> Option<AllocationOrigin> {
+        let mut by_place = places.iter().flatten().filter_map(|place| self.by_place.get(place));
+        by_place
+            .find_map(|votes| votes.last.filter(|(_, count)| *count >= MIN_IN_A_ROW))
+            .map(|(origin, _)| origin)
+    }
+
+    /// Whether such a block was allocated by itself before.
+    pub(super) fn knows(&self, kind: BlockGroup) -> bool {
+        self.by_kind.contains_key(&kind)
+    }
+
+    /// Who usually makes the next block at this place ([`place_behind`]), and how often it was seen; only where the thread that is charged was in
+    /// the same call, or nobody was seen.
+    ///
+    /// [`place_behind`]: super::allocation_places::place_behind
+    pub(super) fn usual(
+        &self,
+        kind: BlockGroup,
+        place: u64,
+        charge: &BlockAttribution,
+    ) -> Option<(AllocationOrigin, u32)> {
+        let none = StackVotes::default();
+        let votes = self.votes(place)?;
+        let likely = votes.clear_origin(self.by_kind.get(&kind).unwrap_or(&none))?;
+        let call = self.calls.call(likely)?;
+        let is_there = |&(origin, _): &(AllocationOrigin, u64)| {
+            origin == AllocationOrigin::NotSeen || self.calls.call(origin) == Some(call)
+        };
+        charge.shares.iter().any(is_there).then_some((likely, votes.all))
+    }
+
+    fn votes(&self, place: u64) -> Option<&StackVotes> {
+        self.by_place.get(&place).or_else(|| self.older.get(&place))
+    }
+
     /// A better charge for a block of this kind, if there is one (rule 7).
     pub(in crate::analysis) fn likely(
         &self,
         kind: BlockGroup,
         places: &ReachSums,
         charge: &BlockAttribution,
-        is_doubtful: bool,
+        sighting: Sighting,
     ) -> Option<Arc<BlockAttribution>> {
         if charge.certain {
             return None;
         }
         let allocating = self.locks.without_idle(charge);
         let charge = allocating.as_deref().unwrap_or(charge);
-        self.likelier(kind, places, charge, is_doubtful).or(allocating)
+        self.likelier(kind, places, charge, sighting).or(allocating)
     }
 
     fn likelier(
@@ -270,21 +354,35 @@ impl KindOrigins {
         kind: BlockGroup,
         places: &ReachSums,
         charge: &BlockAttribution,
-        is_doubtful: bool,
+        sighting: Sighting,
     ) -> Option<Arc<BlockAttribution>> {
-        let of_place = |place: &u64| self.by_place.get(place).or_else(|| self.older.get(place));
-        let by_place: Vec<&StackVotes> = places.iter().flatten().filter_map(of_place).collect();
-        let of_kind = self.by_kind.get(&kind)?;
-        let clear = || by_place.iter().find_map(|votes| votes.clear_origin(of_kind));
-        let known = by_place.iter().copied().filter(|votes| votes.all >= MIN_AT_PLACE);
-        let mut at_place = known.filter_map(|votes| votes.origin(charge, of_kind));
-        let anywhere = || of_kind.origin_anywhere(charge);
         if charge.shares.len() > 1 && charge.shares.iter().all(|(_, weight)| *weight > 1) {
             return None;
         }
-        let origin = is_doubtful.then(clear).flatten();
-        let origin = origin.or_else(|| at_place.next()).or_else(anywhere);
-        let is_open = is_doubtful || charge.shares.len() > 1;
+        let is_open = sighting.is_doubtful || charge.shares.len() > 1;
+        let is_unseen = matches!(charge.shares[..], [(AllocationOrigin::NotSeen, _)]);
+        let by_place: Vec<&StackVotes> =
+            places.iter().flatten().filter_map(|place| self.votes(*place)).collect();
+        let of_kind = self.by_kind.get(&kind)?;
+        let is_near = |maker: &AllocationOrigin| {
+            charge.shares.iter().any(|share| self.calls.are_near(*maker, share.0))
+        };
+        let clear = || {
+            let clear = by_place.iter().find_map(|votes| votes.clear_origin(of_kind));
+            clear.filter(is_near)
+        };
+        let known = by_place.iter().copied().filter(|votes| votes.all >= MIN_AT_PLACE);
+        let mut at_place = known.filter_map(|votes| votes.origin(charge, of_kind));
+        let behind = || Some(self.usual(kind, sighting.follows?, charge)?.0);
+        let origin = sighting
+            .recent
+            .filter(|_| is_unseen)
+            .or_else(|| sighting.is_doubtful.then(clear).flatten())
+            .or_else(|| at_place.next())
+            .or_else(|| sighting.recent.filter(|maker| sighting.is_doubtful && is_near(maker)))
+            .or_else(|| is_open.then(behind).flatten())
+            .or_else(|| of_kind.origin_anywhere(charge, sighting.has_arrived))
+            .or_else(|| self.lines.maker(charge, &self.calls));
         let in_call = || is_open.then(|| of_kind.makers_in_call(charge, &self.calls)).flatten();
         let shares = origin.map(|origin| vec![(origin, 1)]).or_else(in_call)?;
         Some(Arc::new(BlockAttribution { shares, certain: false, ..*charge }))

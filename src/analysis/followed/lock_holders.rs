@@ -13,6 +13,8 @@ use crate::model::{FollowedChange, ThreadId};
 /// So many changes beside which others held the lock show that a thread does not allocate: had it made a tenth of the
 /// changes, it would have been seen with it but once in a thousand times.
 const MIN_CHANGES: u32 = 64;
+/// After so many it is not counted among those that may have made an allocation while others are there.
+const MIN_FOR_VOTES: u32 = 8;
 /// Threads remembered.
 const MAX_THREADS: usize = 1 << 12;
 
@@ -50,7 +52,20 @@ impl LockHolders {
         self.0.get(&thread).is_some_and(never)
     }
 
-    /// A charge without the threads that allocate nothing, which may have been found out since; `None` where that is the same, or nobody is left.
+    /// Whether a stack of a thread says something of who allocates: not of one that stands still while others are seen with the lock.
+    pub(super) fn may_vote(&self, origin: AllocationOrigin) -> bool {
+        let AllocationOrigin::Stack(thread, _) = origin else { return true };
+        let stands = |known: &ThreadLocks| !known.has_held && known.others_held >= MIN_FOR_VOTES;
+        !self.0.get(&thread).is_some_and(stands)
+    }
+
+    /// Whether a thread was seen with it.
+    pub(super) fn has_held(&self, thread: ThreadId) -> bool {
+        self.0.get(&thread).is_some_and(|known| known.has_held)
+    }
+
+    /// A charge without the threads that allocate nothing, which may have been found out since: to nobody if nobody is left. `None` where that
+    /// is the same.
     pub(super) fn without_idle(&self, charge: &BlockAttribution) -> Option<Arc<BlockAttribution>> {
         let allocates = |&&(origin, _): &&(AllocationOrigin, u64)| match origin {
             AllocationOrigin::Stack(thread, _) | AllocationOrigin::Below(thread, _) => {
@@ -58,10 +73,13 @@ impl LockHolders {
             }
             _ => true,
         };
-        if charge.shares.len() < 2 || charge.shares.iter().all(|share| allocates(&share)) {
+        if charge.shares.iter().all(|share| allocates(&share)) {
             return None;
         }
-        let shares: Vec<_> = charge.shares.iter().filter(allocates).copied().collect();
-        (!shares.is_empty()).then(|| Arc::new(BlockAttribution { shares, ..*charge }))
+        let mut shares: Vec<_> = charge.shares.iter().filter(allocates).copied().collect();
+        if shares.is_empty() {
+            shares.push((AllocationOrigin::NotSeen, 1));
+        }
+        Some(Arc::new(BlockAttribution { shares, ..*charge }))
     }
 }

@@ -59,12 +59,14 @@ pub(super) mod highest_moment;
 pub(super) mod kind_origins;
 mod last_stacks;
 mod line_pairs;
+mod line_votes;
 pub(super) mod lock_holders;
 mod remade_kinds;
 pub(super) mod repeated_steps;
 pub(super) mod replayed_group;
 mod stack_calls;
 mod until_map;
+mod usual_order;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -76,7 +78,7 @@ use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
-use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums};
+use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums, place_behind};
 use crate::analysis::followed::buffer_alignment::{BufferAlignment, MadeBuffer};
 use crate::analysis::followed::change_origins::{
     ChangeSources, allocated_kind, allocation_sources, free_site, makers,
@@ -90,12 +92,13 @@ use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
 use crate::analysis::followed::highest_moment::HighestMoment;
-use crate::analysis::followed::kind_origins::KindOrigins;
+use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
 use crate::analysis::followed::last_stacks::LastStacks;
-use crate::analysis::followed::repeated_steps::PastSteps;
+use crate::analysis::followed::repeated_steps::{LiveBytes, PastSteps, PoolDeltas};
 use crate::analysis::followed::replayed_group::Stays;
 pub(crate) use crate::analysis::followed::until_map::UntilMap;
-use crate::model::{CounterDelta, FollowedChange, FollowedThread, StackReading, StackTable};
+use crate::analysis::followed::usual_order::usual_order;
+use crate::model::{FollowedChange, FollowedThread, StackReading, StackTable};
 
 /// In a longer time a thread can have gone somewhere else, allocated there, and come back.
 pub(super) const CANDIDATES_WITHIN: u64 = 100_000;
@@ -122,6 +125,8 @@ pub(crate) struct FollowedSteps {
     frames: OpenFrames,
     last_site: FreeSite,
     last_stacks: LastStacks,
+    /// The last block and who made it, where that is most likely one stack.
+    last_made: Option<(BlockGroup, AllocationOrigin)>,
     /// When the polls began and ended between which the last change was.
     polls: Option<(u64, u64)>,
     sites: FreeSites,
@@ -155,8 +160,11 @@ impl FollowedSteps {
         let sources =
             |change: &FollowedChange| allocation_sources(change, stacks, engine, host_only, locks);
         let mut found = sources(change);
+        // Who was never seen with the lock is no reason to leave out a thread that was, and whose stack could not be read.
+        let is_nobody = |origin: &AllocationOrigin| matches!(*origin, AllocationOrigin::Stack(thread, _) if !locks.has_held(thread));
         let completed =
-            found.origins.is_empty().then(|| self.last_stacks.complete(change)).flatten();
+            found.origins.iter().all(is_nobody).then(|| self.last_stacks.complete(change));
+        let completed = completed.flatten();
         self.last_stacks.see(change);
         let whole = completed.as_ref().unwrap_or(change);
         if completed.is_some() {
@@ -191,6 +199,7 @@ impl FollowedSteps {
             origins.into_iter().map(|origin| (origin, 1)).collect()
         };
         let is_doubtful = !is_whole || shares.len() > 1 || came_back;
+        let has_arrived = self.has_arrived(&shares);
         let charge = Arc::new(BlockAttribution {
             shares,
             span: Some(apart),
@@ -203,32 +212,45 @@ impl FollowedSteps {
         let places = allocated.map_or_else(ReachSums::default, |kind| self.sums.places(Some(kind)));
         let pools = [change.small, change.large];
         let before = self.sums.places(None);
-        self.sums.add([&change.small, &change.large]);
+        let level = level_before(change.live, &pools);
         let parts = (change.allocations() > 0
             && change.allocations().saturating_add(change.frees()) > 1
             && !open)
-            .then(|| self.past.divide(&before, &pools))
+            .then(|| {
+                let as_before = self.past.divide(&before, level, &pools);
+                as_before.or_else(|| {
+                    usual_order(&pools, self.last_made?, &charge, site, &self.allocation_sources)
+                })
+            })
             .flatten()
             .filter(|parts| self.parts + parts.len() <= MAX_PARTS);
         self.parts += parts.as_ref().map_or(0, Vec::len);
+        let last_of_parts = parts.as_ref().and_then(|parts| {
+            let (pools, past) =
+                parts.iter().rfind(|(pools, _)| pools.iter().any(|pool| pool.allocations > 0))?;
+            Some((allocated_kind(&pools[0], &pools[1])?, only_origin(&past.charge)?))
+        });
+        // Of several changes between two polls the first has brought the stacks of both.
+        let polls = (change.before.0, change.after.0);
+        let is_next = self.polls.replace(polls) != Some(polls);
+        let recent = self.allocation_sources.recent(&places);
+        let follows = allocated.and_then(|kind| Some(place_behind(kind, self.last_made?)));
+        let sighting = Sighting { is_doubtful, has_arrived, recent, follows };
         if let Some(kind) = allocated {
-            self.allocation_sources.saw(kind, &places, &charge, whole);
+            self.allocation_sources.saw(kind, &places, follows, &charge, whole);
         }
         if self.steps.len() == MAX_STEPS {
             self.drop_first(1);
         }
         let number = self.first + self.steps.len() as u64;
-        // Of several changes between two polls the first has brought the stacks of both.
-        let polls = (change.before.0, change.after.0);
-        let is_next = self.polls.replace(polls) != Some(polls);
         if is_next {
             self.observe_frames(change, |thread| thread.before, number, stacks);
         }
         let likely = allocated
-            .and_then(|kind| self.allocation_sources.likely(kind, &places, &charge, is_doubtful));
+            .and_then(|kind| self.allocation_sources.likely(kind, &places, &charge, sighting));
         let past =
             PastStep { places, charge: likely.clone().unwrap_or_else(|| charge.clone()), site };
-        self.past.push(&before, pools, past);
+        self.remember(level, pools, past, parts.as_deref());
         self.steps.push_back(FollowedStep {
             from: change.before.0,
             to: change.after.0,
@@ -238,7 +260,7 @@ impl FollowedSteps {
             open,
             allocated,
             places,
-            is_doubtful,
+            sighting,
             parts,
             charge: charge.clone(),
             site,
@@ -257,6 +279,9 @@ impl FollowedSteps {
             }
         }
         let origin = allocated.and_then(|_| only_origin(likely.as_ref().unwrap_or(&charge)));
+        if change.allocations() > 0 {
+            self.last_made = allocated.zip(origin).or(last_of_parts);
+        }
         let stood = |side: fn(&FollowedThread) -> StackReading| {
             let Some(AllocationOrigin::Stack(thread, stack)) = origin else { return None };
             let listed = change.threads.iter().find(|listed| listed.thread == thread)?;
@@ -269,6 +294,36 @@ impl FollowedSteps {
         self.observe_frames(change, |thread| thread.after, number + 1, stacks);
         if let Some((thread, stack)) = stood(|thread| thread.after).filter(|_| before.is_none()) {
             self.frames.allocate(thread, stack, number);
+        }
+    }
+
+    /// Whether the thread has made no block yet on the line where it was seen before a change: the last one was made on another.
+    fn has_arrived(&self, shares: &[(AllocationOrigin, u64)]) -> bool {
+        let (
+            Some((_, AllocationOrigin::Stack(of, last))),
+            [(AllocationOrigin::Stack(thread, stack), _), ..],
+        ) = (self.last_made, shares)
+        else {
+            return false;
+        };
+        of == *thread && last != *stack
+    }
+
+    /// Remembers a change for later ones: what it most likely was where that is known, as if each part of it had been seen by itself.
+    fn remember(
+        &mut self,
+        mut level: LiveBytes,
+        whole: PoolDeltas,
+        past: PastStep,
+        parts: Option<&[(PoolDeltas, PastStep)]>,
+    ) {
+        for (pools, past) in parts.unwrap_or(&[(whole, past)]) {
+            let before = self.sums.places(None);
+            self.sums.add([&pools[0], &pools[1]]);
+            self.past.push(&before, level, *pools, past.clone());
+            for (live, pool) in level.iter_mut().zip(pools) {
+                *live = live.saturating_add(pool.allocated_bytes).saturating_sub(pool.freed_bytes);
+            }
         }
     }
 
@@ -334,7 +389,7 @@ impl FollowedSteps {
         kind: BlockGroup,
         charge: &BlockAttribution,
     ) -> Option<Arc<BlockAttribution>> {
-        self.allocation_sources.likely(kind, &ReachSums::default(), charge, false)
+        self.allocation_sources.likely(kind, &ReachSums::default(), charge, Sighting::default())
     }
 
     /// Whether nothing was allocated since the last map.
@@ -344,11 +399,9 @@ impl FollowedSteps {
 
     /// Whether nothing was alive before the first change known.
     pub(crate) fn began_empty(&self) -> bool {
-        self.steps.front().is_some_and(|step| {
-            let before =
-                |live: i64, delta: &CounterDelta| live - delta.allocated_bytes + delta.freed_bytes;
-            before(step.live[0], &step.small) == 0 && before(step.live[1], &step.large) == 0
-        })
+        self.steps
+            .front()
+            .is_some_and(|step| level_before(step.live, &[step.small, step.large]) == [0, 0])
     }
 
     /// The changes up to a map read at `time` whose blocks have `live` bytes in the small and in the large pool (rule 4).
@@ -425,14 +478,12 @@ impl FollowedSteps {
             }
             until.charge_left(left, lived_on, &mut attributions);
         }
-        if let Some(moment) = &mut highest {
-            for block in &mut moment.blocks {
-                if let Some(likely) = self.likely(block.kind, &block.attribution) {
-                    block.attribution = likely;
-                }
+        for block in highest.iter_mut().flat_map(|moment| &mut moment.blocks) {
+            if let Some(likely) = self.likely(block.kind, &block.attribution) {
+                block.attribution = likely;
             }
         }
-        (attributions, highest.and_then(HighestMoment::add_up))
+        (attributions, HighestMoment::best_of(highest))
     }
 
     /// Learns from the changes between two complete maps.
@@ -479,4 +530,12 @@ impl FollowedSteps {
         let correct = |(group, blocks)| self.sites.correct(group, blocks);
         open.into_iter().flat_map(correct).collect()
     }
+}
+
+/// What was alive before a change after which so much is alive.
+fn level_before(live: LiveBytes, pools: &PoolDeltas) -> LiveBytes {
+    let before = |of: usize| {
+        live[of].saturating_sub(pools[of].allocated_bytes).saturating_add(pools[of].freed_bytes)
+    };
+    [before(0), before(1)]
 }

@@ -5,6 +5,7 @@
 //! followed there are taken if they add up to exactly the same counts and bytes. That is likely, never certain.
 
 use std::collections::VecDeque;
+use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
@@ -16,6 +17,8 @@ const MAX_PAST: usize = 1 << 15;
 /// Changes that one is divided into.
 const MAX_PARTS: usize = 512;
 
+/// The bytes alive in the small and in the large pool.
+pub(in crate::analysis) type LiveBytes = [i64; 2];
 /// Both pools of a change.
 pub(in crate::analysis) type PoolDeltas = [CounterDelta; 2];
 
@@ -27,36 +30,50 @@ pub(in crate::analysis) struct PastSteps<T> {
     first: u64,
     /// The first change after an allocation, by place.
     after: FxHashMap<u64, u64>,
+    /// The last change that began with so many bytes alive: in an iteration most numbers come once, also in layers that allocate alike.
+    at_level: FxHashMap<LiveBytes, u64>,
     /// Blocks freed since the last allocation.
     frees: i64,
 }
 
 impl<T> Default for PastSteps<T> {
     fn default() -> PastSteps<T> {
-        PastSteps { steps: VecDeque::new(), first: 0, after: FxHashMap::default(), frees: 0 }
+        PastSteps {
+            steps: VecDeque::new(),
+            first: 0,
+            after: FxHashMap::default(),
+            at_level: FxHashMap::default(),
+            frees: 0,
+        }
     }
 }
 
 impl<T: Clone> PastSteps<T> {
-    /// Takes the next change; `places` tell what was allocated before it.
-    pub(in crate::analysis) fn push(&mut self, places: &ReachSums, pools: PoolDeltas, what: T) {
+    /// Takes the next change; `places` tell what was allocated before it, `level` what was alive then.
+    pub(in crate::analysis) fn push(
+        &mut self,
+        places: &ReachSums,
+        level: LiveBytes,
+        pools: PoolDeltas,
+        what: T,
+    ) {
         if self.steps.len() == MAX_PAST {
             self.steps.pop_front();
             self.first += 1;
         }
         let number = self.first + self.steps.len() as u64;
+        if self.at_level.len() >= 4 * MAX_PAST {
+            let first = self.first;
+            self.at_level.retain(|_, number| *number >= first);
+        }
+        remember(&mut self.at_level, level, number, &pools);
         if self.frees == 0 {
             if self.after.len() >= 4 * MAX_PAST {
                 let first = self.first;
                 self.after.retain(|_, number| *number >= first);
             }
-            // A place whose changes were seen one by one is not given up for one where they were not.
             for &place in places.iter().flatten() {
-                if is_one(&pools) {
-                    self.after.insert(place, number);
-                } else {
-                    self.after.entry(place).or_insert(number);
-                }
+                remember(&mut self.after, place, number, &pools);
             }
         }
         let allocates = pools.iter().any(|pool| pool.allocations > 0);
@@ -69,6 +86,7 @@ impl<T: Clone> PastSteps<T> {
     pub(in crate::analysis) fn interrupt(&mut self) {
         self.steps.clear();
         self.after.clear();
+        self.at_level.clear();
         self.frees = 0;
     }
 
@@ -76,14 +94,21 @@ impl<T: Clone> PastSteps<T> {
     pub(in crate::analysis) fn divide(
         &self,
         places: &ReachSums,
+        level: LiveBytes,
         pools: &PoolDeltas,
     ) -> Option<Vec<(PoolDeltas, T)>> {
+        let index = |number: &u64| Some(number.checked_sub(self.first)? as usize);
         let known = || {
             let numbers = places.iter().flatten().filter_map(|place| self.after.get(place));
-            numbers.filter_map(|number| Some(number.checked_sub(self.first)? as usize))
+            numbers.filter_map(index)
         };
-        known()
-            .find_map(|number| self.parts(self.behind_frees(number)?, pools, |pool| *pool))
+        let at_level = self.at_level.get(&level).and_then(index);
+        at_level
+            .and_then(|number| self.parts(number, pools, |pool| *pool))
+            .or_else(|| {
+                known()
+                    .find_map(|number| self.parts(self.behind_frees(number)?, pools, |pool| *pool))
+            })
             // What is freed in between is not always freed, or counted, at the same point.
             .or_else(|| known().find_map(|number| self.parts(number, pools, allocated_of)))
     }
@@ -137,6 +162,20 @@ impl<T: Clone> PastSteps<T> {
             }
         }
         None
+    }
+}
+
+/// A place whose changes were seen one by one is not given up for one where they were not.
+fn remember<K: Eq + Hash>(
+    numbers: &mut FxHashMap<K, u64>,
+    place: K,
+    number: u64,
+    pools: &PoolDeltas,
+) {
+    if is_one(pools) {
+        numbers.insert(place, number);
+    } else {
+        numbers.entry(place).or_insert(number);
     }
 }
 

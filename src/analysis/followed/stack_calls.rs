@@ -3,10 +3,12 @@
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::model::{StackId, StackTable};
+use crate::model::{FrameId, StackId, StackTable, ThreadId};
 
 /// How far up the calls of a stack are looked at.
 const DEPTH: usize = 6;
+/// A thread that is deeper in a call does not leave it, go elsewhere, and come back between two polls.
+const NEAR: usize = 10;
 /// Stacks remembered; with more, all are forgotten.
 const MAX_STACKS: usize = 1 << 17;
 
@@ -14,6 +16,8 @@ const MAX_STACKS: usize = 1 << 17;
 #[derive(Debug, Default)]
 pub(super) struct StackCalls {
     parents: FxHashMap<StackId, StackId>,
+    /// The innermost line of each.
+    lines: FxHashMap<StackId, FrameId>,
 }
 
 impl StackCalls {
@@ -21,16 +25,43 @@ impl StackCalls {
     pub(super) fn add(&mut self, origins: &[AllocationOrigin], stacks: &StackTable) {
         if self.parents.len() >= MAX_STACKS {
             self.parents.clear();
+            self.lines.clear();
         }
         for origin in origins {
             let AllocationOrigin::Stack(_, mut stack) = *origin else { continue };
-            for _ in 0..DEPTH {
+            self.lines.extend(stacks.get_stack(stack).map(|node| (stack, node.frame)));
+            for _ in 0..NEAR {
                 let parent = stacks.get_stack(stack).and_then(|node| node.parent);
                 let Some(parent) = parent else { break };
                 self.parents.insert(stack, parent);
                 stack = parent;
             }
         }
+    }
+
+    /// The line on which a thread stood.
+    pub(super) fn line(&self, origin: AllocationOrigin) -> Option<FrameId> {
+        let AllocationOrigin::Stack(_, stack) = origin else { return None };
+        self.lines.get(&stack).copied()
+    }
+
+    /// The call in which it stood there.
+    pub(super) fn call(&self, origin: AllocationOrigin) -> Option<(ThreadId, StackId)> {
+        let AllocationOrigin::Stack(thread, stack) = origin else { return None };
+        Some((thread, *self.parents.get(&stack)?))
+    }
+
+    /// Whether a thread that was seen at one of two stacks may have come to the other between two polls.
+    pub(super) fn are_near(&self, one: AllocationOrigin, other: AllocationOrigin) -> bool {
+        let (AllocationOrigin::Stack(thread, one), AllocationOrigin::Stack(of, other)) =
+            (one, other)
+        else {
+            return true;
+        };
+        let callers = |stack| {
+            std::iter::successors(Some(stack), |stack| self.parents.get(stack).copied()).take(NEAR)
+        };
+        thread == of && callers(one).any(|caller| callers(other).any(|of| of == caller))
     }
 
     /// Whether `maker` is in the call of the function in which `seen` stands, or in one that this has made.

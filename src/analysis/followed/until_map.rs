@@ -16,6 +16,9 @@ use crate::analysis::followed::remade_kinds::RemadeKinds;
 use crate::analysis::followed::repeated_steps::PoolDeltas;
 use crate::model::{CounterDelta, Pool};
 
+/// Moments that are as high as any.
+const MAX_MOMENTS: usize = 8;
+
 /// Changes up to a map.
 #[derive(Debug)]
 pub(crate) struct UntilMap {
@@ -39,16 +42,16 @@ impl UntilMap {
         remade
     }
 
-    /// Replays them. The highest moment, if one is asked for and it is higher than `above` bytes.
+    /// Replays them. The highest moments, if they are asked for and higher than `above` bytes: a loop is as high in each iteration.
     pub(super) fn replay(
         &self,
         replay: &mut FollowReplay<'_>,
         origins: &KindOrigins,
         above: Option<u64>,
-    ) -> Option<HighestMoment> {
+    ) -> Vec<HighestMoment> {
         let windows = self.windows();
-        let highest = above.and_then(|above| self.highest(&windows, above));
-        let mut moment = None;
+        let highest = above.map_or_else(Vec::new, |above| self.highest(&windows, above));
+        let mut moments = Vec::new();
         let mut at = 0;
         while let Some(step) = self.steps.get(at) {
             let end = windows.get(at).copied().flatten();
@@ -63,7 +66,7 @@ impl UntilMap {
                     .collect();
                 replay.addressed_changes(&changes, addresses);
                 at = end + 1;
-                self.keep(&mut moment, highest.filter(|highest| *highest == end), replay);
+                moments.extend(self.moment(end, &highest, replay));
                 continue;
             }
             let charged = step.charged(origins);
@@ -72,35 +75,40 @@ impl UntilMap {
                 None => replay.change(&pools),
                 Some(_) => replay.guessed_changes(&pools, &parts),
             }
-            self.keep(&mut moment, highest.filter(|highest| *highest == at), replay);
+            moments.extend(self.moment(at, &highest, replay));
             at += 1;
         }
-        moment
+        moments
     }
 
-    fn keep(
+    /// The moment after change `at`, if it is one of the highest.
+    fn moment(
         &self,
-        moment: &mut Option<HighestMoment>,
-        at: Option<usize>,
+        at: usize,
+        highest: &[usize],
         replay: &FollowReplay<'_>,
-    ) {
+    ) -> Option<HighestMoment> {
         // Without addresses too many frees are guessed in the midst of an iteration: of a job on the simulated device less than half of what was
         // drawn was right.
-        let Some(step) = at.and_then(|at| self.steps.get(at)).filter(|_| replay.is_addressed)
-        else {
-            return;
-        };
-        let FollowedStep { to: time, live, .. } = *step;
-        *moment = Some(HighestMoment { time, live, blocks: replay.alive() });
+        let is_wanted = replay.is_addressed && highest.contains(&at);
+        let FollowedStep { to: time, live, .. } = *self.steps.get(at).filter(|_| is_wanted)?;
+        Some(HighestMoment { time, live, blocks: replay.alive() })
     }
 
-    /// After which change most was alive, if that is more than `above` bytes. Within a window it is not known which of its changes came first.
-    fn highest(&self, windows: &[Option<usize>], above: u64) -> Option<usize> {
+    /// After which changes most was alive, if that is more than `above` bytes: the first of them, the last, and some in between. Within a
+    /// window it is not known which of its changes came first.
+    fn highest(&self, windows: &[Option<usize>], above: u64) -> Vec<usize> {
         let is_known = |at: usize| windows[at].is_none_or(|end| end == at);
         let height = |at: usize| self.steps[at].live.iter().sum::<i64>();
-        let highest = (0..self.steps.len()).filter(|at| is_known(*at)).max_by_key(|at| height(*at));
-        let is_open = |at: usize| self.steps[..=at].iter().any(|step| step.open);
-        highest.filter(|at| height(*at).max(0) as u64 > above && !is_open(*at))
+        let open = self.steps.iter().position(|step| step.open).unwrap_or(self.steps.len());
+        let known: Vec<usize> = (0..open).filter(|at| is_known(*at)).collect();
+        let Some(most) = known.iter().map(|at| height(*at)).max() else { return Vec::new() };
+        if most.max(0) as u64 <= above {
+            return Vec::new();
+        }
+        let highest: Vec<usize> = known.into_iter().filter(|at| height(*at) == most).collect();
+        let count = highest.len().min(MAX_MOMENTS);
+        (1..=count).map(|nth| highest[(nth * highest.len()).div_ceil(count) - 1]).collect()
     }
 
     /// For each change the last one of the window that it belongs to: the changes after which the addresses were read.

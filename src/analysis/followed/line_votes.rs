@@ -1,0 +1,60 @@
+//! Which lines allocate at all, whatever the kind of block and whoever called them: for a block of a kind that was seen only once or twice.
+//!
+//! A call that is written over several lines is at each of them in turn, and so is a function on its way to the line that allocates. Of two
+//! lines of one call beside an allocation, one that often stood on both sides of others made it rather than one that never did.
+
+use rustc_hash::FxHashMap;
+
+use super::kind_origins::stood;
+use super::stack_calls::StackCalls;
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::model::{FollowedChange, FrameId};
+
+/// So many allocations tell that a line makes blocks, or that it makes none though it was seen beside them.
+const MIN_SEEN: u32 = 3;
+/// Lines remembered.
+const MAX_LINES: usize = 1 << 16;
+
+/// How often each line stood before an allocation, and how often after one.
+#[derive(Debug, Default)]
+pub(super) struct LineVotes(FxHashMap<FrameId, [u32; 2]>);
+
+impl LineVotes {
+    /// Takes an allocation whose two polls were close.
+    pub(super) fn add(
+        &mut self,
+        charge: &BlockAttribution,
+        change: &FollowedChange,
+        calls: &StackCalls,
+    ) {
+        for &(origin, _) in &charge.shares {
+            let Some(line) = calls.line(origin) else { continue };
+            if self.0.len() >= MAX_LINES && !self.0.contains_key(&line) {
+                continue;
+            }
+            let counts = self.0.entry(line).or_default();
+            for (count, is_there) in counts.iter_mut().zip(stood(origin, change)) {
+                *count = count.saturating_add(u32::from(is_there));
+            }
+        }
+    }
+
+    /// The only line of those beside an allocation that makes blocks, where all are lines of one call.
+    pub(super) fn maker(
+        &self,
+        charge: &BlockAttribution,
+        calls: &StackCalls,
+    ) -> Option<AllocationOrigin> {
+        let [first, .., last] = charge.shares[..] else { return None };
+        let call = calls.call(first.0)?;
+        let mut makers = charge.shares.iter().filter(|share| self.makes(share.0, calls));
+        let (&maker, None) = (makers.next()?, makers.next()) else { return None };
+        let of_one_call = charge.shares.iter().all(|share| calls.call(share.0) == Some(call));
+        (of_one_call && first.0 != last.0).then_some(maker.0)
+    }
+
+    fn makes(&self, origin: AllocationOrigin, calls: &StackCalls) -> bool {
+        let counts = calls.line(origin).and_then(|line| self.0.get(&line));
+        counts.is_some_and(|[before, after]| *before.min(after) >= MIN_SEEN)
+    }
+}

@@ -1,0 +1,68 @@
+//! What several allocations of one change most likely were, by who usually makes the next block behind the last one.
+//!
+//! A loop over the parameters of a model allocates the same number of blocks by the same lines for each of them: where a poll came late, what it
+//! missed went on as before. That is likely, never certain.
+
+use std::sync::Arc;
+
+use super::allocation_places::{ReachSums, place_behind};
+use super::follow_replay::even_kind;
+use super::followed_step::PastStep;
+use super::free_sites::FreeSite;
+use super::kind_origins::KindOrigins;
+use super::repeated_steps::PoolDeltas;
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::rules::BlockGroup;
+use crate::model::Pool;
+
+/// With more allocations in one change the order is lost.
+const MOST: i64 = 8;
+
+/// The allocations of a change in their order, where each is clear; `last` is the block before them, and who made it. What was freed
+/// comes with the last of them.
+pub(super) fn usual_order(
+    pools: &PoolDeltas,
+    mut last: (BlockGroup, AllocationOrigin),
+    charge: &BlockAttribution,
+    site: FreeSite,
+    origins: &KindOrigins,
+) -> Option<Vec<(PoolDeltas, PastStep)>> {
+    let mut left = [None; 2];
+    for (left, (pool, delta)) in
+        left.iter_mut().zip([Pool::Small, Pool::Large].into_iter().zip(pools))
+    {
+        if delta.allocations > 0 {
+            let kind = even_kind(pool, delta)
+                .filter(|kind| delta.allocations == 1 || origins.knows(*kind))?;
+            *left = Some((kind, delta.allocations));
+        }
+    }
+    let count: i64 = left.iter().flatten().map(|(_, count)| count).sum();
+    let mut parts = Vec::new();
+    while (parts.len() as i64) < count.min(MOST + 1) {
+        let open =
+            left.iter_mut().enumerate().filter_map(|(pool, left)| Some((pool, left.as_mut()?)));
+        let next = open.filter(|(_, (_, count))| *count > 0).filter_map(|(pool, left)| {
+            let (maker, votes) = origins.usual(left.0, place_behind(left.0, last), charge)?;
+            Some((votes, pool, left, maker))
+        });
+        let (_, pool, left, maker) = next.max_by_key(|(votes, ..)| *votes)?;
+        left.1 -= 1;
+        last = (left.0, maker);
+        let charge = BlockAttribution { shares: vec![(maker, 1)], certain: false, ..*charge };
+        let mut part = PoolDeltas::default();
+        part[pool].allocations = 1;
+        part[pool].allocated_bytes = left.0.size as i64;
+        part[pool].requested_bytes = left.0.requested as i64;
+        parts.push((
+            part,
+            PastStep { places: ReachSums::default(), charge: Arc::new(charge), site },
+        ));
+    }
+    let (rest, _) = parts.last_mut().filter(|_| count <= MOST)?;
+    for (rest, whole) in rest.iter_mut().zip(pools) {
+        (rest.frees, rest.freed_bytes) = (whole.frees, whole.freed_bytes);
+        rest.freed_requested_bytes = whole.freed_requested_bytes;
+    }
+    Some(parts)
+}
