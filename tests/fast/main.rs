@@ -26,6 +26,7 @@ mod analysis_attribution;
 mod analysis_followed;
 mod analysis_followed_addresses;
 mod analysis_followed_frees;
+mod analysis_followed_order;
 mod analysis_followed_peak;
 mod analysis_followed_places;
 mod analysis_followed_random;

@@ -180,4 +180,17 @@ mod tests {
         // A part of the block remains, and whose it is is not known.
         assert_eq!(add_up(137), [40 << 20, 5 << 20, 90 << 20, 2 << 20]);
     }
+
+    /// A loop is as high in each iteration: of the first, most is older than the recording, and the last lies far behind the map.
+    #[test]
+    fn of_equally_high_moments_the_one_is_taken_of_which_most_is_known() {
+        let older =
+            AliveBlock { attribution: BlockAttribution::before(), ..block(60 << 20, false) };
+        let first = moment(64 << 20, vec![older, block(4 << 20, false)]);
+        let middle = moment(64 << 20, vec![block(60 << 20, false), block(4 << 20, false)]);
+        let last = moment(64 << 20, vec![block(61 << 20, false)]);
+        let best = HighestMoment::best_of(vec![first, middle, last]).unwrap();
+        assert_eq!(sizes(&best), [60 << 20, 4 << 20]);
+        assert!(!best.blocks[0].attribution.is_before());
+    }
 }

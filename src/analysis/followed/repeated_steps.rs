@@ -203,3 +203,33 @@ fn minus(a: &CounterDelta, b: &CounterDelta) -> CounterDelta {
         freed_requested_bytes: a.freed_requested_bytes.saturating_sub(b.freed_requested_bytes),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn allocates(count: i64) -> PoolDeltas {
+        let bytes = 4 * count;
+        let large = CounterDelta {
+            allocations: count,
+            allocated_bytes: bytes,
+            requested_bytes: bytes,
+            ..CounterDelta::default()
+        };
+        [CounterDelta::default(), large]
+    }
+
+    /// What comes before them is the same in all layers, but not how much is alive.
+    #[test]
+    fn layers_that_allocate_alike_are_told_apart_by_what_was_alive() {
+        let places = [Some(1); 4];
+        let mut past = PastSteps::default();
+        for layer in 0..6 {
+            past.push(&places, [0, 8 * layer], allocates(1), (layer, "first"));
+            past.push(&places, [0, 8 * layer + 4], allocates(1), (layer, "second"));
+        }
+        let divided = past.divide(&places, [0, 8 * 2], &allocates(2)).unwrap();
+        let made: Vec<_> = divided.into_iter().map(|(_, what)| what).collect();
+        assert_eq!(made, [(2, "first"), (2, "second")]);
+    }
+}

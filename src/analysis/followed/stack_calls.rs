@@ -51,17 +51,19 @@ impl StackCalls {
         Some((thread, *self.parents.get(&stack)?))
     }
 
-    /// Whether a thread that was seen at one of two stacks may have come to the other between two polls.
-    pub(super) fn are_near(&self, one: AllocationOrigin, other: AllocationOrigin) -> bool {
-        let (AllocationOrigin::Stack(thread, one), AllocationOrigin::Stack(of, other)) =
-            (one, other)
+    /// Whether a thread that was seen at `seen` may have come from `maker` or gone there between two polls.
+    pub(super) fn are_near(&self, maker: AllocationOrigin, seen: AllocationOrigin) -> bool {
+        let (AllocationOrigin::Stack(thread, maker), AllocationOrigin::Stack(of, seen)) =
+            (maker, seen)
         else {
             return true;
         };
         let callers = |stack| {
             std::iter::successors(Some(stack), |stack| self.parents.get(stack).copied()).take(NEAR)
         };
-        thread == of && callers(one).any(|caller| callers(other).any(|of| of == caller))
+        let is_shallow = callers(seen).count() < NEAR;
+        thread == of
+            && (is_shallow || callers(maker).any(|caller| callers(seen).any(|of| of == caller)))
     }
 
     /// Whether `maker` is in the call of the function in which `seen` stands, or in one that this has made.
