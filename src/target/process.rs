@@ -434,9 +434,28 @@ impl Process {
     /// How long its thread `id`, counted in memspy's pid namespace, has run on a processor so far, in nanoseconds. Exact
     /// while the thread sleeps. `None` when there is no such thread (any more), or the kernel does not tell.
     pub fn thread_run_time(&self, id: u32) -> Option<u64> {
+        self.scheduling(id, 0)
+    }
+
+    /// How often its thread `id`, counted in memspy's pid namespace, was given a processor so far. `None` as for
+    /// [`Self::thread_run_time`].
+    pub fn thread_turns(&self, id: u32) -> Option<u64> {
+        self.scheduling(id, 2)
+    }
+
+    /// How often its thread `id`, counted in memspy's pid namespace, has gone to sleep so far. `None` as for [`Self::thread_run_time`].
+    pub fn thread_sleeps(&self, id: u32) -> Option<u64> {
+        self.live()?;
+        let text = std::fs::read_to_string(format!("/proc/{}/task/{id}/status", self.pid)).ok()?;
+        let sleeps = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
+        sleeps.trim().parse().ok()
+    }
+
+    /// A field of `schedstat` (Documentation/scheduler/sched-stats.rst of Linux).
+    fn scheduling(&self, id: u32, field: usize) -> Option<u64> {
         self.live()?;
         let text = std::fs::read_to_string(format!("/proc/{}/task/{id}/schedstat", self.pid));
-        text.ok()?.split_ascii_whitespace().next()?.parse().ok()
+        text.ok()?.split_ascii_whitespace().nth(field)?.parse().ok()
     }
 
     /// Opens the file behind a mapping: the very inode that is mapped. Where the kernel does not allow

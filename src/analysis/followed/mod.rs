@@ -16,6 +16,7 @@
 //!    polls more than 100 µs apart is none, unless a thread held the lock: a thread that waits now and then, and allocates in between, is seen where it
 //!    waits. One that waits for the autograd engine does so for longer. Where no stack could be read, the last one before stands in (`last_stacks.rs`). Without a candidate the change is charged to `[not seen]`.
 //! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its time.
+//!    A change of several blocks is divided as the same was before at this level of bytes or place (`repeated_steps.rs`), else in the usual order (`usual_order.rs`).
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
 //!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs`, with the source text where the program
@@ -30,13 +31,14 @@
 //!    if no other was half as often: what comes ahead of an allocation is only seen before it, what follows only after it. Without such a one, to the candidate that was always after, never before, if the
 //!    others were always before. Where a stack could not be read, or the polls lay between two others, a stack that stood on both sides of most
 //!    allocations of its kind at this place made it, also if it was not seen beside this one. A thread that went from one line that makes such blocks to
-//!    another made it by the latter. Where nobody stood on both sides of the allocations at this place, who stood after them twice as often as any other made them: who comes
+//!    another made it by the latter, unless it had made nothing yet by the first. Where nobody stood on both sides of the allocations at this place, who stood after them twice as often as any other made them: who comes
 //!    later is seen after them as well, where a poll is late. Where the thread was only seen on lines that make no such block, in a call in which one or two others
-//!    do (`stack_calls.rs`), these made it. That is likely, never certain.
+//!    do (`stack_calls.rs`), these made it. A stack deep within another call is none of these. Where the place tells nothing: who made the last blocks there, if a
+//!    loop did, who usually makes the one behind the last (`place_behind`), and which line of the call makes blocks at all (`line_votes.rs`). That is likely, never certain.
 //! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
 //!
-//! Where addresses were read, the replay also tells what was alive at the highest moment between two maps (`highest_moment.rs`): likely, and certain only
+//! Where addresses were read, the replay also tells what was alive at the highest moment between two maps, of several that are equally high the best known (`highest_moment.rs`): likely, and certain only
 //! of kinds of which none was freed since the first of them.
 //!
 //! What was allocated in all (`allocated_totals.rs`) needs rules 1 to 3 and 7 alone: which block was freed plays no part in it.

@@ -7,6 +7,7 @@
 mod address_reader;
 mod address_windows;
 mod assembler;
+mod blocked_threads;
 mod budget;
 mod chains;
 mod counter_watch;
@@ -34,6 +35,7 @@ use crate::target::{MemoryError, Process};
 use crate::torch::{AddressReading, AddressTables};
 
 use address_reader::AddressReader;
+use blocked_threads::BlockedThreads;
 use budget::BudgetPart;
 pub use budget::FollowBudget;
 pub(super) use following::Following;
@@ -74,7 +76,7 @@ struct PollerHandle {
 impl PollerHandle {
     /// Starts it; it keeps to its part of the budget, its times count from `start`, and it tells when the counters changed last.
     fn start(
-        process: &Process,
+        process: &Arc<Process>,
         stacks: StackPoller,
         part: BudgetPart,
         start: Instant,
@@ -92,7 +94,7 @@ impl PollerHandle {
         let changes: Arc<AtomicU64> = Arc::default();
         let state = PollState::new(Box::new(process.memory()), stacks, Arc::clone(&changes));
         let addresses = AddressReader::start(process, Arc::clone(&part), start, changes)?;
-        let for_thread = Arc::clone(&shared);
+        let (for_thread, process) = (Arc::clone(&shared), Arc::clone(process));
         let thread = Worker::spawn("poll", move |stop| {
             // It comes for microseconds, but where processors are few the job comes first.
             if std::thread::available_parallelism().is_ok_and(|n| n.get() >= MANY_PROCESSORS) {
@@ -104,6 +106,7 @@ impl PollerHandle {
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             let mut polling = PollingThread {
                 shared: &for_thread,
+                process: &process,
                 stop,
                 state,
                 start,
@@ -176,6 +179,7 @@ impl PollerHandle {
 /// The thread's own.
 struct PollingThread<'a> {
     shared: &'a PollerShared,
+    process: &'a Process,
     stop: &'a StopSignal,
     state: PollState,
     start: Instant,
@@ -191,6 +195,7 @@ impl PollingThread<'_> {
         let mut plans = 0;
         let mut pace = FollowPace::new(part.processors(), start.elapsed(), processor_time());
         let mut processor = OwnProcessor::new();
+        let mut blocked = BlockedThreads::default();
         let mut last: Option<u64> = None;
         while !self.stop.is_set() {
             let newest = self.shared.plans.load(Ordering::Acquire);
@@ -222,9 +227,8 @@ impl PollingThread<'_> {
                 self.last_change.set(ended);
             }
             pace.saw(now, outcome.changed, outcome.moved);
-            if outcome.alone {
-                pace.took(Duration::from_nanos(ended - began));
-            }
+            blocked.look(&self.process, self.state.targets(), now);
+            pace.set_gives_way(blocked.gives_way(now));
             if pace.wants_use(now) {
                 pace.set_share(part.processors());
                 pace.take_use(now, processor_time());

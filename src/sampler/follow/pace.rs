@@ -15,13 +15,7 @@ const LONGEST_WHEN_BUSY: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(5);
 /// What may be used beyond the budget at once, and what is saved up at most, as a stretch of time.
 const SAVED_UP: Duration = Duration::from_secs(1);
-/// A poll of the counters alone that takes longer had to wait: for the lock of the target's mappings, or for a processor.
-const WAITED: Duration = Duration::from_micros(10);
-/// Of the last 16 of these polls so many have waited where the target changes its mappings all the time. Then each poll makes the target wait
-/// as well, for 20 us and more: CPython maps and unmaps a piece of its stack of frames in each call where one ends there
-/// (`push_chunk` in Python/pystate.c), and a loop of such calls kept a quarter of its speed.
-const MOST_WAITS: u32 = 8;
-/// How long polling rests after each poll that waited, while that goes on.
+/// How long polling rests after each poll while it gives way.
 const GIVE_WAY: Duration = Duration::from_micros(500);
 /// How long polling rests when the budget is used up.
 const REST: Duration = Duration::from_millis(5);
@@ -53,9 +47,6 @@ pub(super) struct FollowPace {
     moved: Duration,
     /// Until when to poll without sleep.
     spin_until: Duration,
-    /// Which of the last polls of the counters alone waited, the last one in the lowest bit.
-    waits: u16,
-    /// Whether the last of them waited and most of them did: told once, for it says nothing of the polls of the stacks after it.
     gives_way: bool,
 }
 
@@ -70,16 +61,13 @@ impl FollowPace {
             changed: now,
             moved: now,
             spin_until: now + AFTER_CHANGE,
-            waits: 0,
             gives_way: false,
         }
     }
 
-    /// Takes how long a poll of the counters alone took.
-    pub(super) fn took(&mut self, time: Duration) {
-        let waited = time > WAITED;
-        self.waits = self.waits << 1 | u16::from(waited);
-        self.gives_way = waited && self.waits.count_ones() >= MOST_WAITS;
+    /// Takes whether the polls are in the target's way (`blocked_threads.rs`).
+    pub(super) fn set_gives_way(&mut self, gives_way: bool) {
+        self.gives_way = gives_way;
     }
 
     /// From now on it may use `share` of one processor.
@@ -117,12 +105,11 @@ impl FollowPace {
     }
 
     /// What to do before the next poll.
-    pub(super) fn next(&mut self, now: Duration) -> NextPoll {
-        let gives_way = std::mem::take(&mut self.gives_way);
+    pub(super) fn next(&self, now: Duration) -> NextPoll {
         if self.saved <= 0.0 {
             return NextPoll::HoldBack(REST);
         }
-        if gives_way {
+        if self.gives_way {
             return NextPoll::GiveWay(GIVE_WAY);
         }
         if now < self.spin_until {
@@ -158,26 +145,6 @@ mod tests {
         assert_eq!(pace.next(us(999_000_200)), NextPoll::Poll, "a thread moved");
         pace.saw(us(999_000_300), true, true);
         assert_eq!(pace.next(us(999_002_200)), NextPoll::Poll, "memory was allocated");
-    }
-
-    #[test]
-    fn where_most_polls_have_to_wait_they_give_way_and_where_few_do_they_go_on() {
-        let mut pace = FollowPace::new(1.0, us(0), us(0));
-        let waits = |pace: &mut FollowPace, all: &[bool]| {
-            all.iter().for_each(|wait| pace.took(us(if *wait { 20 } else { 2 })));
-            pace.next(us(1))
-        };
-        let few = [true, false, false, true, false, false, true];
-        assert_eq!(waits(&mut pace, &few.repeat(4)), NextPoll::Poll);
-        assert_eq!(waits(&mut pace, &[true, false, true].repeat(5)), NextPoll::GiveWay(GIVE_WAY));
-        assert_eq!(
-            pace.next(us(1)),
-            NextPoll::Poll,
-            "once: nothing is known of this poll of the stacks"
-        );
-        assert_eq!(waits(&mut pace, &[false]), NextPoll::Poll, "this one did not wait");
-        assert_eq!(waits(&mut pace, &[false; 8]), NextPoll::Poll);
-        assert_eq!(waits(&mut pace, &[true]), NextPoll::Poll, "that was long ago");
     }
 
     /// Whatever happens, over any long time no more is used than the budget allows.

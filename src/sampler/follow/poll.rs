@@ -76,8 +76,6 @@ pub(super) struct PollOutcome {
     pub(super) changed: bool,
     /// A thread moved.
     pub(super) moved: bool,
-    /// It read the counters alone.
-    pub(super) alone: bool,
 }
 
 /// The state of a poller.
@@ -142,6 +140,11 @@ impl PollState {
         self.stacks.set_targets(&plan.targets);
         self.watch.set(plan.counters);
         self.lay_out();
+    }
+
+    /// The threads that are polled.
+    pub(super) fn targets(&self) -> impl Iterator<Item = &PollTarget> {
+        self.stacks.targets()
     }
 
     /// Whether there is anything to poll.
@@ -211,7 +214,7 @@ impl PollState {
     /// Polls once; `clock` tells the time in nanoseconds.
     pub(super) fn poll(&mut self, clock: &impl Fn() -> u64) -> Result<PollOutcome, MemoryError> {
         if self.takes_counters_alone() && !self.counters_move()? {
-            return Ok(PollOutcome { alone: true, ..PollOutcome::default() });
+            return Ok(PollOutcome::default());
         }
         self.stack_polls += 1;
         self.counter_polls = 0;
@@ -288,7 +291,7 @@ impl PollState {
         let copies = self.now.get(..len).unwrap_or_default();
         let ahead = self.watch.see(copies, CopyMoment::Ahead(stacks), &mut self.changed);
         let changes = std::mem::take(&mut self.changed);
-        let mut outcome = PollOutcome { changed: ahead, moved, alone: false };
+        let mut outcome = PollOutcome { changed: ahead, moved };
         outcome.changed |= !changes.is_empty();
         for counters in changes {
             let (before, threads) = (self.began_before, Vec::new());
