@@ -99,7 +99,7 @@ impl StackVote {
 }
 
 /// Whether the two polls were so close that no thread can have come back to where it stood, as in a loop that sleeps.
-fn is_near(charge: &BlockAttribution) -> bool {
+fn polls_were_near(charge: &BlockAttribution) -> bool {
     charge.span.is_some_and(|span| span <= VOTES_WITHIN)
 }
 
@@ -119,7 +119,9 @@ impl StackVotes {
     fn add(&mut self, charge: &BlockAttribution, change: &FollowedChange) {
         self.all = self.all.saturating_add(1);
         self.last = match (self.last, &charge.shares[..]) {
-            (Some((last, count)), [(origin, _)]) if last == *origin => Some((last, count + 1)),
+            (Some((last, count)), [(origin, _)]) if last == *origin => {
+                Some((last, count.saturating_add(1)))
+            }
             (_, &[(origin, _)]) => Some((origin, 1)),
             (last, shares) => {
                 last.filter(|(last, _)| shares.iter().any(|(origin, _)| origin == last))
@@ -127,7 +129,7 @@ impl StackVotes {
         };
         for &(origin, _) in &charge.shares {
             let [before, after] = stood(origin, change).map(u32::from);
-            let near = u32::from(is_near(charge));
+            let near = u32::from(polls_were_near(charge));
             let index = self.of.iter().position(|vote| vote.origin == origin);
             let index = index.unwrap_or(self.of.len());
             if index == self.of.len() && index < MAX_MAKERS {
@@ -274,12 +276,18 @@ impl KindOrigins {
         change: &FollowedChange,
     ) {
         let may_vote = |share: &&(AllocationOrigin, u64)| self.locks.may_vote(share.0);
-        let shares: Vec<_> = charge.shares.iter().filter(may_vote).copied().collect();
-        if matches!(shares[..], [] | [(AllocationOrigin::NotSeen, _)]) {
+        let voting;
+        let charge = if charge.shares.iter().all(|share| may_vote(&share)) {
+            charge
+        } else {
+            let shares = charge.shares.iter().filter(may_vote).copied().collect();
+            voting = BlockAttribution { shares, ..*charge };
+            &voting
+        };
+        if matches!(charge.shares[..], [] | [(AllocationOrigin::NotSeen, _)]) {
             return;
         }
-        let charge = &BlockAttribution { shares, ..*charge };
-        if is_near(charge) {
+        if polls_were_near(charge) {
             self.lines.add(charge, change, &self.calls);
         }
         if self.by_kind.len() < MAX_KINDS || self.by_kind.contains_key(&kind) {

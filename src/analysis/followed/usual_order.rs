@@ -18,7 +18,7 @@ use crate::model::Pool;
 /// With more allocations in one change the order is lost.
 const MOST: i64 = 8;
 
-/// The allocations of a change in their order, where each is clear; `last` is the block before them, and who made it. What was freed
+/// The allocations of a change of several in their order, where each is clear; `last` is the block before them, and who made it. What was freed
 /// comes with the last of them.
 pub(super) fn usual_order(
     pools: &PoolDeltas,
@@ -37,9 +37,12 @@ pub(super) fn usual_order(
             *left = Some((kind, delta.allocations));
         }
     }
-    let count: i64 = left.iter().flatten().map(|(_, count)| count).sum();
+    let count = left.iter().flatten().fold(0_i64, |sum, (_, count)| sum.saturating_add(*count));
+    if !(2..=MOST).contains(&count) {
+        return None;
+    }
     let mut parts = Vec::new();
-    while (parts.len() as i64) < count.min(MOST + 1) {
+    for _ in 0..count {
         let open =
             left.iter_mut().enumerate().filter_map(|(pool, left)| Some((pool, left.as_mut()?)));
         let next = open.filter(|(_, (_, count))| *count > 0).filter_map(|(pool, left)| {
@@ -59,7 +62,7 @@ pub(super) fn usual_order(
             PastStep { places: ReachSums::default(), charge: Arc::new(charge), site },
         ));
     }
-    let (rest, _) = parts.last_mut().filter(|_| count <= MOST)?;
+    let (rest, _) = parts.last_mut()?;
     for (rest, whole) in rest.iter_mut().zip(pools) {
         (rest.frees, rest.freed_bytes) = (whole.frees, whole.freed_bytes);
         rest.freed_requested_bytes = whole.freed_requested_bytes;

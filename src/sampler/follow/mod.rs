@@ -227,7 +227,7 @@ impl PollingThread<'_> {
                 self.last_change.set(ended);
             }
             pace.saw(now, outcome.changed, outcome.moved);
-            blocked.look(&self.process, self.state.targets(), now);
+            blocked.look(self.process, self.state.targets(), now);
             pace.set_gives_way(blocked.gives_way(now));
             if pace.wants_use(now) {
                 pace.set_share(part.processors());
