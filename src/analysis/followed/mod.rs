@@ -96,7 +96,9 @@ use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
 use crate::analysis::followed::highest_moment::HighestMoment;
 use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
 use crate::analysis::followed::last_stacks::LastStacks;
-use crate::analysis::followed::repeated_steps::{LiveBytes, PastSteps, PoolDeltas};
+use crate::analysis::followed::repeated_steps::{
+    LiveBytes, PastSteps, PoolDeltas, live_after, live_before,
+};
 use crate::analysis::followed::replayed_group::Stays;
 pub(crate) use crate::analysis::followed::until_map::UntilMap;
 use crate::analysis::followed::usual_order::usual_order;
@@ -214,7 +216,7 @@ impl FollowedSteps {
         let places = allocated.map_or_else(ReachSums::default, |kind| self.sums.places(Some(kind)));
         let pools = [change.small, change.large];
         let before = self.sums.places(None);
-        let level = level_before(change.live, &pools);
+        let level = live_before(change.live, &pools);
         let parts = (change.allocations() > 0
             && change.allocations().saturating_add(change.frees()) > 1
             && !open)
@@ -323,9 +325,7 @@ impl FollowedSteps {
             let before = self.sums.places(None);
             self.sums.add([&pools[0], &pools[1]]);
             self.past.push(&before, level, *pools, past.clone());
-            for (live, pool) in level.iter_mut().zip(pools) {
-                *live = live.saturating_add(pool.allocated_bytes).saturating_sub(pool.freed_bytes);
-            }
+            level = live_after(level, pools);
         }
     }
 
@@ -403,7 +403,7 @@ impl FollowedSteps {
     pub(crate) fn began_empty(&self) -> bool {
         self.steps
             .front()
-            .is_some_and(|step| level_before(step.live, &[step.small, step.large]) == [0, 0])
+            .is_some_and(|step| live_before(step.live, &[step.small, step.large]) == [0, 0])
     }
 
     /// The changes up to a map read at `time` whose blocks have `live` bytes in the small and in the large pool (rule 4).
@@ -532,12 +532,4 @@ impl FollowedSteps {
         let correct = |(group, blocks)| self.sites.correct(group, blocks);
         open.into_iter().flat_map(correct).collect()
     }
-}
-
-/// What was alive before a change after which so much is alive.
-fn level_before(live: LiveBytes, pools: &PoolDeltas) -> LiveBytes {
-    let before = |of: usize| {
-        live[of].saturating_sub(pools[of].allocated_bytes).saturating_add(pools[of].freed_bytes)
-    };
-    [before(0), before(1)]
 }

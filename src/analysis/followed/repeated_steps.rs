@@ -165,6 +165,22 @@ impl<T: Clone> PastSteps<T> {
     }
 }
 
+/// What is alive after a change before which so much was.
+pub(super) fn live_after(live: LiveBytes, pools: &PoolDeltas) -> LiveBytes {
+    let after = |of: usize| {
+        live[of].saturating_add(pools[of].allocated_bytes).saturating_sub(pools[of].freed_bytes)
+    };
+    [after(0), after(1)]
+}
+
+/// What was alive before a change after which so much is.
+pub(super) fn live_before(live: LiveBytes, pools: &PoolDeltas) -> LiveBytes {
+    let before = |of: usize| {
+        live[of].saturating_sub(pools[of].allocated_bytes).saturating_add(pools[of].freed_bytes)
+    };
+    [before(0), before(1)]
+}
+
 /// A place whose changes were seen one by one is not given up for one where they were not.
 fn remember<K: Eq + Hash>(
     numbers: &mut FxHashMap<K, u64>,

@@ -29,7 +29,10 @@ impl StackCalls {
         }
         for origin in origins {
             let AllocationOrigin::Stack(_, mut stack) = *origin else { continue };
-            self.lines.extend(stacks.get_stack(stack).map(|node| (stack, node.frame)));
+            let Some(node) = stacks.get_stack(stack) else { continue };
+            if self.lines.insert(stack, node.frame).is_some() {
+                continue;
+            }
             for _ in 0..NEAR {
                 let parent = stacks.get_stack(stack).and_then(|node| node.parent);
                 let Some(parent) = parent else { break };
