@@ -9,7 +9,8 @@ step, after the forward pass, and both are compared: sum over stacks of the smal
 memspy says are on the stack that allocated them; "wrong among proven" has to be about 0. Bytes that the autograd engine's
 C++ threads allocated have no Python stack in the history; memspy has to give them to [autograd thread].
 Besides the live bytes every allocation is compared, freed or not: the shares of all bytes that each stack allocated (memspy begins a little before
-the history does). The history has what was asked for; how large the block was is replayed (history_blocks.py).
+the history does: proven bytes count as wrong from 2 % more on). The history has what was asked for; how large the block was is replayed
+(history_blocks.py).
 With --after, MEMSPY and the history begin that long after the job, as when one attaches to a job that runs: compared is what was
 allocated since, and what is older has to be [before recording].
 Jobs whose libraries (transformers, peft, lightning, timm, torchvision) are missing are left out, and named.

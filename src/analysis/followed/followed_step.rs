@@ -10,7 +10,7 @@ use super::dropped_variables::LineStep;
 use super::follow_replay::{MAX_SMALL_BLOCK, MIN_BLOCK};
 use super::free_sites::FreeSite;
 use super::kind_origins::{KindOrigins, Sighting};
-use super::repeated_steps::PoolDeltas;
+use super::repeated_steps::{PoolDeltas, set_frees};
 use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::model::{CounterDelta, FollowedAddresses};
@@ -90,10 +90,7 @@ impl FollowedStep {
         // A block can be larger than what was asked for; then it is not known which.
         let fits = (0..2).all(|pool| sum(pool) == whole[pool].allocated_bytes);
         if let Some((last, _)) = parts.last_mut() {
-            for (part, whole) in last.iter_mut().zip(whole) {
-                (part.frees, part.freed_bytes) = (whole.frees, whole.freed_bytes);
-                part.freed_requested_bytes = whole.freed_requested_bytes;
-            }
+            set_frees(last, &whole);
         }
         let shares = buffers.iter().map(|&(origin, bytes)| (origin, bytes.max(1))).collect();
         (self.charge, self.parts) = (charged(shares), fits.then_some(parts));

@@ -45,12 +45,12 @@ impl LineVotes {
         charge: &BlockAttribution,
         calls: &StackCalls,
     ) -> Option<AllocationOrigin> {
-        let [first, .., last] = charge.shares[..] else { return None };
+        let [first, _, ..] = charge.shares[..] else { return None };
         let call = calls.call(first.0)?;
         let mut makers = charge.shares.iter().filter(|share| self.makes(share.0, calls));
         let (&maker, None) = (makers.next()?, makers.next()) else { return None };
         let of_one_call = charge.shares.iter().all(|share| calls.call(share.0) == Some(call));
-        (of_one_call && first.0 != last.0).then_some(maker.0)
+        of_one_call.then_some(maker.0)
     }
 
     fn makes(&self, origin: AllocationOrigin, calls: &StackCalls) -> bool {

@@ -165,7 +165,10 @@ impl FollowedSteps {
             |change: &FollowedChange| allocation_sources(change, stacks, engine, host_only, locks);
         let mut found = sources(change);
         // Who was never seen with the lock is no reason to leave out a thread that was, and whose stack could not be read.
-        let is_nobody = |origin: &AllocationOrigin| matches!(*origin, AllocationOrigin::Stack(thread, _) if !locks.has_held(thread));
+        let is_nobody = |origin: &AllocationOrigin| match *origin {
+            AllocationOrigin::Stack(thread, _) => !locks.has_held(thread),
+            _ => false,
+        };
         let completed =
             found.origins.iter().all(is_nobody).then(|| self.last_stacks.complete(change));
         let completed = completed.flatten();
@@ -254,7 +257,7 @@ impl FollowedSteps {
             .and_then(|kind| self.allocation_sources.likely(kind, &places, &charge, sighting));
         let past =
             PastStep { places, charge: likely.clone().unwrap_or_else(|| charge.clone()), site };
-        self.remember(level, pools, past, parts.as_deref());
+        self.remember(before, level, pools, past, parts.as_deref());
         self.steps.push_back(FollowedStep {
             from: change.before.0,
             to: change.after.0,
@@ -316,13 +319,16 @@ impl FollowedSteps {
     /// Remembers a change for later ones: what it most likely was where that is known, as if each part of it had been seen by itself.
     fn remember(
         &mut self,
+        mut before: ReachSums,
         mut level: LiveBytes,
         whole: PoolDeltas,
         past: PastStep,
         parts: Option<&[(PoolDeltas, PastStep)]>,
     ) {
-        for (pools, past) in parts.unwrap_or(&[(whole, past)]) {
-            let before = self.sums.places(None);
+        for (nth, (pools, past)) in parts.unwrap_or(&[(whole, past)]).iter().enumerate() {
+            if nth > 0 {
+                before = self.sums.places(None);
+            }
             self.sums.add([&pools[0], &pools[1]]);
             self.past.push(&before, level, *pools, past.clone());
             level = live_after(level, pools);

@@ -165,6 +165,14 @@ impl<T: Clone> PastSteps<T> {
     }
 }
 
+/// What a change freed comes with the last of the parts that it is divided into.
+pub(super) fn set_frees(last: &mut PoolDeltas, whole: &PoolDeltas) {
+    for (last, whole) in last.iter_mut().zip(whole) {
+        (last.frees, last.freed_bytes) = (whole.frees, whole.freed_bytes);
+        last.freed_requested_bytes = whole.freed_requested_bytes;
+    }
+}
+
 /// What is alive after a change before which so much was.
 pub(super) fn live_after(live: LiveBytes, pools: &PoolDeltas) -> LiveBytes {
     let after = |of: usize| {

@@ -10,7 +10,7 @@ use super::follow_replay::even_kind;
 use super::followed_step::PastStep;
 use super::free_sites::FreeSite;
 use super::kind_origins::KindOrigins;
-use super::repeated_steps::PoolDeltas;
+use super::repeated_steps::{PoolDeltas, set_frees};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::model::Pool;
@@ -62,10 +62,7 @@ pub(super) fn usual_order(
             PastStep { places: ReachSums::default(), charge: Arc::new(charge), site },
         ));
     }
-    let (rest, _) = parts.last_mut()?;
-    for (rest, whole) in rest.iter_mut().zip(pools) {
-        (rest.frees, rest.freed_bytes) = (whole.frees, whole.freed_bytes);
-        rest.freed_requested_bytes = whole.freed_requested_bytes;
-    }
+    let (last, _) = parts.last_mut()?;
+    set_frees(last, pools);
     Some(parts)
 }
