@@ -3,7 +3,8 @@
 //! To read the memory of a process takes the lock of its mappings, and whoever changes these meanwhile sleeps until it is free. CPython
 //! maps and unmaps a piece of its stack of frames in each call where one ends there (`push_chunk` in Python/pystate.c): beside polls one after the
 //! other, a loop of such calls kept a tenth of its speed. The polls themselves seldom wait; but the kernel counts how often a thread goes
-//! to sleep. A job does not do so often by itself.
+//! to sleep. Few jobs do so often by themselves, such as those whose threads hand work to each other: there it goes on while polling rests. So polling
+//! rests for a moment, and gives way only where the threads sleep less meanwhile, and as often as before behind that.
 
 use std::time::Duration;
 
@@ -18,9 +19,25 @@ const TOO_LONG: Duration = Duration::from_millis(40);
 const MOST_SLEEPS: f64 = 5_000.0;
 /// How long polling gives way before it tries anew.
 const GIVES_WAY_FOR: Duration = Duration::from_millis(200);
+/// For how long it is believed that it was the polls.
+const BELIEVED_FOR: Duration = Duration::from_secs(10);
+/// After it was not the polls that made threads sleep, how long it is not tried again: at first, and at most.
+const PATIENCE: Duration = Duration::from_secs(1);
+const MOST_PATIENCE: Duration = Duration::from_secs(64);
+
+/// How far it is tried whether it is the polls.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Trial {
+    #[default]
+    None,
+    /// Polling rests.
+    Resting,
+    /// It goes on again.
+    Polling,
+}
 
 /// How often the polled threads go to sleep.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct BlockedThreads {
     since: Duration,
     /// What is counted of each thread, by its id.
@@ -28,6 +45,27 @@ pub(super) struct BlockedThreads {
     /// How often they are given a processor is quickly read; where that is often, how often they slept.
     counts_sleeps: bool,
     until: Duration,
+    trial: Trial,
+    /// Until when it is believed that it is the polls.
+    believed_until: Duration,
+    /// Until when it is not tried, and for how long the next time.
+    patient_until: Duration,
+    patience: Duration,
+}
+
+impl Default for BlockedThreads {
+    fn default() -> BlockedThreads {
+        BlockedThreads {
+            since: Duration::ZERO,
+            counts: Vec::new(),
+            counts_sleeps: false,
+            until: Duration::ZERO,
+            trial: Trial::None,
+            believed_until: Duration::ZERO,
+            patient_until: Duration::ZERO,
+            patience: PATIENCE,
+        }
+    }
 }
 
 impl BlockedThreads {
@@ -61,9 +99,31 @@ impl BlockedThreads {
         };
         let count: u64 = counts.iter().map(since_last).sum();
         let is_known = passed <= TOO_LONG && !self.counts.is_empty();
-        let is_often = is_known && count as f64 > MOST_SLEEPS * passed.as_secs_f64();
-        if is_often && self.counts_sleeps {
-            self.until = now + GIVES_WAY_FOR;
+        let rate = count as f64 / passed.as_secs_f64().max(f64::MIN_POSITIVE);
+        let is_often = is_known && rate > MOST_SLEEPS;
+        match std::mem::take(&mut self.trial) {
+            Trial::Resting if is_known && rate <= MOST_SLEEPS / 2.0 => {
+                self.trial = Trial::Polling;
+                (self.counts, self.since) = (counts, now);
+                return;
+            }
+            Trial::Resting => {
+                self.patient_until = now + self.patience;
+                self.patience = (2 * self.patience).min(MOST_PATIENCE);
+            }
+            Trial::Polling if is_often => {
+                (self.until, self.patience) = (now + GIVES_WAY_FOR, PATIENCE);
+                self.believed_until = self.until + BELIEVED_FOR;
+            }
+            Trial::None if is_often && self.counts_sleeps && now < self.believed_until => {
+                self.until = now + GIVES_WAY_FOR;
+                self.believed_until = self.until + BELIEVED_FOR;
+            }
+            Trial::None if is_often && self.counts_sleeps && now >= self.patient_until => {
+                self.trial = Trial::Resting;
+                self.until = now + WINDOW;
+            }
+            Trial::Polling | Trial::None => {}
         }
         // The other figure has to be counted from its own beginning.
         let goes_on = if is_known { is_often } else { self.counts_sleeps };
@@ -88,8 +148,15 @@ mod tests {
         blocked.gives_way(now)
     }
 
+    /// Threads that sleep all the time, as the last two windows have shown.
+    fn often(blocked: &mut BlockedThreads, end: u64) -> bool {
+        assert!(!counted(blocked, &[(7, 0)], end) && !counted(blocked, &[(7, 200)], end + 10));
+        assert!(!counted(blocked, &[(7, 0)], end + 20) && blocked.counts_sleeps);
+        counted(blocked, &[(7, 100)], end + 30)
+    }
+
     #[test]
-    fn polling_gives_way_where_threads_sleep_all_the_time_and_tries_anew_later() {
+    fn threads_that_were_interrupted_did_not_sleep() {
         let mut blocked = BlockedThreads::default();
         assert!(!counted(&mut blocked, &[(7, 1_000)], 10), "what was before is not known");
         assert!(!counted(&mut blocked, &[(7, 1_040)], 20) && !blocked.counts_sleeps);
@@ -98,13 +165,41 @@ mod tests {
         assert!(blocked.counts_sleeps, "they may have been interrupted");
         assert!(!counted(&mut blocked, &[(7, 300)], 50) && !counted(&mut blocked, &[(7, 310)], 60));
         assert!(!blocked.counts_sleeps, "they were");
-        for (turns, end) in [(2_000, 70), (2_200, 80)] {
-            assert!(!counted(&mut blocked, &[(7, turns)], end));
-        }
-        assert!(!counted(&mut blocked, &[(7, 400)], 90));
-        assert!(counted(&mut blocked, &[(7, 500)], 100));
+    }
+
+    #[test]
+    fn polling_gives_way_where_threads_sleep_less_while_it_rests_and_tries_anew_later() {
+        let mut blocked = BlockedThreads::default();
         let ms = Duration::from_millis;
-        assert!(blocked.gives_way(ms(299)) && !blocked.gives_way(ms(300)));
-        assert!(!counted(&mut blocked, &[(7, 9_000)], 300), "polling rested for most of that");
+        assert!(often(&mut blocked, 70), "it rests");
+        assert!(blocked.gives_way(ms(109)) && !blocked.gives_way(ms(110)));
+        assert!(!counted(&mut blocked, &[(7, 110)], 110), "they sleep no more, and it goes on");
+        assert!(counted(&mut blocked, &[(7, 210)], 120), "now they sleep again");
+        assert!(blocked.gives_way(ms(319)) && !blocked.gives_way(ms(320)));
+        assert!(!counted(&mut blocked, &[(7, 9_000)], 320), "polling rested for most of that");
+        assert!(counted(&mut blocked, &[(7, 9_100)], 330), "it is known that it is the polls");
+        assert!(blocked.gives_way(ms(529)));
+    }
+
+    /// They hand work to each other.
+    #[test]
+    fn polling_goes_on_where_threads_sleep_as_often_while_it_rests() {
+        let mut blocked = BlockedThreads::default();
+        assert!(often(&mut blocked, 70));
+        assert!(!counted(&mut blocked, &[(7, 200)], 110));
+        for end in (120..1_100).step_by(10) {
+            assert!(!counted(&mut blocked, &[(7, 10 * end)], end), "it is not tried again soon");
+        }
+        assert!((1_110..1_150).step_by(10).any(|end| counted(&mut blocked, &[(7, 10 * end)], end)));
+    }
+
+    #[test]
+    fn a_moment_in_which_threads_slept_often_is_no_reason() {
+        let mut blocked = BlockedThreads::default();
+        assert!(often(&mut blocked, 70));
+        assert!(
+            !counted(&mut blocked, &[(7, 110)], 110) && !counted(&mut blocked, &[(7, 120)], 120)
+        );
+        assert!(!counted(&mut blocked, &[(7, 130)], 130));
     }
 }
