@@ -155,3 +155,31 @@ fn a_reading_after_many_changes_tells_what_of_the_older_blocks_was_freed() {
     assert_eq!(stacks, in_mib(&[("f", 8)]));
     assert_eq!(known.certain, Some(8 * MIB));
 }
+
+/// A layer: the first block is freed once the second has been made of it, and the third has its address.
+fn layer(script: &mut Script) {
+    script.allocates_at(0, 0);
+    script.allocates_at(1, 2);
+    script.addresses = read(1, &[], &[0]);
+    script.frees(2);
+    script.allocates_at(3, 0);
+}
+
+/// All three are alike: which of them was freed in a change of several is what it was in earlier iterations.
+#[test]
+fn of_several_like_blocks_in_one_change_the_one_is_freed_that_was_in_earlier_iterations() {
+    let mut script = Script::new();
+    for _ in 0..3 {
+        layer(&mut script);
+        for at in [0, 2] {
+            script.addresses = read(1, &[], &[at]);
+            script.frees(2);
+        }
+    }
+    script.allocates_at(0, 0);
+    script.addresses = read(1, &[2], &[]);
+    script.change(and_frees(2, 4, 2), 3_000, went(0, 3));
+    let (stacks, known) = script.end(&[(0, 2), (2, 2)]);
+    assert_eq!(stacks, in_mib(&[("f g", 2), ("g", 2)]));
+    assert_eq!(known.certain.unwrap_or(0), 0, "what happened before may have been otherwise now");
+}

@@ -13,7 +13,7 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::follow_replay::{
-    FollowReplay, MAX_SMALL_BLOCK, PoolChange, even_group, sole_group,
+    FollowReplay, MAX_SMALL_BLOCK, PoolChange, allocated, even_group, sole_group,
 };
 use crate::analysis::followed::freed_groups::PoolFrees;
 use crate::analysis::followed::replayed_group::{
@@ -157,12 +157,16 @@ impl FollowReplay<'_> {
         changes: &[WindowChange<'_>],
         addresses: &FollowedAddresses,
     ) {
+        if self.known_window(changes, addresses) {
+            return;
+        }
         self.is_addressed = true;
         let mut window = Window { first: self.changes + 1, ..Window::default() };
         for WindowChange { pools, parts } in changes {
             self.step += 1;
             self.changes += 1;
             let last_before = self.last;
+            let is_one = allocated(pools) == 1;
             for (number, pool) in pools.iter().enumerate() {
                 self.is_open |= pool.is_open;
                 if pool.delta.allocations <= 0 {
@@ -175,6 +179,10 @@ impl FollowReplay<'_> {
                         replayed.last = self.last;
                         for _ in 0..count {
                             replayed.push(self.changes, pool.attribution.clone(), pool.returned);
+                        }
+                        if is_one && let Some(block) = replayed.live.last_mut() {
+                            block.number = Some(self.allocations);
+                            self.numbered.insert(self.allocations, group);
                         }
                         window.made.push(group);
                     }
@@ -191,6 +199,7 @@ impl FollowReplay<'_> {
                     }
                 }
             }
+            self.allocations += allocated(pools);
             for pool in pools.iter().filter(|pool| pool.delta.frees > 0) {
                 let (change, step, last) = (self.changes, self.step, self.last);
                 window.frees.push(WindowFree { change, step, last, last_before, pool: *pool });
@@ -204,10 +213,7 @@ impl FollowReplay<'_> {
             addresses.allocated.iter().filter(is_new).copied().collect();
         let mut by_group: FxHashMap<BlockGroup, Vec<u64>> = FxHashMap::default();
         for block in allocated {
-            let is_small = block.size <= MAX_SMALL_BLOCK;
-            let pool = if is_small { Pool::Small } else { Pool::Large };
-            let group = BlockGroup { size: block.size, requested: block.requested, pool };
-            by_group.entry(group).or_default().push(block.address);
+            by_group.entry(group_of(&block)).or_default().push(block.address);
         }
         let mut hidden = [CounterDelta::default(); 2];
         for WindowFree { pool, .. } in &window.frees {
@@ -515,6 +521,12 @@ impl FollowReplay<'_> {
             }
         }
     }
+}
+
+/// The kind of a block that the tables tell.
+pub(super) fn group_of(block: &AddressedBlock) -> BlockGroup {
+    let pool = if block.size <= MAX_SMALL_BLOCK { Pool::Small } else { Pool::Large };
+    BlockGroup { size: block.size, requested: block.requested, pool }
 }
 
 /// The blocks that were allocated from change `first` on and have no address, from the oldest to the youngest.

@@ -48,6 +48,8 @@ pub(in crate::analysis) struct PoolChange<'a> {
     pub(in crate::analysis) returned: Option<(usize, usize)>,
     /// Where the program was.
     pub(in crate::analysis) site: FreeSite,
+    /// How many allocations ago the blocks were allocated that it freed, in both pools, as in an earlier iteration (`freed_allocations.rs`).
+    pub(in crate::analysis) freed: Option<&'a [u64]>,
     /// From which line to which it went, where that is known.
     pub(in crate::analysis) line_step: Option<LineStep>,
     /// Whether what it freed are gradients.
@@ -66,6 +68,8 @@ pub(in crate::analysis) struct SnapshotBlock {
     pub(in crate::analysis) stays: Stays,
     /// Whether the map with which the replay ends does not have it: what was at its address was freed for sure.
     pub(in crate::analysis) is_gone: bool,
+    /// Which allocation of the recording it is, where that is known.
+    pub(in crate::analysis) number: Option<u64>,
 }
 
 /// The blocks of one group in the map that ends the replay.
@@ -88,6 +92,8 @@ pub(in crate::analysis) struct ReplayResult {
     pub(in crate::analysis) freed: Vec<(BlockGroup, FreeSite, AllocationOrigin)>,
     /// Frees that may have been of a block with another origin.
     pub(in crate::analysis) choices: Vec<(BlockGroup, FreeChoice)>,
+    /// Which allocation of the recording the block at an address is.
+    pub(in crate::analysis) numbers: FxHashMap<u64, u64>,
 }
 
 impl ReplayResult {
@@ -113,6 +119,10 @@ pub(in crate::analysis) struct FollowReplay<'a> {
     pub(super) groups: FxHashMap<BlockGroup, GroupReplay>,
     /// The group of the block at each address, where that is known.
     pub(super) places: FxHashMap<u64, BlockGroup>,
+    /// The group of each allocation, by its number in the recording.
+    pub(super) numbered: FxHashMap<u64, BlockGroup>,
+    /// How many blocks were allocated until now since the recording began.
+    pub(super) allocations: u64,
     pub(super) changes: usize,
     /// The change of the recording that is replayed.
     pub(super) step: usize,
@@ -138,11 +148,13 @@ impl<'a> FollowReplay<'a> {
     ) -> FollowReplay<'a> {
         let mut groups: FxHashMap<BlockGroup, GroupReplay> = FxHashMap::default();
         let mut places = FxHashMap::default();
-        for SnapshotBlock { group, address, attribution, batch, stays, is_gone } in blocks {
+        let mut numbered = FxHashMap::default();
+        for SnapshotBlock { group, address, attribution, batch, stays, is_gone, number } in blocks {
             let from = BlockSource::Snapshot(address);
-            let given = None;
+            let (returned, given) = (None, None);
             let block =
-                ReplayedBlock { from, attribution, returned: None, is_gone, batch, stays, given };
+                ReplayedBlock { from, attribution, returned, is_gone, batch, stays, number, given };
+            numbered.extend(number.map(|number| (number, group)));
             let of_group = groups.entry(group).or_default();
             if is_gone && !block.attribution.certain {
                 *of_group.gone.entry(batch).or_default() += 1;
@@ -162,6 +174,8 @@ impl<'a> FollowReplay<'a> {
             visit: StatementVisit::default(),
             groups,
             places,
+            numbered,
+            allocations: 0,
             changes: 0,
             step: 0,
             last: None,
@@ -202,16 +216,19 @@ impl<'a> FollowReplay<'a> {
 
     fn apply(&mut self, change: &[PoolChange<'_>]) {
         self.changes += 1;
+        let is_one = allocated(change) == 1;
         for pool in change {
             self.is_open |= pool.is_open;
-            self.allocate(pool);
+            self.allocate(pool, is_one);
         }
+        self.allocations += allocated(change);
         for pool in change {
             self.free(pool);
         }
     }
 
-    fn allocate(&mut self, change: &PoolChange<'_>) {
+    /// Takes what was allocated in one pool; `is_one` where it is one block in both.
+    fn allocate(&mut self, change: &PoolChange<'_>, is_one: bool) {
         let count = change.delta.allocations;
         if count <= 0 {
             return;
@@ -236,6 +253,10 @@ impl<'a> FollowReplay<'a> {
                 if is_clear { change.attribution.clone() } else { uncertain(change.attribution) };
             replayed.allocate(self.changes, attribution, change.returned);
         }
+        if is_one && let Some(block) = replayed.live.last_mut() {
+            block.number = Some(self.allocations);
+            self.numbered.insert(self.allocations, group);
+        }
     }
 
     fn free(&mut self, change: &PoolChange<'_>) {
@@ -243,6 +264,10 @@ impl<'a> FollowReplay<'a> {
         let Some(found) = self.freed_groups(change.pool, &frees) else { return };
         if !found.is_clear || change.is_open || !self.unclear_allocations.is_empty() {
             self.unclear_frees.push((change.pool, change.delta));
+        }
+        if let Some(freed) = self.freed_before(change) {
+            freed.into_iter().for_each(|(group, number)| self.free_numbered(group, number, change));
+            return;
         }
         let unclear = &self.unclear_allocations;
         for group in found.groups {
@@ -268,6 +293,35 @@ impl<'a> FollowReplay<'a> {
                 }
             }
         }
+    }
+
+    /// The blocks that a change freed in one pool, if it did what it did in an earlier iteration and they are alive.
+    fn freed_before(&self, change: &PoolChange<'_>) -> Option<Vec<(BlockGroup, u64)>> {
+        let of_pool = |number: Option<u64>| {
+            let number = number?;
+            let group = *self.numbered.get(&number)?;
+            self.groups.get(&group)?.numbered(number)?;
+            Some((group, number))
+        };
+        let number = |ago: &u64| self.allocations.checked_sub(ago + 1);
+        let all: Option<Vec<_>> = change.freed?.iter().map(|ago| of_pool(number(ago))).collect();
+        let mut freed = all?;
+        freed.retain(|(group, _)| group.pool == change.pool);
+        let bytes: u64 = freed.iter().map(|(group, _)| group.size).sum();
+        let fits =
+            freed.len() as i64 == change.delta.frees && bytes as i64 == change.delta.freed_bytes;
+        fits.then_some(freed)
+    }
+
+    fn free_numbered(&mut self, group: BlockGroup, number: u64, change: &PoolChange<'_>) {
+        let Some(replayed) = self.groups.get_mut(&group) else { return };
+        let Some(at) = replayed.numbered(number) else { return };
+        replayed.reused |= replayed.last == Some(self.changes);
+        replayed.freed = true;
+        for given in replayed.live.iter_mut().filter_map(|block| block.given.as_mut()) {
+            given.is_sure = false;
+        }
+        replayed.remove(at, change.site, change.attribution.allocated_at, false);
     }
 
     /// The groups of what was freed in one pool; `None` where nothing was.
@@ -331,6 +385,9 @@ impl<'a> FollowReplay<'a> {
         blocks: FxHashMap<BlockGroup, GroupAddresses>,
     ) -> ReplayResult {
         let mut result = ReplayResult::default();
+        let of_block = |block: &ReplayedBlock| block.address().zip(block.number);
+        result.numbers =
+            self.groups.values().flat_map(|group| &group.live).filter_map(of_block).collect();
         for (group, mut addresses) in blocks {
             let mut replayed = self.groups.remove(&group).unwrap_or_default();
             replayed.revive(group, self.sites);
@@ -397,6 +454,11 @@ impl<'a> FollowReplay<'a> {
         }
         result
     }
+}
+
+/// How many blocks a change allocated in both pools.
+pub(super) fn allocated(change: &[PoolChange<'_>]) -> u64 {
+    change.iter().map(|pool| pool.delta.allocations.max(0) as u64).sum()
 }
 
 /// What one block was that a change allocated, if all were alike.

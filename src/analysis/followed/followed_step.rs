@@ -9,6 +9,7 @@ use super::change_origins::allocated_kind;
 use super::dropped_variables::LineStep;
 use super::follow_replay::{MAX_SMALL_BLOCK, MIN_BLOCK};
 use super::free_sites::FreeSite;
+use super::freed_allocations::FreedBlocks;
 use super::kind_origins::{KindOrigins, Sighting};
 use super::repeated_steps::{PoolDeltas, set_frees};
 use crate::analysis::attribution::block_attribution::BlockAttribution;
@@ -33,6 +34,10 @@ pub(super) struct FollowedStep {
     pub(super) parts: Option<Vec<(PoolDeltas, PastStep)>>,
     pub(super) charge: Arc<BlockAttribution>,
     pub(super) site: FreeSite,
+    /// How many blocks were allocated before it since the recording began.
+    pub(super) allocations: u64,
+    /// What it freed most likely, as in an earlier iteration.
+    pub(super) freed: Option<FreedBlocks>,
     /// From which line to which the program went, where something was freed.
     pub(super) line_step: Option<LineStep>,
     /// Whether something was freed in `zero_grad`.
@@ -53,7 +58,8 @@ impl FollowedStep {
     }
 
     pub(super) fn charged(&self, origins: &KindOrigins) -> ChargedStep {
-        ChargedStep { charge: self.charge_by(origins), parts: self.parts_by(origins) }
+        let freed = self.freed.clone();
+        ChargedStep { charge: self.charge_by(origins), parts: self.parts_by(origins), freed }
     }
 
     /// The same of what it most likely was, where it was several blocks.
@@ -65,7 +71,7 @@ impl FollowedStep {
             });
             let shares = likely.as_ref().unwrap_or(&past.charge).shares.clone();
             let part = BlockAttribution { shares, certain: false, ..*self.charge };
-            (*pools, Arc::new(part), past.site)
+            (*pools, Arc::new(part), past.site, past.freed.clone())
         };
         Some(self.parts.as_ref()?.iter().map(of_part).collect())
     }
@@ -81,7 +87,10 @@ impl FollowedStep {
         }
         let part = |&(origin, bytes): &MadeBuffer| {
             let charge = charged(vec![(origin, 1)]);
-            (one_block(bytes), PastStep { places: ReachSums::default(), charge, site: self.site })
+            (
+                one_block(bytes),
+                PastStep { places: ReachSums::default(), charge, site: self.site, freed: None },
+            )
         };
         let mut parts: Vec<_> = buffers.iter().map(part).collect();
         let sum =
@@ -99,7 +108,9 @@ impl FollowedStep {
     /// Adds what it allocated.
     pub(super) fn add_to(&self, totals: &mut AllocatedTotals, origins: &KindOrigins) {
         match self.parts_by(origins) {
-            Some(parts) => parts.iter().for_each(|(pools, charge, _)| totals.add(pools, charge)),
+            Some(parts) => {
+                parts.iter().for_each(|(pools, charge, ..)| totals.add(pools, charge));
+            }
             None => totals.add(&[self.small, self.large], &self.charge_by(origins)),
         }
     }
@@ -109,10 +120,11 @@ impl FollowedStep {
 pub(super) struct ChargedStep {
     pub(super) charge: Arc<BlockAttribution>,
     pub(super) parts: Option<Vec<ChargedPart>>,
+    pub(super) freed: Option<FreedBlocks>,
 }
 
-/// A part of a change, whom it is charged to, and where the program was.
-pub(super) type ChargedPart = (PoolDeltas, Arc<BlockAttribution>, FreeSite);
+/// A part of a change, whom it is charged to, where the program was, and what it freed where that is known.
+pub(super) type ChargedPart = (PoolDeltas, Arc<BlockAttribution>, FreeSite, Option<FreedBlocks>);
 
 /// What is taken of an earlier change for one that is like it.
 #[derive(Debug, Clone)]
@@ -120,6 +132,7 @@ pub(super) struct PastStep {
     pub(super) places: ReachSums,
     pub(super) charge: Arc<BlockAttribution>,
     pub(super) site: FreeSite,
+    pub(super) freed: Option<FreedBlocks>,
 }
 
 /// The change in which one block of so many bytes is allocated.

@@ -17,11 +17,12 @@
 //!    waits. One that waits for the autograd engine does so for longer. Where no stack could be read, the last one before stands in (`last_stacks.rs`). Without a candidate the change is charged to `[not seen]`.
 //! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its time.
 //!    A change of several blocks is divided as the same was before at this level of bytes or place (`repeated_steps.rs`), else in the usual order (`usual_order.rs`).
+//!    What it freed is what the same freed before, counted back in allocations (`freed_allocations.rs`), if it fits.
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
 //!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs`, with the source text where the program
 //!    assigns names anew (`dropped_variables.rs`), and in `zero_grad` by who made gradients (`gradient_frees.rs`). Where the addresses were read
-//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`). A block that both maps have at one address is the same one unless its origin goes on to
+//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), and where they do not, earlier iterations do (`known_windows.rs`). A block that both maps have at one address is the same one unless its origin goes on to
 //!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain.
@@ -54,11 +55,14 @@ pub(super) mod follow_replay;
 mod followed_step;
 pub(super) mod frame_returns;
 pub(super) mod free_sites;
+mod freed_allocations;
 pub(super) mod freed_groups;
+mod freed_matching;
 mod generated_buffers;
 pub(super) mod gradient_frees;
 pub(super) mod highest_moment;
 pub(super) mod kind_origins;
+mod known_windows;
 mod last_stacks;
 mod line_pairs;
 mod line_votes;
@@ -66,16 +70,17 @@ pub(super) mod lock_holders;
 mod remade_kinds;
 pub(super) mod repeated_steps;
 pub(super) mod replayed_group;
+mod snapshot_charges;
 mod stack_calls;
 mod until_map;
 mod usual_order;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::analysis::attribution::counter_intervals::PerPool;
 use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::engine_frames::EngineFrames;
@@ -86,20 +91,16 @@ use crate::analysis::followed::change_origins::{
     ChangeSources, allocated_kind, allocation_sources, free_site, makers,
 };
 use crate::analysis::followed::dropped_variables::{DroppedByStatement, LineSteps, ProgramText};
-use crate::analysis::followed::follow_replay::{
-    FollowReplay, GroupAddresses, ReplayResult, SnapshotBlock,
-};
 use crate::analysis::followed::followed_step::{FollowedStep, PastStep};
 use crate::analysis::followed::frame_returns::OpenFrames;
-use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
+use crate::analysis::followed::free_sites::{FreeSite, FreeSites, only_origin};
+use crate::analysis::followed::freed_allocations::{FreedAllocations, FreedBlocks};
 use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
-use crate::analysis::followed::highest_moment::HighestMoment;
 use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
 use crate::analysis::followed::last_stacks::LastStacks;
 use crate::analysis::followed::repeated_steps::{
     LiveBytes, PastSteps, PoolDeltas, live_after, live_before,
 };
-use crate::analysis::followed::replayed_group::Stays;
 pub(crate) use crate::analysis::followed::until_map::UntilMap;
 use crate::analysis::followed::usual_order::usual_order;
 use crate::model::{FollowedChange, FollowedThread, StackReading, StackTable};
@@ -112,14 +113,8 @@ const WAITS_WITHIN: u64 = 1_000_000;
 const NEAR: usize = 64;
 /// Changes kept between two maps; beyond, the oldest are forgotten.
 const MAX_STEPS: usize = 1 << 17;
-
 /// Parts of changes of several blocks that are kept between two maps.
-const MAX_PARTS: usize = 1 << 16;
-/// A block that so many maps before had in its place, and the map that ends the replay still has, was most likely never freed.
-const LASTING: usize = 2;
-/// Maps of which is remembered when they were read.
-const MAX_MAPS: usize = 1 << 12;
-
+const MAX_PARTS: usize = 1 << 18;
 /// The changes of one device since the last map.
 #[derive(Debug, Default)]
 pub(crate) struct FollowedSteps {
@@ -139,6 +134,9 @@ pub(crate) struct FollowedSteps {
     allocation_sources: KindOrigins,
     sums: AllocationSums,
     past: PastSteps<PastStep>,
+    freed: FreedAllocations,
+    /// Which allocation of the recording the blocks of the last map are, by address, where that is known.
+    numbers: FxHashMap<u64, u64>,
     gradients: GradientFrees,
     line_steps: LineSteps,
     dropped: DroppedByStatement,
@@ -220,9 +218,7 @@ impl FollowedSteps {
         let pools = [change.small, change.large];
         let before = self.sums.places(None);
         let level = live_before(change.live, &pools);
-        let parts = (change.allocations() > 0
-            && change.allocations().saturating_add(change.frees()) > 1
-            && !open)
+        let parts = (change.allocations().saturating_add(change.frees()) > 1 && !open)
             .then(|| {
                 let as_before = self.past.divide(&before, level, &pools);
                 as_before.or_else(|| {
@@ -255,9 +251,23 @@ impl FollowedSteps {
         }
         let likely = allocated
             .and_then(|kind| self.allocation_sources.likely(kind, &places, &charge, sighting));
-        let past =
-            PastStep { places, charge: likely.clone().unwrap_or_else(|| charge.clone()), site };
-        self.remember(before, level, pools, past, parts.as_deref());
+        let past = PastStep {
+            places,
+            charge: likely.clone().unwrap_or_else(|| charge.clone()),
+            site,
+            freed: None,
+        };
+        if open {
+            self.freed.forget();
+        }
+        let allocations = self.freed.allocations();
+        let freed = self.remember(before, level, pools, past, parts.as_deref());
+        let known = |past: u64| self.past.get(past)?.freed.clone();
+        for (number, freed) in self.freed.complete(change.addresses.as_deref(), known) {
+            if let Some(past) = self.past.get_mut(number) {
+                past.freed = Some(freed);
+            }
+        }
         self.steps.push_back(FollowedStep {
             from: change.before.0,
             to: change.after.0,
@@ -271,6 +281,8 @@ impl FollowedSteps {
             parts,
             charge: charge.clone(),
             site,
+            allocations,
+            freed,
             line_step: None,
             frees_gradients,
             returned: None,
@@ -316,7 +328,8 @@ impl FollowedSteps {
         of == *thread && last != *stack
     }
 
-    /// Remembers a change for later ones: what it most likely was where that is known, as if each part of it had been seen by itself.
+    /// Remembers a change for later ones: what it most likely was where that is known, as if each part of it had been seen by itself. Gives what the
+    /// like of it freed in an earlier iteration.
     fn remember(
         &mut self,
         mut before: ReachSums,
@@ -324,15 +337,21 @@ impl FollowedSteps {
         whole: PoolDeltas,
         past: PastStep,
         parts: Option<&[(PoolDeltas, PastStep)]>,
-    ) {
+    ) -> Option<FreedBlocks> {
+        let mut freed = None;
         for (nth, (pools, past)) in parts.unwrap_or(&[(whole, past)]).iter().enumerate() {
             if nth > 0 {
                 before = self.sums.places(None);
             }
             self.sums.add([&pools[0], &pools[1]]);
-            self.past.push(&before, level, *pools, past.clone());
+            let number = self.past.push(&before, level, *pools, |like| {
+                freed = past.freed.clone().or_else(|| like?.freed.clone());
+                PastStep { freed: freed.clone(), ..past.clone() }
+            });
+            self.freed.add(number, pools);
             level = live_after(level, pools);
         }
+        freed.filter(|_| parts.is_none())
     }
 
     /// What generated code allocated until now.
@@ -440,102 +459,11 @@ impl FollowedSteps {
         self.drop_first(self.steps.len());
         self.sums.clear();
         self.past.interrupt();
-    }
-
-    /// Charges the blocks of a map (rules 5, 6 and 8): `before` has those of the map before, `blocks` this one's by group.
-    /// `lived_on` are the bytes that have a maker already. A map that is not complete teaches nothing: a block that it does
-    /// not have may be alive. Gives the moment before the map that was highest, too, if it is higher than `above` bytes.
-    pub(crate) fn charge(
-        &mut self,
-        until: &UntilMap,
-        before: impl Iterator<Item = (BlockGroup, u64, Arc<BlockAttribution>)>,
-        blocks: FxHashMap<BlockGroup, GroupAddresses>,
-        lived_on: PerPool,
-        (is_complete, above): (bool, u64),
-        text: ProgramText<'_>,
-    ) -> (FxHashMap<u64, Arc<BlockAttribution>>, Option<HighestMoment>) {
-        let known: FxHashSet<(BlockGroup, u64)> = blocks
-            .iter()
-            .flat_map(|(group, of_group)| of_group.known.iter().map(|(at, _)| (*group, *at)))
-            .collect();
-        let remade = until.remade();
-        let before = before.map(|(group, address, attribution)| {
-            let is_gone = !known.contains(&(group, address));
-            let batch = self.maps.partition_point(|map| *map < attribution.allocated_at);
-            let maps = self.maps.len() - batch;
-            let stays = match (remade.has_another(group, &attribution), maps >= LASTING) {
-                (Some(true) | None, false) => Stays::Unknown,
-                (Some(true), true) => Stays::Seldom,
-                (Some(false), false) => Stays::Likely,
-                (Some(false) | None, true) => Stays::Always,
-            };
-            SnapshotBlock { group, address, attribution, batch, stays, is_gone }
-        });
-        let mut replay =
-            FollowReplay::new(before, &self.sites, &self.gradients, &mut self.dropped, text);
-        let above = is_complete.then_some(above);
-        let mut highest = until.replay(&mut replay, &self.allocation_sources, above);
-        let ReplayResult { mut attributions, unexplained, freed, choices } = replay.finish(blocks);
-        if is_complete {
-            self.learn(until, freed, choices);
-        }
-        if !unexplained.is_empty() {
-            let mut left: FxHashMap<BlockGroup, Vec<u64>> = FxHashMap::default();
-            for (group, address) in unexplained {
-                left.entry(group).or_default().push(address);
-            }
-            until.charge_left(left, lived_on, &mut attributions);
-        }
-        for block in highest.iter_mut().flat_map(|moment| &mut moment.blocks) {
-            if let Some(likely) = self.likely(block.kind, &block.attribution) {
-                block.attribution = likely;
-            }
-        }
-        (attributions, HighestMoment::best_of(highest))
-    }
-
-    /// Learns from the changes between two complete maps.
-    fn learn(
-        &mut self,
-        until: &UntilMap,
-        freed: Vec<(BlockGroup, FreeSite, AllocationOrigin)>,
-        choices: Vec<(BlockGroup, FreeChoice)>,
-    ) {
-        for step in &until.steps {
-            if let Some(kind) = step.allocated {
-                self.sites.allocate(kind, &step.charge, step.to);
-            }
-        }
-        if self.maps.len() == MAX_MAPS {
-            self.maps.pop_front();
-        }
-        self.maps.extend(until.steps.last().map(|step| step.to));
-        for (group, site, origin) in freed {
-            self.sites.add(group, &site, origin);
-        }
-        for (group, choice) in choices {
-            self.sites.remember(group, choice);
-        }
+        self.freed.forget();
     }
 
     /// Whether so many changes are kept that the next maps have to begin anew.
     pub(crate) fn is_long(&self) -> bool {
         self.steps.len() >= MAX_STEPS / 2
-    }
-
-    /// Puts right what was taken for freed while it was not known yet what each line frees.
-    pub(crate) fn correct(
-        &mut self,
-        blocks: impl Iterator<Item = (BlockGroup, u64, Arc<BlockAttribution>)>,
-    ) -> Vec<(u64, Arc<BlockAttribution>)> {
-        let mut open: FxHashMap<BlockGroup, Vec<(u64, Arc<BlockAttribution>)>> =
-            self.sites.open_groups().map(|group| (*group, Vec::new())).collect();
-        for (group, address, attribution) in blocks {
-            if let Some(of_group) = open.get_mut(&group) {
-                of_group.push((address, attribution));
-            }
-        }
-        let correct = |(group, blocks)| self.sites.correct(group, blocks);
-        open.into_iter().flat_map(correct).collect()
     }
 }

@@ -13,7 +13,13 @@ use crate::analysis::followed::allocation_places::ReachSums;
 use crate::model::CounterDelta;
 
 /// Changes remembered.
-const MAX_PAST: usize = 1 << 15;
+const MAX_PAST: usize = 1 << 16;
+/// Changes tried that began with as many bytes alive, the last ones first.
+const MAX_AT_LEVEL: usize = 16;
+/// Changes before one that are compared.
+const MAX_CONTEXT: usize = 24;
+/// After so many changes like those of an earlier iteration the next one is like the one that followed there.
+const MANY_REPEATS: u32 = 16;
 /// Changes that one is divided into.
 const MAX_PARTS: usize = 512;
 
@@ -25,15 +31,30 @@ pub(in crate::analysis) type PoolDeltas = [CounterDelta; 2];
 /// The last changes, by what was allocated before them.
 #[derive(Debug)]
 pub(in crate::analysis) struct PastSteps<T> {
-    steps: VecDeque<(PoolDeltas, T)>,
+    steps: VecDeque<PastChange<T>>,
     /// The number of the first.
     first: u64,
     /// The first change after an allocation, by place.
     after: FxHashMap<u64, u64>,
-    /// The last change that began with so many bytes alive: in an iteration most numbers come once, also in layers that allocate alike.
+    /// The last change that began with so many bytes alive: in an iteration most numbers come only a few times, also in layers that allocate alike.
     at_level: FxHashMap<LiveBytes, u64>,
+    /// The change that followed, in an earlier iteration, the one that was like the last: the program most likely goes on as it did there.
+    next: Option<u64>,
+    /// For how many changes in a row it has done so.
+    repeats: u32,
+    /// The last changes, the last one first.
+    recent: VecDeque<PoolDeltas>,
     /// Blocks freed since the last allocation.
     frees: i64,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct PastChange<T> {
+    pools: PoolDeltas,
+    what: T,
+    /// The one before it that began with as many bytes alive.
+    same_level: Option<u64>,
 }
 
 impl<T> Default for PastSteps<T> {
@@ -43,30 +64,38 @@ impl<T> Default for PastSteps<T> {
             first: 0,
             after: FxHashMap::default(),
             at_level: FxHashMap::default(),
+            next: None,
+            repeats: 0,
+            recent: VecDeque::new(),
             frees: 0,
         }
     }
 }
 
 impl<T: Clone> PastSteps<T> {
-    /// Takes the next change; `places` tell what was allocated before it, `level` what was alive then.
+    /// Takes the next change; `places` tell what was allocated before it, `level` what was alive then. `what` is told what is kept of the
+    /// change of an earlier iteration that was like it. Gives the number of the change.
     pub(in crate::analysis) fn push(
         &mut self,
         places: &ReachSums,
         level: LiveBytes,
         pools: PoolDeltas,
-        what: T,
-    ) {
-        if self.steps.len() == MAX_PAST {
-            self.steps.pop_front();
-            self.first += 1;
-        }
-        let number = self.first + self.steps.len() as u64;
-        if self.at_level.len() >= 4 * MAX_PAST {
-            let first = self.first;
-            self.at_level.retain(|_, number| *number >= first);
-        }
-        remember(&mut self.at_level, level, number, &pools);
+        what: impl FnOnce(Option<&T>) -> T,
+    ) -> u64 {
+        let is_like = |number| {
+            Some(number).filter(|_| self.change(number).is_some_and(|past| past.pools == pools))
+        };
+        let like = self.going_on(level, is_like);
+        self.repeats = match like {
+            Some(like) if Some(like) == self.next => self.repeats.saturating_add(1),
+            Some(like) => self.context(like) as u32,
+            None => 0,
+        };
+        let what = what(like.and_then(|like| self.get(like)));
+        self.next = like.map(|like| like + 1);
+        self.recent.truncate(MAX_CONTEXT - 1);
+        self.recent.push_front(pools);
+        let number = self.keep(level, pools, what);
         if self.frees == 0 {
             if self.after.len() >= 4 * MAX_PAST {
                 let first = self.first;
@@ -79,7 +108,58 @@ impl<T: Clone> PastSteps<T> {
         let allocates = pools.iter().any(|pool| pool.allocations > 0);
         let freed: i64 = pools.iter().map(|pool| pool.frees).sum();
         self.frees = if allocates { 0 } else { self.frees.saturating_add(freed) };
-        self.steps.push_back((pools, what));
+        number
+    }
+
+    /// Keeps a change as the last one; gives its number.
+    fn keep(&mut self, level: LiveBytes, pools: PoolDeltas, what: T) -> u64 {
+        if self.steps.len() == MAX_PAST {
+            self.steps.pop_front();
+            self.first += 1;
+        }
+        let number = self.first + self.steps.len() as u64;
+        if self.at_level.len() >= 4 * MAX_PAST {
+            let first = self.first;
+            self.at_level.retain(|_, number| *number >= first);
+        }
+        let same_level = self.at_level.insert(level, number);
+        self.steps.push_back(PastChange { pools, what, same_level });
+        number
+    }
+
+    /// What is kept of a change, to be changed.
+    pub(in crate::analysis) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+        let index = number.checked_sub(self.first)? as usize;
+        self.steps.get_mut(index).map(|past| &mut past.what)
+    }
+
+    fn change(&self, number: u64) -> Option<&PastChange<T>> {
+        self.steps.get(number.checked_sub(self.first)? as usize)
+    }
+
+    /// What is kept of a change.
+    pub(in crate::analysis) fn get(&self, number: u64) -> Option<&T> {
+        self.change(number).map(|past| &past.what)
+    }
+
+    /// The first answer about a change like which the program may go on from where so much is alive: those come first before which most was as it was now.
+    fn going_on<R>(&self, level: LiveBytes, answer: impl Fn(u64) -> Option<R>) -> Option<R> {
+        let sure = self.next.filter(|_| self.repeats >= MANY_REPEATS);
+        if let Some(found) = sure.and_then(&answer) {
+            return Some(found);
+        }
+        let last = self.at_level.get(&level).copied();
+        let before = |number: &u64| self.change(*number)?.same_level;
+        let at_level = std::iter::successors(last, before).take(MAX_AT_LEVEL);
+        let mut all: Vec<u64> = self.next.into_iter().chain(at_level).collect();
+        all.sort_by_cached_key(|number| std::cmp::Reverse(self.context(*number)));
+        all.into_iter().find_map(answer)
+    }
+
+    /// How many of the last changes were as those before this one.
+    fn context(&self, number: u64) -> usize {
+        let before = (1..).map_while(|back| self.change(number.checked_sub(back)?));
+        self.recent.iter().zip(before).take_while(|(recent, past)| **recent == past.pools).count()
     }
 
     /// Changes are missing: those known so far are no beginning of what follows.
@@ -87,6 +167,8 @@ impl<T: Clone> PastSteps<T> {
         self.steps.clear();
         self.after.clear();
         self.at_level.clear();
+        (self.next, self.repeats) = (None, 0);
+        self.recent.clear();
         self.frees = 0;
     }
 
@@ -102,9 +184,7 @@ impl<T: Clone> PastSteps<T> {
             let numbers = places.iter().flatten().filter_map(|place| self.after.get(place));
             numbers.filter_map(index)
         };
-        let at_level = self.at_level.get(&level).and_then(index);
-        at_level
-            .and_then(|number| self.parts(number, pools, |pool| *pool))
+        self.going_on(level, |number| self.parts(index(&number)?, pools, |pool| *pool))
             .or_else(|| {
                 known()
                     .find_map(|number| self.parts(self.behind_frees(number)?, pools, |pool| *pool))
@@ -117,8 +197,8 @@ impl<T: Clone> PastSteps<T> {
     fn behind_frees(&self, mut from: usize) -> Option<usize> {
         let mut frees = self.frees;
         while frees > 0 {
-            let (past, _) = self.steps.get(from)?;
-            frees -= past.iter().map(|pool| pool.frees).sum::<i64>();
+            let past = self.steps.get(from)?;
+            frees -= past.pools.iter().map(|pool| pool.frees).sum::<i64>();
             from += 1;
         }
         Some(from)
@@ -133,7 +213,8 @@ impl<T: Clone> PastSteps<T> {
     ) -> Option<Vec<(PoolDeltas, T)>> {
         let mut left = pools.each_ref().map(counted);
         let mut parts: Vec<(PoolDeltas, T)> = Vec::new();
-        for (past, what) in self.steps.range(from.min(self.steps.len())..).take(MAX_PARTS) {
+        let from = from.min(self.steps.len());
+        for PastChange { pools: past, what, .. } in self.steps.range(from..).take(MAX_PARTS) {
             let past = past.each_ref().map(counted);
             if past == PoolDeltas::default() {
                 continue;
@@ -249,11 +330,52 @@ mod tests {
         let places = [Some(1); 4];
         let mut past = PastSteps::default();
         for layer in 0..6 {
-            past.push(&places, [0, 8 * layer], allocates(1), (layer, "first"));
-            past.push(&places, [0, 8 * layer + 4], allocates(1), (layer, "second"));
+            past.push(&places, [0, 8 * layer], allocates(1), |_| (layer, "first"));
+            past.push(&places, [0, 8 * layer + 4], allocates(1), |_| (layer, "second"));
         }
         let divided = past.divide(&places, [0, 8 * 2], &allocates(2)).unwrap();
         let made: Vec<_> = divided.into_iter().map(|(_, what)| what).collect();
         assert_eq!(made, [(2, "first"), (2, "second")]);
+    }
+
+    /// Twice in each iteration as much is alive, and other blocks follow.
+    #[test]
+    fn of_two_places_at_the_same_level_the_one_is_taken_before_which_the_same_happened() {
+        let places = [None; 4];
+        let frees = |count: i64| -> PoolDeltas {
+            let [small, large] = allocates(count);
+            let large = CounterDelta {
+                allocations: 0,
+                frees: large.allocations,
+                allocated_bytes: 0,
+                freed_bytes: large.allocated_bytes,
+                requested_bytes: 0,
+                freed_requested_bytes: large.requested_bytes,
+            };
+            [small, large]
+        };
+        let mut past = PastSteps::default();
+        let iteration = |past: &mut PastSteps<&'static str>| {
+            past.push(&places, [0, 0], allocates(3), |_| "large");
+            past.push(&places, [0, 12], frees(3), |_| "first free");
+            past.push(&places, [0, 0], allocates(1), |_| "one");
+            past.push(&places, [0, 4], allocates(1), |_| "two");
+            past.push(&places, [0, 8], frees(2), |_| "second free");
+            past.push(&places, [0, 0], allocates(1), |_| "three");
+            past.push(&places, [0, 4], allocates(1), |_| "four");
+            past.push(&places, [0, 8], frees(2), |_| "last free");
+        };
+        (0..3).for_each(|_| iteration(&mut past));
+        past.push(&places, [0, 0], allocates(3), |_| "large");
+        past.push(&places, [0, 12], frees(3), |_| "first free");
+        let made = |past: &PastSteps<&'static str>| -> Vec<_> {
+            let divided = past.divide(&places, [0, 0], &allocates(2)).unwrap();
+            divided.into_iter().map(|(_, what)| what).collect()
+        };
+        assert_eq!(made(&past), ["one", "two"]);
+        for (level, pools) in [(0, allocates(1)), (4, allocates(1)), (8, frees(2))] {
+            past.push(&places, [0, level], pools, |like| like.unwrap());
+        }
+        assert_eq!(made(&past), ["three", "four"]);
     }
 }

@@ -54,6 +54,7 @@ impl UntilMap {
         let mut moments = Vec::new();
         let mut at = 0;
         while let Some(step) = self.steps.get(at) {
+            replay.allocations = step.allocations;
             let end = windows.get(at).copied().flatten();
             let addresses = end.and_then(|end| self.steps.get(end)?.addresses.as_ref());
             if let (Some(end), Some(addresses)) = (end, addresses) {
@@ -126,7 +127,7 @@ impl UntilMap {
     fn replayed<'a>(&self, step: &FollowedStep, charged: &'a ChargedStep) -> WindowChange<'a> {
         let index = |number: u64| number.saturating_sub(self.first) as usize + 1;
         let returned = step.returned.map(|(from, to)| (index(from), index(to)));
-        let pool_changes = |pools: &PoolDeltas, attribution, returned, site| {
+        let pool_changes = |pools: &PoolDeltas, attribution, returned, site, freed| {
             [(Pool::Small, pools[0]), (Pool::Large, pools[1])].map(|(pool, delta)| PoolChange {
                 pool,
                 delta,
@@ -134,16 +135,22 @@ impl UntilMap {
                 attribution,
                 returned,
                 site,
+                freed,
                 line_step: step.line_step,
                 frees_gradients: step.frees_gradients,
             })
         };
-        let of_part =
-            |(pools, charge, site): &'a ChargedPart| pool_changes(pools, charge, None, *site);
+        let of_part = |(pools, charge, site, freed): &'a ChargedPart| {
+            pool_changes(pools, charge, None, *site, freed.as_deref())
+        };
         let parts: Vec<_> = charged.parts.iter().flatten().map(of_part).collect();
         let returned = returned.filter(|_| charged.parts.is_none());
         let pools = [step.small, step.large];
-        WindowChange { pools: pool_changes(&pools, &charged.charge, returned, step.site), parts }
+        let freed = charged.freed.as_deref();
+        WindowChange {
+            pools: pool_changes(&pools, &charged.charge, returned, step.site, freed),
+            parts,
+        }
     }
 
     /// Rule 8.

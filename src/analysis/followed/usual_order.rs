@@ -59,7 +59,7 @@ pub(super) fn usual_order(
         part[pool].requested_bytes = left.0.requested as i64;
         parts.push((
             part,
-            PastStep { places: ReachSums::default(), charge: Arc::new(charge), site },
+            PastStep { places: ReachSums::default(), charge: Arc::new(charge), site, freed: None },
         ));
     }
     let (last, _) = parts.last_mut()?;

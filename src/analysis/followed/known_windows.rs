@@ -1,0 +1,297 @@
+//! Windows of changes of which is known from earlier iterations which blocks they freed (`freed_allocations.rs`), where the tables do not tell it.
+//!
+//! What was allocated and freed in the window is replayed in order, without addresses. That is accepted only if it comes to what the tables
+//! say: each address that was taken back was one of a block that was freed, each that was given out is for a block that is alive, and what is
+//! alive beyond that has the address of one that was freed.
+
+use std::sync::Arc;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use crate::analysis::attribution::block_attribution::BlockAttribution;
+use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::followed::addressed_changes::{WindowChange, group_of};
+use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange, allocated, sole_group};
+use crate::analysis::followed::free_sites::FreeSite;
+use crate::analysis::followed::replayed_group::{BlockSource, GivenAddress, ReplayedBlock};
+use crate::model::{FollowedAddresses, Pool};
+
+/// What happened in a window.
+#[derive(Default)]
+struct Course<'a> {
+    made: Vec<MadeBlock<'a>>,
+    freed: Vec<PlannedFree>,
+    /// Of the recording, up to its end.
+    allocations: u64,
+}
+
+/// A block that was allocated in it.
+struct MadeBlock<'a> {
+    group: BlockGroup,
+    number: u64,
+    /// The number of the change.
+    change: usize,
+    attribution: &'a Arc<BlockAttribution>,
+    returned: Option<(usize, usize)>,
+}
+
+/// One that was freed in it.
+struct PlannedFree {
+    group: BlockGroup,
+    number: u64,
+    site: FreeSite,
+    time: u64,
+}
+
+impl Course<'_> {
+    fn frees(&self, number: u64) -> bool {
+        self.freed.iter().any(|freed| freed.number == number)
+    }
+}
+
+/// What the tables tell of a course that agrees with them.
+struct Agreed {
+    /// Blocks of one kind whose addresses are the other way round: the one at this address, and the one of this number.
+    swapped: Vec<(BlockGroup, u64, u64)>,
+}
+
+impl FollowReplay<'_> {
+    /// Takes the changes of a window as what they were in an earlier iteration; `false` where that is not known, or does not agree with the tables.
+    pub(super) fn known_window(
+        &mut self,
+        changes: &[WindowChange<'_>],
+        addresses: &FollowedAddresses,
+    ) -> bool {
+        let made: u64 = changes.iter().map(|change| allocated(&change.pools)).sum();
+        // Else the tables tell all.
+        let is_hidden = made > addresses.allocated.len() as u64
+            || changes.iter().any(|change| !change.parts.is_empty());
+        if !is_hidden || addresses.changes as usize != changes.len() {
+            return false;
+        }
+        let Some(course) = self.course(changes) else { return false };
+        let Some(agreed) = self.agree(&course, addresses) else { return false };
+        self.step += changes.len();
+        self.changes += changes.len();
+        self.take_course(&course, &agreed, addresses);
+        true
+    }
+
+    /// What happened in the changes, in order.
+    fn course<'a>(&self, changes: &[WindowChange<'a>]) -> Option<Course<'a>> {
+        let mut course = Course { allocations: self.allocations, ..Course::default() };
+        for (nth, change) in changes.iter().enumerate() {
+            let number = self.changes + 1 + nth;
+            let parts = match &change.parts[..] {
+                [] => std::slice::from_ref(&change.pools),
+                parts => parts,
+            };
+            for part in parts {
+                self.add_part(&mut course, part, number)?;
+            }
+        }
+        Some(course)
+    }
+
+    fn add_part<'a>(
+        &self,
+        course: &mut Course<'a>,
+        part: &[PoolChange<'a>; 2],
+        change: usize,
+    ) -> Option<()> {
+        if part.iter().any(|pool| pool.is_open) {
+            return None;
+        }
+        for pool in part.iter().filter(|pool| pool.delta.allocations > 0) {
+            let (group, count) = sole_group(pool)?;
+            // Of blocks that are not alike the order is not known.
+            if count as u64 != allocated(part) {
+                return None;
+            }
+            for nth in 0..count as u64 {
+                let (attribution, returned) = (pool.attribution, pool.returned);
+                let number = course.allocations + nth;
+                course.made.push(MadeBlock { group, number, change, attribution, returned });
+            }
+        }
+        course.allocations += allocated(part);
+        let wanted: i64 = part.iter().map(|pool| pool.delta.frees).sum();
+        if wanted == 0 {
+            return Some(());
+        }
+        let mut bytes = [0; 2];
+        let freed = part[0].freed.filter(|freed| freed.len() as i64 == wanted)?;
+        for ago in freed {
+            let number = course.allocations.checked_sub(ago + 1)?;
+            let group = match course.made.iter().find(|made| made.number == number) {
+                Some(made) => made.group,
+                None => {
+                    let group = *self.numbered.get(&number)?;
+                    self.groups.get(&group)?.numbered(number)?;
+                    group
+                }
+            };
+            if course.frees(number) {
+                return None;
+            }
+            let of_pool = usize::from(group.pool == Pool::Large);
+            bytes[of_pool] += group.size as i64;
+            let PoolChange { site, attribution, .. } = &part[of_pool];
+            let (site, time) = (*site, attribution.allocated_at);
+            course.freed.push(PlannedFree { group, number, site, time });
+        }
+        let fits = part.iter().zip(bytes).all(|(pool, bytes)| pool.delta.freed_bytes == bytes);
+        fits.then_some(())
+    }
+
+    /// Whether what happened comes to what the tables say.
+    fn agree(&self, course: &Course<'_>, addresses: &FollowedAddresses) -> Option<Agreed> {
+        let gone: FxHashSet<u64> = addresses.freed.iter().copied().collect();
+        // The blocks of before that were freed, with their addresses.
+        let mut older = Vec::new();
+        for freed in &course.freed {
+            if let Some(replayed) = self.groups.get(&freed.group)
+                && let Some(at) = replayed.numbered(freed.number)
+            {
+                older.push((freed, &replayed.live[at]));
+            }
+        }
+        let mut swapped: Vec<(BlockGroup, u64, u64)> = Vec::new();
+        let mut unknown = 0;
+        for address in &addresses.freed {
+            let block = self.places.get(address).and_then(|group| {
+                let live = &self.groups.get(group)?.live;
+                Some((group, live.iter().find(|block| block.address() == Some(*address))?))
+            });
+            let Some((group, block)) = block else {
+                unknown += 1;
+                continue;
+            };
+            if block.number.is_some_and(|number| course.frees(number)) {
+                continue;
+            }
+            let is_other = |(freed, other): &&(&PlannedFree, &ReplayedBlock)| {
+                freed.group == *group
+                    && is_from_map(other) == is_from_map(block)
+                    && other.address().is_some_and(|at| !gone.contains(&at))
+                    && !swapped.iter().any(|(_, _, number)| *number == freed.number)
+            };
+            let (other, _) = older.iter().find(is_other)?;
+            swapped.push((*group, *address, other.number));
+        }
+        let is_at = |address: u64| older.iter().any(|(_, block)| block.address() == Some(address));
+        let mut new: FxHashMap<BlockGroup, usize> = FxHashMap::default();
+        for block in &addresses.allocated {
+            if self.places.contains_key(&block.address) && !is_at(block.address) {
+                return None;
+            }
+            *new.entry(group_of(block)).or_default() += 1;
+        }
+        let alive = || course.made.iter().filter(|made| !course.frees(made.number));
+        let has_all = |(group, new): (&BlockGroup, &usize)| {
+            alive().filter(|made| made.group == *group).count() >= *new
+        };
+        let beyond = alive().count().checked_sub(addresses.allocated.len())?;
+        let homeless = older.iter().filter(|(_, block)| block.address().is_none()).count();
+        let told = addresses.freed.len() - unknown;
+        let reused = (older.len() - homeless).checked_sub(told)?;
+        let agrees =
+            new.iter().all(has_all) && unknown <= homeless && beyond <= reused + homeless - unknown;
+        agrees.then_some(Agreed { swapped })
+    }
+
+    fn take_course(&mut self, course: &Course<'_>, agreed: &Agreed, addresses: &FollowedAddresses) {
+        self.is_addressed = true;
+        for &(group, address, number) in &agreed.swapped {
+            self.swap_addresses(group, address, number);
+        }
+        for made in &course.made {
+            let replayed = self.groups.entry(made.group).or_default();
+            replayed.push(made.change, made.attribution.clone(), made.returned);
+            replayed.last = Some(made.change);
+            if let Some(block) = replayed.live.last_mut() {
+                block.number = Some(made.number);
+            }
+            self.numbered.insert(made.number, made.group);
+            self.last = Some(made.change);
+        }
+        self.allocations = course.allocations;
+        let mut reused = Vec::new();
+        for freed in &course.freed {
+            let Some(replayed) = self.groups.get_mut(&freed.group) else { continue };
+            let Some(at) = replayed.numbered(freed.number) else { continue };
+            let address = replayed.live[at].address();
+            let is_seen = address.is_some_and(|address| addresses.freed.contains(&address));
+            replayed.remove(at, freed.site, freed.time, is_seen);
+            replayed.doubt();
+            if let Some(address) = address {
+                self.places.remove(&address);
+                if !is_seen {
+                    reused.push((address, freed.group));
+                }
+            }
+        }
+        for block in &addresses.allocated {
+            self.give(course, block.address, group_of(block), |made, group| made == group);
+            reused.retain(|(address, _)| *address != block.address);
+        }
+        for is_alike in [true, false] {
+            reused.retain(|(address, group)| {
+                let takes = |made: BlockGroup, of: BlockGroup| match is_alike {
+                    true => made == of,
+                    false => made.pool == of.pool && made.size <= of.size,
+                };
+                !self.give(course, *address, *group, takes)
+            });
+        }
+        // What nothing is known of the address of counts as any other allocation.
+        for made in &course.made {
+            let Some(replayed) = self.groups.get_mut(&made.group) else { continue };
+            let Some(at) = replayed.numbered(made.number) else { continue };
+            if replayed.live[at].given.is_none() {
+                replayed.count(made.attribution);
+            }
+        }
+    }
+
+    /// Gives an address to the first block of the window that has none and that `takes` it.
+    fn give(
+        &mut self,
+        course: &Course<'_>,
+        address: u64,
+        of: BlockGroup,
+        takes: impl Fn(BlockGroup, BlockGroup) -> bool,
+    ) -> bool {
+        for made in course.made.iter().filter(|made| takes(made.group, of)) {
+            let Some(replayed) = self.groups.get_mut(&made.group) else { continue };
+            let Some(at) = replayed.numbered(made.number) else { continue };
+            if replayed.live[at].given.is_none() {
+                replayed.live[at].given = Some(GivenAddress { address, is_sure: false });
+                self.places.insert(address, made.group);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Which of two blocks that are alike had which address was a guess.
+    fn swap_addresses(&mut self, group: BlockGroup, address: u64, number: u64) {
+        let Some(replayed) = self.groups.get_mut(&group) else { return };
+        let at = replayed.live.iter().position(|block| block.address() == Some(address));
+        let (Some(at), Some(other)) = (at, replayed.numbered(number)) else { return };
+        let Ok([one, other]) = replayed.live.get_disjoint_mut([at, other]) else { return };
+        if is_from_map(one) {
+            std::mem::swap(&mut one.from, &mut other.from);
+            std::mem::swap(&mut one.is_gone, &mut other.is_gone);
+        } else {
+            std::mem::swap(&mut one.given, &mut other.given);
+            for given in [&mut one.given, &mut other.given].into_iter().flatten() {
+                given.is_sure = false;
+            }
+        }
+    }
+}
+
+fn is_from_map(block: &ReplayedBlock) -> bool {
+    matches!(block.from, BlockSource::Snapshot(_))
+}
