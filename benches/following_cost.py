@@ -1,0 +1,139 @@
+"""What a recording costs a job on a GPU: the job's steps while memspy runs and while it is stopped, in turns of a tenth of a second.
+
+    python benches/following_cost.py MEMSPY [--job transformer] [--rounds 2] [--seconds 9] [OPTIONS ...]
+
+OPTIONS are those of `memspy record`, one argument for each kind of recording: '--cpu 200' '-r 200'. 'nothing' and 'spin' (two processes that only
+use a processor each) are there to compare with. memspy is stopped and continued by signals, so that what a machine does to both sides is the same;
+one round of windows of seconds, each with a recording of its own, cannot tell 3 % from nothing. The jobs are those of
+scripts/check-attribution-on-gpu.py.
+"""
+import argparse
+import importlib.util
+import mmap
+import os
+import random
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+KEPT = 1 << 16
+SETTLES = 2.0
+WINDOW = 0.1
+# The first milliseconds after a signal belong to neither side.
+EDGE = 0.003
+
+
+class Steps:
+    """The times of a job's steps, in a file that both processes have mapped."""
+
+    def __init__(self, path):
+        with open(path, "r+b") as file:
+            self.page = mmap.mmap(file.fileno(), 8 + 8 * KEPT)
+
+    def forward_done(self):
+        count = self.count()
+        self.page[self.place(count)] = struct.pack("d", time.perf_counter())
+        self.page[:8] = struct.pack("q", count + 1)
+
+    def count(self):
+        return struct.unpack("q", self.page[:8])[0]
+
+    def times(self, first, last):
+        return [struct.unpack("d", self.page[self.place(n)])[0] for n in range(max(first, last - KEPT), last)]
+
+    def place(self, number):
+        at = 8 + 8 * (number % KEPT)
+        return slice(at, at + 8)
+
+
+def run_job(name, path):
+    script = Path(__file__).parent.parent / "scripts" / "check-attribution-on-gpu.py"
+    sys.path.insert(0, str(script.parent))
+    spec = importlib.util.spec_from_file_location("check", script)
+    check = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(check)
+    check.JOBS[name](Steps(path))
+
+
+def begin(options, memspy, pid, folder):
+    if options == "nothing":
+        return []
+    if options == "spin":
+        return [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    trace = ["-o", os.path.join(folder, "trace.bin"), "--force"]
+    return [subprocess.Popen([memspy, "record", "-p", str(pid), *trace, *options.split()],
+                             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)]
+
+
+def ratios(beside, steps, seconds):
+    """For each window beside something: the time of a step in the windows around it, by that of a step in it."""
+    first, now = steps.count(), time.perf_counter()
+    edges, end, runs = [(now, True)], now + seconds, True
+    while now < end:
+        time.sleep(WINDOW * random.uniform(0.8, 1.2))
+        runs = not runs
+        for process in beside:
+            process.send_signal(signal.SIGCONT if runs else signal.SIGSTOP)
+        now = time.perf_counter()
+        edges.append((now, runs))
+    for process in beside:
+        process.send_signal(signal.SIGCONT)
+    times = steps.times(first, steps.count())
+    windows = []
+    for (start, _), (stop, _) in zip(edges, edges[1:]):
+        inside = [b - a for a, b in zip(times, times[1:]) if a >= start + EDGE and b <= stop]
+        windows.append(statistics.mean(inside) if inside else None)
+    # The first one runs, the second one does not, and so on.
+    around = [(windows[at - 1], windows[at], windows[at + 1]) for at in range(2, len(windows) - 1, 2)]
+    return [(before + after) / 2 / own for before, own, after in around if before and own and after]
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("memspy")
+    arguments.add_argument("--job", default="transformer")
+    arguments.add_argument("--rounds", type=int, default=2)
+    arguments.add_argument("--seconds", type=float, default=9)
+    given, kinds = arguments.parse_known_args()
+    kinds = kinds or ["--cpu 200", "-r 200", "nothing", "spin"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "steps")
+        Path(path).write_bytes(bytes(8 + 8 * KEPT))
+        steps = Steps(path)
+        job = subprocess.Popen([sys.executable, __file__, "run-job", given.job, path], stdout=subprocess.DEVNULL)
+        try:
+            while steps.count() < 20:
+                if job.poll() is not None:
+                    sys.exit(f"the job {given.job!r} ended before its 20th step")
+                time.sleep(0.1)
+            found = {kind: [] for kind in kinds}
+            for _ in range(given.rounds):
+                for kind in random.sample(kinds, len(kinds)):
+                    beside = begin(kind, given.memspy, job.pid, folder)
+                    time.sleep(SETTLES)
+                    found[kind] += ratios(beside, steps, given.seconds)
+                    for process in beside:
+                        if process.poll() is not None:
+                            sys.exit(f"'{kind}' ended before it was stopped")
+                        process.send_signal(signal.SIGINT)
+                        process.wait()
+        finally:
+            job.kill()
+            job.wait()
+    print(f"{given.job}: speed beside it, {given.rounds} rounds of {given.seconds:g} s each")
+    for kind, speeds in found.items():
+        if len(speeds) < 4:
+            print(f"    {kind:14} too few steps to tell")
+            continue
+        low, middle, high = statistics.quantiles(speeds, n=4)
+        error = statistics.stdev(speeds) / len(speeds) ** 0.5
+        print(f"    {kind:14} x{middle:.3f} ({low:.3f}-{high:.3f}), {len(speeds)} windows, mean {statistics.mean(speeds):.3f} +- {error:.3f}")
+
+
+if __name__ == "__main__":
+    run_job(*sys.argv[2:]) if sys.argv[1:2] == ["run-job"] else main()
