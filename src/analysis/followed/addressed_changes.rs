@@ -199,7 +199,7 @@ impl FollowReplay<'_> {
                     }
                 }
             }
-            self.allocations += allocated(pools);
+            self.allocations = self.allocations.saturating_add(allocated(pools));
             for pool in pools.iter().filter(|pool| pool.delta.frees > 0) {
                 let (change, step, last) = (self.changes, self.step, self.last);
                 window.frees.push(WindowFree { change, step, last, last_before, pool: *pool });

@@ -221,7 +221,7 @@ impl<'a> FollowReplay<'a> {
             self.is_open |= pool.is_open;
             self.allocate(pool, is_one);
         }
-        self.allocations += allocated(change);
+        self.allocations = self.allocations.saturating_add(allocated(change));
         for pool in change {
             self.free(pool);
         }
@@ -307,7 +307,8 @@ impl<'a> FollowReplay<'a> {
         let all: Option<Vec<_>> = change.freed?.iter().map(|ago| of_pool(number(ago))).collect();
         let mut freed = all?;
         freed.retain(|(group, _)| group.pool == change.pool);
-        let bytes: u64 = freed.iter().map(|(group, _)| group.size).sum();
+        let sizes = freed.iter().map(|(group, _)| group.size);
+        let bytes = sizes.fold(0, u64::saturating_add);
         let fits =
             freed.len() as i64 == change.delta.frees && bytes as i64 == change.delta.freed_bytes;
         fits.then_some(freed)

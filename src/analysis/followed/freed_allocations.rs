@@ -17,7 +17,7 @@ use crate::model::{AddressedBlock, FollowedAddresses, Pool};
 
 /// Blocks remembered by address.
 const MAX_BLOCKS: usize = 1 << 17;
-/// Changes remembered until addresses are read.
+/// Changes remembered until addresses are read, and blocks freed in them.
 pub(super) const MAX_CHANGES: usize = 1 << 12;
 
 /// How many allocations ago each block was allocated that a change freed: 0 is the last one up to that change.
@@ -91,11 +91,11 @@ pub(super) struct WindowPart {
 
 impl WindowPart {
     pub(super) fn allocated(&self) -> i64 {
-        self.pools.iter().map(|pool| pool.allocations).sum()
+        self.pools[0].allocations.saturating_add(self.pools[1].allocations)
     }
 
     pub(super) fn freed(&self) -> i64 {
-        self.pools.iter().map(|pool| pool.frees).sum()
+        self.pools[0].frees.saturating_add(self.pools[1].frees)
     }
 
     /// The only block that it allocated.
@@ -121,8 +121,8 @@ impl FreedAllocations {
 
     /// Takes one change, or the next part of one, which is kept as change `past`.
     pub(super) fn add(&mut self, past: u64, pools: &PoolDeltas) {
-        let allocated: i64 = pools.iter().map(|pool| pool.allocations.max(0)).sum();
-        self.allocations = self.allocations.wrapping_add(allocated as u64);
+        let allocated = pools.iter().map(|pool| pool.allocations.max(0) as u64);
+        self.allocations = allocated.fold(self.allocations, u64::saturating_add);
         if self.window.len() == MAX_CHANGES {
             self.forget();
         }

@@ -76,7 +76,7 @@ impl Matching {
     ) -> Matching {
         let gone: Vec<_> = addresses.freed.iter().filter_map(|at| alive.remove(*at)).collect();
         let unknown = addresses.freed.len() - gone.len();
-        let allocated: i64 = window.iter().map(WindowPart::allocated).sum();
+        let allocated = window.iter().map(WindowPart::allocated).fold(0, i64::saturating_add);
         let told =
             |kind| addresses.allocated.iter().filter(|block| group_of(block) == kind).count();
         let made = window.iter().filter_map(WindowPart::only_allocated);
@@ -116,7 +116,8 @@ impl Matching {
                 for (pool, delta) in [Pool::Small, Pool::Large].into_iter().zip(&part.pools) {
                     // Of several blocks together the sizes are not known.
                     let size = delta.freed_bytes.checked_div(delta.frees).unwrap_or(0) as u64;
-                    (0..delta.frees.min(MAX_CHANGES as i64))
+                    let room = MAX_CHANGES.saturating_sub(self.frees.len()) as i64;
+                    (0..delta.frees.min(room))
                         .for_each(|_| self.frees.push(free((pool, size), None, false)));
                 }
             }

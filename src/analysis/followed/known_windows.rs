@@ -16,6 +16,9 @@ use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::replayed_group::{BlockSource, GivenAddress, ReplayedBlock};
 use crate::model::{FollowedAddresses, Pool};
 
+/// With more blocks allocated and freed in a window the tables' word is taken as it is.
+const MAX_BLOCKS: u64 = 1 << 12;
+
 /// What happened in a window.
 #[derive(Default)]
 struct Course<'a> {
@@ -62,7 +65,13 @@ impl FollowReplay<'_> {
         changes: &[WindowChange<'_>],
         addresses: &FollowedAddresses,
     ) -> bool {
-        let made: u64 = changes.iter().map(|change| allocated(&change.pools)).sum();
+        let sum = |of: fn(&[PoolChange<'_>]) -> u64| {
+            changes.iter().map(|change| of(&change.pools)).fold(0, u64::saturating_add)
+        };
+        let made = sum(allocated);
+        if made.saturating_add(sum(freed)) > MAX_BLOCKS {
+            return false;
+        }
         // Else the tables tell all.
         let is_hidden = made > addresses.allocated.len() as u64
             || changes.iter().any(|change| !change.parts.is_empty());
@@ -110,18 +119,17 @@ impl FollowReplay<'_> {
             }
             for nth in 0..count as u64 {
                 let (attribution, returned) = (pool.attribution, pool.returned);
-                let number = course.allocations + nth;
+                let number = course.allocations.saturating_add(nth);
                 course.made.push(MadeBlock { group, number, change, attribution, returned });
             }
         }
-        course.allocations += allocated(part);
-        let wanted: i64 = part.iter().map(|pool| pool.delta.frees).sum();
+        course.allocations = course.allocations.saturating_add(allocated(part));
+        let wanted = freed(part);
         if wanted == 0 {
             return Some(());
         }
-        let mut bytes = [0; 2];
-        let freed = part[0].freed.filter(|freed| freed.len() as i64 == wanted)?;
-        for ago in freed {
+        let mut bytes = [0_i64; 2];
+        for ago in part[0].freed.filter(|freed| freed.len() as u64 == wanted)? {
             let number = course.allocations.checked_sub(ago + 1)?;
             let group = match course.made.iter().find(|made| made.number == number) {
                 Some(made) => made.group,
@@ -135,7 +143,7 @@ impl FollowReplay<'_> {
                 return None;
             }
             let of_pool = usize::from(group.pool == Pool::Large);
-            bytes[of_pool] += group.size as i64;
+            bytes[of_pool] = bytes[of_pool].saturating_add(group.size as i64);
             let PoolChange { site, attribution, .. } = &part[of_pool];
             let (site, time) = (*site, attribution.allocated_at);
             course.freed.push(PlannedFree { group, number, site, time });
@@ -290,6 +298,11 @@ impl FollowReplay<'_> {
             }
         }
     }
+}
+
+/// How many blocks a change freed in both pools.
+fn freed(change: &[PoolChange<'_>]) -> u64 {
+    change.iter().map(|pool| pool.delta.frees.max(0) as u64).sum()
 }
 
 fn is_from_map(block: &ReplayedBlock) -> bool {

@@ -460,6 +460,7 @@ impl FollowedSteps {
         self.sums.clear();
         self.past.interrupt();
         self.freed.forget();
+        self.numbers.clear();
     }
 
     /// Whether so many changes are kept that the next maps have to begin anew.
