@@ -93,6 +93,15 @@ def ratios(beside, steps, seconds):
     return [(before + after) / 2 / own for before, own, after in around if before and own and after]
 
 
+def trimmed_mean(values):
+    """The mean without a tenth at either end, and its standard error."""
+    values = sorted(values)
+    tenth = len(values) // 10
+    kept = values[tenth:len(values) - tenth]
+    clipped = [min(max(value, kept[0]), kept[-1]) for value in values]
+    return statistics.mean(kept), statistics.stdev(clipped) / (len(kept) / len(values)) / len(values) ** 0.5
+
+
 def main():
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("memspy")
@@ -131,8 +140,8 @@ def main():
             print(f"    {kind:14} too few steps to tell")
             continue
         low, middle, high = statistics.quantiles(speeds, n=4)
-        error = statistics.stdev(speeds) / len(speeds) ** 0.5
-        print(f"    {kind:14} x{middle:.3f} ({low:.3f}-{high:.3f}), {len(speeds)} windows, mean {statistics.mean(speeds):.3f} +- {error:.3f}")
+        mean, error = trimmed_mean(speeds)
+        print(f"    {kind:14} x{mean:.3f} +- {error:.3f} in {len(speeds)} windows, median x{middle:.3f} (quartiles {low:.3f}-{high:.3f})")
 
 
 if __name__ == "__main__":

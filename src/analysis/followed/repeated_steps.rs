@@ -2,7 +2,8 @@
 //!
 //! Now and then the poller loses its processor, and a change has dozens of blocks. The program most likely did what it does in
 //! each iteration: where the same had been allocated before, in an earlier iteration or layer, the changes that
-//! followed there are taken if they add up to exactly the same counts and bytes. That is likely, never certain.
+//! followed there are taken if they add up to exactly the same counts and bytes. Of several such places the one comes first before which most happened
+//! as it did now. That is likely, never certain.
 
 use std::collections::VecDeque;
 use std::hash::Hash;
