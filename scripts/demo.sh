@@ -26,7 +26,7 @@ elif command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
   on_gpu=yes
   python=target/envs/torch-gpu/bin/python
   say "Found a GPU but no PyTorch for it: installing one (about 3 GB)"
-  [ -x $python ] || python3 -m venv target/envs/torch-gpu ||
+  [ -x target/envs/torch-gpu/bin/pip ] || python3 -m venv target/envs/torch-gpu ||
     { scripts/apt-install python3-venv && python3 -m venv target/envs/torch-gpu; }
   $python -m pip install --quiet torch numpy
 fi

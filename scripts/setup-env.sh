@@ -51,7 +51,8 @@ python=$(newest_usable_python) || { echo "setup-env: no Python 3.10 or newer wit
 
 # Into an environment of its own.
 install_here() {
-  if [ ! -x "$environment/bin/python" ]; then
+  # Without pip it was interrupted.
+  if [ ! -x "$environment/bin/pip" ]; then
     rm -rf "$environment"
     "$1" -m venv "$environment"
   fi

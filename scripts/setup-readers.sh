@@ -17,6 +17,7 @@ for package in "${packages[@]}"; do
   grep -qw "$package" $readers/.installed 2>/dev/null || missing+=("$package")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
-[ -x $readers/bin/python ] || python3 -m venv $readers
+# Without pip it was interrupted.
+[ -x $readers/bin/pip ] || python3 -m venv --clear $readers
 $readers/bin/pip install --quiet --disable-pip-version-check "${missing[@]}"
 echo "${missing[@]}" >>$readers/.installed

@@ -59,7 +59,7 @@ pairs always 0
 if [ -n "$all" ]; then
   scripts/apt-install prometheus # the exporter is scraped by a real one
   # The client library that calls the tools of 'memspy mcp'.
-  [ -x target/mcp-client/bin/python ] || { python3 -m venv target/mcp-client && target/mcp-client/bin/pip install -q "mcp>=1.12,<2"; }
+  target/mcp-client/bin/python -c 'import mcp' 2>/dev/null || { python3 -m venv --clear target/mcp-client && target/mcp-client/bin/pip install -q "mcp>=1.12,<2"; }
   timed scripts/setup-freethreaded.sh
   pairs nightly 0
   pairs nightly 1
