@@ -180,9 +180,8 @@ impl FollowReplay<'_> {
                         for _ in 0..count {
                             replayed.push(self.changes, pool.attribution.clone(), pool.returned);
                         }
-                        if is_one && let Some(block) = replayed.live.last_mut() {
-                            block.number = Some(self.allocations);
-                            self.numbered.insert(self.allocations, group);
+                        if is_one {
+                            self.number_last(group, self.allocations);
                         }
                         window.made.push(group);
                     }

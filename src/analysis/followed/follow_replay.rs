@@ -253,9 +253,17 @@ impl<'a> FollowReplay<'a> {
                 if is_clear { change.attribution.clone() } else { uncertain(change.attribution) };
             replayed.allocate(self.changes, attribution, change.returned);
         }
-        if is_one && let Some(block) = replayed.live.last_mut() {
-            block.number = Some(self.allocations);
-            self.numbered.insert(self.allocations, group);
+        if is_one {
+            self.number_last(group, self.allocations);
+        }
+    }
+
+    /// The block of a group that was allocated last is allocation `number` of the recording.
+    pub(super) fn number_last(&mut self, group: BlockGroup, number: u64) {
+        let last = self.groups.get_mut(&group).and_then(|replayed| replayed.live.last_mut());
+        if let Some(block) = last {
+            block.number = Some(number);
+            self.numbered.insert(number, group);
         }
     }
 
@@ -293,36 +301,6 @@ impl<'a> FollowReplay<'a> {
                 }
             }
         }
-    }
-
-    /// The blocks that a change freed in one pool, if it did what it did in an earlier iteration and they are alive.
-    fn freed_before(&self, change: &PoolChange<'_>) -> Option<Vec<(BlockGroup, u64)>> {
-        let of_pool = |number: Option<u64>| {
-            let number = number?;
-            let group = *self.numbered.get(&number)?;
-            self.groups.get(&group)?.numbered(number)?;
-            Some((group, number))
-        };
-        let number = |ago: &u64| self.allocations.checked_sub(ago + 1);
-        let all: Option<Vec<_>> = change.freed?.iter().map(|ago| of_pool(number(ago))).collect();
-        let mut freed = all?;
-        freed.retain(|(group, _)| group.pool == change.pool);
-        let sizes = freed.iter().map(|(group, _)| group.size);
-        let bytes = sizes.fold(0, u64::saturating_add);
-        let fits =
-            freed.len() as i64 == change.delta.frees && bytes as i64 == change.delta.freed_bytes;
-        fits.then_some(freed)
-    }
-
-    fn free_numbered(&mut self, group: BlockGroup, number: u64, change: &PoolChange<'_>) {
-        let Some(replayed) = self.groups.get_mut(&group) else { return };
-        let Some(at) = replayed.numbered(number) else { return };
-        replayed.reused |= replayed.last == Some(self.changes);
-        replayed.freed = true;
-        for given in replayed.live.iter_mut().filter_map(|block| block.given.as_mut()) {
-            given.is_sure = false;
-        }
-        replayed.remove(at, change.site, change.attribution.allocated_at, false);
     }
 
     /// The groups of what was freed in one pool; `None` where nothing was.

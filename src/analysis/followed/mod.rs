@@ -22,7 +22,7 @@
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
 //!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs`, with the source text where the program
 //!    assigns names anew (`dropped_variables.rs`), and in `zero_grad` by who made gradients (`gradient_frees.rs`). Where the addresses were read
-//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), and where they do not, earlier iterations do (`known_windows.rs`). A block that both maps have at one address is the same one unless its origin goes on to
+//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), and where they do not, earlier iterations do (`known_frees.rs`). A block that both maps have at one address is the same one unless its origin goes on to
 //!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain.
@@ -62,7 +62,7 @@ mod generated_buffers;
 pub(super) mod gradient_frees;
 pub(super) mod highest_moment;
 pub(super) mod kind_origins;
-mod known_windows;
+mod known_frees;
 mod last_stacks;
 mod line_pairs;
 mod line_votes;

@@ -6,7 +6,6 @@
 //! as it did now. That is likely, never certain.
 
 use std::collections::VecDeque;
-use std::hash::Hash;
 
 use rustc_hash::FxHashMap;
 
@@ -130,12 +129,16 @@ impl<T: Clone> PastSteps<T> {
 
     /// What is kept of a change, to be changed.
     pub(in crate::analysis) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
-        let index = number.checked_sub(self.first)? as usize;
+        let index = self.index(number)?;
         self.steps.get_mut(index).map(|past| &mut past.what)
     }
 
+    fn index(&self, number: u64) -> Option<usize> {
+        Some(number.checked_sub(self.first)? as usize)
+    }
+
     fn change(&self, number: u64) -> Option<&PastChange<T>> {
-        self.steps.get(number.checked_sub(self.first)? as usize)
+        self.steps.get(self.index(number)?)
     }
 
     /// What is kept of a change.
@@ -180,12 +183,11 @@ impl<T: Clone> PastSteps<T> {
         level: LiveBytes,
         pools: &PoolDeltas,
     ) -> Option<Vec<(PoolDeltas, T)>> {
-        let index = |number: &u64| Some(number.checked_sub(self.first)? as usize);
         let known = || {
             let numbers = places.iter().flatten().filter_map(|place| self.after.get(place));
-            numbers.filter_map(index)
+            numbers.filter_map(|number| self.index(*number))
         };
-        self.going_on(level, |number| self.parts(index(&number)?, pools, |pool| *pool))
+        self.going_on(level, |number| self.parts(self.index(number)?, pools, |pool| *pool))
             .or_else(|| {
                 known()
                     .find_map(|number| self.parts(self.behind_frees(number)?, pools, |pool| *pool))
@@ -272,12 +274,7 @@ pub(super) fn live_before(live: LiveBytes, pools: &PoolDeltas) -> LiveBytes {
 }
 
 /// A place whose changes were seen one by one is not given up for one where they were not.
-fn remember<K: Eq + Hash>(
-    numbers: &mut FxHashMap<K, u64>,
-    place: K,
-    number: u64,
-    pools: &PoolDeltas,
-) {
+fn remember(numbers: &mut FxHashMap<u64, u64>, place: u64, number: u64, pools: &PoolDeltas) {
     if is_one(pools) {
         numbers.insert(place, number);
     } else {

@@ -280,12 +280,17 @@ impl GroupReplay {
         }
     }
 
-    /// Says whether it was what a variable was that the statement assigns anew.
-    pub(super) fn free(&mut self, moment: &FreeMoment<'_>, dropped: Option<DroppedAt<'_>>) -> bool {
+    /// One of its blocks is freed, and no address tells which: from now on an address may be another block's.
+    pub(super) fn open_addresses(&mut self) {
         self.freed = true;
         for given in self.live.iter_mut().filter_map(|block| block.given.as_mut()) {
             given.is_sure = false;
         }
+    }
+
+    /// Says whether it was what a variable was that the statement assigns anew.
+    pub(super) fn free(&mut self, moment: &FreeMoment<'_>, dropped: Option<DroppedAt<'_>>) -> bool {
+        self.open_addresses();
         let Some((at, is_variable)) = self.choose(moment, dropped) else {
             self.unplaced += 1;
             return false;

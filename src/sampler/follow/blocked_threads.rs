@@ -111,13 +111,9 @@ impl BlockedThreads {
                 self.patient_until = now + self.patience;
                 self.patience = (2 * self.patience).min(MOST_PATIENCE);
             }
-            Trial::Polling if is_often => {
-                (self.until, self.patience) = (now + GIVES_WAY_FOR, PATIENCE);
-                self.believed_until = self.until + BELIEVED_FOR;
-            }
+            Trial::Polling if is_often => self.give_way(now),
             Trial::None if is_often && self.counts_sleeps && now < self.believed_until => {
-                self.until = now + GIVES_WAY_FOR;
-                self.believed_until = self.until + BELIEVED_FOR;
+                self.give_way(now);
             }
             Trial::None if is_often && self.counts_sleeps && now >= self.patient_until => {
                 self.trial = Trial::Resting;
@@ -129,6 +125,13 @@ impl BlockedThreads {
         let goes_on = if is_known { is_often } else { self.counts_sleeps };
         self.counts = if goes_on == self.counts_sleeps { counts } else { Vec::new() };
         (self.counts_sleeps, self.since) = (goes_on, now);
+    }
+
+    /// It is the polls.
+    fn give_way(&mut self, now: Duration) {
+        self.until = now + GIVES_WAY_FOR;
+        self.believed_until = self.until + BELIEVED_FOR;
+        self.patience = PATIENCE;
     }
 
     /// Whether polling is to rest after each poll.

@@ -1,7 +1,7 @@
-//! Windows of changes of which is known from earlier iterations which blocks they freed (`freed_allocations.rs`), where the tables do not tell it.
+//! Changes of which is known from earlier iterations which blocks they freed (`freed_allocations.rs`), where the tables of addresses do not tell it.
 //!
-//! What was allocated and freed in the window is replayed in order, without addresses. That is accepted only if it comes to what the tables
-//! say: each address that was taken back was one of a block that was freed, each that was given out is for a block that is alive, and what is
+//! What was allocated and freed in a window of changes is replayed in order, without addresses. That is accepted only if it comes to what the tables
+//! say after it: each address that was taken back was one of a block that was freed, each that was given out is for a block that is alive, and what is
 //! alive beyond that has the address of one that was freed.
 
 use std::sync::Arc;
@@ -52,13 +52,45 @@ impl Course<'_> {
     }
 }
 
-/// What the tables tell of a course that agrees with them.
-struct Agreed {
-    /// Blocks of one kind whose addresses are the other way round: the one at this address, and the one of this number.
-    swapped: Vec<(BlockGroup, u64, u64)>,
-}
+/// Two blocks of one kind whose addresses are the other way round: the one at this address, and the one of this number.
+type SwappedBlocks = (BlockGroup, u64, u64);
 
 impl FollowReplay<'_> {
+    /// The group of an allocation of the recording that is alive.
+    fn alive_group(&self, number: u64) -> Option<BlockGroup> {
+        let group = *self.numbered.get(&number)?;
+        self.groups.get(&group)?.numbered(number).map(|_| group)
+    }
+
+    /// The blocks that a change freed in one pool, if it did what it did in an earlier iteration and they are alive.
+    pub(super) fn freed_before(&self, change: &PoolChange<'_>) -> Option<Vec<(BlockGroup, u64)>> {
+        let block = |ago: &u64| {
+            let number = self.allocations.checked_sub(ago + 1)?;
+            Some((self.alive_group(number)?, number))
+        };
+        let mut freed: Vec<_> = change.freed?.iter().map(block).collect::<Option<_>>()?;
+        freed.retain(|(group, _)| group.pool == change.pool);
+        let sizes = freed.iter().map(|(group, _)| group.size);
+        let bytes = sizes.fold(0, u64::saturating_add);
+        let fits =
+            freed.len() as i64 == change.delta.frees && bytes as i64 == change.delta.freed_bytes;
+        fits.then_some(freed)
+    }
+
+    /// Frees one of them.
+    pub(super) fn free_numbered(
+        &mut self,
+        group: BlockGroup,
+        number: u64,
+        change: &PoolChange<'_>,
+    ) {
+        let Some(replayed) = self.groups.get_mut(&group) else { return };
+        let Some(at) = replayed.numbered(number) else { return };
+        replayed.reused |= replayed.last == Some(self.changes);
+        replayed.open_addresses();
+        replayed.remove(at, change.site, change.attribution.allocated_at, false);
+    }
+
     /// Takes the changes of a window as what they were in an earlier iteration; `false` where that is not known, or does not agree with the tables.
     pub(super) fn known_window(
         &mut self,
@@ -79,10 +111,10 @@ impl FollowReplay<'_> {
             return false;
         }
         let Some(course) = self.course(changes) else { return false };
-        let Some(agreed) = self.agree(&course, addresses) else { return false };
+        let Some(swapped) = self.agree(&course, addresses) else { return false };
         self.step += changes.len();
         self.changes += changes.len();
-        self.take_course(&course, &agreed, addresses);
+        self.take_course(&course, &swapped, addresses);
         true
     }
 
@@ -133,11 +165,7 @@ impl FollowReplay<'_> {
             let number = course.allocations.checked_sub(ago + 1)?;
             let group = match course.made.iter().find(|made| made.number == number) {
                 Some(made) => made.group,
-                None => {
-                    let group = *self.numbered.get(&number)?;
-                    self.groups.get(&group)?.numbered(number)?;
-                    group
-                }
+                None => self.alive_group(number)?,
             };
             if course.frees(number) {
                 return None;
@@ -152,8 +180,12 @@ impl FollowReplay<'_> {
         fits.then_some(())
     }
 
-    /// Whether what happened comes to what the tables say.
-    fn agree(&self, course: &Course<'_>, addresses: &FollowedAddresses) -> Option<Agreed> {
+    /// Whether what happened comes to what the tables say: if so, which blocks have each other's addresses.
+    fn agree(
+        &self,
+        course: &Course<'_>,
+        addresses: &FollowedAddresses,
+    ) -> Option<Vec<SwappedBlocks>> {
         let gone: FxHashSet<u64> = addresses.freed.iter().copied().collect();
         // The blocks of before that were freed, with their addresses.
         let mut older = Vec::new();
@@ -164,7 +196,7 @@ impl FollowReplay<'_> {
                 older.push((freed, &replayed.live[at]));
             }
         }
-        let mut swapped: Vec<(BlockGroup, u64, u64)> = Vec::new();
+        let mut swapped: Vec<SwappedBlocks> = Vec::new();
         let mut unknown = 0;
         for address in &addresses.freed {
             let block = self.places.get(address).and_then(|group| {
@@ -205,22 +237,24 @@ impl FollowReplay<'_> {
         let reused = (older.len() - homeless).checked_sub(told)?;
         let agrees =
             new.iter().all(has_all) && unknown <= homeless && beyond <= reused + homeless - unknown;
-        agrees.then_some(Agreed { swapped })
+        agrees.then_some(swapped)
     }
 
-    fn take_course(&mut self, course: &Course<'_>, agreed: &Agreed, addresses: &FollowedAddresses) {
+    fn take_course(
+        &mut self,
+        course: &Course<'_>,
+        swapped: &[SwappedBlocks],
+        addresses: &FollowedAddresses,
+    ) {
         self.is_addressed = true;
-        for &(group, address, number) in &agreed.swapped {
+        for &(group, address, number) in swapped {
             self.swap_addresses(group, address, number);
         }
         for made in &course.made {
             let replayed = self.groups.entry(made.group).or_default();
             replayed.push(made.change, made.attribution.clone(), made.returned);
             replayed.last = Some(made.change);
-            if let Some(block) = replayed.live.last_mut() {
-                block.number = Some(made.number);
-            }
-            self.numbered.insert(made.number, made.group);
+            self.number_last(made.group, made.number);
             self.last = Some(made.change);
         }
         self.allocations = course.allocations;
