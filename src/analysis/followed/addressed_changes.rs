@@ -6,149 +6,20 @@
 //! the frees came after the allocations, the block lived within the window; if they came before, it took the address of one that was freed, of its
 //! own size or larger, and of which one is told by the rules in `replayed_group.rs`.
 
-use std::sync::Arc;
-
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::followed::change_window::{
+    SeveralAllocations, Window, WindowChange, WindowFree,
+};
 use crate::analysis::followed::follow_replay::{
-    FollowReplay, MAX_SMALL_BLOCK, PoolChange, allocated, even_group, sole_group,
+    FollowReplay, MAX_SMALL_BLOCK, allocated, even_group, sole_group,
 };
 use crate::analysis::followed::freed_groups::PoolFrees;
 use crate::analysis::followed::replayed_group::{
     BlockSource, DroppedAt, FreeMoment, GivenAddress, GroupReplay, ReplayedBlock,
 };
 use crate::model::{AddressedBlock, CounterDelta, FollowedAddresses, Pool};
-
-/// One change of a window, and what it is likely to have been where it was several blocks.
-pub(in crate::analysis) struct WindowChange<'a> {
-    pub(in crate::analysis) pools: [PoolChange<'a>; 2],
-    pub(in crate::analysis) parts: Vec<[PoolChange<'a>; 2]>,
-}
-
-/// What is known of a window while it is replayed.
-#[derive(Default)]
-struct Window<'a> {
-    /// The number of its first change.
-    first: usize,
-    /// The groups of which it allocated blocks, one by one.
-    made: Vec<BlockGroup>,
-    /// Allocations of several blocks in one change that no address was found for.
-    several: Vec<SeveralAllocations<'a>>,
-    /// What was freed in each change.
-    frees: Vec<WindowFree<'a>>,
-    /// Groups of which it is not known for sure what was freed.
-    unclear: Vec<BlockGroup>,
-    /// Whether it is one change, and all that it freed is known.
-    is_sure: bool,
-}
-
-/// What one change of a window freed in one pool.
-struct WindowFree<'a> {
-    /// The number of the change, and of the step.
-    change: usize,
-    step: usize,
-    /// The change up to it that allocated last, and the one before it.
-    last: Option<usize>,
-    last_before: Option<usize>,
-    pool: PoolChange<'a>,
-}
-
-impl WindowFree<'_> {
-    /// Whether it may have been a block of `group`.
-    fn can_be_of(&self, group: BlockGroup) -> bool {
-        self.pool.pool == group.pool && self.pool.delta.freed_bytes >= group.size as i64
-    }
-}
-
-/// Allocations of several blocks in one change.
-struct SeveralAllocations<'a> {
-    /// The number of the change.
-    change: usize,
-    pool: PoolChange<'a>,
-    /// What they are likely to have been.
-    parts: Vec<PoolChange<'a>>,
-    /// Who each of them was made by, where they are alike and there are as many stacks that may have allocated them.
-    makers: Vec<(AllocationOrigin, u64)>,
-}
-
-impl<'a> Window<'a> {
-    /// The change of several allocations that has room for a block of `group`, with its number; the block is taken out of it.
-    fn take_of_several(&mut self, group: BlockGroup) -> Option<(usize, Arc<BlockAttribution>)> {
-        let several = self.several.iter_mut().find(|several| {
-            let delta = &several.pool.delta;
-            several.pool.pool == group.pool
-                && delta.allocations > 0
-                && delta.allocated_bytes >= group.size as i64
-        })?;
-        several.pool.delta.allocations -= 1;
-        several.pool.delta.allocated_bytes -= group.size as i64;
-        several.pool.delta.requested_bytes -= group.requested as i64;
-        let is_it =
-            |part: &PoolChange<'_>| sole_group(part).is_some_and(|(of_part, _)| of_part == group);
-        // Where not all are alive, the youngest are.
-        let part = several.parts.iter().rposition(is_it);
-        let charge = match (part, several.makers.pop()) {
-            (Some(part), _) => several.parts.remove(part).attribution.clone(),
-            (None, Some(maker)) => Arc::new(BlockAttribution {
-                shares: vec![maker],
-                certain: false,
-                ..**several.pool.attribution
-            }),
-            (None, None) => several.pool.attribution.clone(),
-        };
-        Some((several.change, charge))
-    }
-
-    /// The first block of a pool that was allocated together with others in change `from` or later and has no address yet: taken out of these.
-    fn take_rest_of_several(
-        &mut self,
-        pool: Pool,
-        from: usize,
-    ) -> Option<(BlockGroup, usize, Arc<BlockAttribution>)> {
-        let is_it = |of: &&SeveralAllocations<'_>| {
-            of.pool.pool == pool && of.change >= from && of.pool.delta.allocations > 0
-        };
-        let group = self.several.iter().filter(is_it).find_map(|several| {
-            let mut groups = several.parts.iter().chain([&several.pool]).filter_map(sole_group);
-            groups.next().map(|(group, _)| group)
-        })?;
-        let (change, charge) = self.take_of_several(group)?;
-        Some((group, change, charge))
-    }
-
-    /// Whether all that was freed in a pool was freed in later changes than those that allocated in it.
-    fn frees_come_last(&self, pool: Pool, changes: &[WindowChange<'_>]) -> bool {
-        let of_pool = self.frees.iter().filter(|freed| freed.pool.pool == pool);
-        let Some(first) = of_pool.map(|freed| freed.change).min() else { return true };
-        let allocates = |change: &WindowChange<'_>| {
-            change.pools.iter().any(|of| of.pool == pool && of.delta.allocations > 0)
-        };
-        changes.iter().skip(first.saturating_sub(self.first)).all(|change| !allocates(change))
-    }
-
-    /// Whether a block of `group` may have been allocated together with others.
-    fn has_room(&self, group: BlockGroup) -> bool {
-        self.several.iter().any(|several| {
-            several.pool.pool == group.pool
-                && several.pool.delta.allocated_bytes >= group.size as i64
-        })
-    }
-
-    /// Blocks of a pool that were allocated several at once, in a change before `change`, and have no address: they were freed within the window.
-    fn unfound(&self, pool: Pool, change: usize) -> CounterDelta {
-        let mut sum = CounterDelta::default();
-        let of_pool = self.several.iter().filter(|several| several.pool.pool == pool);
-        for several in of_pool.filter(|several| several.change < change) {
-            let delta = &several.pool.delta;
-            sum.allocations += delta.allocations;
-            sum.allocated_bytes += delta.allocated_bytes;
-            sum.requested_bytes += delta.requested_bytes;
-        }
-        sum
-    }
-}
 
 impl FollowReplay<'_> {
     /// Takes the changes of a window, the last of which `addresses` is told with.
@@ -162,12 +33,23 @@ impl FollowReplay<'_> {
         }
         self.is_addressed = true;
         let mut window = Window { first: self.changes + 1, ..Window::default() };
-        for WindowChange { pools, parts } in changes {
+        let allocations = self.allocations;
+        for change in changes {
+            let WindowChange { pools, parts } = change;
             self.step += 1;
             self.changes += 1;
             let last_before = self.last;
             let is_one = allocated(pools) == 1;
-            for (number, pool) in pools.iter().enumerate() {
+            let blocks = change.blocks_of_parts();
+            for (nth, (group, part)) in (0..).zip(blocks.iter().flatten()) {
+                self.last = Some(self.changes);
+                let replayed = self.groups.entry(*group).or_default();
+                replayed.last = self.last;
+                replayed.push(self.changes, part.attribution.clone(), None);
+                self.number_last(*group, self.allocations.saturating_add(nth));
+                window.made.push(*group);
+            }
+            for (number, pool) in pools.iter().enumerate().filter(|_| blocks.is_none()) {
                 self.is_open |= pool.is_open;
                 if pool.delta.allocations <= 0 {
                     continue;
@@ -235,8 +117,14 @@ impl FollowReplay<'_> {
         };
         let unclear = [Pool::Small, Pool::Large].map(|pool| (pool, !is_clear(pool)));
         window.is_sure = changes.len() == 1 && unclear.iter().all(|(_, is_unclear)| !is_unclear);
+        let reused = self.free_known(changes, allocations, &mut hidden);
         self.free_hidden(&mut window, &by_group, &mut hidden);
         self.give_addresses(&mut window, by_group);
+        for (address, group) in reused {
+            if !self.places.contains_key(&address) {
+                self.give_untaken(address, group, &window);
+            }
+        }
         for (pool, delta) in [Pool::Small, Pool::Large].into_iter().zip(hidden) {
             self.free_rest(pool, &delta, &mut window);
         }
@@ -476,7 +364,7 @@ impl FollowReplay<'_> {
                 replayed.push(change, charge, None);
             }
             if let Some(Some(address)) = self.free_one_hidden(group, 0, window) {
-                untaken.push((address, group.size));
+                untaken.push((address, group));
             }
         }
         // What is left of several at once was not freed either.
@@ -484,15 +372,17 @@ impl FollowReplay<'_> {
             self.groups.entry(group).or_default().push(change, charge, None);
             window.made.push(group);
         }
-        for (address, size) in untaken {
-            self.give_untaken(address, size, pool, window);
+        for (address, group) in untaken {
+            self.give_untaken(address, group, window);
         }
     }
 
-    /// The tables have the address of a block that was freed still: a smaller one of the window took it.
-    fn give_untaken(&mut self, address: u64, size: u64, pool: Pool, window: &Window<'_>) {
-        let made = window.made.iter().filter(|group| group.pool == pool && group.size <= size);
-        for &group in made {
+    /// The tables have the address of a block that was freed still: one like it took it, or a smaller one.
+    fn give_untaken(&mut self, address: u64, of: BlockGroup, window: &Window<'_>) {
+        let alike = window.made.iter().filter(|group| **group == of);
+        let smaller =
+            window.made.iter().filter(|group| group.pool == of.pool && group.size <= of.size);
+        for &group in alike.chain(smaller) {
             let Some(replayed) = self.groups.get_mut(&group) else { continue };
             let Some(&at) = unplaced(replayed, window.first).first() else { continue };
             replayed.live[at].given = Some(GivenAddress { address, is_sure: false });

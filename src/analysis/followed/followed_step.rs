@@ -70,7 +70,9 @@ impl FollowedStep {
                 origins.likely(kind, &past.places, &past.charge, Sighting::default())
             });
             let shares = likely.as_ref().unwrap_or(&past.charge).shares.clone();
-            let part = BlockAttribution { shares, certain: false, ..*self.charge };
+            // What is known of it was seen then.
+            let span = past.charge.span;
+            let part = BlockAttribution { shares, span, certain: false, ..*self.charge };
             (*pools, Arc::new(part), past.site, past.freed.clone())
         };
         Some(self.parts.as_ref()?.iter().map(of_part).collect())

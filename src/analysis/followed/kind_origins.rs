@@ -7,6 +7,7 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::allocation_places::ReachSums;
+use crate::analysis::followed::follow_replay::uncertain;
 use crate::analysis::followed::line_votes::LineVotes;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::stack_calls::StackCalls;
@@ -63,6 +64,8 @@ pub(in crate::analysis) struct Sighting {
     pub(super) recent: Option<AllocationOrigin>,
     /// The place right behind the block before it (`place_behind`).
     pub(super) follows: Option<u64>,
+    /// Where the program was seen last, if nobody was seen beside this one.
+    pub(super) seen_last: Option<AllocationOrigin>,
 }
 
 /// In how many allocations of a kind a stack came into question.
@@ -199,6 +202,16 @@ impl StackVotes {
         let hardly = of_kind.on_both_sides(vote.origin).saturating_mul(CLEARLY);
         let is_doubted = self.of.iter().any(|other| of_kind.on_both_sides(other.origin) > hardly);
         vote.after >= if is_doubted { 2 * MIN_AFTER } else { MIN_AFTER }
+    }
+
+    /// Of those that may have made these allocations the one that came into question for most of them, if that is clear.
+    fn most(&self, may: impl Fn(AllocationOrigin) -> bool) -> Option<AllocationOrigin> {
+        let makers = || self.of.iter().filter(|vote| may(vote.origin));
+        let most = makers().max_by_key(|vote| vote.all)?;
+        let all: u32 = makers().map(|vote| vote.all).sum();
+        let is_clear = most.all > all / 2
+            && makers().all(|v| v.origin == most.origin || v.all <= most.all / 2);
+        is_clear.then_some(most.origin)
     }
 
     /// Who makes such blocks in the calls in which the thread was seen, where it was seen on lines that make none: it was on its way to one of
@@ -350,11 +363,26 @@ impl KindOrigins {
         sighting: Sighting,
     ) -> Option<Arc<BlockAttribution>> {
         if charge.certain {
-            return None;
+            return self.is_doubted(kind, charge).then(|| uncertain(charge));
         }
         let allocating = self.locks.without_idle(charge);
         let charge = allocating.as_deref().unwrap_or(charge);
         self.likelier(kind, places, charge, sighting).or(allocating)
+    }
+
+    /// Whether it is called certain that a stack made a block of this kind, and another one makes them as a rule in the same call: a fast loop can have come
+    /// round between two polls.
+    fn is_doubted(&self, kind: BlockGroup, charge: &BlockAttribution) -> bool {
+        let (Some(votes), [(origin, _)]) = (self.by_kind.get(&kind), &charge.shares[..]) else {
+            return false;
+        };
+        let own = votes.on_both_sides(*origin).max(1);
+        let makes_them = |vote: &StackVote| {
+            vote.origin != *origin
+                && vote.on_both_sides() / CLEARLY >= own
+                && self.calls.is_within(vote.origin, *origin)
+        };
+        votes.of.iter().any(makes_them)
     }
 
     fn likelier(
@@ -381,10 +409,16 @@ impl KindOrigins {
         };
         let known = by_place.iter().copied().filter(|votes| votes.all >= MIN_AT_PLACE);
         let mut at_place = known.filter_map(|votes| votes.origin(charge, of_kind));
+        // The same loop can be called from several places.
+        let where_last = || {
+            let last = sighting.seen_last?;
+            let may = |maker: AllocationOrigin| self.calls.are_near(maker, last);
+            let of_place = by_place.iter().find_map(|votes| votes.most(may));
+            of_place.or_else(|| of_kind.most(may))
+        };
         let behind = || Some(self.usual(kind, sighting.follows?, charge)?.0);
-        let origin = sighting
-            .recent
-            .filter(|_| is_unseen)
+        let origin = where_last()
+            .or_else(|| sighting.recent.filter(|_| is_unseen))
             .or_else(|| sighting.is_doubtful.then(clear).flatten())
             .or_else(|| at_place.next())
             .or_else(|| sighting.recent.filter(|maker| sighting.is_doubtful && is_near(maker)))

@@ -10,11 +10,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::followed::addressed_changes::{WindowChange, group_of};
+use crate::analysis::followed::addressed_changes::group_of;
+use crate::analysis::followed::change_window::WindowChange;
 use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange, allocated, sole_group};
 use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::replayed_group::{BlockSource, GivenAddress, ReplayedBlock};
-use crate::model::{FollowedAddresses, Pool};
+use crate::model::{CounterDelta, FollowedAddresses, Pool};
 
 /// With more blocks allocated and freed in a window the tables' word is taken as it is.
 const MAX_BLOCKS: u64 = 1 << 12;
@@ -118,16 +119,54 @@ impl FollowReplay<'_> {
         true
     }
 
+    /// Frees what the changes of a window freed as in an earlier iteration, as far as the tables do not tell it; `allocations` is how many blocks were
+    /// allocated before the window. Gives the addresses of those that had one.
+    pub(super) fn free_known(
+        &mut self,
+        changes: &[WindowChange<'_>],
+        mut allocations: u64,
+        hidden: &mut [CounterDelta; 2],
+    ) -> Vec<(u64, BlockGroup)> {
+        let mut reused = Vec::new();
+        for change in changes {
+            for part in change.one_by_one() {
+                allocations = allocations.saturating_add(allocated(part));
+                let wanted = freed(part);
+                let Some(&[ago]) = part[0].freed.filter(|_| wanted == 1) else { continue };
+                let Some(number) = allocations.checked_sub(ago + 1) else { continue };
+                let Some(group) = self.alive_group(number) else { continue };
+                let of_pool = usize::from(group.pool == Pool::Large);
+                let size = group.size as i64;
+                let left = &mut hidden[of_pool];
+                if part[of_pool].delta.freed_bytes != size
+                    || left.frees <= 0
+                    || left.freed_bytes < size
+                {
+                    continue;
+                }
+                let Some(replayed) = self.groups.get_mut(&group) else { continue };
+                let Some(at) = replayed.numbered(number) else { continue };
+                if let Some(address) = replayed.live[at].address() {
+                    self.places.remove(&address);
+                    reused.push((address, group));
+                }
+                let PoolChange { site, attribution, .. } = &part[of_pool];
+                replayed.remove(at, *site, attribution.allocated_at, false);
+                replayed.doubt();
+                left.frees -= 1;
+                left.freed_bytes -= size;
+                left.freed_requested_bytes -= group.requested as i64;
+            }
+        }
+        reused
+    }
+
     /// What happened in the changes, in order.
     fn course<'a>(&self, changes: &[WindowChange<'a>]) -> Option<Course<'a>> {
         let mut course = Course { allocations: self.allocations, ..Course::default() };
         for (nth, change) in changes.iter().enumerate() {
             let number = self.changes + 1 + nth;
-            let parts = match &change.parts[..] {
-                [] => std::slice::from_ref(&change.pools),
-                parts => parts,
-            };
-            for part in parts {
+            for part in change.one_by_one() {
                 self.add_part(&mut course, part, number)?;
             }
         }

@@ -50,6 +50,7 @@ pub(super) mod allocation_places;
 mod assignment_index;
 mod buffer_alignment;
 pub(super) mod change_origins;
+mod change_window;
 pub(super) mod dropped_variables;
 pub(super) mod follow_replay;
 mod followed_step;
@@ -124,6 +125,8 @@ pub(crate) struct FollowedSteps {
     frames: OpenFrames,
     last_site: FreeSite,
     last_stacks: LastStacks,
+    /// The last stack that came into question for a change.
+    seen_last: Option<AllocationOrigin>,
     /// The last block and who made it, where that is most likely one stack.
     last_made: Option<(BlockGroup, AllocationOrigin)>,
     /// When the polls began and ended between which the last change was.
@@ -167,13 +170,14 @@ impl FollowedSteps {
             AllocationOrigin::Stack(thread, _) => !locks.has_held(thread),
             _ => false,
         };
-        let completed =
-            found.origins.iter().all(is_nobody).then(|| self.last_stacks.complete(change));
-        let completed = completed.flatten();
+        let is_nobodys = found.origins.iter().all(is_nobody);
+        let completed = is_nobodys.then(|| self.last_stacks.complete(change)).flatten();
         self.last_stacks.see(change);
         let whole = completed.as_ref().unwrap_or(change);
         if completed.is_some() {
             found = ChangeSources { certain: false, is_whole: false, ..sources(whole) };
+        } else if is_nobodys && change.threads.iter().any(|thread| locks.has_held(thread.thread)) {
+            found.origins.clear();
         }
         let ChangeSources { origins, certain, is_whole } = found;
         self.allocation_sources.calls.add(&origins, stacks);
@@ -184,6 +188,9 @@ impl FollowedSteps {
         };
         self.last_site = site;
         let frees_gradients = change.frees() > 0 && frees_gradients(&origins, stacks);
+        let seen_last = self.seen_last.filter(|_| origins.is_empty());
+        let of_program = |origin: &&AllocationOrigin| locks.may_vote(**origin);
+        self.seen_last = origins.iter().rfind(of_program).copied().or(self.seen_last);
         let freeing = match (&origins[..], site) {
             _ if change.frees() == 0 => None,
             ([AllocationOrigin::Stack(thread, _), ..], _) => Some(*thread),
@@ -238,7 +245,7 @@ impl FollowedSteps {
         let is_next = self.polls.replace(polls) != Some(polls);
         let recent = self.allocation_sources.recent(&places);
         let follows = allocated.and_then(|kind| Some(place_behind(kind, self.last_made?)));
-        let sighting = Sighting { is_doubtful, has_arrived, recent, follows };
+        let sighting = Sighting { is_doubtful, has_arrived, recent, follows, seen_last };
         if let Some(kind) = allocated {
             self.allocation_sources.saw(kind, &places, follows, &charge, whole);
         }

@@ -15,7 +15,7 @@ use crate::model::CounterDelta;
 /// Changes remembered.
 const MAX_PAST: usize = 1 << 16;
 /// Changes tried that began with as many bytes alive, the last ones first.
-const MAX_AT_LEVEL: usize = 16;
+const MAX_AT_LEVEL: usize = 256;
 /// Changes before one that are compared.
 const MAX_CONTEXT: usize = 24;
 /// After so many changes like those of an earlier iteration the next one is like the one that followed there.

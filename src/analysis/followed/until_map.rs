@@ -8,7 +8,7 @@ use super::followed_step::{ChargedPart, ChargedStep, FollowedStep};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
 use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
-use crate::analysis::followed::addressed_changes::WindowChange;
+use crate::analysis::followed::change_window::WindowChange;
 use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange};
 use crate::analysis::followed::highest_moment::HighestMoment;
 use crate::analysis::followed::kind_origins::KindOrigins;

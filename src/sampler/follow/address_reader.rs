@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::PollSignals;
 use super::budget::BudgetPart;
 use super::pace::{FollowPace, NextPoll};
 use crate::sampler::own_processor::OwnProcessor;
@@ -28,6 +29,8 @@ const MOST_TRIES: u32 = 64;
 const REST: Duration = Duration::from_micros(100);
 /// After nothing was allocated or freed for so long there is time to read all tables (20 to 40 us).
 const QUIET: Duration = Duration::from_micros(200);
+/// So long before the next poll it is awake.
+const AWAKE_BEFORE: Duration = Duration::from_micros(20);
 /// While there are no tables to read.
 const WAIT_FOR_TABLES: Duration = Duration::from_millis(5);
 /// Readings that are kept until they are taken; what is read beyond is lost.
@@ -51,12 +54,12 @@ pub(super) struct AddressReader {
 }
 
 impl AddressReader {
-    /// Starts it where the budget has something to spare for it. `changes` grows with each change that the poller sees.
+    /// Starts it where the budget has something to spare for it. `signals` are what the poller tells.
     pub(super) fn start(
         process: &Process,
         part: Arc<BudgetPart>,
         start: Instant,
-        changes: Arc<AtomicU64>,
+        signals: Arc<PollSignals>,
     ) -> std::io::Result<Option<AddressReader>> {
         if part.to_spare() < LEAST_SHARE {
             return Ok(None);
@@ -72,7 +75,7 @@ impl AddressReader {
                 stop,
                 memory,
                 start,
-                changes: &changes,
+                signals: &signals,
                 seen: 0,
                 failures: 0,
                 lost: false,
@@ -112,7 +115,7 @@ struct ReadingThread<'a> {
     stop: &'a StopSignal,
     memory: Box<dyn Memory>,
     start: Instant,
-    changes: &'a AtomicU64,
+    signals: &'a PollSignals,
     /// How many changes there were at the last reading.
     seen: u64,
     /// Attempts in a row that came to nothing.
@@ -143,7 +146,7 @@ impl ReadingThread<'_> {
                 now = self.start.elapsed();
                 continue;
             };
-            let changes = self.changes.load(Ordering::Acquire);
+            let changes = self.signals.changes.load(Ordering::Acquire);
             let changed = changes != self.seen;
             if changed {
                 self.read(known, changes)?;
@@ -153,6 +156,10 @@ impl ReadingThread<'_> {
             } else if known.is_incomplete() && now.saturating_sub(quiet_since) > QUIET {
                 self.read_all(known)?;
                 quiet_since = self.start.elapsed();
+            } else if let Some(rest) = self.rest(now) {
+                std::thread::sleep(rest);
+                now = self.start.elapsed();
+                continue;
             } else {
                 std::hint::spin_loop();
             }
@@ -168,14 +175,22 @@ impl ReadingThread<'_> {
                 pace.take_use(now, used);
                 self.shared.cpu_nanos.store(used.as_nanos() as u64, Ordering::Relaxed);
             }
-            if let NextPoll::Sleep(time) | NextPoll::GiveWay(time) | NextPoll::HoldBack(time) =
-                pace.next(now)
+            if let NextPoll::Sleep(time)
+            | NextPoll::Rest(time)
+            | NextPoll::GiveWay(time)
+            | NextPoll::HoldBack(time) = pace.next(now)
             {
                 std::thread::sleep(time);
                 now = self.start.elapsed();
             }
         }
         Ok(())
+    }
+
+    /// How long no poll comes whose change would have to be read at once.
+    fn rest(&self, now: Duration) -> Option<Duration> {
+        let next = Duration::from_nanos(self.signals.next_poll.load(Ordering::Relaxed));
+        next.checked_sub(now + AWAKE_BEFORE).filter(|rest| *rest > AWAKE_BEFORE)
     }
 
     /// Reads what has changed.

@@ -1,11 +1,13 @@
 //! What the counters of each device said last, and which changes the next copies of them tell.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::model::{CounterDelta, CudaIndex};
 use crate::target::AddressRange;
 use crate::torch::{AllocationTotals, CounterPoller, PolledCounters, PoolCounters};
+
+use super::PollSignals;
 
 /// Counters that do not fit together in this many copies one after the other are taken as they are.
 const MAX_UNFIT: u32 = 2000;
@@ -68,14 +70,13 @@ struct WatchedDevice {
 pub(super) struct CounterWatch {
     counters: Option<CounterPoller>,
     devices: Vec<WatchedDevice>,
-    /// How many changes were seen: told at once, for what is read after each has to be read before the next one.
-    seen: Arc<AtomicU64>,
+    signals: Arc<PollSignals>,
 }
 
 impl CounterWatch {
-    /// `seen` grows with each change.
-    pub(super) fn new(seen: Arc<AtomicU64>) -> CounterWatch {
-        CounterWatch { counters: None, devices: Vec::new(), seen }
+    /// `signals` are told of each change.
+    pub(super) fn new(signals: Arc<PollSignals>) -> CounterWatch {
+        CounterWatch { counters: None, devices: Vec::new(), signals }
     }
 
     /// Sets which counters are watched from now on; what is known of them stays known.
@@ -132,7 +133,7 @@ impl CounterWatch {
             moves |= state.see(counters, copy, moment, found);
         }
         if found.len() > known {
-            self.seen.fetch_add((found.len() - known) as u64, Ordering::Release);
+            self.signals.changes.fetch_add((found.len() - known) as u64, Ordering::Release);
         }
         moves
     }
@@ -192,6 +193,11 @@ impl WatchedDevice {
 }
 
 impl CounterChange {
+    /// How many blocks were allocated and freed.
+    pub(super) fn blocks(&self) -> u64 {
+        blocks(&self.small).saturating_add(blocks(&self.large)).max(0) as u64
+    }
+
     /// Adds what happened next on the same device.
     pub(super) fn join(&mut self, next: &CounterChange) {
         self.live = next.live;

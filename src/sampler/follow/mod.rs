@@ -1,7 +1,7 @@
 //! Following the allocator: a thread that polls its counters and the Python stacks, and what came of each change.
 //!
 //! [`PollerHandle`] is the handle of the thread; [`poll`] is one poll, [`counter_watch`] tells what changed between two copies of the counters, [`pace`] says when the next one comes, [`assembler`] gives
-//! what was gathered its names, on the thread of the recorder. Where processors are many, a second thread reads which addresses were
+//! what was gathered its names, on the thread of the recorder. While a busy job repeats itself, polls rest for most of the time ([`repetition`]). Where processors are many, a second thread reads which addresses were
 //! given out ([`address_reader`]), and [`address_windows`] says which changes these belong to.
 
 mod address_reader;
@@ -14,6 +14,7 @@ mod counter_watch;
 mod following;
 mod pace;
 mod poll;
+mod repetition;
 mod sleepers;
 
 use std::num::NonZeroU64;
@@ -66,6 +67,15 @@ struct PollerShared {
     totals: Mutex<(FollowTotals, Option<MemoryError>)>,
 }
 
+/// What the poller tells the thread that reads addresses.
+#[derive(Default)]
+struct PollSignals {
+    /// How many changes were seen: told at once, for what is read after each has to be read before the next one.
+    changes: AtomicU64,
+    /// Up to when polling rests, in nanoseconds since the recording began.
+    next_poll: AtomicU64,
+}
+
 /// A thread that polls one target.
 struct PollerHandle {
     shared: Arc<PollerShared>,
@@ -91,9 +101,10 @@ impl PollerHandle {
             totals: Mutex::default(),
         });
         let part = Arc::new(part);
-        let changes: Arc<AtomicU64> = Arc::default();
-        let state = PollState::new(Box::new(process.memory()), stacks, Arc::clone(&changes));
-        let addresses = AddressReader::start(process, Arc::clone(&part), start, changes)?;
+        let signals: Arc<PollSignals> = Arc::default();
+        let state = PollState::new(Box::new(process.memory()), stacks, Arc::clone(&signals));
+        let addresses =
+            AddressReader::start(process, Arc::clone(&part), start, Arc::clone(&signals))?;
         let (for_thread, process) = (Arc::clone(&shared), Arc::clone(process));
         let thread = Worker::spawn("poll", move |stop| {
             // It comes for microseconds, but where processors are few the job comes first.
@@ -111,6 +122,7 @@ impl PollerHandle {
                 state,
                 start,
                 last_change,
+                signals: &signals,
                 totals: FollowTotals::default(),
                 durations: vec![0; BUCKETS],
             };
@@ -184,6 +196,7 @@ struct PollingThread<'a> {
     state: PollState,
     start: Instant,
     last_change: LastChange,
+    signals: &'a PollSignals,
     totals: FollowTotals,
     durations: Vec<u64>,
 }
@@ -229,6 +242,7 @@ impl PollingThread<'_> {
             pace.saw(now, outcome.changed, outcome.moved);
             blocked.look(self.process, self.state.targets(), now);
             pace.set_gives_way(blocked.gives_way(now));
+            pace.set_rests(self.state.rests(now));
             if pace.wants_use(now) {
                 pace.set_share(part.processors());
                 pace.take_use(now, processor_time());
@@ -238,6 +252,10 @@ impl PollingThread<'_> {
                 NextPoll::Poll => {}
                 // The next poll confirms what this one saw.
                 _ if self.state.is_pending() => {}
+                NextPoll::Rest(time) => {
+                    self.rest(time, ended);
+                    last = None;
+                }
                 NextPoll::Sleep(time) | NextPoll::GiveWay(time) | NextPoll::HoldBack(time) => {
                     self.totals.held_back += u64::from(!matches!(next, NextPoll::Sleep(_)));
                     self.sleep(time);
@@ -263,6 +281,16 @@ impl PollingThread<'_> {
         self.shared.asleep.store(true, Ordering::Release);
         std::thread::sleep(time);
         self.shared.asleep.store(false, Ordering::Release);
+    }
+
+    /// Sleeps for a moment in which the job goes on; `now` is in nanoseconds.
+    fn rest(&mut self, time: Duration, now: u64) {
+        self.state.sleeps();
+        let until = now + time.as_nanos() as u64;
+        // What happens until then is not seen: the allocator does not stand still.
+        self.last_change.set(until);
+        self.signals.next_poll.store(until, Ordering::Relaxed);
+        std::thread::sleep(time);
     }
 
     fn tell(&mut self, ended: Option<MemoryError>) {

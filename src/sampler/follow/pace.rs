@@ -15,6 +15,8 @@ const LONGEST_WHEN_BUSY: Duration = Duration::from_micros(50);
 const LONGEST: Duration = Duration::from_millis(5);
 /// What may be used beyond the budget at once, and what is saved up at most, as a stretch of time.
 const SAVED_UP: Duration = Duration::from_secs(1);
+/// How long polling rests after each poll while the target repeats itself.
+const PAUSE: Duration = Duration::from_micros(300);
 /// How long polling rests after each poll while it gives way.
 const GIVE_WAY: Duration = Duration::from_micros(500);
 /// How long polling rests when the budget is used up.
@@ -27,6 +29,8 @@ pub(super) enum NextPoll {
     Poll,
     /// Nothing happens: sleep.
     Sleep(Duration),
+    /// The target does what it did before: sleep.
+    Rest(Duration),
     /// The polls are in the target's way: sleep.
     GiveWay(Duration),
     /// The budget is used up: sleep, although something may happen.
@@ -48,6 +52,7 @@ pub(super) struct FollowPace {
     /// Until when to poll without sleep.
     spin_until: Duration,
     gives_way: bool,
+    rests: bool,
 }
 
 impl FollowPace {
@@ -62,12 +67,18 @@ impl FollowPace {
             moved: now,
             spin_until: now + AFTER_CHANGE,
             gives_way: false,
+            rests: false,
         }
     }
 
     /// Takes whether the polls are in the target's way (`blocked_threads.rs`).
     pub(super) fn set_gives_way(&mut self, gives_way: bool) {
         self.gives_way = gives_way;
+    }
+
+    /// Takes whether the target does what it did before (`repetition.rs`).
+    pub(super) fn set_rests(&mut self, rests: bool) {
+        self.rests = rests;
     }
 
     /// From now on it may use `share` of one processor.
@@ -113,7 +124,7 @@ impl FollowPace {
             return NextPoll::GiveWay(GIVE_WAY);
         }
         if now < self.spin_until {
-            return NextPoll::Poll;
+            return if self.rests { NextPoll::Rest(PAUSE) } else { NextPoll::Poll };
         }
         let quiet = now.saturating_sub(self.changed.max(self.moved));
         let longest = (now.saturating_sub(self.changed) / 40_000).clamp(LONGEST_WHEN_BUSY, LONGEST);
@@ -160,7 +171,9 @@ mod tests {
             }
             match pace.next(now) {
                 NextPoll::Poll => (now, used) = (now + us(2), used + us(2)),
-                NextPoll::Sleep(time) | NextPoll::GiveWay(time) => now += time,
+                NextPoll::Sleep(time) | NextPoll::Rest(time) | NextPoll::GiveWay(time) => {
+                    now += time;
+                }
                 NextPoll::HoldBack(time) => {
                     held_back += 1;
                     now += time;

@@ -1,7 +1,7 @@
 //! One poll: the counters and the stacks in one system call, and what changed since the poll before.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
@@ -10,8 +10,10 @@ use crate::python::{PollTarget, PolledStack, StackPoller, ThreadKey};
 use crate::target::{AddressRange, Memory, MemoryError};
 use crate::torch::CounterPoller;
 
+use super::PollSignals;
 use super::chains::{CodeCopies, FrameChains};
 use super::counter_watch::{CopyMoment, CounterChange, CounterWatch, StackCopies};
+use super::repetition::Repetition;
 
 /// Places that cannot be read in one poll, each forgotten before it is read again.
 const MAX_FAULTS: u32 = 300;
@@ -104,19 +106,20 @@ pub(super) struct PollState {
     copies: CodeCopies,
     /// Changes at the end of the batch whose stacks the next poll may confirm.
     pending: usize,
+    repetition: Repetition,
 }
 
 impl PollState {
-    /// `seen` grows with each change that is seen.
+    /// `signals` are told of each change that is seen.
     pub(super) fn new(
         memory: Box<dyn Memory>,
         stacks: StackPoller,
-        seen: Arc<AtomicU64>,
+        signals: Arc<PollSignals>,
     ) -> PollState {
         PollState {
             memory,
             stacks,
-            watch: CounterWatch::new(seen),
+            watch: CounterWatch::new(signals),
             changed: Vec::new(),
             spans: Vec::new(),
             now: Vec::new(),
@@ -131,6 +134,7 @@ impl PollState {
             batch: RawBatch::default(),
             copies: CodeCopies::default(),
             pending: 0,
+            repetition: Repetition::new(),
         }
     }
 
@@ -191,6 +195,11 @@ impl PollState {
         }
         self.counter_polls += 1;
         true
+    }
+
+    /// Whether polls may rest, for the target does what it did before.
+    pub(super) fn rests(&mut self, now: Duration) -> bool {
+        self.repetition.rests(now)
     }
 
     /// Polling sleeps: what the stacks are after that is not known.
@@ -305,6 +314,8 @@ impl PollState {
 
     /// Keeps a change with the stacks of the last two polls.
     fn change(&mut self, mut change: RawChange) {
+        let CounterChange { device, live, .. } = change.counters;
+        self.repetition.saw(device.0 as u32, live, change.counters.blocks());
         if self.batch.changes.len() >= MAX_CHANGES || self.batch.chains.is_full() {
             return self.join(change);
         }

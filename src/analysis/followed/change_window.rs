@@ -1,0 +1,161 @@
+//! The changes since the tables of addresses were read last, and what is known of them while they are replayed (`addressed_changes.rs`).
+
+use std::sync::Arc;
+
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::followed::follow_replay::{PoolChange, allocated, sole_group};
+use crate::model::{CounterDelta, Pool};
+
+/// One change of a window, and what it is likely to have been where it was several blocks.
+pub(in crate::analysis) struct WindowChange<'a> {
+    pub(in crate::analysis) pools: [PoolChange<'a>; 2],
+    pub(in crate::analysis) parts: Vec<[PoolChange<'a>; 2]>,
+}
+
+impl<'a> WindowChange<'a> {
+    /// Its parts, or itself where it is not divided.
+    pub(super) fn one_by_one(&self) -> &[[PoolChange<'a>; 2]] {
+        match &self.parts[..] {
+            [] => std::slice::from_ref(&self.pools),
+            parts => parts,
+        }
+    }
+
+    /// The blocks that its parts allocated, if these tell each of them.
+    pub(super) fn blocks_of_parts(&self) -> Option<Vec<(BlockGroup, PoolChange<'a>)>> {
+        let is_one = |part: &[PoolChange<'_>; 2]| allocated(part) <= 1;
+        let is_known = !self.parts.is_empty() && self.parts.iter().all(is_one);
+        if !is_known || self.pools.iter().any(|pool| pool.is_open) {
+            return None;
+        }
+        let made = self.parts.iter().flatten().filter(|part| part.delta.allocations > 0);
+        made.map(|part| Some((sole_group(part)?.0, *part))).collect()
+    }
+}
+
+/// What is known of a window while it is replayed.
+#[derive(Default)]
+pub(super) struct Window<'a> {
+    /// The number of its first change.
+    pub(super) first: usize,
+    /// The groups of which it allocated blocks, one by one.
+    pub(super) made: Vec<BlockGroup>,
+    /// Allocations of several blocks in one change that no address was found for.
+    pub(super) several: Vec<SeveralAllocations<'a>>,
+    /// What was freed in each change.
+    pub(super) frees: Vec<WindowFree<'a>>,
+    /// Groups of which it is not known for sure what was freed.
+    pub(super) unclear: Vec<BlockGroup>,
+    /// Whether it is one change, and all that it freed is known.
+    pub(super) is_sure: bool,
+}
+
+/// What one change of a window freed in one pool.
+pub(super) struct WindowFree<'a> {
+    /// The number of the change, and of the step.
+    pub(super) change: usize,
+    pub(super) step: usize,
+    /// The change up to it that allocated last, and the one before it.
+    pub(super) last: Option<usize>,
+    pub(super) last_before: Option<usize>,
+    pub(super) pool: PoolChange<'a>,
+}
+
+impl WindowFree<'_> {
+    /// Whether it may have been a block of `group`.
+    pub(super) fn can_be_of(&self, group: BlockGroup) -> bool {
+        self.pool.pool == group.pool && self.pool.delta.freed_bytes >= group.size as i64
+    }
+}
+
+/// Allocations of several blocks in one change.
+pub(super) struct SeveralAllocations<'a> {
+    /// The number of the change.
+    pub(super) change: usize,
+    pub(super) pool: PoolChange<'a>,
+    /// What they are likely to have been.
+    pub(super) parts: Vec<PoolChange<'a>>,
+    /// Who each of them was made by, where they are alike and there are as many stacks that may have allocated them.
+    pub(super) makers: Vec<(AllocationOrigin, u64)>,
+}
+
+impl<'a> Window<'a> {
+    /// The change of several allocations that has room for a block of `group`, with its number; the block is taken out of it.
+    pub(super) fn take_of_several(
+        &mut self,
+        group: BlockGroup,
+    ) -> Option<(usize, Arc<BlockAttribution>)> {
+        let several = self.several.iter_mut().find(|several| {
+            let delta = &several.pool.delta;
+            several.pool.pool == group.pool
+                && delta.allocations > 0
+                && delta.allocated_bytes >= group.size as i64
+        })?;
+        several.pool.delta.allocations -= 1;
+        several.pool.delta.allocated_bytes -= group.size as i64;
+        several.pool.delta.requested_bytes -= group.requested as i64;
+        let is_it =
+            |part: &PoolChange<'_>| sole_group(part).is_some_and(|(of_part, _)| of_part == group);
+        // Where not all are alive, the youngest are.
+        let part = several.parts.iter().rposition(is_it);
+        let charge = match (part, several.makers.pop()) {
+            (Some(part), _) => several.parts.remove(part).attribution.clone(),
+            (None, Some(maker)) => Arc::new(BlockAttribution {
+                shares: vec![maker],
+                certain: false,
+                ..**several.pool.attribution
+            }),
+            (None, None) => several.pool.attribution.clone(),
+        };
+        Some((several.change, charge))
+    }
+
+    /// The first block of a pool that was allocated together with others in change `from` or later and has no address yet: taken out of these.
+    pub(super) fn take_rest_of_several(
+        &mut self,
+        pool: Pool,
+        from: usize,
+    ) -> Option<(BlockGroup, usize, Arc<BlockAttribution>)> {
+        let is_it = |of: &&SeveralAllocations<'_>| {
+            of.pool.pool == pool && of.change >= from && of.pool.delta.allocations > 0
+        };
+        let group = self.several.iter().filter(is_it).find_map(|several| {
+            let mut groups = several.parts.iter().chain([&several.pool]).filter_map(sole_group);
+            groups.next().map(|(group, _)| group)
+        })?;
+        let (change, charge) = self.take_of_several(group)?;
+        Some((group, change, charge))
+    }
+
+    /// Whether all that was freed in a pool was freed in later changes than those that allocated in it.
+    pub(super) fn frees_come_last(&self, pool: Pool, changes: &[WindowChange<'_>]) -> bool {
+        let of_pool = self.frees.iter().filter(|freed| freed.pool.pool == pool);
+        let Some(first) = of_pool.map(|freed| freed.change).min() else { return true };
+        let allocates = |change: &WindowChange<'_>| {
+            change.pools.iter().any(|of| of.pool == pool && of.delta.allocations > 0)
+        };
+        changes.iter().skip(first.saturating_sub(self.first)).all(|change| !allocates(change))
+    }
+
+    /// Whether a block of `group` may have been allocated together with others.
+    pub(super) fn has_room(&self, group: BlockGroup) -> bool {
+        self.several.iter().any(|several| {
+            several.pool.pool == group.pool
+                && several.pool.delta.allocated_bytes >= group.size as i64
+        })
+    }
+
+    /// Blocks of a pool that were allocated several at once, in a change before `change`, and have no address: they were freed within the window.
+    pub(super) fn unfound(&self, pool: Pool, change: usize) -> CounterDelta {
+        let mut sum = CounterDelta::default();
+        let of_pool = self.several.iter().filter(|several| several.pool.pool == pool);
+        for several in of_pool.filter(|several| several.change < change) {
+            let delta = &several.pool.delta;
+            sum.allocations += delta.allocations;
+            sum.allocated_bytes += delta.allocated_bytes;
+            sum.requested_bytes += delta.requested_bytes;
+        }
+        sum
+    }
+}
