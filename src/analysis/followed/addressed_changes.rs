@@ -103,9 +103,10 @@ impl FollowReplay<'_> {
             sum.freed_bytes += pool.delta.freed_bytes;
             sum.freed_requested_bytes += pool.delta.freed_requested_bytes;
         }
-        for address in &addresses.freed {
-            self.take_back(*address, &window, &mut hidden);
-        }
+        let taken_back = addresses.freed.iter();
+        let taken_back: Vec<BlockGroup> = taken_back
+            .filter_map(|address| self.take_back(*address, &window, &mut hidden))
+            .collect();
         for address in by_group.values().flatten() {
             self.evict(*address);
         }
@@ -117,7 +118,7 @@ impl FollowReplay<'_> {
         };
         let unclear = [Pool::Small, Pool::Large].map(|pool| (pool, !is_clear(pool)));
         window.is_sure = changes.len() == 1 && unclear.iter().all(|(_, is_unclear)| !is_unclear);
-        let reused = self.free_known(changes, allocations, &mut hidden);
+        let reused = self.free_known(changes, allocations, &taken_back, &mut hidden);
         self.free_hidden(&mut window, &by_group, &mut hidden);
         self.give_addresses(&mut window, by_group);
         for (address, group) in reused {
@@ -201,13 +202,16 @@ impl FollowReplay<'_> {
         }
     }
 
-    /// An address was taken back: what was there was freed in the window.
-    fn take_back(&mut self, address: u64, window: &Window<'_>, hidden: &mut [CounterDelta; 2]) {
-        let Some(group) = self.places.remove(&address) else { return };
-        let Some(replayed) = self.groups.get_mut(&group) else { return };
-        let Some(at) = replayed.live.iter().position(|b| b.address() == Some(address)) else {
-            return;
-        };
+    /// An address was taken back: what was there was freed in the window. Gives its group.
+    fn take_back(
+        &mut self,
+        address: u64,
+        window: &Window<'_>,
+        hidden: &mut [CounterDelta; 2],
+    ) -> Option<BlockGroup> {
+        let group = self.places.remove(&address)?;
+        let replayed = self.groups.get_mut(&group)?;
+        let at = replayed.live.iter().position(|b| b.address() == Some(address))?;
         let hidden = &mut hidden[usize::from(group.pool == Pool::Large)];
         hidden.frees -= 1;
         hidden.freed_bytes -= group.size as i64;
@@ -216,6 +220,7 @@ impl FollowReplay<'_> {
         let (site, time) = freed
             .map_or(([None; 2], 0), |freed| (freed.pool.site, freed.pool.attribution.allocated_at));
         replayed.remove(at, site, time, true);
+        Some(group)
     }
 
     /// Frees what the tables do not tell of: of each group, as many blocks as were allocated and have no new address.

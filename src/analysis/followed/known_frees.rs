@@ -120,43 +120,50 @@ impl FollowReplay<'_> {
     }
 
     /// Frees what the changes of a window freed as in an earlier iteration, as far as the tables do not tell it; `allocations` is how many blocks were
-    /// allocated before the window. Gives the addresses of those that had one.
+    /// allocated before the window, `taken_back` what is freed already. Gives the addresses of those that had one.
     pub(super) fn free_known(
         &mut self,
         changes: &[WindowChange<'_>],
         mut allocations: u64,
+        taken_back: &[BlockGroup],
         hidden: &mut [CounterDelta; 2],
     ) -> Vec<(u64, BlockGroup)> {
+        let parts = || changes.iter().flat_map(WindowChange::one_by_one);
+        // Of blocks that are alike, others may have been at the addresses that were taken back.
+        let mut left: FxHashMap<(Pool, u64), i64> = FxHashMap::default();
+        for of in parts().filter_map(only_freed) {
+            *left.entry(of).or_default() += 1;
+        }
+        for group in taken_back {
+            *left.entry((group.pool, group.size)).or_default() -= 1;
+        }
         let mut reused = Vec::new();
-        for change in changes {
-            for part in change.one_by_one() {
-                allocations = allocations.saturating_add(allocated(part));
-                let wanted = freed(part);
-                let Some(&[ago]) = part[0].freed.filter(|_| wanted == 1) else { continue };
-                let Some(number) = allocations.checked_sub(ago + 1) else { continue };
-                let Some(group) = self.alive_group(number) else { continue };
-                let of_pool = usize::from(group.pool == Pool::Large);
-                let size = group.size as i64;
-                let left = &mut hidden[of_pool];
-                if part[of_pool].delta.freed_bytes != size
-                    || left.frees <= 0
-                    || left.freed_bytes < size
-                {
-                    continue;
-                }
-                let Some(replayed) = self.groups.get_mut(&group) else { continue };
-                let Some(at) = replayed.numbered(number) else { continue };
-                if let Some(address) = replayed.live[at].address() {
-                    self.places.remove(&address);
-                    reused.push((address, group));
-                }
-                let PoolChange { site, attribution, .. } = &part[of_pool];
-                replayed.remove(at, *site, attribution.allocated_at, false);
-                replayed.doubt();
-                left.frees -= 1;
-                left.freed_bytes -= size;
-                left.freed_requested_bytes -= group.requested as i64;
+        for part in parts() {
+            allocations = allocations.saturating_add(allocated(part));
+            let (Some(of), Some(&[ago])) = (only_freed(part), part[0].freed) else { continue };
+            let Some(number) = allocations.checked_sub(ago + 1) else { continue };
+            let Some(group) = self.alive_group(number).filter(|g| (g.pool, g.size) == of) else {
+                continue;
+            };
+            let hidden = &mut hidden[usize::from(group.pool == Pool::Large)];
+            let has_room = hidden.frees > 0 && hidden.freed_bytes >= group.size as i64;
+            let Some(left) = left.get_mut(&of).filter(|left| **left > 0 && has_room) else {
+                continue;
+            };
+            let Some(replayed) = self.groups.get_mut(&group) else { continue };
+            let Some(at) = replayed.numbered(number) else { continue };
+            if let Some(address) = replayed.live[at].address() {
+                self.places.remove(&address);
+                reused.push((address, group));
             }
+            let PoolChange { site, attribution, .. } =
+                &part[usize::from(group.pool == Pool::Large)];
+            replayed.remove(at, *site, attribution.allocated_at, false);
+            replayed.doubt();
+            *left -= 1;
+            hidden.frees -= 1;
+            hidden.freed_bytes -= group.size as i64;
+            hidden.freed_requested_bytes -= group.requested as i64;
         }
         reused
     }
@@ -376,6 +383,12 @@ impl FollowReplay<'_> {
 /// How many blocks a change freed in both pools.
 fn freed(change: &[PoolChange<'_>]) -> u64 {
     change.iter().map(|pool| pool.delta.frees.max(0) as u64).sum()
+}
+
+/// The pool and the size of the only block that a change freed.
+fn only_freed(change: &[PoolChange<'_>; 2]) -> Option<(Pool, u64)> {
+    let pool = change.iter().find(|pool| pool.delta.frees > 0)?;
+    (freed(change) == 1).then_some((pool.pool, pool.delta.freed_bytes.max(0) as u64))
 }
 
 fn is_from_map(block: &ReplayedBlock) -> bool {

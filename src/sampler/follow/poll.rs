@@ -315,7 +315,7 @@ impl PollState {
     /// Keeps a change with the stacks of the last two polls.
     fn change(&mut self, mut change: RawChange) {
         let CounterChange { device, live, .. } = change.counters;
-        self.repetition.saw(device.0 as u32, live, change.counters.blocks());
+        self.repetition.saw(device.0, live, change.counters.blocks());
         if self.batch.changes.len() >= MAX_CHANGES || self.batch.chains.is_full() {
             return self.join(change);
         }
