@@ -103,14 +103,6 @@ impl WindowPart {
         let kind = allocated_kind(&self.pools[0], &self.pools[1])?;
         Some((self.allocations.checked_sub(1)?, kind))
     }
-
-    /// The pool and the size of the only block that it freed.
-    pub(super) fn only_freed(&self) -> Option<(Pool, u64)> {
-        let [small, large] = &self.pools;
-        let (pool, delta) =
-            if small.frees > 0 { (Pool::Small, small) } else { (Pool::Large, large) };
-        (self.freed() == 1).then_some((pool, delta.freed_bytes.max(0) as u64))
-    }
 }
 
 impl FreedAllocations {
@@ -180,7 +172,7 @@ impl FreedAllocations {
                 self.alive.insert(address, number, group);
             }
         }
-        frees.iter().filter_map(MatchedFree::told).collect()
+        MatchedFree::told(&frees)
     }
 
     /// Notes which allocation has which address, where that is clear; `lives` says of which is not known that they were freed again.

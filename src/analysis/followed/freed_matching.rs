@@ -20,15 +20,23 @@ pub(super) struct MatchedFree {
     pub(super) number: Option<u64>,
     /// Whether `number` is known from an earlier iteration.
     is_known: bool,
-    /// Whether the part freed nothing else.
-    is_only: bool,
 }
 
 impl MatchedFree {
-    /// What the part freed, where that was not known before.
-    pub(super) fn told(&self) -> Option<(u64, FreedBlocks)> {
-        let number = self.number.filter(|_| self.is_only && !self.is_known)?;
-        Some((self.past, [self.allocations.checked_sub(number + 1)?].into()))
+    /// How many allocations ago the block was allocated.
+    fn ago(&self) -> Option<u64> {
+        self.allocations.checked_sub(self.number? + 1)
+    }
+
+    /// What each part freed, where all of that is told and was not known before.
+    pub(super) fn told(frees: &[MatchedFree]) -> Vec<(u64, FreedBlocks)> {
+        let parts = frees.chunk_by(|free, next| free.past == next.past);
+        let is_new = |part: &&[MatchedFree]| part.iter().any(|free| !free.is_known);
+        let told = |part: &[MatchedFree]| {
+            let freed: Option<Vec<u64>> = part.iter().map(MatchedFree::ago).collect();
+            Some((part.first()?.past, freed?.into()))
+        };
+        parts.filter(is_new).filter_map(told).collect()
     }
 }
 
@@ -97,29 +105,17 @@ impl Matching {
     /// Adds what one part freed; `known` is what it freed in an earlier iteration.
     fn add_frees(&mut self, part: &WindowPart, known: Option<FreedBlocks>) {
         let (past, allocations) = (part.past, part.allocations);
-        let before = |ago: u64| allocations.checked_sub(ago + 1);
-        let free = |of, before, is_only| MatchedFree {
-            past,
-            allocations,
-            of,
-            before,
-            number: None,
-            is_known: false,
-            is_only,
-        };
-        match part.only_freed() {
-            Some(of) => {
-                let before = known.and_then(|known| before(*known.first()?));
-                self.frees.push(free(of, before, true));
-            }
-            None => {
-                for (pool, delta) in [Pool::Small, Pool::Large].into_iter().zip(&part.pools) {
-                    // Of several blocks together the sizes are not known.
-                    let size = delta.freed_bytes.checked_div(delta.frees).unwrap_or(0) as u64;
-                    let room = MAX_CHANGES.saturating_sub(self.frees.len()) as i64;
-                    (0..delta.frees.min(room))
-                        .for_each(|_| self.frees.push(free((pool, size), None, false)));
-                }
+        let known = known.filter(|known| known.len() as i64 == part.freed());
+        let mut before = known.iter().flat_map(|known| known.iter());
+        for (pool, delta) in [Pool::Small, Pool::Large].into_iter().zip(&part.pools) {
+            // Of several blocks together the sizes are not known: they may be alike.
+            let size = delta.freed_bytes.checked_div(delta.frees).unwrap_or(0).max(0) as u64;
+            let room = MAX_CHANGES.saturating_sub(self.frees.len()) as i64;
+            for _ in 0..delta.frees.min(room) {
+                let before = before.next().and_then(|ago| allocations.checked_sub(ago + 1));
+                let of = (pool, size);
+                let (number, is_known) = (None, false);
+                self.frees.push(MatchedFree { past, allocations, of, before, number, is_known });
             }
         }
     }

@@ -131,8 +131,9 @@ impl FollowReplay<'_> {
         let parts = || changes.iter().flat_map(WindowChange::one_by_one);
         // Of blocks that are alike, others may have been at the addresses that were taken back.
         let mut left: FxHashMap<(Pool, u64), i64> = FxHashMap::default();
-        for of in parts().filter_map(only_freed) {
-            *left.entry(of).or_default() += 1;
+        for pool in parts().flatten().filter(|pool| pool.delta.frees > 0) {
+            let size = pool.delta.freed_bytes.max(0) / pool.delta.frees;
+            *left.entry((pool.pool, size as u64)).or_default() += pool.delta.frees;
         }
         for group in taken_back {
             *left.entry((group.pool, group.size)).or_default() -= 1;
@@ -140,30 +141,31 @@ impl FollowReplay<'_> {
         let mut reused = Vec::new();
         for part in parts() {
             allocations = allocations.saturating_add(allocated(part));
-            let (Some(of), Some(&[ago])) = (only_freed(part), part[0].freed) else { continue };
-            let Some(number) = allocations.checked_sub(ago + 1) else { continue };
-            let Some(group) = self.alive_group(number).filter(|g| (g.pool, g.size) == of) else {
-                continue;
-            };
-            let hidden = &mut hidden[usize::from(group.pool == Pool::Large)];
-            let has_room = hidden.frees > 0 && hidden.freed_bytes >= group.size as i64;
-            let Some(left) = left.get_mut(&of).filter(|left| **left > 0 && has_room) else {
-                continue;
-            };
-            let Some(replayed) = self.groups.get_mut(&group) else { continue };
-            let Some(at) = replayed.numbered(number) else { continue };
-            if let Some(address) = replayed.live[at].address() {
-                self.places.remove(&address);
-                reused.push((address, group));
+            let known = part[0].freed.filter(|known| known.len() as u64 == freed(part));
+            for ago in known.into_iter().flatten() {
+                let number = allocations.checked_sub(ago + 1);
+                let block = number.and_then(|number| Some((self.alive_group(number)?, number)));
+                let Some((group, number)) = block else { continue };
+                let change = &part[usize::from(group.pool == Pool::Large)];
+                let hidden = &mut hidden[usize::from(group.pool == Pool::Large)];
+                let size = group.size as i64;
+                let is_one = size.checked_mul(change.delta.frees) == Some(change.delta.freed_bytes);
+                let has_room = is_one && hidden.frees > 0 && hidden.freed_bytes >= size;
+                let left = left.get_mut(&(group.pool, group.size));
+                let Some(left) = left.filter(|left| **left > 0 && has_room) else { continue };
+                let Some(replayed) = self.groups.get_mut(&group) else { continue };
+                let Some(at) = replayed.numbered(number) else { continue };
+                if let Some(address) = replayed.live[at].address() {
+                    self.places.remove(&address);
+                    reused.push((address, group));
+                }
+                replayed.remove(at, change.site, change.attribution.allocated_at, false);
+                replayed.doubt();
+                *left -= 1;
+                hidden.frees -= 1;
+                hidden.freed_bytes -= size;
+                hidden.freed_requested_bytes -= group.requested as i64;
             }
-            let PoolChange { site, attribution, .. } =
-                &part[usize::from(group.pool == Pool::Large)];
-            replayed.remove(at, *site, attribution.allocated_at, false);
-            replayed.doubt();
-            *left -= 1;
-            hidden.frees -= 1;
-            hidden.freed_bytes -= group.size as i64;
-            hidden.freed_requested_bytes -= group.requested as i64;
         }
         reused
     }
@@ -383,12 +385,6 @@ impl FollowReplay<'_> {
 /// How many blocks a change freed in both pools.
 fn freed(change: &[PoolChange<'_>]) -> u64 {
     change.iter().map(|pool| pool.delta.frees.max(0) as u64).sum()
-}
-
-/// The pool and the size of the only block that a change freed.
-fn only_freed(change: &[PoolChange<'_>; 2]) -> Option<(Pool, u64)> {
-    let pool = change.iter().find(|pool| pool.delta.frees > 0)?;
-    (freed(change) == 1).then_some((pool.pool, pool.delta.freed_bytes.max(0) as u64))
 }
 
 fn is_from_map(block: &ReplayedBlock) -> bool {

@@ -1,7 +1,7 @@
 //! Whether the job does what it did before: then it is followed change by change for a part of the time only.
 //!
 //! Every read of memory that the job writes makes it wait a little: 1 to 2 µs for each block with its free (`benches/README.md`). Where a job makes
-//! tens of thousands of blocks a second, and the bytes alive go through the same values again and again, polls rest between changes. What
+//! tens of thousands of blocks a second, and the bytes alive have gone through the same values for some seconds, polls rest between changes. What
 //! happened meanwhile is told from the iterations that were followed (`analysis/followed/repeated_steps.rs`).
 //! As soon as the bytes alive are others than before, every change is followed again.
 
@@ -11,6 +11,8 @@ use std::time::Duration;
 const CHEAP_RATE: f64 = 10_000.0;
 /// The least part of the time in which every change is followed.
 const LEAST_FOLLOWED: f64 = 0.1;
+/// For so long a job that repeats itself is followed without rest: what is told later has to be known from several iterations.
+const LEARNS_FOR: Duration = Duration::from_secs(3);
 /// After about this long another part of the iteration is followed. No two cycles are of one length: iterations may be.
 const CYCLE: Duration = Duration::from_millis(500);
 /// From the shortest to the longest cycle, in cycles.
@@ -37,6 +39,8 @@ pub(super) struct Repetition {
     cycle: Cycle,
     /// When it was asked last.
     asked: Duration,
+    /// For how long it has repeated itself and was followed.
+    learned: Duration,
 }
 
 /// A time in which every change is followed first, and then polls may rest.
@@ -55,7 +59,8 @@ impl Repetition {
         let (began, lasted) = (Duration::ZERO, Duration::ZERO);
         let cycle = Cycle { began, lasted, length: CYCLE, followed: CYCLE, phase: GOLDEN };
         let levels = vec![0; REMEMBERED].into_boxed_slice();
-        Repetition { levels, repeated: 0.0, blocks: 0, cycle, asked: Duration::ZERO }
+        let (asked, learned) = (Duration::ZERO, Duration::ZERO);
+        Repetition { levels, repeated: 0.0, blocks: 0, cycle, asked, learned }
     }
 
     /// Takes a change of so many blocks after which `live` bytes are alive in the pools of a device.
@@ -75,15 +80,18 @@ impl Repetition {
 
     /// Whether polls may rest now.
     pub(super) fn rests(&mut self, now: Duration) -> bool {
-        self.cycle.lasted += now.saturating_sub(self.asked).min(LONGEST_PAUSE);
+        let passed = now.saturating_sub(self.asked).min(LONGEST_PAUSE);
         self.asked = now;
+        self.cycle.lasted += passed;
+        let repeats = self.repeated > MOST;
+        self.learned = if repeats { self.learned + passed } else { Duration::ZERO };
         if self.cycle.lasted >= self.cycle.length {
             let since = now.saturating_sub(self.cycle.began);
             let rate = std::mem::take(&mut self.blocks) as f64 / since.as_secs_f64();
             self.cycle = self.cycle.next(now, rate);
             return false;
         }
-        self.cycle.lasted >= self.cycle.followed && self.repeated > MOST
+        self.learned >= LEARNS_FOR && self.cycle.lasted >= self.cycle.followed
     }
 }
 
@@ -101,15 +109,18 @@ impl Cycle {
 mod tests {
     use super::*;
 
-    /// For how much of ten seconds polls may rest, where a job makes a change each `apart`.
+    /// For how much of the ten seconds after it has learned polls may rest, where a job makes a change each `apart`.
     fn rested(apart: Duration, mut live: impl FnMut(i64) -> i64) -> f64 {
         let mut repetition = Repetition::new();
-        let changes = (Duration::from_secs(10).as_nanos() / apart.as_nanos()) as u32;
-        let rests = (0..changes).filter(|&nth| {
+        let count = |time: Duration| (time.as_nanos() / apart.as_nanos()) as u32;
+        let (first, last) = (count(Duration::from_secs(4)), count(Duration::from_secs(14)));
+        let mut rests = (0..last).map(|nth| {
             repetition.saw(0, [0, live(i64::from(nth))], 1);
             repetition.rests(apart * nth)
         });
-        rests.count() as f64 / f64::from(changes)
+        assert!(!rests.by_ref().take(count(LEARNS_FOR) as usize).any(|rests| rests));
+        let rests = rests.skip((first - count(LEARNS_FOR)) as usize);
+        rests.filter(|rests| *rests).count() as f64 / f64::from(last - first)
     }
 
     #[test]
@@ -136,11 +147,11 @@ mod tests {
         let apart = Duration::from_micros(10);
         let mut now = Duration::ZERO;
         let mut rests = false;
-        for nth in 0..80_000 {
+        for nth in 0..600_000 {
             now += apart;
             repetition.saw(0, [0, 512 * (nth % 1000)], 1);
             rests = repetition.rests(now);
-            if rests && nth > 60_000 {
+            if rests {
                 break;
             }
         }
