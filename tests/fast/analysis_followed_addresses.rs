@@ -183,3 +183,28 @@ fn of_several_like_blocks_in_one_change_the_one_is_freed_that_was_in_earlier_ite
     assert_eq!(stacks, in_mib(&[("f g", 2), ("g", 2)]));
     assert_eq!(known.certain.unwrap_or(0), 0, "what happened before may have been otherwise now");
 }
+
+/// The same where something else was freed, too, as in no iteration before, and where the youngest but one is not what was freed.
+#[test]
+fn what_is_known_of_earlier_iterations_tells_it_also_where_not_all_of_a_window_is_known() {
+    let mut script = Script::new();
+    // Nothing is known of its address, so that one of its kind has to be found.
+    script.allocates(4, 3_000, stood(2));
+    for _ in 0..3 {
+        script.allocates_at(0, 0);
+        script.allocates_at(1, 2);
+        script.addresses = read(1, &[], &[2]);
+        script.frees(2);
+        script.allocates_at(3, 2);
+        for at in [0, 2] {
+            script.addresses = read(1, &[], &[at]);
+            script.frees(2);
+        }
+    }
+    script.allocates_at(0, 0);
+    script.change(and_frees(2, 4, 2), 3_000, went(0, 3));
+    script.addresses = read(2, &[2], &[]);
+    script.frees(4);
+    let (stacks, _) = script.end(&[(0, 2), (2, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 2), ("f g", 2)]));
+}

@@ -430,3 +430,7 @@ impl KindOrigins {
         Some(Arc::new(BlockAttribution { shares, certain: false, ..*charge }))
     }
 }
+
+#[cfg(test)]
+#[path = "kind_origins_tests.rs"]
+mod tests;
