@@ -22,7 +22,8 @@ import time
 from pathlib import Path
 
 KEPT = 1 << 16
-SETTLES = 2.0
+# A busy job that repeats itself is followed without rest for three seconds (src/sampler/follow/repetition.rs); what it costs from then on is measured.
+SETTLES = 6.0
 WINDOW = 0.1
 # The first milliseconds after a signal belong to neither side.
 EDGE = 0.003
