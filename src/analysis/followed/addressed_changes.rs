@@ -35,56 +35,7 @@ impl FollowReplay<'_> {
         let mut window = Window { first: self.changes + 1, ..Window::default() };
         let allocations = self.allocations;
         for change in changes {
-            let WindowChange { pools, parts } = change;
-            self.step += 1;
-            self.changes += 1;
-            let last_before = self.last;
-            let is_one = allocated(pools) == 1;
-            let blocks = change.blocks_of_parts();
-            for (nth, (group, part)) in (0..).zip(blocks.iter().flatten()) {
-                self.last = Some(self.changes);
-                let replayed = self.groups.entry(*group).or_default();
-                replayed.last = self.last;
-                replayed.push(self.changes, part.attribution.clone(), None);
-                self.number_last(*group, self.allocations.saturating_add(nth));
-                window.made.push(*group);
-            }
-            for (number, pool) in pools.iter().enumerate().filter(|_| blocks.is_none()) {
-                self.is_open |= pool.is_open;
-                if pool.delta.allocations <= 0 {
-                    continue;
-                }
-                match sole_group(pool) {
-                    Some((group, count)) => {
-                        self.last = Some(self.changes);
-                        let replayed = self.groups.entry(group).or_default();
-                        replayed.last = self.last;
-                        for _ in 0..count {
-                            replayed.push(self.changes, pool.attribution.clone(), pool.returned);
-                        }
-                        if is_one {
-                            self.number_last(group, self.allocations);
-                        }
-                        window.made.push(group);
-                    }
-                    None => {
-                        let parts = parts.iter().map(|part| part[number]).collect();
-                        let change = self.changes;
-                        let shares = &pool.attribution.shares;
-                        let is_one_each = shares.len() as i64 == pool.delta.allocations
-                            && shares.len() > 1
-                            && even_group(pool).is_some();
-                        let makers = if is_one_each { shares.clone() } else { Vec::new() };
-                        let pool = *pool;
-                        window.several.push(SeveralAllocations { change, pool, parts, makers });
-                    }
-                }
-            }
-            self.allocations = self.allocations.saturating_add(allocated(pools));
-            for pool in pools.iter().filter(|pool| pool.delta.frees > 0) {
-                let (change, step, last) = (self.changes, self.step, self.last);
-                window.frees.push(WindowFree { change, step, last, last_before, pool: *pool });
-            }
+            self.take_window_change(change, &mut window);
         }
         // The map with which the replay began has blocks of a window that it divides.
         let is_divided = addresses.changes as usize > changes.len();
@@ -133,6 +84,60 @@ impl FollowReplay<'_> {
         for (pool, _) in unclear.into_iter().filter(|(_, is_unclear)| *is_unclear) {
             let of_pool = self.groups.iter_mut().filter(|(group, _)| group.pool == pool);
             of_pool.for_each(|(_, replayed)| replayed.doubt_all());
+        }
+    }
+
+    /// Takes what one change allocated, whose addresses are still to be found, and notes what it freed.
+    fn take_window_change<'a>(&mut self, change: &WindowChange<'a>, window: &mut Window<'a>) {
+        let WindowChange { pools, parts } = change;
+        self.step += 1;
+        self.changes += 1;
+        let last_before = self.last;
+        let is_one = allocated(pools) == 1;
+        let blocks = change.blocks_of_parts();
+        for (nth, (group, part)) in (0..).zip(blocks.iter().flatten()) {
+            self.last = Some(self.changes);
+            let replayed = self.groups.entry(*group).or_default();
+            replayed.last = self.last;
+            replayed.push(self.changes, part.attribution.clone(), None);
+            self.number_last(*group, self.allocations.saturating_add(nth));
+            window.made.push(*group);
+        }
+        for (number, pool) in pools.iter().enumerate().filter(|_| blocks.is_none()) {
+            self.is_open |= pool.is_open;
+            if pool.delta.allocations <= 0 {
+                continue;
+            }
+            match sole_group(pool) {
+                Some((group, count)) => {
+                    self.last = Some(self.changes);
+                    let replayed = self.groups.entry(group).or_default();
+                    replayed.last = self.last;
+                    for _ in 0..count {
+                        replayed.push(self.changes, pool.attribution.clone(), pool.returned);
+                    }
+                    if is_one {
+                        self.number_last(group, self.allocations);
+                    }
+                    window.made.push(group);
+                }
+                None => {
+                    let parts = parts.iter().map(|part| part[number]).collect();
+                    let change = self.changes;
+                    let shares = &pool.attribution.shares;
+                    let is_one_each = shares.len() as i64 == pool.delta.allocations
+                        && shares.len() > 1
+                        && even_group(pool).is_some();
+                    let makers = if is_one_each { shares.clone() } else { Vec::new() };
+                    let pool = *pool;
+                    window.several.push(SeveralAllocations { change, pool, parts, makers });
+                }
+            }
+        }
+        self.allocations = self.allocations.saturating_add(allocated(pools));
+        for pool in pools.iter().filter(|pool| pool.delta.frees > 0) {
+            let (change, step, last) = (self.changes, self.step, self.last);
+            window.frees.push(WindowFree { change, step, last, last_before, pool: *pool });
         }
     }
 

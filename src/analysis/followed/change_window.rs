@@ -30,7 +30,8 @@ impl<'a> WindowChange<'a> {
             return None;
         }
         let made = self.parts.iter().flatten().filter(|part| part.delta.allocations > 0);
-        made.map(|part| Some((sole_group(part)?.0, *part))).collect()
+        let blocks: Option<Vec<_>> = made.map(|part| Some((sole_group(part)?.0, *part))).collect();
+        blocks.filter(|blocks| blocks.len() as u64 == allocated(&self.pools))
     }
 }
 

@@ -208,7 +208,7 @@ impl StackVotes {
     fn most(&self, may: impl Fn(AllocationOrigin) -> bool) -> Option<AllocationOrigin> {
         let makers = || self.of.iter().filter(|vote| may(vote.origin));
         let most = makers().max_by_key(|vote| vote.all)?;
-        let all: u32 = makers().map(|vote| vote.all).sum();
+        let all = makers().map(|vote| vote.all).fold(0, u32::saturating_add).min(self.all);
         let is_clear = most.all > all / 2
             && makers().all(|v| v.origin == most.origin || v.all <= most.all / 2);
         is_clear.then_some(most.origin)
@@ -243,12 +243,7 @@ impl StackVotes {
     /// Whose an allocation with this charge is, if that is clear; `of_kind` are the votes of all allocations of its kind.
     fn origin(&self, charge: &BlockAttribution, of_kind: &StackVotes) -> Option<AllocationOrigin> {
         match charge.shares[..] {
-            [(AllocationOrigin::NotSeen, _)] => {
-                let most = self.of.iter().max_by_key(|vote| vote.all)?;
-                let clear = most.all > self.all / 2
-                    && self.of.iter().all(|v| v.origin == most.origin || v.all <= most.all / 2);
-                clear.then_some(most.origin)
-            }
+            [(AllocationOrigin::NotSeen, _)] => self.most(|_| true),
             [_] => None,
             _ => {
                 let is_candidate = |vote: &&StackVote| {

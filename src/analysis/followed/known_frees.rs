@@ -98,13 +98,10 @@ impl FollowReplay<'_> {
         changes: &[WindowChange<'_>],
         addresses: &FollowedAddresses,
     ) -> bool {
-        let sum = |of: fn(&[PoolChange<'_>]) -> u64| {
-            changes.iter().map(|change| of(&change.pools)).fold(0, u64::saturating_add)
-        };
-        let made = sum(allocated);
-        if made.saturating_add(sum(freed)) > MAX_BLOCKS {
+        if has_too_many_blocks(changes) {
             return false;
         }
+        let made = sum(changes, allocated);
         // Else the tables tell all.
         let is_hidden = made > addresses.allocated.len() as u64
             || changes.iter().any(|change| !change.parts.is_empty());
@@ -128,12 +125,16 @@ impl FollowReplay<'_> {
         taken_back: &[BlockGroup],
         hidden: &mut [CounterDelta; 2],
     ) -> Vec<(u64, BlockGroup)> {
+        if has_too_many_blocks(changes) {
+            return Vec::new();
+        }
         let parts = || changes.iter().flat_map(WindowChange::one_by_one);
         // Of blocks that are alike, others may have been at the addresses that were taken back.
         let mut left: FxHashMap<(Pool, u64), i64> = FxHashMap::default();
         for pool in parts().flatten().filter(|pool| pool.delta.frees > 0) {
             let size = pool.delta.freed_bytes.max(0) / pool.delta.frees;
-            *left.entry((pool.pool, size as u64)).or_default() += pool.delta.frees;
+            let left = left.entry((pool.pool, size as u64)).or_default();
+            *left = left.saturating_add(pool.delta.frees);
         }
         for group in taken_back {
             *left.entry((group.pool, group.size)).or_default() -= 1;
@@ -153,14 +154,9 @@ impl FollowReplay<'_> {
                 let has_room = is_one && hidden.frees > 0 && hidden.freed_bytes >= size;
                 let left = left.get_mut(&(group.pool, group.size));
                 let Some(left) = left.filter(|left| **left > 0 && has_room) else { continue };
-                let Some(replayed) = self.groups.get_mut(&group) else { continue };
-                let Some(at) = replayed.numbered(number) else { continue };
-                if let Some(address) = replayed.live[at].address() {
-                    self.places.remove(&address);
-                    reused.push((address, group));
-                }
-                replayed.remove(at, change.site, change.attribution.allocated_at, false);
-                replayed.doubt();
+                let (site, time) = (change.site, change.attribution.allocated_at);
+                let freed = PlannedFree { group, number, site, time };
+                reused.extend(self.free_planned(&freed, &[]));
                 *left -= 1;
                 hidden.frees -= 1;
                 hidden.freed_bytes -= size;
@@ -308,18 +304,7 @@ impl FollowReplay<'_> {
         self.allocations = course.allocations;
         let mut reused = Vec::new();
         for freed in &course.freed {
-            let Some(replayed) = self.groups.get_mut(&freed.group) else { continue };
-            let Some(at) = replayed.numbered(freed.number) else { continue };
-            let address = replayed.live[at].address();
-            let is_seen = address.is_some_and(|address| addresses.freed.contains(&address));
-            replayed.remove(at, freed.site, freed.time, is_seen);
-            replayed.doubt();
-            if let Some(address) = address {
-                self.places.remove(&address);
-                if !is_seen {
-                    reused.push((address, freed.group));
-                }
-            }
+            reused.extend(self.free_planned(freed, &addresses.freed));
         }
         for block in &addresses.allocated {
             self.give(course, block.address, group_of(block), |made, group| made == group);
@@ -342,6 +327,22 @@ impl FollowReplay<'_> {
                 replayed.count(made.attribution);
             }
         }
+    }
+
+    /// Frees a block; `taken_back` are addresses that were. Gives the address that it had if that was not taken back: another block has it.
+    fn free_planned(
+        &mut self,
+        freed: &PlannedFree,
+        taken_back: &[u64],
+    ) -> Option<(u64, BlockGroup)> {
+        let replayed = self.groups.get_mut(&freed.group)?;
+        let at = replayed.numbered(freed.number)?;
+        let address = replayed.live[at].address();
+        let is_seen = address.is_some_and(|address| taken_back.contains(&address));
+        replayed.remove(at, freed.site, freed.time, is_seen);
+        replayed.doubt();
+        self.places.remove(&address?);
+        address.filter(|_| !is_seen).map(|address| (address, freed.group))
     }
 
     /// Gives an address to the first block of the window that has none and that `takes` it.
@@ -380,6 +381,15 @@ impl FollowReplay<'_> {
             }
         }
     }
+}
+
+/// Of all changes of a window together.
+fn sum(changes: &[WindowChange<'_>], of: fn(&[PoolChange<'_>]) -> u64) -> u64 {
+    changes.iter().map(|change| of(&change.pools)).fold(0, u64::saturating_add)
+}
+
+fn has_too_many_blocks(changes: &[WindowChange<'_>]) -> bool {
+    sum(changes, allocated).saturating_add(sum(changes, freed)) > MAX_BLOCKS
 }
 
 /// How many blocks a change freed in both pools.
