@@ -143,6 +143,24 @@ pub struct AddressedBlock {
 }
 
 impl FollowedChange {
+    /// Nothing happened on the first device: what a test begins with.
+    #[cfg(test)]
+    pub(crate) fn empty() -> FollowedChange {
+        FollowedChange {
+            before: Nanos(0),
+            after: Nanos(0),
+            device: CudaIndex(0),
+            small: CounterDelta::default(),
+            large: CounterDelta::default(),
+            live: [0; 2],
+            threads: Vec::new(),
+            others_possible: false,
+            counters_torn: false,
+            totals_reset: false,
+            addresses: None,
+        }
+    }
+
     /// Most threads listed with one change.
     pub const MAX_THREADS: usize = 8;
 

@@ -78,8 +78,8 @@ impl RecordSink for ReorderBuffer<'_> {
 mod tests {
     use super::*;
     use crate::model::{
-        CounterDelta, CudaIndex, Definition, FollowedChange, Function, FunctionId, MissReason,
-        MissedObservation, Nanos, ReaderKind, StackSample,
+        Definition, FollowedChange, Function, FunctionId, MissReason, MissedObservation, Nanos,
+        ReaderKind, StackSample,
     };
 
     fn sample(time: u64) -> Record {
@@ -120,15 +120,7 @@ mod tests {
         let change = |after: &u64| FollowedChange {
             before: Nanos(after - 1),
             after: Nanos(*after),
-            device: CudaIndex(0),
-            small: CounterDelta::default(),
-            large: CounterDelta::default(),
-            live: [0; 2],
-            threads: Vec::new(),
-            others_possible: false,
-            counters_torn: false,
-            totals_reset: false,
-            addresses: None,
+            ..FollowedChange::empty()
         };
         Record::Followed(FollowedChanges { changes: times.iter().map(change).collect() })
     }

@@ -276,9 +276,7 @@ impl GeneratedCall {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{
-        CounterDelta, CudaIndex, FollowedThread, Function, Nanos, SourceText, StackTable,
-    };
+    use crate::model::{CounterDelta, FollowedThread, Function, Nanos, SourceText, StackTable};
 
     const MAIN: ThreadId = ThreadId(0);
     const TEXT: &str = "def call(self, args):
@@ -367,15 +365,10 @@ mod tests {
             let change = FollowedChange {
                 before: Nanos(self.now - 10_000),
                 after: Nanos(self.now),
-                device: CudaIndex(0),
                 small: delta(small),
                 large: delta(large),
-                live: [0; 2],
                 threads: vec![thread],
-                others_possible: false,
-                counters_torn: false,
-                totals_reset: false,
-                addresses: None,
+                ..FollowedChange::empty()
             };
             let text = ProgramText { stacks: &self.stacks, sources: &self.sources };
             let made = self.alignment.add(self.number, &change, &[MAIN], text);

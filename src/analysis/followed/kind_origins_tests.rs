@@ -1,9 +1,7 @@
 //! What is learned of who makes blocks of one kind.
 
 use super::*;
-use crate::model::{
-    CudaIndex, Frame, Function, Nanos, Pool, StackId, StackTable, Thread, ThreadId,
-};
+use crate::model::{Frame, Function, Nanos, Pool, StackId, StackTable, Thread, ThreadId};
 
 const THREAD: ThreadId = ThreadId(0);
 
@@ -52,19 +50,8 @@ fn saw(origins: &mut KindOrigins, stack: StackId, table: &StackTable) {
     let reading = StackReading::Whole(stack);
     let (before, after) = (reading, reading);
     let thread = FollowedThread { thread: THREAD, before, after, held_lock: true };
-    let change = FollowedChange {
-        before: Nanos(0),
-        after: Nanos(5_000),
-        device: CudaIndex(0),
-        small: Default::default(),
-        large: Default::default(),
-        live: [0; 2],
-        threads: vec![thread],
-        others_possible: false,
-        counters_torn: false,
-        totals_reset: false,
-        addresses: None,
-    };
+    let (after, threads) = (Nanos(5_000), vec![thread]);
+    let change = FollowedChange { after, threads, ..FollowedChange::empty() };
     origins.locks.add(&change);
     origins.calls.add(&[at(stack)], table);
     origins.saw(KIND, &ReachSums::default(), None, &charge(vec![at(stack)], true), &change);

@@ -388,6 +388,7 @@ fn sum(changes: &[WindowChange<'_>], of: fn(&[PoolChange<'_>]) -> u64) -> u64 {
     changes.iter().map(|change| of(&change.pools)).fold(0, u64::saturating_add)
 }
 
+/// Whether to go through a window block by block would take too long.
 fn has_too_many_blocks(changes: &[WindowChange<'_>]) -> bool {
     sum(changes, allocated).saturating_add(sum(changes, freed)) > MAX_BLOCKS
 }

@@ -12,6 +12,7 @@
 //! 2. A change is *certain* if that is one thread, no other is possible, and its stack is the same at both polls, which lie
 //!    at most 20 µs apart: calling something else and coming back takes longer. The lock alone proves no stack: the poller
 //!    may have lost its processor between copying the lock and copying the frames, or needed long for the stacks of many threads.
+//!    Nor is it certain where another line of the same call makes such blocks as a rule: a fast loop can have come round.
 //! 3. Otherwise the stacks at both polls of all these threads are *candidates*, with equal parts. One stack seen at two
 //!    polls more than 100 µs apart is none, unless a thread held the lock: a thread that waits now and then, and allocates in between, is seen where it
 //!    waits. One that waits for the autograd engine does so for longer. Where no stack could be read, the last one before stands in (`last_stacks.rs`). Without a candidate the change is charged to `[not seen]`.
@@ -26,7 +27,7 @@
 //!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain.
-//! 7. A block of which nothing is known is charged to the stack that came into question for more than half of the allocations of
+//! 7. A block of which nothing is known is charged to who makes such blocks near the place where the program was seen last, for a loop can be called from several places; else to the stack that came into question for more than half of the allocations of
 //!    its kind so far at the same place in the program's run (`allocation_places.rs`), else at all, if no other came half as
 //!    often. One with several candidates goes to the candidate that was seen both before and after allocations of its kind,
 //!    if no other was half as often: what comes ahead of an allocation is only seen before it, what follows only after it. Without such a one, to the candidate that was always after, never before, if the

@@ -76,23 +76,10 @@ impl AddressWindows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{AddressedBlock, CudaIndex, Nanos};
+    use crate::model::{AddressedBlock, Nanos};
 
     fn change(totals: (i64, i64)) -> (FollowedChange, AllocationTotals) {
-        let change = FollowedChange {
-            before: Nanos(0),
-            after: Nanos(0),
-            device: CudaIndex(0),
-            small: Default::default(),
-            large: Default::default(),
-            live: [0; 2],
-            threads: Vec::new(),
-            others_possible: false,
-            counters_torn: false,
-            totals_reset: false,
-            addresses: None,
-        };
-        (change, AllocationTotals { allocations: totals.0, frees: totals.1 })
+        (FollowedChange::empty(), AllocationTotals { allocations: totals.0, frees: totals.1 })
     }
 
     fn block(address: u64) -> AddressedBlock {

@@ -39,7 +39,7 @@ pub(super) struct Repetition {
     cycle: Cycle,
     /// When it was asked last.
     asked: Duration,
-    /// For how long it has repeated itself and was followed.
+    /// For how long it has repeated itself.
     learned: Duration,
 }
 
