@@ -208,3 +208,38 @@ fn what_is_known_of_earlier_iterations_tells_it_also_where_not_all_of_a_window_i
     let (stacks, _) = script.end(&[(0, 2), (2, 2)]);
     assert_eq!(stacks, in_mib(&[("f", 2), ("f g", 2)]));
 }
+
+/// The 4 MiB were freed before the block was allocated: that free is not the one that ended it.
+#[test]
+fn a_free_that_is_known_is_not_taken_for_another_one() {
+    let mut script = Script::new();
+    script.allocates_a_small_and_a_large_one();
+    script.frees(4);
+    script.allocates(2, 3_000, stood(1));
+    script.addresses = read(3, &[], &[2]);
+    script.frees(2);
+    let (stacks, _) = script.end(&[(0, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 2)]));
+}
+
+/// In earlier iterations it was allocated first and freed then: that makes one change of both no free of an older block.
+#[test]
+fn a_block_that_lived_within_one_change_leaves_the_older_ones_as_they_were() {
+    let mut script = Script::new();
+    script.allocates_at(0, 0);
+    // Nothing is known of its address, so that what was freed is not known from earlier iterations.
+    script.allocates(4, 3_000, stood(2));
+    for _ in 0..3 {
+        script.allocates_at(1, 2);
+        script.addresses = read(1, &[], &[2]);
+        script.frees(2);
+        script.allocates_at(3, 2);
+        script.addresses = read(1, &[], &[2]);
+        script.frees(2);
+    }
+    script.change(and_frees(1, 2, 2), 3_000, went(3, 1));
+    script.addresses = read(2, &[], &[]);
+    script.frees(4);
+    let (stacks, _) = script.end(&[(0, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 2)]));
+}

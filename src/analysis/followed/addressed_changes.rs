@@ -13,7 +13,7 @@ use crate::analysis::followed::change_window::{
     SeveralAllocations, Window, WindowChange, WindowFree,
 };
 use crate::analysis::followed::follow_replay::{
-    FollowReplay, MAX_SMALL_BLOCK, allocated, even_group, sole_group,
+    FollowReplay, MAX_SMALL_BLOCK, PoolChange, allocated, even_group, sole_group,
 };
 use crate::analysis::followed::freed_groups::PoolFrees;
 use crate::analysis::followed::replayed_group::{
@@ -32,7 +32,8 @@ impl FollowReplay<'_> {
             return;
         }
         self.is_addressed = true;
-        let mut window = Window { first: self.changes + 1, ..Window::default() };
+        let (first, first_step) = (self.changes + 1, self.step + 1);
+        let mut window = Window { first, first_step, ..Window::default() };
         let allocations = self.allocations;
         for change in changes {
             self.take_window_change(change, &mut window);
@@ -56,7 +57,7 @@ impl FollowReplay<'_> {
         }
         let taken_back = addresses.freed.iter();
         let taken_back: Vec<BlockGroup> = taken_back
-            .filter_map(|address| self.take_back(*address, &window, &mut hidden))
+            .filter_map(|address| self.take_back(*address, &mut window, &mut hidden))
             .collect();
         for address in by_group.values().flatten() {
             self.evict(*address);
@@ -69,7 +70,7 @@ impl FollowReplay<'_> {
         };
         let unclear = [Pool::Small, Pool::Large].map(|pool| (pool, !is_clear(pool)));
         window.is_sure = changes.len() == 1 && unclear.iter().all(|(_, is_unclear)| !is_unclear);
-        let reused = self.free_known(changes, allocations, &taken_back, &mut hidden);
+        let reused = self.free_known(changes, allocations, &taken_back, &mut window, &mut hidden);
         self.free_hidden(&mut window, &by_group, &mut hidden);
         self.give_addresses(&mut window, by_group);
         for (address, group) in reused {
@@ -91,19 +92,13 @@ impl FollowReplay<'_> {
     fn take_window_change<'a>(&mut self, change: &WindowChange<'a>, window: &mut Window<'a>) {
         let WindowChange { pools, parts } = change;
         self.step += 1;
+        if let Some(blocks) = change.blocks_of_parts() {
+            return self.take_parts(parts, blocks, window);
+        }
         self.changes += 1;
         let last_before = self.last;
         let is_one = allocated(pools) == 1;
-        let blocks = change.blocks_of_parts();
-        for (nth, (group, part)) in (0..).zip(blocks.iter().flatten()) {
-            self.last = Some(self.changes);
-            let replayed = self.groups.entry(*group).or_default();
-            replayed.last = self.last;
-            replayed.push(self.changes, part.attribution.clone(), None);
-            self.number_last(*group, self.allocations.saturating_add(nth));
-            window.made.push(*group);
-        }
-        for (number, pool) in pools.iter().enumerate().filter(|_| blocks.is_none()) {
+        for (number, pool) in pools.iter().enumerate() {
             self.is_open |= pool.is_open;
             if pool.delta.allocations <= 0 {
                 continue;
@@ -135,9 +130,45 @@ impl FollowReplay<'_> {
             }
         }
         self.allocations = self.allocations.saturating_add(allocated(pools));
+        self.note_frees(pools, last_before, window);
+    }
+
+    /// Takes a change as the parts that it is likely to have been, which allocated `blocks`: one after another, so that what one freed is not
+    /// what a later one allocated.
+    fn take_parts<'a>(
+        &mut self,
+        parts: &[[PoolChange<'a>; 2]],
+        blocks: Vec<(BlockGroup, PoolChange<'a>)>,
+        window: &mut Window<'a>,
+    ) {
+        let mut blocks = blocks.into_iter();
+        for part in parts {
+            self.changes += 1;
+            let last_before = self.last;
+            for (group, pool) in blocks.by_ref().take(allocated(part) as usize) {
+                self.last = Some(self.changes);
+                let replayed = self.groups.entry(group).or_default();
+                replayed.last = self.last;
+                replayed.push(self.changes, pool.attribution.clone(), None);
+                self.number_last(group, self.allocations);
+                window.made.push(group);
+            }
+            self.allocations = self.allocations.saturating_add(allocated(part));
+            self.note_frees(part, last_before, window);
+        }
+    }
+
+    /// Notes what the change that was taken last freed.
+    fn note_frees<'a>(
+        &self,
+        pools: &[PoolChange<'a>; 2],
+        last_before: Option<usize>,
+        window: &mut Window<'a>,
+    ) {
         for pool in pools.iter().filter(|pool| pool.delta.frees > 0) {
             let (change, step, last) = (self.changes, self.step, self.last);
-            window.frees.push(WindowFree { change, step, last, last_before, pool: *pool });
+            let left = pool.delta;
+            window.frees.push(WindowFree { change, step, last, last_before, pool: *pool, left });
         }
     }
 
@@ -211,7 +242,7 @@ impl FollowReplay<'_> {
     fn take_back(
         &mut self,
         address: u64,
-        window: &Window<'_>,
+        window: &mut Window<'_>,
         hidden: &mut [CounterDelta; 2],
     ) -> Option<BlockGroup> {
         let group = self.places.remove(&address)?;
@@ -221,9 +252,9 @@ impl FollowReplay<'_> {
         hidden.frees -= 1;
         hidden.freed_bytes -= group.size as i64;
         hidden.freed_requested_bytes -= group.requested as i64;
-        let freed = window.frees.iter().find(|freed| freed.can_be_of(group));
-        let (site, time) = freed
-            .map_or(([None; 2], 0), |freed| (freed.pool.site, freed.pool.attribution.allocated_at));
+        let freed = window.take_free(group);
+        let (site, time) =
+            freed.map_or(([None; 2], 0), |of| (of.pool.site, of.pool.attribution.allocated_at));
         replayed.remove(at, site, time, true);
         Some(group)
     }
@@ -243,10 +274,10 @@ impl FollowReplay<'_> {
             let new = by_group.get(&group).map_or(0, Vec::len);
             let count = unplaced(replayed, window.first).len().saturating_sub(new);
             let left = &mut hidden[usize::from(group.pool == Pool::Large)];
-            for nth in 0..count {
+            for _ in 0..count {
                 let fits = left.frees > 0 && left.freed_bytes >= group.size as i64;
                 let is_other = self.only_freed(group.pool, left).is_some_and(|only| only != group);
-                if !fits || is_other || self.free_one_hidden(group, nth, window).is_none() {
+                if !fits || is_other || self.free_one_hidden(group, window).is_none() {
                     break;
                 }
                 left.frees -= 1;
@@ -269,13 +300,9 @@ impl FollowReplay<'_> {
     fn free_one_hidden(
         &mut self,
         group: BlockGroup,
-        nth: usize,
         window: &mut Window<'_>,
     ) -> Option<Option<u64>> {
-        let of_group = |freed: &&WindowFree<'_>| freed.can_be_of(group);
-        let count = window.frees.iter().filter(of_group).count();
-        let at = nth.min(count.saturating_sub(1));
-        let freed = window.frees.iter().filter(of_group).nth(at)?;
+        let freed = window.take_free(group)?;
         let replayed = self.groups.get_mut(&group)?;
         let is_later = |block: &ReplayedBlock| match block.from {
             BlockSource::Change(change) => change >= freed.change && block.given.is_none(),
@@ -373,7 +400,7 @@ impl FollowReplay<'_> {
                 let replayed = self.groups.entry(group).or_default();
                 replayed.push(change, charge, None);
             }
-            if let Some(Some(address)) = self.free_one_hidden(group, 0, window) {
+            if let Some(Some(address)) = self.free_one_hidden(group, window) {
                 untaken.push((address, group));
             }
         }

@@ -40,6 +40,8 @@ impl<'a> WindowChange<'a> {
 pub(super) struct Window<'a> {
     /// The number of its first change.
     pub(super) first: usize,
+    /// The step of its first change.
+    pub(super) first_step: usize,
     /// The groups of which it allocated blocks, one by one.
     pub(super) made: Vec<BlockGroup>,
     /// Allocations of several blocks in one change that no address was found for.
@@ -52,7 +54,8 @@ pub(super) struct Window<'a> {
     pub(super) is_sure: bool,
 }
 
-/// What one change of a window freed in one pool.
+/// What one change of a window, or a part of it, freed in one pool.
+#[derive(Clone, Copy)]
 pub(super) struct WindowFree<'a> {
     /// The number of the change, and of the step.
     pub(super) change: usize,
@@ -61,11 +64,25 @@ pub(super) struct WindowFree<'a> {
     pub(super) last: Option<usize>,
     pub(super) last_before: Option<usize>,
     pub(super) pool: PoolChange<'a>,
+    /// What of it no block was found for until now.
+    pub(super) left: CounterDelta,
 }
 
 impl WindowFree<'_> {
+    /// Whether what is left of it is one block of `group`.
+    fn is_one_of(&self, group: BlockGroup) -> bool {
+        let left = (self.left.frees, self.left.freed_bytes, self.left.freed_requested_bytes);
+        self.pool.pool == group.pool && left == (1, group.size as i64, group.requested as i64)
+    }
+
+    /// Whether a block of `group` may be left of it.
+    fn may_have(&self, group: BlockGroup) -> bool {
+        let has_room = self.left.frees > 0 && self.left.freed_bytes >= group.size as i64;
+        self.pool.pool == group.pool && has_room
+    }
+
     /// Whether it may have been a block of `group`.
-    pub(super) fn can_be_of(&self, group: BlockGroup) -> bool {
+    fn can_be_of(&self, group: BlockGroup) -> bool {
         self.pool.pool == group.pool && self.pool.delta.freed_bytes >= group.size as i64
     }
 }
@@ -129,14 +146,28 @@ impl<'a> Window<'a> {
         Some((group, change, charge))
     }
 
+    /// The change that most likely freed a block of `group`, which is taken out of what is left of it.
+    pub(super) fn take_free(&mut self, group: BlockGroup) -> Option<WindowFree<'a>> {
+        let frees = || self.frees.iter();
+        let at = frees()
+            .position(|freed| freed.is_one_of(group))
+            .or_else(|| frees().position(|freed| freed.may_have(group)))
+            .or_else(|| frees().rposition(|freed| freed.can_be_of(group)))?;
+        let freed = self.frees.get_mut(at)?;
+        freed.left.frees -= 1;
+        freed.left.freed_bytes -= group.size as i64;
+        freed.left.freed_requested_bytes -= group.requested as i64;
+        Some(*freed)
+    }
+
     /// Whether all that was freed in a pool was freed in later changes than those that allocated in it.
     pub(super) fn frees_come_last(&self, pool: Pool, changes: &[WindowChange<'_>]) -> bool {
         let of_pool = self.frees.iter().filter(|freed| freed.pool.pool == pool);
-        let Some(first) = of_pool.map(|freed| freed.change).min() else { return true };
+        let Some(first) = of_pool.map(|freed| freed.step).min() else { return true };
         let allocates = |change: &WindowChange<'_>| {
             change.pools.iter().any(|of| of.pool == pool && of.delta.allocations > 0)
         };
-        changes.iter().skip(first.saturating_sub(self.first)).all(|change| !allocates(change))
+        changes.iter().skip(first.saturating_sub(self.first_step)).all(|change| !allocates(change))
     }
 
     /// Whether a block of `group` may have been allocated together with others.

@@ -11,7 +11,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::addressed_changes::group_of;
-use crate::analysis::followed::change_window::WindowChange;
+use crate::analysis::followed::change_window::{Window, WindowChange};
 use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange, allocated, sole_group};
 use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::replayed_group::{BlockSource, GivenAddress, ReplayedBlock};
@@ -123,6 +123,7 @@ impl FollowReplay<'_> {
         changes: &[WindowChange<'_>],
         mut allocations: u64,
         taken_back: &[BlockGroup],
+        window: &mut Window<'_>,
         hidden: &mut [CounterDelta; 2],
     ) -> Vec<(u64, BlockGroup)> {
         if has_too_many_blocks(changes) {
@@ -157,6 +158,7 @@ impl FollowReplay<'_> {
                 let (site, time) = (change.site, change.attribution.allocated_at);
                 let freed = PlannedFree { group, number, site, time };
                 reused.extend(self.free_planned(&freed, &[]));
+                window.take_free(group);
                 *left -= 1;
                 hidden.frees -= 1;
                 hidden.freed_bytes -= size;
