@@ -10,8 +10,9 @@ use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAtt
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::model::Pool;
 
-/// If more than this part of the bytes alive is not known, the map nearest below the peak tells more.
-const MOST_UNKNOWN: u64 = 16;
+/// If more than this part of the bytes alive is not known, the map nearest below the peak tells more. A peak that is known in part tells more than a
+/// map far below it: of a detector with images of other sizes at every step, most of that map was older than the recording.
+const MOST_UNKNOWN: u64 = 4;
 
 /// What says that a block which a replay has alive may have been freed, the most telling first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
