@@ -51,9 +51,20 @@ struct GeneratedCall {
     /// How many of its lines lay behind it then, and at the poll before: a poll copies the stacks after the counters, so what it has just passed
     /// may not have been counted yet.
     passed: [usize; 2],
+    began: Option<PollsBegin>,
     /// The first line that was not given to a change.
     next: usize,
     waiting: Vec<UnplacedChange>,
+}
+
+/// Where a call was at the first of the two polls between which it is looked at.
+#[derive(Debug, Clone, Copy)]
+struct PollsBegin {
+    /// When that poll began.
+    time: u64,
+    /// The first line that can have made what was allocated between the two.
+    from: usize,
+    is_below: bool,
 }
 
 /// The calls of all threads.
@@ -91,7 +102,7 @@ impl BufferAlignment {
                 && !change.others_possible
                 && matches!(&after, SeenPlace::In(at) if at.is_below && !at.calls_operator());
             if is_in && !stays_below && threads.contains(&listed.thread) {
-                makers.push((listed.thread, matches!(listed.before, StackReading::Whole(_))));
+                makers.push(listed.thread);
                 // It may have been called meanwhile.
                 if let SeenPlace::In(at) = after {
                     self.calls.entry(listed.thread).or_insert_with(|| {
@@ -100,15 +111,18 @@ impl BufferAlignment {
                     });
                 }
             }
+            if let Some(call) = self.calls.get_mut(&listed.thread) {
+                call.begin(change.before.0, matches!(listed.before, StackReading::Whole(_)));
+            }
         }
         let counts = !change.counters_torn && !change.totals_reset;
         // Of two that can have made it nobody knows.
-        if let [(thread, was_seen)] = makers[..]
+        if let [thread] = makers[..]
             && change.allocations() > 0
             && counts
             && let Some(call) = self.calls.get_mut(&thread)
         {
-            call.wait(number, change, was_seen);
+            call.wait(number, change);
             if call.waiting.len() == MAX_WAITING {
                 call.align(thread, self.operator, text, &mut self.made);
             }
@@ -116,6 +130,11 @@ impl BufferAlignment {
         for listed in &change.threads {
             let after = self.place(listed.after, text);
             self.see(listed.thread, after, (change.after.0, false), text);
+            if let Some(call) = self.calls.get_mut(&listed.thread) {
+                // One that was not seen before began between the two polls.
+                let time = change.before.0;
+                call.began.get_or_insert(PollsBegin { time, from: 0, is_below: false });
+            }
         }
         std::mem::take(&mut self.made)
     }
@@ -200,7 +219,15 @@ impl GeneratedCall {
     /// One seen for the first time; `is_late` if the stack may have been copied after the change that comes next.
     fn new(at: GeneratedPlace, seen: u64, is_late: bool) -> GeneratedCall {
         let passed = [at.passed(), if is_late { 0 } else { at.passed() }];
-        GeneratedCall { at, seen, passed, next: 0, waiting: Vec::new() }
+        GeneratedCall { at, seen, passed, began: None, next: 0, waiting: Vec::new() }
+    }
+
+    /// Takes the first of two polls; `was_seen` if the stack was. Of several changes between them the first brings the stacks of both.
+    fn begin(&mut self, time: u64, was_seen: bool) {
+        if self.began.is_none_or(|began| began.time != time) {
+            let from = self.passed[usize::from(was_seen)];
+            self.began = Some(PollsBegin { time, from, is_below: self.at.is_below });
+        }
     }
 
     fn goes_on(&mut self, at: GeneratedPlace, time: u64) {
@@ -216,23 +243,11 @@ impl GeneratedCall {
         (self.at, self.seen) = (at, time);
     }
 
-    /// Takes a change that happened in it; `was_seen` if the thread was, at the poll before it.
-    fn wait(&mut self, number: u64, change: &FollowedChange, was_seen: bool) {
-        let before = change.before.0;
-        let (from, is_below) = match self.waiting.last() {
-            Some(last) if last.before == before => (last.from, last.is_below),
-            _ => (self.passed[usize::from(was_seen)], self.at.is_below),
-        };
+    /// Takes a change that happened in it.
+    fn wait(&mut self, number: u64, change: &FollowedChange) {
+        let (from, is_below) = self.began.map_or((0, false), |began| (began.from, began.is_below));
         let (small, large) = (change.small, change.large);
-        self.waiting.push(UnplacedChange {
-            number,
-            before,
-            small,
-            large,
-            is_below,
-            from,
-            to: None,
-        });
+        self.waiting.push(UnplacedChange { number, small, large, is_below, from, to: None });
     }
 
     /// Lays the changes that wait beside the lines.
@@ -401,6 +416,18 @@ mod tests {
         assert!(scene.change(((0, 0), MIB4), second, third).is_empty());
         assert_eq!(scene.end(), [(1, vec![2]), (2, vec![4, 5]), (3, vec![8])]);
         assert!(scene.end().is_empty(), "each is told once");
+    }
+
+    /// A block was freed between the same two polls, before the buffer was made: that does not move the place where the first of them found the thread.
+    #[test]
+    fn what_was_freed_between_two_polls_hides_none_of_the_lines_that_were_passed_between_them() {
+        let mut scene = Scene::new();
+        let [first, second] = [3, 9].map(|line| scene.at(line));
+        scene.change(((0, 0), MIB4), StackReading::NoFrames, first);
+        scene.change(((0, 0), (0, 0)), StackReading::Torn, second);
+        scene.now -= 50_000;
+        scene.change(((0, 0), MIB4), StackReading::Torn, second);
+        assert_eq!(scene.end(), [(1, vec![2]), (3, vec![4])]);
     }
 
     #[test]

@@ -11,8 +11,6 @@ const MAX_OPEN: usize = 3;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct UnplacedChange {
     pub(super) number: u64,
-    /// When the poll before it began.
-    pub(super) before: u64,
     pub(super) small: CounterDelta,
     pub(super) large: CounterDelta,
     /// Whether the thread was in something that a line called.
