@@ -39,8 +39,8 @@ pub struct PolledCounters {
     pub large: PoolCounters,
     /// Blocks allocated now: `allocation.all.current`.
     pub blocks: i64,
-    /// Whether the counters of all pools are the sums of those of each. They are not while a thread is changing them: it
-    /// changes those of all pools first.
+    /// Whether the counters of all pools are the sums of those of each, and none changed while they were copied, as far as that can be told. The sums
+    /// are wrong while a thread is changing them: it changes those of all pools first.
     pub fit: bool,
 }
 
@@ -88,6 +88,18 @@ impl CounterPoller {
             .map(move |(_, at)| AddressRange { addr: *at + from as u64, len: to - from })
     }
 
+    /// What to read in a poll, for each device: its counters, and behind them once more the part that every allocation and every free changes. All of
+    /// them can change between the copy of one and that of the next: then one block is counted with the bytes of two.
+    pub fn poll_spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        self.spans().zip(self.changing_spans()).flat_map(|(counters, again)| [counters, again])
+    }
+
+    /// How many bytes these are for one device.
+    pub fn poll_len(&self) -> usize {
+        let (from, to) = self.part();
+        to - from + STAT_ARRAY
+    }
+
     /// Where the part of each device's counters lies that every allocation and every free changes.
     pub fn changing_spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         let at = self.layout.array(Metric::Allocation as usize) as u64;
@@ -111,9 +123,11 @@ impl CounterPoller {
         Field::<u32>::at(at).get(copy).filter(|&owner| owner != 0 && self.layout.mutex)
     }
 
-    /// The counters in a copy; `None` when it is too short.
+    /// The counters in a copy, which has what changes once more at its end or has not; `None` when it is too short.
     pub fn decode(&self, copy: &[u8]) -> Option<PolledCounters> {
-        let (from, _) = self.part();
+        let (from, to) = self.part();
+        let again = copy.get(to - from..).filter(|again| !again.is_empty());
+        let stood = again.is_none_or(|again| self.changing_part(copy) == Some(again));
         let array = |metric: Metric| {
             let at = self.layout.array(metric as usize) - from;
             let [all, small, large] =
@@ -123,11 +137,12 @@ impl CounterPoller {
         let counts = array(Metric::Allocation)?;
         let bytes = array(Metric::AllocatedBytes)?;
         let requested = array(Metric::RequestedBytes)?;
-        let fit = [&counts, &bytes, &requested].into_iter().all(|[all, small, large]| {
+        let adds_up = [&counts, &bytes, &requested].into_iter().all(|[all, small, large]| {
             all.current == small.current.wrapping_add(large.current)
                 && all.allocated == small.allocated.wrapping_add(large.allocated)
                 && all.freed == small.freed.wrapping_add(large.freed)
         });
+        let fit = stood && adds_up;
         let pool = |pool: Pool| {
             let p = pool as usize;
             PoolCounters {
@@ -204,6 +219,12 @@ mod tests {
         let at = (span.addr.0 - 0x1000) as usize - from;
         assert_eq!(poller.changing_part(&after), after.get(at..at + span.len));
         assert_eq!(poller.decode(&after[1..]), None);
+        let again = |changed: &[u8]| [&after, poller.changing_part(changed).unwrap()].concat();
+        assert_eq!(again(&after).len(), poller.poll_len());
+        assert_eq!(poller.poll_spans().nth(1), Some(span));
+        assert!(poller.decode(&again(&after)).unwrap().fit);
+        let later = copy(&poller, &[(Metric::Allocation, Pool::All, 2)]);
+        assert!(!poller.decode(&again(&later)).unwrap().fit, "another block was counted meanwhile");
         assert_eq!(poller.lock_owner(&after), None);
         let mut locked = after;
         locked[0] = 9;

@@ -106,14 +106,9 @@ impl CounterWatch {
         self.devices.is_empty()
     }
 
-    /// How many devices have some.
-    pub(super) fn len(&self) -> usize {
-        self.devices.len()
-    }
-
-    /// What has to be copied, one span for each device.
+    /// What has to be copied.
     pub(super) fn spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
-        self.counters.iter().flat_map(CounterPoller::spans)
+        self.counters.iter().flat_map(CounterPoller::poll_spans)
     }
 
     /// Takes copies of the counters; adds what has changed since the last ones to `found`. `true` when something has changed, or somebody is
@@ -127,8 +122,8 @@ impl CounterWatch {
         let Some(counters) = &self.counters else { return false };
         let known = found.len();
         let mut moves = false;
-        for (state, span) in self.devices.iter_mut().zip(counters.spans()) {
-            let Some((copy, rest)) = copies.split_at_checked(span.len) else { break };
+        for state in &mut self.devices {
+            let Some((copy, rest)) = copies.split_at_checked(counters.poll_len()) else { break };
             copies = rest;
             moves |= state.see(counters, copy, moment, found);
         }

@@ -209,7 +209,7 @@ impl PollState {
 
     /// Reads the counters alone; `false` when they are what they were and nobody is inside the allocator.
     fn counters_move(&mut self) -> Result<bool, MemoryError> {
-        let spans = self.spans.get(..self.watch.len()).unwrap_or_default();
+        let spans = self.spans.get(..self.watch.spans().count()).unwrap_or_default();
         self.counters_now.resize(spans.iter().map(|span| span.len).sum(), 0);
         match self.memory.read_spans(spans, &mut self.counters_now) {
             Ok(()) => {}
@@ -240,8 +240,8 @@ impl PollState {
                 }
                 Err(MemoryError::Fault { index, .. }) if faults < MAX_FAULTS => {
                     faults += 1;
-                    let devices = self.watch.len();
-                    let is_stack = (devices..self.spans.len() - devices).contains(&index);
+                    let counters = self.watch.spans().count();
+                    let is_stack = (counters..self.spans.len() - counters).contains(&index);
                     if is_stack {
                         self.stacks.fault(index);
                     } else {
