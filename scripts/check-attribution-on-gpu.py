@@ -120,7 +120,9 @@ def places(of):
 
 
 def at_the_peak(events, older):
-    """Live bytes by stack when the most was allocated, as the history of one device has it: `older` bytes are older than it."""
+    """Live bytes by stack when the most was allocated, as the history of one device has it: `older` bytes are older than it.
+
+    Of moments that are equally high it is the first with the fewest older bytes: of these nobody knows the stack."""
 
     def moments():
         alive, left = {}, older
@@ -134,10 +136,10 @@ def at_the_peak(events, older):
                 total -= event["block"]
             yield total, alive, left
 
-    highest = max((total for total, _, _ in moments()), default=0)
+    highest = min(((-total, left) for total, _, left in moments()), default=None)
     stacks = collections.Counter()
     for total, alive, left in moments():
-        if total == highest:
+        if (-total, left) == highest:
             for event in alive.values():
                 stacks[places(event) or (ENGINE,)] += event["block"]
             stacks[BEFORE,] += left
