@@ -78,7 +78,7 @@ impl FollowedStep {
         Some(self.parts.as_ref()?.iter().map(of_part).collect())
     }
 
-    /// Lines of generated code made what it allocated, one block each.
+    /// Lines of a loop, or of generated code, made what it allocated, one block each.
     pub(super) fn made_by_lines(&mut self, buffers: &[MadeBuffer]) {
         let charged =
             |shares| Arc::new(BlockAttribution { shares, certain: false, ..*self.charge });

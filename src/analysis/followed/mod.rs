@@ -9,6 +9,7 @@
 //!    count while one of them executes Python. Threads that work on the host's memory only (`host_only.rs`) never count, and those
 //!    that never hold the lock (`lock_holders.rs`) neither.
 //!    Where the thread is in code that `torch.compile` wrote, the text of the lines that it passed tells which of them, or the operator that it called, made the block (`buffer_alignment.rs`).
+//!    Where lines of a loop take turns at making blocks, as in the loop that makes an optimizer's state once, their order tells it (`loop_order.rs`).
 //! 2. A change is *certain* if that is one thread, no other is possible, and its stack is the same at both polls, which lie
 //!    at most 20 µs apart: calling something else and coming back takes longer. The lock alone proves no stack: the poller
 //!    may have lost its processor between copying the lock and copying the frames, or needed long for the stacks of many threads.
@@ -69,6 +70,7 @@ mod last_stacks;
 mod line_pairs;
 mod line_votes;
 pub(super) mod lock_holders;
+mod loop_order;
 mod remade_kinds;
 pub(super) mod repeated_steps;
 pub(super) mod replayed_group;
@@ -100,6 +102,7 @@ use crate::analysis::followed::freed_allocations::{FreedAllocations, FreedBlocks
 use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
 use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
 use crate::analysis::followed::last_stacks::LastStacks;
+use crate::analysis::followed::loop_order::LoopOrder;
 use crate::analysis::followed::repeated_steps::{
     LiveBytes, PastSteps, PoolDeltas, live_after, live_before,
 };
@@ -145,6 +148,7 @@ pub(crate) struct FollowedSteps {
     line_steps: LineSteps,
     dropped: DroppedByStatement,
     buffers: BufferAlignment,
+    loops: LoopOrder,
     /// How many parts the changes have that are kept.
     parts: usize,
     /// What the changes allocated that are no longer kept.
@@ -296,7 +300,9 @@ impl FollowedSteps {
             returned: None,
             addresses: change.addresses.as_deref().cloned().map(Arc::new),
         });
-        for (of, buffers) in self.buffers.add(number, change, &makers, text) {
+        let mut known = self.loops.add(number, change, &makers, stacks);
+        known.append(&mut self.buffers.add(number, change, &makers, text));
+        for (of, buffers) in known {
             self.made_by_lines(of, &buffers);
         }
         for (of, step) in self.line_steps.add(number, change, is_next, freeing, stacks) {
@@ -362,14 +368,16 @@ impl FollowedSteps {
         freed.filter(|_| parts.is_none())
     }
 
-    /// What generated code allocated until now.
+    /// What loops and generated code allocated until now.
     pub(crate) fn settle(&mut self, text: ProgramText<'_>) {
-        for (of, buffers) in self.buffers.settle(text) {
+        let mut known = self.loops.settle();
+        known.append(&mut self.buffers.settle(text));
+        for (of, buffers) in known {
             self.made_by_lines(of, &buffers);
         }
     }
 
-    /// Lines of generated code made what change `number` allocated.
+    /// Lines of a loop, or of generated code, made what change `number` allocated.
     fn made_by_lines(&mut self, number: u64, buffers: &[MadeBuffer]) {
         let index = number.checked_sub(self.first).map(|index| index as usize);
         let Some(step) = index.and_then(|index| self.steps.get_mut(index)) else { return };
