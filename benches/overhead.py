@@ -2,14 +2,14 @@
 """What a profiler costs a running job: windows with and without it, in turn, in one process.
 
     benches/overhead.py --memspy target/release/memspy [--rounds 4] [--seconds 3] [--rate 200 1000]
-                        [--run-with scripts/with-sim] [--python python3] [--peers] [--top] [--exact] [--native [SIZE ...]] [--follow [PERCENT ...]] [--against OTHER]
+                        [--run-with scripts/with-sim] [--python python3] [--peers] [--top] [--exact] [--native [SIZE ...]] [--follow [PERCENT ...]] [--against OTHER] [--settle 1]
 
 The job is the 12-layer transformer loop of tests/targets/transformer12.py. Each round measures every
 contender in a window of its own between two windows without any; the figure is its iterations per second over
 the mean of these two. The contenders of a round come in a shuffled order; one does nothing: its spread is the noise of the machine.
 `--exact`, `--native` (exact, with native frames from these sizes on) and `--follow` (with the processor shares given) add these ways to record, `--against` the same by another build of memspy (of the commit before). `--peers` adds py-spy (from PyPI, if installed) and PyTorch's own memory history,
 `--top` adds `memspy top` on a terminal of 80 x 24 that this script reads.
-Prints one line a contender and, last, everything as JSON.
+Prints one line a contender and, last, everything as JSON; Ctrl-C ends the round under way and prints what there is.
 """
 import argparse
 import fcntl
@@ -19,6 +19,7 @@ import pty
 import random
 import re
 import shutil
+import signal
 import statistics
 import struct
 import subprocess
@@ -58,10 +59,10 @@ class Job:
         return answer
 
 
-def attached(command):
+def attached(command, seconds):
     """Starts a profiler and gives it a moment to attach; what attaching costs the job is not in the window."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    time.sleep(1.0)
+    time.sleep(seconds)
     if process.poll() is not None:
         sys.exit(f"{' '.join(command)} ended at once: {process.stderr.read().strip()}")
     return process
@@ -70,7 +71,7 @@ def attached(command):
 class OnTerminal:
     """A program on a terminal of its own, whose output is read and counted."""
 
-    def __init__(self, command):
+    def __init__(self, command, seconds):
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
@@ -80,7 +81,7 @@ class OnTerminal:
         self.pid, self.send_signal, self.written, self.last = self.process.pid, self.process.send_signal, 0, b""
         self.reader = threading.Thread(target=self.read, args=(ours,), daemon=True)
         self.reader.start()
-        time.sleep(1.0)
+        time.sleep(seconds)
 
     def read(self, ours):
         while True:
@@ -131,12 +132,16 @@ def measure(arguments):
     ratios = {name: [] for name in [*contenders, *(f"torch history {h}" for h in histories)]}
     by_processor = {name: [] for name in ratios}
     notes = {}
+    is_over = []
+    signal.signal(signal.SIGINT, lambda *_: is_over.append(True))
     job.window(arguments.seconds)
     for _ in range(arguments.rounds):
+        if is_over:
+            break
         for name in random.sample(list(ratios), len(ratios)):
             before = job.window(arguments.seconds)
             if name in contenders:
-                profiler = (OnTerminal if name == "memspy top" else attached)(contenders[name])
+                profiler = (OnTerminal if name == "memspy top" else attached)(contenders[name], arguments.settle)
                 used = processor_seconds(profiler.pid)
                 during = job.window(arguments.seconds)
                 notes.setdefault(name, {})["peak_memory_bytes"] = peak_memory(profiler.pid)
@@ -170,6 +175,8 @@ def main():
     parser.add_argument("--run-with", type=str.split, default=[], help="runs the job and memspy, such as scripts/with-sim")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--settle", type=float, default=1.0,
+                        help="seconds from the start of a profiler to its window; a job that repeats itself is followed without rest for its first three")
     parser.add_argument("--rate", type=int, nargs="*", default=[200, 1000], help="memspy's samples a second")
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--top", action="store_true")
@@ -181,7 +188,9 @@ def main():
     result = measure(parser.parse_args())
     for name, ratios in result["ratios"].items():
         middle = statistics.median(ratios)
-        print(f"{name:24} x{middle:.4f} of the speed without it  (min {min(ratios):.4f}, max {max(ratios):.4f})")
+        quartiles = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else [middle] * 3
+        print(f"{name:24} x{middle:.4f} of the speed without it  (quartiles {quartiles[0]:.4f} to {quartiles[2]:.4f}, "
+              f"min {min(ratios):.4f}, max {max(ratios):.4f}, {len(ratios)} rounds)")
         for key, value in result["notes"][name].items():
             print(f"    {key}: {value}")
     print(json.dumps(result))
