@@ -126,7 +126,7 @@ def measure(arguments):
     if arguments.top:
         contenders["memspy top"] = [*run_with, arguments.memspy, "top", "-p", pid]
     if arguments.peers and shutil.which("py-spy"):
-        contenders["py-spy --nonblocking"] = ["py-spy", "record", "-p", pid, "-r", str(max(arguments.rate)), "-d", "999",
+        contenders["py-spy --nonblocking"] = ["py-spy", "record", "-p", pid, "-r", str(max(arguments.rate, default=100)), "-d", "999",
                                               "--nonblocking", "-f", "raw", "-o", os.path.join(scratch, "pyspy.txt")]
     histories = ["python", "all"] if arguments.peers else []
     ratios = {name: [] for name in [*contenders, *(f"torch history {h}" for h in histories)]}
