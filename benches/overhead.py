@@ -2,7 +2,7 @@
 """What a profiler costs a running job: windows with and without it, in turn, in one process.
 
     benches/overhead.py --memspy target/release/memspy [--rounds 4] [--seconds 3] [--rate 200 1000]
-                        [--run-with scripts/with-sim] [--python python3] [--peers] [--top] [--exact] [--native [SIZE ...]] [--follow [PERCENT ...]] [--against OTHER] [--settle 1]
+                        [--run-with scripts/with-sim] [--python python3] [--peers] [--top] [--exact] [--native [SIZE ...]] [--follow [PERCENT ...]] [--against OTHER] [--settle 4]
 
 The job is the 12-layer transformer loop of tests/targets/transformer12.py. Each round measures every
 contender in a window of its own between two windows without any; the figure is its iterations per second over
@@ -59,10 +59,10 @@ class Job:
         return answer
 
 
-def attached(command, seconds):
+def attached(command):
     """Starts a profiler and gives it a moment to attach; what attaching costs the job is not in the window."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    time.sleep(seconds)
+    time.sleep(1.0)
     if process.poll() is not None:
         sys.exit(f"{' '.join(command)} ended at once: {process.stderr.read().strip()}")
     return process
@@ -71,7 +71,7 @@ def attached(command, seconds):
 class OnTerminal:
     """A program on a terminal of its own, whose output is read and counted."""
 
-    def __init__(self, command, seconds):
+    def __init__(self, command):
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
         environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
@@ -81,7 +81,7 @@ class OnTerminal:
         self.pid, self.send_signal, self.written, self.last = self.process.pid, self.process.send_signal, 0, b""
         self.reader = threading.Thread(target=self.read, args=(ours,), daemon=True)
         self.reader.start()
-        time.sleep(seconds)
+        time.sleep(1.0)
 
     def read(self, ours):
         while True:
@@ -141,7 +141,9 @@ def measure(arguments):
         for name in random.sample(list(ratios), len(ratios)):
             before = job.window(arguments.seconds)
             if name in contenders:
-                profiler = (OnTerminal if name == "memspy top" else attached)(contenders[name], arguments.settle)
+                profiler = (OnTerminal if name == "memspy top" else attached)(contenders[name])
+                if arguments.settle:
+                    job.window(arguments.settle)
                 used = processor_seconds(profiler.pid)
                 during = job.window(arguments.seconds)
                 notes.setdefault(name, {})["peak_memory_bytes"] = peak_memory(profiler.pid)
@@ -175,8 +177,8 @@ def main():
     parser.add_argument("--run-with", type=str.split, default=[], help="runs the job and memspy, such as scripts/with-sim")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--settle", type=float, default=1.0,
-                        help="seconds from the start of a profiler to its window; a job that repeats itself is followed without rest for its first three")
+    parser.add_argument("--settle", type=float, default=0.0,
+                        help="seconds that the job goes on beside a profiler before its window; where it repeats itself it is followed without rest for three")
     parser.add_argument("--rate", type=int, nargs="*", default=[200, 1000], help="memspy's samples a second")
     parser.add_argument("--peers", action="store_true")
     parser.add_argument("--top", action="store_true")
