@@ -23,9 +23,12 @@ const MAX_LINES: usize = 4;
 const MIN_SEEN: u32 = 2;
 /// What a block out of turn costs, where one that the polls contradict costs 1.
 const OUT_OF_TURN: u32 = 2;
-/// At least one block in so many has to be clear by itself, and of these at most one in so many may be against the turns.
+/// At least one block in so many has to be clear by itself, and of these at most one in so many may be against the turns: a poll that came late has
+/// the next line already.
 const CLEAR: usize = 4;
-const AGAINST: usize = 8;
+const AGAINST: usize = 4;
+/// At most one change in so many may lie beside something that the function called.
+const BELOW: usize = 8;
 /// Levels of a stack that are searched for the call, innermost first.
 const MAX_DEPTH: usize = 8;
 /// Threads that are looked at, and calls under way of each.
@@ -193,7 +196,7 @@ impl LoopRun {
             .collect();
         lines.sort_unstable();
         let is_loop = self.is_first
-            && self.below * AGAINST <= self.changes.len()
+            && self.below * BELOW <= self.changes.len()
             && (MIN_BLOCKS..2 * MAX_BLOCKS).contains(&self.blocks)
             && (2..=MAX_LINES).contains(&lines.len());
         let Some(turns) = is_loop.then(|| self.turns(&lines)).flatten() else { return };

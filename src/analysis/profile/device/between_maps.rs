@@ -25,7 +25,7 @@ impl HighestBetween {
     pub(super) fn above(&self) -> u64 {
         let Some(kept) = &self.kept else { return 0 };
         let about = kept.allocated / ABOUT;
-        let is_known = kept.not_seen() <= kept.allocated / WELL_KNOWN;
+        let is_known = unknown(kept) <= kept.allocated / WELL_KNOWN;
         match is_known || self.moments >= MAX_MOMENTS {
             true => kept.allocated + about,
             false => kept.allocated - about,
@@ -38,12 +38,17 @@ impl HighestBetween {
         let moment = snapshot(moment);
         let is_better = |kept: &Arc<AttributedSnapshot>| {
             moment.allocated > kept.allocated + kept.allocated / ABOUT
-                || moment.not_seen() < kept.not_seen()
+                || unknown(&moment) < unknown(kept)
         };
         if self.kept.as_ref().is_none_or(is_better) {
             self.kept = Some(Arc::new(moment));
         }
     }
+}
+
+/// Bytes of which nobody knows who allocated them. What is older than the recording is less of it in each iteration.
+fn unknown(moment: &AttributedSnapshot) -> u64 {
+    moment.not_seen().saturating_add(moment.before_recording)
 }
 
 /// What is known of such a moment. Of the cache nothing is: no map was read.
