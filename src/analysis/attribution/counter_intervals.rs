@@ -56,6 +56,16 @@ impl CounterInterval {
         asked == 0 || requested as i64 <= asked
     }
 
+    /// How many such blocks can have been born in it at most.
+    pub(crate) fn most_blocks(&self, pool: Pool, size: u64, requested: u64) -> u64 {
+        let p = pool as usize;
+        match self.has_room(pool, size, requested) {
+            false => 0,
+            true if self.open || self.count[p] <= 0 => u64::MAX,
+            true => (self.count[p] as u64).min(self.bytes[p].max(0) as u64 / size.max(1)),
+        }
+    }
+
     /// Whether its only allocation was a block of this size.
     pub(crate) fn is_just(&self, pool: Pool, size: u64) -> bool {
         !self.open && self.count[pool as usize] == 1 && self.bytes[pool as usize] == size as i64
@@ -219,5 +229,27 @@ mod tests {
         let mut counters = AllocatorCounters::default();
         counters.stats.iter_mut().for_each(|pools| *pools = [most; 3]);
         assert!(!pools_add_up(&counters));
+    }
+
+    /// Of a model of which thirty blocks were to be explained, two of 4 MiB cannot be more than two of 2 MiB.
+    #[test]
+    fn no_more_blocks_are_born_in_an_interval_than_it_counted() {
+        const MIB: u64 = 1 << 20;
+        let sum = |of: i64| [of, 0, of];
+        let interval = CounterInterval {
+            from: 0,
+            to: 1,
+            bytes: sum(8 << 20),
+            count: sum(2),
+            requested: sum(8 << 20),
+            low_after: [0; 3],
+            open: false,
+            seen: Vec::new(),
+        };
+        let most = |interval: &CounterInterval, size| interval.most_blocks(Pool::Large, size, size);
+        assert_eq!(most(&interval, 2 * MIB), 2);
+        assert_eq!(most(&interval, 6 * MIB), 1);
+        assert_eq!(most(&interval, 9 * MIB), 0);
+        assert_eq!(most(&CounterInterval { open: true, ..interval }, 9 * MIB), u64::MAX);
     }
 }

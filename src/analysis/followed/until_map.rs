@@ -169,12 +169,12 @@ impl UntilMap {
             certain: false,
         });
         left.retain(|kind, addresses| {
-            let has_room = |i: &CounterInterval| i.has_room(kind.pool, kind.size, kind.requested);
-            let possible = ledger.intervals.iter().any(has_room);
-            if !possible {
-                charges.extend(addresses.iter().map(|&address| (address, not_seen.clone())));
-            }
-            possible
+            let most = |i: &CounterInterval| i.most_blocks(kind.pool, kind.size, kind.requested);
+            let room = ledger.intervals.iter().map(most).fold(0, u64::saturating_add);
+            addresses.sort_unstable();
+            let beyond = addresses.split_off(addresses.len().min(room as usize));
+            charges.extend(beyond.into_iter().map(|address| (address, not_seen.clone())));
+            !addresses.is_empty()
         });
         let born = left.iter().map(|(kind, addresses)| (*kind, addresses.len() as u64)).collect();
         let between = SnapshotInterval {
