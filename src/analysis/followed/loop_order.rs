@@ -32,7 +32,7 @@ const BELOW: usize = 8;
 /// Levels of a stack that are searched for the call, innermost first.
 const MAX_DEPTH: usize = 8;
 /// Threads that are looked at, and calls under way of each.
-const MAX_THREADS: usize = 1 << 8;
+const MAX_THREADS: usize = 1 << 4;
 const MAX_CALLS: usize = 4;
 /// Calls remembered that have ended.
 const MAX_ENDED: usize = 1 << 14;
@@ -60,6 +60,7 @@ struct LoopRun {
     /// Whether no such call made blocks before.
     is_first: bool,
     changes: Vec<LoopChange>,
+    /// How many blocks these are.
     blocks: usize,
     /// Changes beside which the thread was in something that the function called.
     below: usize,
@@ -112,7 +113,8 @@ impl LoopOrder {
                 runs.push(LoopRun::new(call, is_first));
             }
             let at = known.unwrap_or(runs.len() - 1);
-            if let Some(run) = runs.get_mut(at).filter(|run| run.call == call) {
+            // Of one that is not the first nothing is told.
+            if let Some(run) = runs.get_mut(at).filter(|run| run.is_first && run.call == call) {
                 run.take(number, change, sides, stacks);
             }
         }
