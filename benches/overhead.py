@@ -9,7 +9,7 @@ contender in a window of its own between two windows without any; the figure is 
 the mean of these two. The contenders of a round come in a shuffled order; one does nothing: its spread is the noise of the machine.
 `--exact`, `--native` (exact, with native frames from these sizes on) and `--follow` (with the processor shares given) add these ways to record, `--against` the same by another build of memspy (of the commit before). `--peers` adds py-spy (from PyPI, if installed) and PyTorch's own memory history,
 `--top` adds `memspy top` on a terminal of 80 x 24 that this script reads.
-Prints one line a contender and, last, everything as JSON; Ctrl-C ends the round under way and prints what there is.
+Prints one line a contender and, last, everything as JSON; Ctrl-C lets the round under way end and prints what there is.
 """
 import argparse
 import fcntl

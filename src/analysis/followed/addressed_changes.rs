@@ -32,8 +32,7 @@ impl FollowReplay<'_> {
             return;
         }
         self.is_addressed = true;
-        let (first, first_step) = (self.changes + 1, self.step + 1);
-        let mut window = Window { first, first_step, ..Window::default() };
+        let mut window = Window::new(self.changes + 1, self.step + 1);
         let allocations = self.allocations;
         for change in changes {
             self.take_window_change(change, &mut window);
@@ -48,38 +47,30 @@ impl FollowReplay<'_> {
         for block in allocated {
             by_group.entry(group_of(&block)).or_default().push(block.address);
         }
-        let mut hidden = [CounterDelta::default(); 2];
-        for WindowFree { pool, .. } in &window.frees {
-            let sum = &mut hidden[usize::from(pool.pool == Pool::Large)];
-            sum.frees += pool.delta.frees;
-            sum.freed_bytes += pool.delta.freed_bytes;
-            sum.freed_requested_bytes += pool.delta.freed_requested_bytes;
-        }
         let taken_back = addresses.freed.iter();
-        let taken_back: Vec<BlockGroup> = taken_back
-            .filter_map(|address| self.take_back(*address, &mut window, &mut hidden))
-            .collect();
+        let taken_back: Vec<BlockGroup> =
+            taken_back.filter_map(|address| self.take_back(*address, &mut window)).collect();
         for address in by_group.values().flatten() {
             self.evict(*address);
         }
         // Where the tables tell all that was freed, or all of it came after all that was allocated, no older block can be another one now.
         let is_clear = |pool: Pool| {
             !is_divided
-                && (hidden[usize::from(pool == Pool::Large)] == CounterDelta::default()
+                && (*window.hidden(pool) == CounterDelta::default()
                     || window.frees_come_last(pool, changes))
         };
         let unclear = [Pool::Small, Pool::Large].map(|pool| (pool, !is_clear(pool)));
         window.is_sure = changes.len() == 1 && unclear.iter().all(|(_, is_unclear)| !is_unclear);
-        let reused = self.free_known(changes, allocations, &taken_back, &mut window, &mut hidden);
-        self.free_hidden(&mut window, &by_group, &mut hidden);
+        let reused = self.free_known(changes, allocations, &taken_back, &mut window);
+        self.free_hidden(&mut window, &by_group);
         self.give_addresses(&mut window, by_group);
         for (address, group) in reused {
             if !self.places.contains_key(&address) {
                 self.give_untaken(address, group, &window);
             }
         }
-        for (pool, delta) in [Pool::Small, Pool::Large].into_iter().zip(hidden) {
-            self.free_rest(pool, &delta, &mut window);
+        for pool in [Pool::Small, Pool::Large] {
+            self.free_rest(pool, &mut window);
         }
         self.open_unplaced(&window);
         for (pool, _) in unclear.into_iter().filter(|(_, is_unclear)| *is_unclear) {
@@ -168,7 +159,7 @@ impl FollowReplay<'_> {
         for pool in pools.iter().filter(|pool| pool.delta.frees > 0) {
             let (change, step, last) = (self.changes, self.step, self.last);
             let left = pool.delta;
-            window.frees.push(WindowFree { change, step, last, last_before, pool: *pool, left });
+            window.note_free(WindowFree { change, step, last, last_before, pool: *pool, left });
         }
     }
 
@@ -239,19 +230,11 @@ impl FollowReplay<'_> {
     }
 
     /// An address was taken back: what was there was freed in the window. Gives its group.
-    fn take_back(
-        &mut self,
-        address: u64,
-        window: &mut Window<'_>,
-        hidden: &mut [CounterDelta; 2],
-    ) -> Option<BlockGroup> {
+    fn take_back(&mut self, address: u64, window: &mut Window<'_>) -> Option<BlockGroup> {
         let group = self.places.remove(&address)?;
         let replayed = self.groups.get_mut(&group)?;
         let at = replayed.live.iter().position(|b| b.address() == Some(address))?;
-        let hidden = &mut hidden[usize::from(group.pool == Pool::Large)];
-        hidden.frees -= 1;
-        hidden.freed_bytes -= group.size as i64;
-        hidden.freed_requested_bytes -= group.requested as i64;
+        window.found(group);
         let freed = window.take_free(group);
         let (site, time) =
             freed.map_or(([None; 2], 0), |of| (of.pool.site, of.pool.attribution.allocated_at));
@@ -260,12 +243,7 @@ impl FollowReplay<'_> {
     }
 
     /// Frees what the tables do not tell of: of each group, as many blocks as were allocated and have no new address.
-    fn free_hidden(
-        &mut self,
-        window: &mut Window<'_>,
-        by_group: &FxHashMap<BlockGroup, Vec<u64>>,
-        hidden: &mut [CounterDelta; 2],
-    ) {
+    fn free_hidden(&mut self, window: &mut Window<'_>, by_group: &FxHashMap<BlockGroup, Vec<u64>>) {
         let mut made = window.made.clone();
         made.sort_unstable();
         made.dedup();
@@ -273,16 +251,14 @@ impl FollowReplay<'_> {
             let Some(replayed) = self.groups.get_mut(&group) else { continue };
             let new = by_group.get(&group).map_or(0, Vec::len);
             let count = unplaced(replayed, window.first).len().saturating_sub(new);
-            let left = &mut hidden[usize::from(group.pool == Pool::Large)];
             for _ in 0..count {
+                let left = window.hidden(group.pool);
                 let fits = left.frees > 0 && left.freed_bytes >= group.size as i64;
                 let is_other = self.only_freed(group.pool, left).is_some_and(|only| only != group);
                 if !fits || is_other || self.free_one_hidden(group, window).is_none() {
                     break;
                 }
-                left.frees -= 1;
-                left.freed_bytes -= group.size as i64;
-                left.freed_requested_bytes -= group.requested as i64;
+                window.found(group);
             }
         }
     }
@@ -377,11 +353,10 @@ impl FollowReplay<'_> {
     }
 
     /// Frees what is left of the window: what was allocated several at once and freed, or blocks whose addresses such allocations have now.
-    fn free_rest(&mut self, pool: Pool, left: &CounterDelta, window: &mut Window<'_>) {
-        let of_pool = window.frees.iter().filter(|freed| freed.pool.pool == pool);
-        let Some(first) = of_pool.map(|freed| freed.change).min() else { return };
+    fn free_rest(&mut self, pool: Pool, window: &mut Window<'_>) {
+        let Some(first) = window.first_free(pool).map(|freed| freed.change) else { return };
         let unfound = window.unfound(pool, first);
-        let mut left = *left;
+        let mut left = *window.hidden(pool);
         left.frees -= unfound.allocations;
         left.freed_bytes -= unfound.allocated_bytes;
         left.freed_requested_bytes -= unfound.requested_bytes;

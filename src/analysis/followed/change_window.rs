@@ -41,13 +41,15 @@ pub(super) struct Window<'a> {
     /// The number of its first change.
     pub(super) first: usize,
     /// The step of its first change.
-    pub(super) first_step: usize,
+    first_step: usize,
     /// The groups of which it allocated blocks, one by one.
     pub(super) made: Vec<BlockGroup>,
     /// Allocations of several blocks in one change that no address was found for.
     pub(super) several: Vec<SeveralAllocations<'a>>,
     /// What was freed in each change.
-    pub(super) frees: Vec<WindowFree<'a>>,
+    frees: Vec<WindowFree<'a>>,
+    /// What of it no block was found for until now, in the small and in the large pool.
+    hidden: [CounterDelta; 2],
     /// Groups of which it is not known for sure what was freed.
     pub(super) unclear: Vec<BlockGroup>,
     /// Whether it is one change, and all that it freed is known.
@@ -99,6 +101,11 @@ pub(super) struct SeveralAllocations<'a> {
 }
 
 impl<'a> Window<'a> {
+    /// One whose first change and step have these numbers.
+    pub(super) fn new(first: usize, first_step: usize) -> Window<'a> {
+        Window { first, first_step, ..Window::default() }
+    }
+
     /// The change of several allocations that has room for a block of `group`, with its number; the block is taken out of it.
     pub(super) fn take_of_several(
         &mut self,
@@ -146,6 +153,25 @@ impl<'a> Window<'a> {
         Some((group, change, charge))
     }
 
+    /// Notes what a change freed in one pool.
+    pub(super) fn note_free(&mut self, freed: WindowFree<'a>) {
+        let hidden = &mut self.hidden[usize::from(freed.pool.pool == Pool::Large)];
+        hidden.frees += freed.left.frees;
+        hidden.freed_bytes += freed.left.freed_bytes;
+        hidden.freed_requested_bytes += freed.left.freed_requested_bytes;
+        self.frees.push(freed);
+    }
+
+    /// What was freed in a pool and no block was found for until now.
+    pub(super) fn hidden(&self, pool: Pool) -> &CounterDelta {
+        &self.hidden[usize::from(pool == Pool::Large)]
+    }
+
+    /// A block of `group` that was freed is found.
+    pub(super) fn found(&mut self, group: BlockGroup) {
+        take_out(&mut self.hidden[usize::from(group.pool == Pool::Large)], group);
+    }
+
     /// The change that most likely freed a block of `group`, which is taken out of what is left of it.
     pub(super) fn take_free(&mut self, group: BlockGroup) -> Option<WindowFree<'a>> {
         let frees = || self.frees.iter();
@@ -154,16 +180,18 @@ impl<'a> Window<'a> {
             .or_else(|| frees().position(|freed| freed.may_have(group)))
             .or_else(|| frees().rposition(|freed| freed.can_be_of(group)))?;
         let freed = self.frees.get_mut(at)?;
-        freed.left.frees -= 1;
-        freed.left.freed_bytes -= group.size as i64;
-        freed.left.freed_requested_bytes -= group.requested as i64;
+        take_out(&mut freed.left, group);
         Some(*freed)
+    }
+
+    /// The first change that freed something in a pool.
+    pub(super) fn first_free(&self, pool: Pool) -> Option<&WindowFree<'a>> {
+        self.frees.iter().find(|freed| freed.pool.pool == pool)
     }
 
     /// Whether all that was freed in a pool was freed in later changes than those that allocated in it.
     pub(super) fn frees_come_last(&self, pool: Pool, changes: &[WindowChange<'_>]) -> bool {
-        let of_pool = self.frees.iter().filter(|freed| freed.pool.pool == pool);
-        let Some(first) = of_pool.map(|freed| freed.step).min() else { return true };
+        let Some(first) = self.first_free(pool).map(|freed| freed.step) else { return true };
         let allocates = |change: &WindowChange<'_>| {
             change.pools.iter().any(|of| of.pool == pool && of.delta.allocations > 0)
         };
@@ -190,4 +218,11 @@ impl<'a> Window<'a> {
         }
         sum
     }
+}
+
+/// Takes a block that was freed out of what was.
+fn take_out(freed: &mut CounterDelta, group: BlockGroup) {
+    freed.frees -= 1;
+    freed.freed_bytes -= group.size as i64;
+    freed.freed_requested_bytes -= group.requested as i64;
 }

@@ -15,7 +15,7 @@ use crate::analysis::followed::change_window::{Window, WindowChange};
 use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange, allocated, sole_group};
 use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::replayed_group::{BlockSource, GivenAddress, ReplayedBlock};
-use crate::model::{CounterDelta, FollowedAddresses, Pool};
+use crate::model::{FollowedAddresses, Pool};
 
 /// With more blocks allocated and freed in a window the tables' word is taken as it is.
 const MAX_BLOCKS: u64 = 1 << 12;
@@ -124,7 +124,6 @@ impl FollowReplay<'_> {
         mut allocations: u64,
         taken_back: &[BlockGroup],
         window: &mut Window<'_>,
-        hidden: &mut [CounterDelta; 2],
     ) -> Vec<(u64, BlockGroup)> {
         if has_too_many_blocks(changes) {
             return Vec::new();
@@ -149,7 +148,7 @@ impl FollowReplay<'_> {
                 let block = number.and_then(|number| Some((self.alive_group(number)?, number)));
                 let Some((group, number)) = block else { continue };
                 let change = &part[usize::from(group.pool == Pool::Large)];
-                let hidden = &mut hidden[usize::from(group.pool == Pool::Large)];
+                let hidden = window.hidden(group.pool);
                 let size = group.size as i64;
                 let is_one = size.checked_mul(change.delta.frees) == Some(change.delta.freed_bytes);
                 let has_room = is_one && hidden.frees > 0 && hidden.freed_bytes >= size;
@@ -159,10 +158,8 @@ impl FollowReplay<'_> {
                 let freed = PlannedFree { group, number, site, time };
                 reused.extend(self.free_planned(&freed, &[]));
                 window.take_free(group);
+                window.found(group);
                 *left -= 1;
-                hidden.frees -= 1;
-                hidden.freed_bytes -= size;
-                hidden.freed_requested_bytes -= group.requested as i64;
             }
         }
         reused

@@ -315,7 +315,7 @@ mod tests {
     const LAST: u32 = 7;
 
     /// A thread in `main`, and in the loop that it calls by line 1.
-    struct Scene {
+    struct LoopScene {
         stacks: StackTable,
         caller: StackId,
         function: FunctionId,
@@ -324,8 +324,8 @@ mod tests {
         told: Vec<(u64, Vec<u32>)>,
     }
 
-    impl Scene {
-        fn new() -> Scene {
+    impl LoopScene {
+        fn new() -> LoopScene {
             let mut stacks = StackTable::new();
             let mut function = |name: &str| {
                 stacks.function(Function {
@@ -340,7 +340,7 @@ mod tests {
             let frame = stacks.frame(Frame { function: main, line: 1 });
             let caller = stacks.stack(None, frame);
             let order = LoopOrder::default();
-            Scene { stacks, caller, function, order, number: 0, told: Vec::new() }
+            LoopScene { stacks, caller, function, order, number: 0, told: Vec::new() }
         }
 
         fn at(&mut self, line: u32) -> StackReading {
@@ -411,7 +411,7 @@ mod tests {
 
     #[test]
     fn lines_that_take_turns_made_each_second_block_wherever_the_polls_fell() {
-        let mut scene = Scene::new();
+        let mut scene = LoopScene::new();
         scene.rounds();
         scene.change(2, FIRST, FIRST);
         let mut turns: Vec<_> = (1..=16)
@@ -425,7 +425,7 @@ mod tests {
     /// What the one line makes two of in each round takes no turns.
     #[test]
     fn of_lines_that_do_not_take_turns_nothing_is_said() {
-        let mut scene = Scene::new();
+        let mut scene = LoopScene::new();
         for _ in 0..6 {
             scene.change(1, FIRST, FIRST);
             scene.change(1, FIRST, FIRST);
@@ -437,7 +437,7 @@ mod tests {
 
     #[test]
     fn of_a_call_that_made_blocks_before_the_other_iterations_tell_more() {
-        let mut scene = Scene::new();
+        let mut scene = LoopScene::new();
         scene.rounds();
         scene.change(1, 0, 0);
         assert_eq!(std::mem::take(&mut scene.told).len(), 16, "at its end");
@@ -448,7 +448,7 @@ mod tests {
     /// Most polls fall before and behind both lines: any order would do.
     #[test]
     fn where_few_polls_tell_one_line_from_the_other_nothing_is_said() {
-        let mut scene = Scene::new();
+        let mut scene = LoopScene::new();
         (0..2).for_each(|_| scene.change(1, FIRST, FIRST));
         (0..2).for_each(|_| scene.change(1, SECOND, SECOND));
         (0..20).for_each(|_| scene.change(1, FIRST, LAST));
