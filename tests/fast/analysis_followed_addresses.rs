@@ -105,6 +105,27 @@ fn a_smaller_block_can_have_the_address_of_a_larger_one_that_was_freed() {
     assert_eq!(stacks, in_mib(&[("g", 2)]));
 }
 
+/// The same of two larger ones between two readings. None of those that were freed was as large as the new ones and the one before, which are all
+/// alive.
+#[test]
+fn smaller_blocks_can_have_the_addresses_of_larger_ones_of_two_sizes() {
+    let mut script = Script::new();
+    for (at, size) in [(0, 4), (4, 6)] {
+        let address = (1 << 40) + at * MIB;
+        let allocated = vec![AddressedBlock { address, size: size * MIB, requested: size * MIB }];
+        script.addresses = Some(FollowedAddresses { changes: 1, allocated, freed: Vec::new() });
+        script.allocates(size, 3_000, stood(0));
+    }
+    script.allocates_at(0, 10);
+    script.frees(4);
+    script.allocates(2, 3_000, stood(1));
+    script.frees(6);
+    script.addresses = read(4, &[], &[]);
+    script.allocates(2, 3_000, stood(1));
+    let (stacks, _) = script.end(&[(0, 2), (4, 2), (10, 2)]);
+    assert_eq!(stacks, in_mib(&[("f", 2), ("g", 4)]));
+}
+
 /// The same where several were allocated between two polls.
 #[test]
 fn one_of_several_blocks_can_have_the_address_of_a_larger_one_that_was_freed() {

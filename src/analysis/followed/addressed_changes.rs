@@ -248,6 +248,9 @@ impl FollowReplay<'_> {
         made.sort_unstable();
         made.dedup();
         for group in made {
+            if !window.may_have_freed(group) {
+                continue;
+            }
             let Some(replayed) = self.groups.get_mut(&group) else { continue };
             let new = by_group.get(&group).map_or(0, Vec::len);
             let count = unplaced(replayed, window.first).len().saturating_sub(new);

@@ -87,6 +87,12 @@ impl WindowFree<'_> {
     fn can_be_of(&self, group: BlockGroup) -> bool {
         self.pool.pool == group.pool && self.pool.delta.freed_bytes >= group.size as i64
     }
+
+    /// Whether it was one block, and of another size than those of `group`.
+    fn was_another(&self, group: BlockGroup) -> bool {
+        let CounterDelta { frees, freed_bytes, .. } = self.pool.delta;
+        !self.pool.is_open && frees == 1 && freed_bytes != group.size as i64
+    }
 }
 
 /// Allocations of several blocks in one change.
@@ -170,6 +176,11 @@ impl<'a> Window<'a> {
     /// A block of `group` that was freed is found.
     pub(super) fn found(&mut self, group: BlockGroup) {
         take_out(&mut self.hidden[usize::from(group.pool == Pool::Large)], group);
+    }
+
+    /// Whether one of its changes may have freed a block of `group`, by the bytes that it freed.
+    pub(super) fn may_have_freed(&self, group: BlockGroup) -> bool {
+        self.frees.iter().any(|freed| freed.can_be_of(group) && !freed.was_another(group))
     }
 
     /// The change that most likely freed a block of `group`, which is taken out of what is left of it.
