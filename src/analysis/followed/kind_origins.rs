@@ -27,6 +27,8 @@ const CLEARLY: u32 = 4;
 
 /// So many allocations of one stack in a row are a loop.
 const MIN_IN_A_ROW: u32 = 4;
+/// Allocations after which a line is known to make such blocks.
+const MIN_CLEAR: u32 = 8;
 /// Lines of one call that make blocks of one kind: with more it is not known which of them made one.
 const MAX_MAKERS_IN_CALL: usize = 2;
 
@@ -66,6 +68,8 @@ pub(in crate::analysis) struct Sighting {
     pub(super) follows: Option<u64>,
     /// Where the program was seen last, if nobody was seen beside this one.
     pub(super) seen_last: Option<AllocationOrigin>,
+    /// Whether the program did something new: the change before it was like none of an earlier iteration.
+    pub(super) is_new: bool,
 }
 
 /// In how many allocations of a kind a stack came into question.
@@ -240,6 +244,31 @@ impl StackVotes {
         (made >= 2 && seen <= made / 2 && shares.len() <= MAX_MAKERS_IN_CALL).then_some(shares)
     }
 
+    /// Who makes such blocks in the calls in which the thread was seen, if it is one line, and those on which it was seen hardly make any blocks: a
+    /// fast loop came round between two polls, or the thread was on its way.
+    fn clear_maker(
+        &self,
+        seen: &[AllocationOrigin],
+        calls: &StackCalls,
+        lines: &LineVotes,
+    ) -> Option<AllocationOrigin> {
+        let is_within = |maker| seen.iter().all(|seen| calls.is_within(maker, *seen));
+        let makers = || self.of.iter().filter(|vote| is_within(vote.origin));
+        let best = makers().max_by_key(|vote| vote.on_both_sides())?;
+        let both = best.on_both_sides();
+        let mut others = makers().map(|vote| vote.origin).filter(|of| *of != best.origin);
+        let of_line = |origin| lines.on_both_sides(origin, calls);
+        let makes_few = |origin| {
+            let own = self.on_both_sides(origin);
+            own <= both / 2 && of_line(origin) <= of_line(best.origin) / CLEARLY
+        };
+        let is_clear = both >= MIN_CLEAR
+            && !seen.contains(&best.origin)
+            && others.all(makes_few)
+            && seen.iter().copied().all(makes_few);
+        is_clear.then_some(best.origin)
+    }
+
     /// Whose an allocation with this charge is, if that is clear; `of_kind` are the votes of all allocations of its kind.
     fn origin(&self, charge: &BlockAttribution, of_kind: &StackVotes) -> Option<AllocationOrigin> {
         match charge.shares[..] {
@@ -404,15 +433,21 @@ impl KindOrigins {
         };
         let known = by_place.iter().copied().filter(|votes| votes.all >= MIN_AT_PLACE);
         let mut at_place = known.filter_map(|votes| votes.origin(charge, of_kind));
+        let clear_in_call = |seen: &[AllocationOrigin]| {
+            let maker = || of_kind.clear_maker(seen, &self.calls, &self.lines);
+            (is_open && sighting.is_new).then(maker).flatten()
+        };
         // The same loop can be called from several places.
         let where_last = || {
             let last = sighting.seen_last?;
             let may = |maker: AllocationOrigin| self.calls.are_near(maker, last);
             let of_place = by_place.iter().find_map(|votes| votes.most(may));
-            of_place.or_else(|| of_kind.most(may))
+            clear_in_call(&[last]).or(of_place).or_else(|| of_kind.most(may))
         };
+        let seen: Vec<AllocationOrigin> = charge.shares.iter().map(|share| share.0).collect();
         let behind = || Some(self.usual(kind, sighting.follows?, charge)?.0);
         let origin = where_last()
+            .or_else(|| clear_in_call(&seen))
             .or_else(|| sighting.recent.filter(|_| is_unseen))
             .or_else(|| sighting.is_doubtful.then(clear).flatten())
             .or_else(|| at_place.next())

@@ -96,3 +96,23 @@ fn a_line_is_not_certain_where_another_of_its_call_makes_such_blocks_as_a_rule()
     };
     assert_eq!([waits, makes].map(certain), [false, true]);
 }
+
+/// `param.data = ...` behind the call that makes the new data, in a loop over parameters: the thread is seen there a moment later.
+#[test]
+fn what_a_new_loop_made_where_it_makes_nothing_was_made_by_the_line_that_makes_such_blocks() {
+    let mut table = table();
+    let call = calls(&mut table, None, 1..=1)[0];
+    let [assigns, converts] = [5, 6].map(|line| calls(&mut table, Some(call), line..=line)[0]);
+    let made = calls(&mut table, Some(converts), 9..=9)[0];
+    let mut origins = KindOrigins::default();
+    (0..8).for_each(|_| saw(&mut origins, made, &table));
+    // The loop came round once.
+    saw(&mut origins, assigns, &table);
+    let maker = |is_new| {
+        let sighting = Sighting { is_doubtful: true, is_new, ..Sighting::default() };
+        let seen = charge(vec![at(assigns)], false);
+        let likely = origins.likely(KIND, &ReachSums::default(), &seen, sighting)?;
+        Some(likely.shares[0].0)
+    };
+    assert_eq!([true, false].map(maker), [Some(at(made)), None]);
+}

@@ -53,8 +53,13 @@ impl LineVotes {
         of_one_call.then_some(maker.0)
     }
 
-    fn makes(&self, origin: AllocationOrigin, calls: &StackCalls) -> bool {
+    /// In how many allocations the line stood before, and in how many after, whichever is less.
+    pub(super) fn on_both_sides(&self, origin: AllocationOrigin, calls: &StackCalls) -> u32 {
         let counts = calls.line(origin).and_then(|line| self.0.get(&line));
-        counts.is_some_and(|[before, after]| *before.min(after) >= MIN_SEEN)
+        counts.map_or(0, |[before, after]| *before.min(after))
+    }
+
+    fn makes(&self, origin: AllocationOrigin, calls: &StackCalls) -> bool {
+        self.on_both_sides(origin, calls) >= MIN_SEEN
     }
 }

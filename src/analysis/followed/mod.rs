@@ -36,7 +36,8 @@
 //!    allocations of its kind at this place made it, also if it was not seen beside this one. A thread that went from one line that makes such blocks to
 //!    another made it by the latter, unless it had made nothing yet by the first. Where nobody stood on both sides of the allocations at this place, who stood after them twice as often as any other made them: who comes
 //!    later is seen after them as well, where a poll is late. Where the thread was only seen on lines that make no such block, in a call in which one or two others
-//!    do (`stack_calls.rs`), these made it. A stack deep within another call is none of these. Where the place tells nothing: who made the last blocks there, if a
+//!    do (`stack_calls.rs`), these made it; so did one line alone, while the program does something new, where those on which it was seen hardly make any blocks
+//!    (`line_votes.rs`): a fast loop, as in `model.half()`. A stack deep within another call is none of these. Where the place tells nothing: who made the last blocks there, if a
 //!    loop did, who usually makes the one behind the last (`place_behind`), and which line of the call makes blocks at all (`line_votes.rs`). That is likely, never certain.
 //! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
@@ -250,7 +251,8 @@ impl FollowedSteps {
         let is_next = self.polls.replace(polls) != Some(polls);
         let recent = self.allocation_sources.recent(&places);
         let follows = allocated.and_then(|kind| Some(place_behind(kind, self.last_made?)));
-        let sighting = Sighting { is_doubtful, has_arrived, recent, follows, seen_last };
+        let is_new = self.past.is_new();
+        let sighting = Sighting { is_doubtful, has_arrived, recent, follows, seen_last, is_new };
         if let Some(kind) = allocated {
             self.allocation_sources.saw(kind, &places, follows, &charge, whole);
         }
