@@ -18,13 +18,18 @@ impl Script {
         self.allocates(2, 3_000, stood(stack));
     }
 
+    /// A block of so many MiB at that address.
+    fn allocates_one_of(&mut self, mib: u64, at: u64) {
+        let (address, size) = ((1 << 40) + at * MIB, mib * MIB);
+        let allocated = vec![AddressedBlock { address, size, requested: size }];
+        self.addresses = Some(FollowedAddresses { changes: 1, allocated, freed: Vec::new() });
+        self.allocates(mib, 3_000, stood(0));
+    }
+
     /// 2 MiB at the first address, and 4 MiB behind it.
     fn allocates_a_small_and_a_large_one(&mut self) {
         self.allocates_at(0, 0);
-        let (address, size) = ((1 << 40) + 2 * MIB, 4 * MIB);
-        let allocated = vec![AddressedBlock { address, size, requested: size }];
-        self.addresses = Some(FollowedAddresses { changes: 1, allocated, freed: Vec::new() });
-        self.allocates(4, 3_000, stood(0));
+        self.allocates_one_of(4, 2);
     }
 }
 
@@ -110,12 +115,8 @@ fn a_smaller_block_can_have_the_address_of_a_larger_one_that_was_freed() {
 #[test]
 fn smaller_blocks_can_have_the_addresses_of_larger_ones_of_two_sizes() {
     let mut script = Script::new();
-    for (at, size) in [(0, 4), (4, 6)] {
-        let address = (1 << 40) + at * MIB;
-        let allocated = vec![AddressedBlock { address, size: size * MIB, requested: size * MIB }];
-        script.addresses = Some(FollowedAddresses { changes: 1, allocated, freed: Vec::new() });
-        script.allocates(size, 3_000, stood(0));
-    }
+    script.allocates_one_of(4, 0);
+    script.allocates_one_of(6, 4);
     script.allocates_at(0, 10);
     script.frees(4);
     script.allocates(2, 3_000, stood(1));

@@ -255,10 +255,12 @@ impl FollowReplay<'_> {
             let new = by_group.get(&group).map_or(0, Vec::len);
             let count = unplaced(replayed, window.first).len().saturating_sub(new);
             for _ in 0..count {
-                let left = window.hidden(group.pool);
-                let fits = left.frees > 0 && left.freed_bytes >= group.size as i64;
-                let is_other = self.only_freed(group.pool, left).is_some_and(|only| only != group);
-                if !fits || is_other || self.free_one_hidden(group, window).is_none() {
+                let only = self.only_freed(group.pool, window.hidden(group.pool));
+                let is_other = only.is_some_and(|only| only != group);
+                if !window.may_hide(group)
+                    || is_other
+                    || self.free_one_hidden(group, window).is_none()
+                {
                     break;
                 }
                 window.found(group);

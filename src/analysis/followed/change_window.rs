@@ -79,8 +79,7 @@ impl WindowFree<'_> {
 
     /// Whether a block of `group` may be left of it.
     fn may_have(&self, group: BlockGroup) -> bool {
-        let has_room = self.left.frees > 0 && self.left.freed_bytes >= group.size as i64;
-        self.pool.pool == group.pool && has_room
+        self.pool.pool == group.pool && may_be_left(&self.left, group)
     }
 
     /// Whether it may have been a block of `group`.
@@ -173,6 +172,11 @@ impl<'a> Window<'a> {
         &self.hidden[usize::from(pool == Pool::Large)]
     }
 
+    /// Whether a block of `group` may be among what was freed and no block was found for.
+    pub(super) fn may_hide(&self, group: BlockGroup) -> bool {
+        may_be_left(self.hidden(group.pool), group)
+    }
+
     /// A block of `group` that was freed is found.
     pub(super) fn found(&mut self, group: BlockGroup) {
         take_out(&mut self.hidden[usize::from(group.pool == Pool::Large)], group);
@@ -229,6 +233,11 @@ impl<'a> Window<'a> {
         }
         sum
     }
+}
+
+/// Whether a block of `group` may be left of what was freed.
+fn may_be_left(freed: &CounterDelta, group: BlockGroup) -> bool {
+    freed.frees > 0 && freed.freed_bytes >= group.size as i64
 }
 
 /// Takes a block that was freed out of what was.

@@ -248,24 +248,22 @@ impl StackVotes {
     /// fast loop came round between two polls, or the thread was on its way.
     fn clear_maker(
         &self,
-        seen: &[AllocationOrigin],
+        seen: &[(AllocationOrigin, u64)],
         calls: &StackCalls,
         lines: &LineVotes,
     ) -> Option<AllocationOrigin> {
-        let is_within = |maker| seen.iter().all(|seen| calls.is_within(maker, *seen));
+        let seen = || seen.iter().map(|share| share.0);
+        let is_within = |maker| seen().all(|seen| calls.is_within(maker, seen));
         let makers = || self.of.iter().filter(|vote| is_within(vote.origin));
         let best = makers().max_by_key(|vote| vote.on_both_sides())?;
         let both = best.on_both_sides();
-        let mut others = makers().map(|vote| vote.origin).filter(|of| *of != best.origin);
+        let others = makers().map(|vote| vote.origin).filter(|of| *of != best.origin);
         let of_line = |origin| lines.on_both_sides(origin, calls);
         let makes_few = |origin| {
             let own = self.on_both_sides(origin);
             own <= both / 2 && of_line(origin) <= of_line(best.origin) / CLEARLY
         };
-        let is_clear = both >= MIN_CLEAR
-            && !seen.contains(&best.origin)
-            && others.all(makes_few)
-            && seen.iter().copied().all(makes_few);
+        let is_clear = both >= MIN_CLEAR && others.chain(seen()).all(makes_few);
         is_clear.then_some(best.origin)
     }
 
@@ -433,7 +431,7 @@ impl KindOrigins {
         };
         let known = by_place.iter().copied().filter(|votes| votes.all >= MIN_AT_PLACE);
         let mut at_place = known.filter_map(|votes| votes.origin(charge, of_kind));
-        let clear_in_call = |seen: &[AllocationOrigin]| {
+        let clear_in_call = |seen: &[(AllocationOrigin, u64)]| {
             let maker = || of_kind.clear_maker(seen, &self.calls, &self.lines);
             (is_open && sighting.is_new).then(maker).flatten()
         };
@@ -442,12 +440,11 @@ impl KindOrigins {
             let last = sighting.seen_last?;
             let may = |maker: AllocationOrigin| self.calls.are_near(maker, last);
             let of_place = by_place.iter().find_map(|votes| votes.most(may));
-            clear_in_call(&[last]).or(of_place).or_else(|| of_kind.most(may))
+            clear_in_call(&[(last, 1)]).or(of_place).or_else(|| of_kind.most(may))
         };
-        let seen: Vec<AllocationOrigin> = charge.shares.iter().map(|share| share.0).collect();
         let behind = || Some(self.usual(kind, sighting.follows?, charge)?.0);
         let origin = where_last()
-            .or_else(|| clear_in_call(&seen))
+            .or_else(|| clear_in_call(&charge.shares))
             .or_else(|| sighting.recent.filter(|_| is_unseen))
             .or_else(|| sighting.is_doubtful.then(clear).flatten())
             .or_else(|| at_place.next())

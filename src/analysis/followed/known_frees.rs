@@ -148,10 +148,9 @@ impl FollowReplay<'_> {
                 let block = number.and_then(|number| Some((self.alive_group(number)?, number)));
                 let Some((group, number)) = block else { continue };
                 let change = &part[usize::from(group.pool == Pool::Large)];
-                let hidden = window.hidden(group.pool);
                 let size = group.size as i64;
                 let is_one = size.checked_mul(change.delta.frees) == Some(change.delta.freed_bytes);
-                let has_room = is_one && hidden.frees > 0 && hidden.freed_bytes >= size;
+                let has_room = is_one && window.may_hide(group);
                 let left = left.get_mut(&(group.pool, group.size));
                 let Some(left) = left.filter(|left| **left > 0 && has_room) else { continue };
                 let (site, time) = (change.site, change.attribution.allocated_at);
