@@ -2,25 +2,20 @@
 //!
 //! `NativeCachingAllocator::allocated_blocks` (c10/cuda/CUDACachingAllocator.cpp, torch 2.3 and later) has each block that is allocated by
 //! its address, in 67 tables (`kNumMutexShard`), chosen by a hash of the address. Their sizes lie side by side: one short read
-//! tells which of them an allocation or a free has changed, and these are read.
+//! tells which of them an allocation or a free has changed, and these are read (`table_copies.rs`).
 
 use super::address_changes::{AddressChanges, AddressOutcome, AddressReading, differences};
 use super::containers::FlatTable;
 use super::layout::BlockLayout;
-use super::polled::{CounterPoller, PolledCounters, PoolCounters};
+use super::polled::{AllocationTotals, CounterPoller, PolledCounters, PoolCounters};
+use super::table_copies::{TABLES, TableCopies, TableHeads};
 use crate::model::AddressedBlock;
-use crate::target::{Addr, AddressRange, Field, Memory, MemoryError};
+use crate::target::{Addr, Memory, MemoryError};
 
-/// `kNumMutexShard`.
-const TABLES: usize = 67;
-/// Bytes of an entry: its distance from the desired slot, the address, the `Block`.
-const ENTRY: usize = 0x18;
-const ADDRESS: Field<u64> = Field::at(0x08);
-const BLOCK: Field<Addr> = Field::at(0x10);
 /// How much of a `NativeCachingAllocator` is searched for the tables (0x1100 seen).
 const SEARCHED: usize = 0x4000;
-/// More entries than this in one table are not read: a bound for the time that a poll takes.
-const MAX_SLOTS: u64 = 1 << 12;
+/// So often the tables that changed meanwhile are read in one attempt; each time takes 2 to 4 us.
+const MOST_ROUNDS: usize = 8;
 
 /// Where the tables lie in the `NativeCachingAllocator` at `allocator`; `None` where it has no such tables (torch 2.1 and 2.2).
 pub(super) fn find(memory: &dyn Memory, allocator: Addr) -> Option<Addr> {
@@ -33,40 +28,25 @@ pub(super) fn find(memory: &dyn Memory, allocator: Addr) -> Option<Addr> {
 /// Reads the tables of an allocator that serves one device.
 #[derive(Debug, Clone)]
 pub struct AddressTables {
-    at: Addr,
-    block: BlockLayout,
-    /// The counters of the device.
-    counters: CounterPoller,
-    /// What they were at the last reading.
+    copies: TableCopies,
+    /// The heads as they were copied last, where nothing of what they have is read yet.
+    ahead: Option<TableHeads>,
+    /// What the counters of the device were at the last reading.
     last: Option<PolledCounters>,
-    tables: Vec<AddressTable>,
+    /// The addresses in each table then, with their `Block`s, in order.
+    tables: Vec<Vec<(u64, Addr)>>,
     /// Whether a table may have changed unnoticed since all of them were read: one that lost an address and got another has the head that it had.
     is_incomplete: bool,
-    spans: Vec<AddressRange>,
-    copy: Vec<u8>,
-    changing: Vec<u8>,
-}
-
-/// One table, as it was read last.
-#[derive(Debug, Clone)]
-struct AddressTable {
-    head: Option<FlatTable>,
-    /// Its addresses and their `Block`s, in order.
-    entries: Vec<(u64, Addr)>,
 }
 
 impl AddressTables {
     pub(super) fn new(at: Addr, block: BlockLayout, counters: CounterPoller) -> AddressTables {
         AddressTables {
-            at,
-            block,
-            counters,
+            copies: TableCopies::new(at, block, counters),
+            ahead: None,
             last: None,
-            tables: vec![AddressTable { head: None, entries: Vec::new() }; TABLES],
+            tables: vec![Vec::new(); TABLES],
             is_incomplete: false,
-            spans: Vec::new(),
-            copy: Vec::new(),
-            changing: Vec::new(),
         }
     }
 
@@ -76,16 +56,19 @@ impl AddressTables {
     }
 
     /// Reads the tables that have changed. They are accepted only if they have as many addresses together as the counters say that
-    /// there are blocks, and the counters still stand after they were copied.
+    /// there are blocks. What an attempt copied and could not accept need not be copied again.
     pub fn read(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
-        let Some(now) = self.look(memory)? else { return Ok(AddressOutcome::Moving) };
         let last = self.last.map(|last| last.totals());
-        if last == Some(now.totals()) {
+        let ahead = self.ahead.take().filter(|heads| heads.totals() != last);
+        let heads = match ahead {
+            Some(ahead) => Some(ahead),
+            None => self.copies.look(memory)?,
+        };
+        let Some(heads) = heads else { return Ok(AddressOutcome::Moving) };
+        if last.is_some() && heads.totals() == last {
             return Ok(AddressOutcome::Unchanged);
         }
-        let Some(heads) = self.heads(&now) else { return Ok(AddressOutcome::Moving) };
-        let changed = (0..TABLES).filter(|&n| self.tables[n].head != Some(heads[n])).collect();
-        let Some(reading) = self.read_tables(memory, &heads, changed, now)? else {
+        let Some(reading) = self.reach(memory, heads, |_| true)? else {
             return Ok(AddressOutcome::Moving);
         };
         let (Some(last), Some(found)) = (last, &reading.changes) else {
@@ -104,13 +87,17 @@ impl AddressTables {
 
     /// Reads all tables while nothing changes: `Late` if some had changed unnoticed.
     pub fn read_all(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
-        let Some(now) = self.look(memory)? else { return Ok(AddressOutcome::Moving) };
-        if self.last.is_none_or(|last| last.totals() != now.totals()) {
+        let last = self.last.map(|last| last.totals());
+        let stands = |totals| Some(totals) == last;
+        let Some(heads) = self.copies.look(memory)? else { return Ok(AddressOutcome::Moving) };
+        if !heads.totals().is_some_and(stands) {
             return Ok(AddressOutcome::Moving);
         }
-        let Some(heads) = self.heads(&now) else { return Ok(AddressOutcome::Moving) };
-        let all = (0..TABLES).collect();
-        let Some(reading) = self.read_tables(memory, &heads, all, now)? else {
+        let all: Vec<usize> = (0..TABLES).collect();
+        let Some(heads) = self.copies.read(memory, &heads, &all, &[])? else {
+            return Ok(AddressOutcome::Moving);
+        };
+        let Some(reading) = self.reach(memory, heads, stands)? else {
             return Ok(AddressOutcome::Moving);
         };
         self.is_incomplete = false;
@@ -120,145 +107,104 @@ impl AddressTables {
         })
     }
 
-    /// Copies the counters and the heads of the tables; `None` while a thread is about to change them.
-    fn look(&mut self, memory: &dyn Memory) -> Result<Option<PolledCounters>, MemoryError> {
-        let Some(counted) = self.counters.spans().next() else { return Ok(None) };
-        self.spans.clear();
-        self.spans.push(counted);
-        self.spans.push(AddressRange { addr: self.at, len: TABLES * FlatTable::SIZE });
-        self.copy.resize(counted.len + TABLES * FlatTable::SIZE, 0);
-        memory.read_spans(&self.spans, &mut self.copy)?;
-        let counters = &self.copy[..counted.len];
-        self.changing.clear();
-        self.changing.extend_from_slice(self.counters.changing_part(counters).unwrap_or_default());
-        Ok(self.counters.decode(counters).filter(|now| now.fit))
-    }
-
-    /// The heads that were copied, if they have as many addresses as there are blocks `now`.
-    fn heads(&self, now: &PolledCounters) -> Option<Vec<FlatTable>> {
-        let (_, heads) = self.copy.split_at_checked(self.copy.len() - TABLES * FlatTable::SIZE)?;
-        let heads = heads.chunks_exact(FlatTable::SIZE).map(FlatTable::decode);
-        let heads = heads.collect::<Option<Vec<FlatTable>>>()?;
-        let count = heads.iter().fold(0u64, |sum, head| sum.saturating_add(head.count));
-        (i64::try_from(count) == Ok(now.blocks)).then_some(heads)
-    }
-
-    /// Reads some of the tables, which have these heads; `None` where the target has gone on.
-    fn read_tables(
+    /// Copies what has changed until the newest copies are those of one state of the counters, one that is `wanted`; `None` where
+    /// the target is always ahead.
+    fn reach(
         &mut self,
         memory: &dyn Memory,
-        heads: &[FlatTable],
-        changed: Vec<usize>,
-        now: PolledCounters,
+        mut heads: TableHeads,
+        wanted: impl Fn(AllocationTotals) -> bool,
     ) -> Result<Option<AddressReading>, MemoryError> {
-        if changed.iter().any(|&n| heads[n].slots > MAX_SLOTS) {
-            return Ok(None);
-        }
-        self.spans.clear();
-        for &n in &changed {
-            let slots = if heads[n].count == 0 { 0 } else { heads[n].slots as usize };
-            self.spans.push(AddressRange { addr: heads[n].entries, len: ENTRY * slots });
-        }
-        if !self.copy_spans(memory)? {
-            return Ok(None);
-        }
-        let mut new = Vec::with_capacity(changed.len());
-        let mut copy = &self.copy[..];
-        for (&n, span) in changed.iter().zip(&self.spans) {
-            let (entries, rest) = copy.split_at(span.len);
-            copy = rest;
-            let used = entries.chunks_exact(ENTRY).filter(|entry| FlatTable::is_used(entry[0]));
-            let entries = used.filter_map(|entry| Some((ADDRESS.get(entry)?, BLOCK.get(entry)?)));
-            let mut entries: Vec<(u64, Addr)> = entries.collect();
-            entries.sort_unstable();
-            entries.dedup_by_key(|(address, _)| *address);
-            if entries.len() as u64 != heads[n].count {
+        for _ in 0..MOST_ROUNDS {
+            if heads.totals().is_some_and(|totals| !wanted(totals)) {
                 return Ok(None);
             }
-            new.push(entries);
+            let changed = self.copies.outdated(&heads);
+            if changed.is_empty()
+                && let Some(now) = heads.settled()
+            {
+                return self.accept(memory, heads, now);
+            }
+            let Some(then) = self.copies.read(memory, &heads, &changed, &[])? else {
+                return Ok(None);
+            };
+            heads = then;
         }
+        Ok(None)
+    }
+
+    /// Takes the newest copies as what the tables were when the counters were `now`; `None` where a new block is gone already.
+    fn accept(
+        &mut self,
+        memory: &dyn Memory,
+        heads: TableHeads,
+        now: PolledCounters,
+    ) -> Result<Option<AddressReading>, MemoryError> {
         let changes = match self.last {
             None => None,
-            Some(last) => match self.changes(memory, &changed, &new, &last, &now)? {
+            Some(last) => match self.changes(memory, heads, &last, &now)? {
                 Some(changes) => Some(changes),
                 None => return Ok(None),
             },
         };
-        for (n, entries) in changed.into_iter().zip(new) {
-            self.tables[n] = AddressTable { head: Some(heads[n]), entries };
+        for (n, new) in self.copies.newer() {
+            self.tables[n].clear();
+            self.tables[n].extend_from_slice(new);
         }
+        self.copies.accepted();
         self.last = Some(now);
         Ok(Some(AddressReading { totals: now.totals(), changes }))
     }
 
-    /// What is different in the `changed` tables; `None` where the target has gone on.
+    /// What is different in the newest copies; `None` where a new block is not what it seemed to be.
     fn changes(
         &mut self,
         memory: &dyn Memory,
-        changed: &[usize],
-        new: &[Vec<(u64, Addr)>],
+        heads: TableHeads,
         last: &PolledCounters,
         now: &PolledCounters,
     ) -> Result<Option<AddressChanges>, MemoryError> {
         let (mut allocated, mut freed) = (Vec::new(), Vec::new());
-        for (&n, new) in changed.iter().zip(new) {
-            differences(&self.tables[n].entries, new, &mut allocated, &mut freed);
+        for (n, new) in self.copies.newer() {
+            differences(&self.tables[n], new, &mut allocated, &mut freed);
         }
         freed.sort_unstable();
-        let blocks = match (&allocated[..], only_allocation(last, now)) {
+        let grew = allocated_between(last, now);
+        let allocated = match (&allocated[..], grew) {
             ([], _) => Vec::new(),
             // What the counters say of the only allocation need not be read.
-            (&[(address, _)], Some((size, requested))) => {
+            (&[(address, _)], Some((1, size, requested))) => {
                 vec![AddressedBlock { address, size, requested }]
             }
             _ => {
-                let len = self.block.len();
-                self.spans.clear();
-                self.spans.extend(allocated.iter().map(|&(_, addr)| AddressRange { addr, len }));
-                if !self.copy_spans(memory)? {
+                let unknown = self.copies.unknown(&allocated);
+                self.ahead = self.copies.read(memory, &heads, &[], &unknown)?;
+                let Some(blocks) = self.copies.blocks(&allocated) else {
+                    self.copies.doubt(&allocated);
+                    return Ok(None);
+                };
+                let bytes = blocks.iter().fold(0u64, |sum, block| sum.saturating_add(block.size));
+                // Where none came and went in between, their bytes together are known.
+                let is_all = |count| count == blocks.len() as u64;
+                if grew.is_some_and(|(count, grew, _)| is_all(count) && grew != bytes) {
+                    self.copies.forget_blocks();
                     return Ok(None);
                 }
-                let Some(blocks) = self.blocks(&allocated) else { return Ok(None) };
                 blocks
             }
         };
-        Ok(Some(AddressChanges { allocated: blocks, freed }))
-    }
-
-    /// The blocks that were allocated, by address; `None` where one is none (any more).
-    fn blocks(&self, allocated: &[(u64, Addr)]) -> Option<Vec<AddressedBlock>> {
-        let block = |(copy, &(address, _)): (&[u8], &(u64, Addr))| {
-            let raw = self.block.decode(copy).filter(|b| b.allocated && b.address == address)?;
-            Some(AddressedBlock { address, size: raw.size, requested: raw.requested })
-        };
-        let blocks = self.copy.chunks_exact(self.block.len()).zip(allocated).map(block);
-        let mut blocks: Vec<AddressedBlock> = blocks.collect::<Option<_>>()?;
-        blocks.sort_unstable();
-        Some(blocks)
-    }
-
-    /// Copies what `spans` say, and what tells of changes of the counters after it: `false` where they have changed.
-    fn copy_spans(&mut self, memory: &dyn Memory) -> Result<bool, MemoryError> {
-        let len = self.spans.iter().map(|span| span.len).sum();
-        let counters: usize = self.counters.changing_spans().map(|span| span.len).sum();
-        self.copy.resize(len + counters, 0);
-        let spans = self.spans.len();
-        self.spans.extend(self.counters.changing_spans());
-        let read = memory.read_spans(&self.spans, &mut self.copy);
-        self.spans.truncate(spans);
-        read?;
-        Ok(self.copy[len..] == self.changing)
+        Ok(Some(AddressChanges { allocated, freed }))
     }
 }
 
-/// The bytes, and the bytes asked for, of what was allocated between two states of the counters, if it was one block.
-fn only_allocation(last: &PolledCounters, now: &PolledCounters) -> Option<(u64, u64)> {
+/// How many blocks were allocated between two states of the counters, their bytes, and the bytes asked for.
+fn allocated_between(last: &PolledCounters, now: &PolledCounters) -> Option<(u64, u64, u64)> {
     let grew = |of: fn(&PoolCounters) -> i64| {
         let sum = |counters: &PolledCounters| of(&counters.small).checked_add(of(&counters.large));
         u64::try_from(sum(now)?.checked_sub(sum(last)?)?).ok()
     };
-    (grew(|pool| pool.allocations)? == 1)
-        .then_some((grew(|pool| pool.allocated_bytes)?, grew(|pool| pool.requested_bytes)?))
+    let count = grew(|pool| pool.allocations)?;
+    Some((count, grew(|pool| pool.allocated_bytes)?, grew(|pool| pool.requested_bytes)?))
 }
 
 #[cfg(test)]
@@ -267,9 +213,9 @@ mod tests {
 
     use super::*;
     use crate::model::Metric;
-    use crate::target::MemoryImage;
+    use crate::target::{AddressRange, MemoryImage};
     use crate::torch::layout::{CounterLayout, STAT};
-    use crate::torch::polled::AllocationTotals;
+    use crate::torch::table_copies::ENTRY;
 
     const DEVICE: u64 = 0x10_0000;
     const HEADS: u64 = 0x20_0000;
@@ -446,28 +392,82 @@ mod tests {
         assert_eq!(changes(read(&mut tables, &allocator)).allocated.len(), 1);
     }
 
-    /// The counters of the second copy are others.
-    #[test]
-    fn what_was_copied_while_the_counters_moved_is_not_taken() {
-        struct Moving(AtomicU32, MemoryImage, MemoryImage);
-        impl Memory for Moving {
-            fn read_spans(
-                &self,
-                spans: &[AddressRange],
-                out: &mut [u8],
-            ) -> Result<(), MemoryError> {
-                let reads = self.0.fetch_add(1, Ordering::Relaxed);
-                let memory = if reads == 0 { &self.1 } else { &self.2 };
-                memory.read_spans(spans, out)
-            }
+    /// A memory that is another at each copy, and the last one from then on.
+    struct Moving {
+        states: Vec<MemoryImage>,
+        copies: AtomicU32,
+        /// How many bytes were copied.
+        bytes: AtomicU32,
+    }
+
+    impl Moving {
+        fn new(states: Vec<MemoryImage>) -> Moving {
+            Moving { states, copies: AtomicU32::new(0), bytes: AtomicU32::new(0) }
         }
+    }
+
+    impl Memory for Moving {
+        fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
+            let copy = self.copies.fetch_add(1, Ordering::Relaxed) as usize;
+            self.bytes.fetch_add(out.len() as u32, Ordering::Relaxed);
+            self.states[copy.min(self.states.len() - 1)].read_spans(spans, out)
+        }
+    }
+
+    /// The table has another head after the copy than before it.
+    #[test]
+    fn what_was_copied_while_its_table_changed_is_copied_again() {
         let mut allocator = Allocator::default();
         allocator.allocate(0x7000);
-        let before = allocator.memory();
+        let mut tables = tables();
+        read(&mut tables, &allocator);
         allocator.allocate(0x8000);
-        allocator.free(0x7000);
-        let memory = Moving(AtomicU32::new(0), before, allocator.memory());
+        let before = allocator.memory();
+        allocator.allocate(0x9000);
+        let memory = Moving::new(vec![before, allocator.memory()]);
+        let found = changes(tables.read(&memory).unwrap());
+        let addresses: Vec<u64> = found.allocated.iter().map(|block| block.address).collect();
+        assert_eq!(addresses, [0x8000, 0x9000]);
+    }
+
+    /// The target allocates between any two copies: nothing is accepted, as little as if nothing had been copied.
+    #[test]
+    fn a_target_that_never_stands_still_is_moving() {
+        let mut allocator = Allocator::default();
+        let states = (1..=2 * MOST_ROUNDS as u64).map(|n| {
+            allocator.allocate(0x1000 * n);
+            allocator.free(0x1000 * n);
+            allocator.allocate(0x1000 * n);
+            allocator.memory()
+        });
+        let memory = Moving::new(states.collect());
         assert_eq!(tables().read(&memory).unwrap(), AddressOutcome::Moving);
+    }
+
+    /// Another table changes while one is copied: this one need not be copied again.
+    #[test]
+    fn what_is_good_of_an_attempt_is_not_copied_again() {
+        let mut allocator = Allocator::default();
+        allocator.allocate(0x7000);
+        let mut first = tables();
+        read(&mut first, &allocator);
+        allocator.allocate(0x8000);
+        let standing = Moving::new(vec![allocator.memory()]);
+        first.clone().read(&standing).unwrap();
+        let heads =
+            TABLES * FlatTable::SIZE + CounterPoller::new(&layout(), &[Addr(DEVICE)]).poll_len();
+        assert_eq!(standing.bytes.into_inner() as usize, 2 * heads + 16 * ENTRY);
+        // The counters of the second copy are ahead of the tables, as while another thread enters its block.
+        let before = allocator.memory();
+        allocator.ahead = 1;
+        let ahead = allocator.memory();
+        let memory = Moving::new(vec![before, ahead, allocator.memory()]);
+        assert_eq!(first.read(&memory).unwrap(), AddressOutcome::Moving);
+        allocator.ahead = 0;
+        let memory = Moving::new(vec![allocator.memory()]);
+        let found = changes(first.read(&memory).unwrap());
+        assert_eq!(found.allocated[0].address, 0x8000);
+        assert_eq!(memory.bytes.into_inner() as usize, heads);
     }
 
     #[test]

@@ -26,6 +26,7 @@ mod objects;
 mod polled;
 mod private_pools;
 mod reader;
+mod table_copies;
 mod version;
 mod walk;
 mod working_set;

@@ -25,7 +25,7 @@ const LEAST_SHARE: f64 = 0.05;
 /// After so many attempts in a row that came to nothing the tables are given up: they are not what they seemed to be.
 const MOST_FAILURES: u32 = 100_000;
 /// After so many it sleeps for so long: a thread may have been interrupted between the tables and the counters.
-const MOST_TRIES: u32 = 64;
+const MOST_TRIES: u32 = 16;
 const REST: Duration = Duration::from_micros(100);
 /// After nothing was allocated or freed for so long there is time to read all tables (20 to 40 us).
 const QUIET: Duration = Duration::from_micros(200);

@@ -1,0 +1,204 @@
+//! Copies of the allocator's tables of addresses, made while the target goes on.
+//!
+//! The copy of a table is good if its head was the same before and after it. Where the target has changed some tables meanwhile, the copies
+//! of the others stay good: only what has changed since is read next. So the reader catches up with a target that never waits for it.
+
+use rustc_hash::FxHashMap;
+
+use super::containers::FlatTable;
+use super::layout::BlockLayout;
+use super::polled::{AllocationTotals, CounterPoller, PolledCounters};
+use crate::model::AddressedBlock;
+use crate::target::{Addr, AddressRange, Field, Memory, MemoryError};
+
+/// `kNumMutexShard`.
+pub(super) const TABLES: usize = 67;
+/// Bytes of an entry: its distance from the desired slot, the address, the `Block`.
+pub(super) const ENTRY: usize = 0x18;
+const ADDRESS: Field<u64> = Field::at(0x08);
+const BLOCK: Field<Addr> = Field::at(0x10);
+/// A table with more entries than this is not read: a bound for the time that a reading takes.
+const MAX_SLOTS: u64 = 1 << 12;
+
+/// The counters of the device and the heads of its tables, copied in this order, and the counters once more.
+#[derive(Debug, Clone)]
+pub(super) struct TableHeads {
+    /// `None` where they changed meanwhile.
+    pub(super) counters: Option<PolledCounters>,
+    heads: Vec<FlatTable>,
+}
+
+impl TableHeads {
+    /// The running totals, if the counters stood.
+    pub(super) fn totals(&self) -> Option<AllocationTotals> {
+        self.counters.map(|now| now.totals())
+    }
+
+    /// The counters, if the tables have as many addresses as these say that there are blocks.
+    pub(super) fn settled(&self) -> Option<PolledCounters> {
+        let count = self.heads.iter().fold(0u64, |sum, head| sum.saturating_add(head.count));
+        self.counters.filter(|now| i64::try_from(count) == Ok(now.blocks))
+    }
+}
+
+/// The newest good copy of each table.
+#[derive(Debug, Clone)]
+pub(super) struct TableCopies {
+    at: Addr,
+    block: BlockLayout,
+    /// The counters of the device.
+    counters: CounterPoller,
+    tables: Vec<TableCopy>,
+    /// What was read of blocks that are new since the last reading that was accepted, by address.
+    blocks: FxHashMap<u64, AddressedBlock>,
+    spans: Vec<AddressRange>,
+    copy: Vec<u8>,
+}
+
+/// One table, as it was copied last.
+#[derive(Debug, Clone, Default)]
+struct TableCopy {
+    head: Option<FlatTable>,
+    /// Its addresses and their `Block`s, in order.
+    entries: Vec<(u64, Addr)>,
+    /// Whether it was copied since the last reading that was accepted.
+    is_newer: bool,
+}
+
+impl TableCopies {
+    pub(super) fn new(at: Addr, block: BlockLayout, counters: CounterPoller) -> TableCopies {
+        TableCopies {
+            at,
+            block,
+            counters,
+            tables: vec![TableCopy::default(); TABLES],
+            blocks: FxHashMap::default(),
+            spans: Vec::new(),
+            copy: Vec::new(),
+        }
+    }
+
+    /// Copies the counters and the heads of the tables; `None` where there are none.
+    pub(super) fn look(&mut self, memory: &dyn Memory) -> Result<Option<TableHeads>, MemoryError> {
+        self.spans.clear();
+        self.copy_with_heads(memory)
+    }
+
+    /// The tables that were not copied since they have these heads.
+    pub(super) fn outdated(&self, now: &TableHeads) -> Vec<usize> {
+        (0..TABLES).filter(|&n| self.tables[n].head != Some(now.heads[n])).collect()
+    }
+
+    /// The tables that were copied since the last reading that was accepted: which, and what they have.
+    pub(super) fn newer(&self) -> impl Iterator<Item = (usize, &[(u64, Addr)])> {
+        let newer = self.tables.iter().enumerate().filter(|(_, table)| table.is_newer);
+        newer.map(|(n, table)| (n, &table.entries[..]))
+    }
+
+    /// Those of which nothing was read yet.
+    pub(super) fn unknown(&self, allocated: &[(u64, Addr)]) -> Vec<(u64, Addr)> {
+        let is_unknown = |(address, _): &&(u64, Addr)| !self.blocks.contains_key(address);
+        allocated.iter().filter(is_unknown).copied().collect()
+    }
+
+    /// What was read of these blocks, by address.
+    pub(super) fn blocks(&self, allocated: &[(u64, Addr)]) -> Option<Vec<AddressedBlock>> {
+        let block = |(address, _): &(u64, Addr)| self.blocks.get(address).copied();
+        let mut blocks: Vec<AddressedBlock> = allocated.iter().map(block).collect::<Option<_>>()?;
+        blocks.sort_unstable();
+        Some(blocks)
+    }
+
+    /// Reads the tables again that have one of these of which nothing could be read: a table that lost an address and got another has the head that it had.
+    pub(super) fn doubt(&mut self, allocated: &[(u64, Addr)]) {
+        for gone in self.unknown(allocated) {
+            let has_it = |table: &&mut TableCopy| table.entries.binary_search(&gone).is_ok();
+            self.tables.iter_mut().filter(has_it).for_each(|table| table.head = None);
+        }
+    }
+
+    /// What was read of blocks is not what they are.
+    pub(super) fn forget_blocks(&mut self) {
+        self.blocks.clear();
+    }
+
+    /// All of this is told now.
+    pub(super) fn accepted(&mut self) {
+        self.tables.iter_mut().for_each(|table| table.is_newer = false);
+        self.blocks.clear();
+    }
+
+    /// Copies some of the tables, which had these heads, and what some blocks are, and the heads after that; `None` where it cannot.
+    pub(super) fn read(
+        &mut self,
+        memory: &dyn Memory,
+        before: &TableHeads,
+        tables: &[usize],
+        blocks: &[(u64, Addr)],
+    ) -> Result<Option<TableHeads>, MemoryError> {
+        if tables.iter().any(|&n| before.heads[n].slots > MAX_SLOTS) {
+            return Ok(None);
+        }
+        self.spans.clear();
+        let range = |head: &FlatTable| {
+            let slots = if head.count == 0 { 0 } else { head.slots as usize };
+            AddressRange { addr: head.entries, len: ENTRY * slots }
+        };
+        self.spans.extend(tables.iter().map(|&n| range(&before.heads[n])));
+        let len = self.block.len();
+        self.spans.extend(blocks.iter().map(|&(_, addr)| AddressRange { addr, len }));
+        let Some(after) = self.copy_with_heads(memory)? else { return Ok(None) };
+        let mut copy = &self.copy[..];
+        for &n in tables {
+            let head = before.heads[n];
+            let (bytes, rest) = copy.split_at(range(&head).len);
+            copy = rest;
+            if head == after.heads[n] {
+                self.tables[n].take(head, bytes);
+            }
+        }
+        for (bytes, &(address, _)) in copy.chunks_exact(len).zip(blocks) {
+            if let Some(raw) = self.block.decode(bytes)
+                && raw.allocated
+                && raw.address == address
+            {
+                let block = AddressedBlock { address, size: raw.size, requested: raw.requested };
+                self.blocks.insert(address, block);
+            }
+        }
+        Ok(Some(after))
+    }
+
+    /// Copies what the spans say, and then the counters and the heads.
+    fn copy_with_heads(&mut self, memory: &dyn Memory) -> Result<Option<TableHeads>, MemoryError> {
+        let Some(counted) = self.counters.spans().next() else { return Ok(None) };
+        let len: usize = self.spans.iter().map(|span| span.len).sum();
+        let heads = TABLES * FlatTable::SIZE;
+        self.spans.push(counted);
+        self.spans.push(AddressRange { addr: self.at, len: heads });
+        self.spans.extend(self.counters.changing_spans().take(1));
+        self.copy.resize(self.spans.iter().map(|span| span.len).sum(), 0);
+        memory.read_spans(&self.spans, &mut self.copy)?;
+        let (counters, rest) = self.copy[len..].split_at(counted.len);
+        let (heads, again) = rest.split_at(heads);
+        let stood = self.counters.changing_part(counters) == Some(again);
+        let counters = self.counters.decode(counters).filter(|now| now.fit && stood);
+        let heads = heads.chunks_exact(FlatTable::SIZE).map(FlatTable::decode);
+        let heads = heads.collect::<Option<Vec<FlatTable>>>();
+        Ok(heads.map(|heads| TableHeads { counters, heads }))
+    }
+}
+
+impl TableCopy {
+    /// Takes a copy of its entries, if it has as many as the head says.
+    fn take(&mut self, head: FlatTable, bytes: &[u8]) {
+        let used = bytes.chunks_exact(ENTRY).filter(|entry| FlatTable::is_used(entry[0]));
+        let entries = used.filter_map(|entry| Some((ADDRESS.get(entry)?, BLOCK.get(entry)?)));
+        let mut entries: Vec<(u64, Addr)> = entries.collect();
+        entries.sort_unstable();
+        entries.dedup_by_key(|(address, _)| *address);
+        if entries.len() as u64 == head.count {
+            *self = TableCopy { head: Some(head), entries, is_newer: true };
+        }
+    }
+}
