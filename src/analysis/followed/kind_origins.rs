@@ -443,13 +443,14 @@ impl KindOrigins {
             clear_in_call(&[(last, 1)]).or(of_place).or_else(|| of_kind.most(may))
         };
         let behind = || Some(self.usual(kind, sighting.follows?, charge)?.0);
+        let may_be = |maker: &AllocationOrigin| self.calls.may_be_between(*maker, &charge.shares);
         let origin = where_last()
             .or_else(|| clear_in_call(&charge.shares))
             .or_else(|| sighting.recent.filter(|_| is_unseen))
-            .or_else(|| sighting.is_doubtful.then(clear).flatten())
+            .or_else(|| sighting.is_doubtful.then(clear).flatten().filter(may_be))
             .or_else(|| at_place.next())
             .or_else(|| sighting.recent.filter(|maker| sighting.is_doubtful && is_near(maker)))
-            .or_else(|| is_open.then(behind).flatten())
+            .or_else(|| is_open.then(behind).flatten().filter(may_be))
             .or_else(|| of_kind.origin_anywhere(charge, sighting.has_arrived))
             .or_else(|| self.lines.maker(charge, &self.calls));
         let in_call = || is_open.then(|| of_kind.makers_in_call(charge, &self.calls)).flatten();

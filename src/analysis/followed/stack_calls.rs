@@ -33,10 +33,11 @@ impl StackCalls {
             if self.lines.insert(stack, node.frame).is_some() {
                 continue;
             }
-            for _ in 0..NEAR {
-                let parent = stacks.get_stack(stack).and_then(|node| node.parent);
-                let Some(parent) = parent else { break };
-                self.parents.insert(stack, parent);
+            // What is above a caller that is known is known as well.
+            while let Some(parent) = stacks.get_stack(stack).and_then(|node| node.parent) {
+                if self.parents.insert(stack, parent).is_some() {
+                    break;
+                }
                 stack = parent;
             }
         }
@@ -61,12 +62,37 @@ impl StackCalls {
         else {
             return true;
         };
-        let callers = |stack| {
-            std::iter::successors(Some(stack), |stack| self.parents.get(stack).copied()).take(NEAR)
-        };
+        let callers = |stack| self.callers(stack).take(NEAR);
         let is_shallow = callers(seen).count() < NEAR;
         thread == of
             && (is_shallow || callers(maker).any(|caller| callers(seen).any(|of| of == caller)))
+    }
+
+    /// Whether a thread that was seen before and after may have been at `maker` in between: where one of the two is in a call that the line of the
+    /// other has made, the thread did not leave this line.
+    pub(super) fn may_be_between(
+        &self,
+        maker: AllocationOrigin,
+        seen: &[(AllocationOrigin, u64)],
+    ) -> bool {
+        let [(AllocationOrigin::Stack(thread, one), _), (AllocationOrigin::Stack(of, other), _)] =
+            *seen
+        else {
+            return true;
+        };
+        let AllocationOrigin::Stack(by, maker) = maker else { return true };
+        let is_under = |stack, line| self.callers(stack).any(|caller| caller == line);
+        let stayed = match (is_under(other, one), is_under(one, other)) {
+            (true, _) => one,
+            (_, true) => other,
+            _ => return true,
+        };
+        thread != of || by != thread || is_under(maker, stayed)
+    }
+
+    /// A stack, and those of its callers.
+    fn callers(&self, stack: StackId) -> impl Iterator<Item = StackId> {
+        std::iter::successors(Some(stack), |stack| self.parents.get(stack).copied())
     }
 
     /// Whether `maker` is in the call of the function in which `seen` stands, or in one that this has made.
@@ -77,8 +103,6 @@ impl StackCalls {
             return false;
         };
         let Some(call) = self.parents.get(&at) else { return false };
-        let mut callers =
-            std::iter::successors(Some(stack), |stack| self.parents.get(stack).copied());
-        thread == of && callers.by_ref().take(DEPTH).any(|caller| caller == *call)
+        thread == of && self.callers(stack).take(DEPTH).any(|caller| caller == *call)
     }
 }
