@@ -23,7 +23,7 @@ const MIN_AFTER: u32 = 3;
 /// Allocations at a place after which it counts more than all of the kind.
 const MIN_AT_PLACE: u32 = 3;
 /// A stack seen so many times as often as every other, on both sides of the allocations of a place, is the place.
-const CLEARLY: u32 = 4;
+pub(super) const CLEARLY: u32 = 4;
 
 /// So many allocations of one stack in a row are a loop.
 const MIN_IN_A_ROW: u32 = 4;

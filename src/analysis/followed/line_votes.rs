@@ -5,7 +5,7 @@
 
 use rustc_hash::FxHashMap;
 
-use super::kind_origins::stood;
+use super::kind_origins::{CLEARLY, stood};
 use super::stack_calls::StackCalls;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::model::{FollowedChange, FrameId};
@@ -39,27 +39,31 @@ impl LineVotes {
         }
     }
 
-    /// The only line of those beside an allocation that makes blocks, where all are lines of one call.
+    /// The only line of those beside an allocation that makes blocks, where all are lines of one call, or the thread did not leave one of them.
     pub(super) fn maker(
         &self,
         charge: &BlockAttribution,
         calls: &StackCalls,
     ) -> Option<AllocationOrigin> {
         let [first, _, ..] = charge.shares[..] else { return None };
-        let call = calls.call(first.0)?;
-        let mut makers = charge.shares.iter().filter(|share| self.makes(share.0, calls));
+        let of_one_call = || {
+            let call = calls.call(first.0);
+            call.is_some() && charge.shares.iter().all(|share| calls.call(share.0) == call)
+        };
+        if !of_one_call() && calls.stayed_on(&charge.shares).is_none() {
+            return None;
+        }
+        let seen = |share: &(AllocationOrigin, u64)| self.on_both_sides(share.0, calls);
+        let most = charge.shares.iter().map(seen).max()?;
+        let makes = |share: &&(AllocationOrigin, u64)| seen(share) > most / CLEARLY;
+        let mut makers = charge.shares.iter().filter(makes);
         let (&maker, None) = (makers.next()?, makers.next()) else { return None };
-        let of_one_call = charge.shares.iter().all(|share| calls.call(share.0) == Some(call));
-        of_one_call.then_some(maker.0)
+        (most >= MIN_SEEN).then_some(maker.0)
     }
 
     /// In how many allocations the line stood before, and in how many after, whichever is less.
     pub(super) fn on_both_sides(&self, origin: AllocationOrigin, calls: &StackCalls) -> u32 {
         let counts = calls.line(origin).and_then(|line| self.0.get(&line));
         counts.map_or(0, |[before, after]| *before.min(after))
-    }
-
-    fn makes(&self, origin: AllocationOrigin, calls: &StackCalls) -> bool {
-        self.on_both_sides(origin, calls) >= MIN_SEEN
     }
 }

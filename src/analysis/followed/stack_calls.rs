@@ -75,19 +75,32 @@ impl StackCalls {
         maker: AllocationOrigin,
         seen: &[(AllocationOrigin, u64)],
     ) -> bool {
-        let [(AllocationOrigin::Stack(thread, one), _), (AllocationOrigin::Stack(of, other), _)] =
-            *seen
+        let (Some((thread, line)), AllocationOrigin::Stack(of, maker)) =
+            (self.stayed_on(seen), maker)
         else {
             return true;
         };
-        let AllocationOrigin::Stack(by, maker) = maker else { return true };
-        let is_under = |stack, line| self.callers(stack).any(|caller| caller == line);
-        let stayed = match (is_under(other, one), is_under(one, other)) {
-            (true, _) => one,
-            (_, true) => other,
-            _ => return true,
+        thread != of || self.is_under(maker, line)
+    }
+
+    /// The line that a thread did not leave, which was seen on it and in a call that this has made; and the thread.
+    pub(super) fn stayed_on(
+        &self,
+        seen: &[(AllocationOrigin, u64)],
+    ) -> Option<(ThreadId, StackId)> {
+        let [(AllocationOrigin::Stack(thread, one), _), (AllocationOrigin::Stack(of, other), _)] =
+            *seen
+        else {
+            return None;
         };
-        thread != of || by != thread || is_under(maker, stayed)
+        let mut lines = [(one, other), (other, one)].into_iter();
+        let (line, _) = lines.find(|(line, stack)| self.is_under(*stack, *line))?;
+        (thread == of).then_some((thread, line))
+    }
+
+    /// Whether a stack is on this line, or in a call that it has made.
+    fn is_under(&self, stack: StackId, line: StackId) -> bool {
+        self.callers(stack).any(|caller| caller == line)
     }
 
     /// A stack, and those of its callers.
