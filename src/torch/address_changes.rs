@@ -50,7 +50,12 @@ pub enum AddressOutcome {
     /// The tables that have changed were read.
     Read(AddressReading),
     /// They were, and have changes that readings before should have told: a table had changed unnoticed.
-    Late(AddressReading),
+    Late {
+        /// What was read.
+        reading: AddressReading,
+        /// How many of the last readings may be those.
+        readings: usize,
+    },
     /// Nothing was allocated or freed since the last reading.
     Unchanged,
     /// The target changed the tables meanwhile: a thread is between them and the counters, or has gone on.

@@ -7,7 +7,7 @@
 use super::address_changes::{AddressChanges, AddressOutcome, AddressReading, differences};
 use super::containers::FlatTable;
 use super::layout::BlockLayout;
-use super::polled::{AllocationTotals, CounterPoller, PolledCounters, PoolCounters};
+use super::polled::{CounterPoller, PolledCounters, PoolCounters};
 use super::table_copies::{TABLES, TableCopies, TableHeads};
 use crate::model::AddressedBlock;
 use crate::target::{Addr, Memory, MemoryError};
@@ -16,6 +16,8 @@ use crate::target::{Addr, Memory, MemoryError};
 const SEARCHED: usize = 0x4000;
 /// So often the tables that changed meanwhile are read in one attempt; each time takes 2 to 4 us.
 const MOST_ROUNDS: usize = 8;
+/// So many tables are verified at once: it takes little longer than to look whether anything has changed.
+const VERIFIED_AT_ONCE: usize = 6;
 
 /// Where the tables lie in the `NativeCachingAllocator` at `allocator`; `None` where it has no such tables (torch 2.1 and 2.2).
 pub(super) fn find(memory: &dyn Memory, allocator: Addr) -> Option<Addr> {
@@ -35,8 +37,8 @@ pub struct AddressTables {
     last: Option<PolledCounters>,
     /// The addresses in each table then, with their `Block`s, in order.
     tables: Vec<Vec<(u64, Addr)>>,
-    /// Whether a table may have changed unnoticed since all of them were read: one that lost an address and got another has the head that it had.
-    is_incomplete: bool,
+    /// The last reading in which a table may have changed unnoticed: one that lost an address and got another has the head that it had.
+    doubted: Option<u64>,
 }
 
 impl AddressTables {
@@ -46,13 +48,13 @@ impl AddressTables {
             ahead: None,
             last: None,
             tables: vec![Vec::new(); TABLES],
-            is_incomplete: false,
+            doubted: None,
         }
     }
 
-    /// Whether a table may have changed unnoticed: `read_all` finds what did, once there is time for it.
-    pub fn is_incomplete(&self) -> bool {
-        self.is_incomplete
+    /// Whether a table may have changed unnoticed: `verify` finds what did.
+    pub fn is_doubted(&self) -> bool {
+        self.doubted.is_some()
     }
 
     /// Reads the tables that have changed. They are accepted only if they have as many addresses together as the counters say that
@@ -65,87 +67,82 @@ impl AddressTables {
             None => self.copies.look(memory)?,
         };
         let Some(heads) = heads else { return Ok(AddressOutcome::Moving) };
-        if last.is_some() && heads.totals() == last {
+        self.reach(memory, heads)
+    }
+
+    /// Copies some of the tables that may have changed unnoticed: `Late` if one has.
+    pub fn verify(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
+        let Some(doubted) = self.doubted else { return Ok(AddressOutcome::Unchanged) };
+        let tables = self.copies.older_than(doubted, VERIFIED_AT_ONCE);
+        if tables.is_empty() {
+            self.doubted = None;
             return Ok(AddressOutcome::Unchanged);
         }
-        let Some(reading) = self.reach(memory, heads, |_| true)? else {
+        let Some(heads) = self.copies.read(memory, &tables, &[])? else {
             return Ok(AddressOutcome::Moving);
         };
-        let (Some(last), Some(found)) = (last, &reading.changes) else {
-            self.is_incomplete = false;
-            return Ok(AddressOutcome::Read(reading));
-        };
-        let allocations = reading.totals.allocations.wrapping_sub(last.allocations);
-        let frees = reading.totals.frees.wrapping_sub(last.frees);
-        let (allocated, freed) = (found.allocated.len() as i64, found.freed.len() as i64);
-        self.is_incomplete |= (allocated, freed) != (allocations, frees);
-        Ok(match allocated > allocations || freed > frees {
-            true => AddressOutcome::Late(reading),
-            false => AddressOutcome::Read(reading),
-        })
-    }
-
-    /// Reads all tables while nothing changes: `Late` if some had changed unnoticed.
-    pub fn read_all(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
-        let last = self.last.map(|last| last.totals());
-        let stands = |totals| Some(totals) == last;
-        let Some(heads) = self.copies.look(memory)? else { return Ok(AddressOutcome::Moving) };
-        if !heads.totals().is_some_and(stands) {
-            return Ok(AddressOutcome::Moving);
+        if heads.totals() == self.last.map(|last| last.totals()) {
+            return self.reach(memory, heads);
         }
-        let all: Vec<usize> = (0..TABLES).collect();
-        let Some(heads) = self.copies.read(memory, &heads, &all, &[])? else {
-            return Ok(AddressOutcome::Moving);
-        };
-        let Some(reading) = self.reach(memory, heads, stands)? else {
-            return Ok(AddressOutcome::Moving);
-        };
-        self.is_incomplete = false;
-        Ok(match reading.changes == Some(AddressChanges::default()) {
-            true => AddressOutcome::Unchanged,
-            false => AddressOutcome::Late(reading),
-        })
+        self.ahead = Some(heads);
+        Ok(AddressOutcome::Moving)
     }
 
-    /// Copies what has changed until the newest copies are those of one state of the counters, one that is `wanted`; `None` where
-    /// the target is always ahead.
+    /// Copies what has changed until the newest copies are those of one state of the counters.
     fn reach(
         &mut self,
         memory: &dyn Memory,
         mut heads: TableHeads,
-        wanted: impl Fn(AllocationTotals) -> bool,
-    ) -> Result<Option<AddressReading>, MemoryError> {
+    ) -> Result<AddressOutcome, MemoryError> {
+        let last = self.last.map(|last| last.totals());
         for _ in 0..MOST_ROUNDS {
-            if heads.totals().is_some_and(|totals| !wanted(totals)) {
-                return Ok(None);
+            let has_newer = self.copies.newer().next().is_some();
+            if last.is_some() && heads.totals() == last && !has_newer {
+                return Ok(AddressOutcome::Unchanged);
             }
             let changed = self.copies.outdated(&heads);
             if changed.is_empty()
                 && let Some(now) = heads.settled()
             {
-                return self.accept(memory, heads, now);
+                return self.accept(memory, now);
             }
-            let Some(then) = self.copies.read(memory, &heads, &changed, &[])? else {
-                return Ok(None);
+            let Some(then) = self.copies.read(memory, &changed, &[])? else {
+                return Ok(AddressOutcome::Moving);
             };
             heads = then;
         }
-        Ok(None)
+        Ok(AddressOutcome::Moving)
     }
 
-    /// Takes the newest copies as what the tables were when the counters were `now`; `None` where a new block is gone already.
+    /// Takes the newest copies as what the tables were when the counters were `now`, unless a new block is gone already.
     fn accept(
         &mut self,
         memory: &dyn Memory,
-        heads: TableHeads,
         now: PolledCounters,
-    ) -> Result<Option<AddressReading>, MemoryError> {
-        let changes = match self.last {
-            None => None,
-            Some(last) => match self.changes(memory, heads, &last, &now)? {
-                Some(changes) => Some(changes),
-                None => return Ok(None),
-            },
+    ) -> Result<AddressOutcome, MemoryError> {
+        let totals = now.totals();
+        let outcome = match self.last {
+            None => AddressOutcome::Read(AddressReading { totals, changes: None }),
+            Some(last) => {
+                let Some(found) = self.changes(memory, &last, &now)? else {
+                    return Ok(AddressOutcome::Moving);
+                };
+                let allocations = totals.allocations.wrapping_sub(last.totals().allocations);
+                let frees = totals.frees.wrapping_sub(last.totals().frees);
+                let (allocated, freed) = (found.allocated.len() as i64, found.freed.len() as i64);
+                if (allocated, freed) != (allocations, frees) {
+                    self.doubted = Some(self.copies.reading());
+                }
+                let is_late = allocated > allocations || freed > frees;
+                let reading = AddressReading { totals, changes: Some(found) };
+                match is_late {
+                    true => {
+                        let readings = self.copies.readings_since_swap(&self.tables);
+                        AddressOutcome::Late { reading, readings }
+                    }
+                    false => AddressOutcome::Read(reading),
+                }
+            }
         };
         for (n, new) in self.copies.newer() {
             self.tables[n].clear();
@@ -153,14 +150,13 @@ impl AddressTables {
         }
         self.copies.accepted();
         self.last = Some(now);
-        Ok(Some(AddressReading { totals: now.totals(), changes }))
+        Ok(outcome)
     }
 
     /// What is different in the newest copies; `None` where a new block is not what it seemed to be.
     fn changes(
         &mut self,
         memory: &dyn Memory,
-        heads: TableHeads,
         last: &PolledCounters,
         now: &PolledCounters,
     ) -> Result<Option<AddressChanges>, MemoryError> {
@@ -178,7 +174,7 @@ impl AddressTables {
             }
             _ => {
                 let unknown = self.copies.unknown(&allocated);
-                self.ahead = self.copies.read(memory, &heads, &[], &unknown)?;
+                self.ahead = self.copies.read(memory, &[], &unknown)?;
                 let Some(blocks) = self.copies.blocks(&allocated) else {
                     self.copies.doubt(&allocated);
                     return Ok(None);
@@ -208,281 +204,5 @@ fn allocated_between(last: &PolledCounters, now: &PolledCounters) -> Option<(u64
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use super::*;
-    use crate::model::Metric;
-    use crate::target::{AddressRange, MemoryImage};
-    use crate::torch::layout::{CounterLayout, STAT};
-    use crate::torch::table_copies::ENTRY;
-
-    const DEVICE: u64 = 0x10_0000;
-    const HEADS: u64 = 0x20_0000;
-    const ENTRIES: u64 = 0x30_0000;
-    const BLOCKS: u64 = 0x40_0000;
-    const ALLOCATION: (usize, u64) = (Metric::Allocation as usize, 1);
-    const BYTES: (usize, u64) = (Metric::AllocatedBytes as usize, 1);
-
-    /// An allocator with blocks of 512 bytes in the small pool; the last of the 67 tables has them all.
-    #[derive(Default)]
-    struct Allocator {
-        blocks: Vec<u64>,
-        allocated: i64,
-        freed: i64,
-        /// How many blocks the counters have more than the table.
-        ahead: i64,
-    }
-
-    fn layout() -> CounterLayout {
-        CounterLayout::with_gap(0x20, &[0; 0x20])
-    }
-
-    fn tables() -> AddressTables {
-        let counters = CounterPoller::new(&layout(), &[Addr(DEVICE)]);
-        AddressTables::new(Addr(HEADS), BlockLayout { size: 0x30 }, counters)
-    }
-
-    impl Allocator {
-        fn allocate(&mut self, address: u64) {
-            self.blocks.push(address);
-            self.allocated += 1;
-        }
-
-        fn free(&mut self, address: u64) {
-            self.blocks.retain(|block| *block != address);
-            self.freed += 1;
-        }
-
-        fn memory(&self) -> MemoryImage {
-            let mut memory = MemoryImage::default();
-            memory.insert(Addr(DEVICE), &[0; 0x2000]);
-            let metrics = [ALLOCATION, BYTES, (Metric::RequestedBytes as usize, 1)];
-            for (metric, size) in metrics.map(|(m, _)| (m, if m == ALLOCATION.0 { 1 } else { 512 }))
-            {
-                for pool in 0..2 {
-                    let at = Addr(DEVICE) + (layout().array(metric) + pool * STAT) as u64;
-                    let current = self.allocated + self.ahead - self.freed;
-                    let stat = [current, current, self.allocated + self.ahead, self.freed];
-                    let bytes = stat.iter().flat_map(|n| (n * size).to_le_bytes());
-                    memory.insert(at, &bytes.collect::<Vec<u8>>());
-                }
-            }
-            for table in 0..TABLES as u64 {
-                let count = if table + 1 == TABLES as u64 { self.blocks.len() as u64 } else { 0 };
-                let mut head = vec![0; FlatTable::SIZE];
-                head[..8].copy_from_slice(&ENTRIES.to_le_bytes());
-                head[8] = 15;
-                head[0x11] = 1;
-                head[0x14..0x18].copy_from_slice(&0.5f32.to_bits().to_le_bytes());
-                head[0x18..].copy_from_slice(&count.to_le_bytes());
-                memory.insert(Addr(HEADS) + table * FlatTable::SIZE as u64, &head);
-            }
-            let mut entries = vec![0xff; 16 * ENTRY];
-            for (slot, address) in self.blocks.iter().enumerate() {
-                let entry = &mut entries[slot * ENTRY..][..ENTRY];
-                entry[0] = 0;
-                entry[8..16].copy_from_slice(&address.to_le_bytes());
-                entry[16..].copy_from_slice(&(BLOCKS + address).to_le_bytes());
-                let layout = BlockLayout { size: 0x30 };
-                let mut block = vec![0; layout.len()];
-                block[0x30..0x38].copy_from_slice(&512u64.to_le_bytes());
-                block[0x38..0x40].copy_from_slice(&500u64.to_le_bytes());
-                block[0x48..0x50].copy_from_slice(&address.to_le_bytes());
-                block[0x50..0x52].copy_from_slice(&[1, 1]);
-                memory.insert(Addr(BLOCKS + address), &block);
-            }
-            memory.insert(Addr(ENTRIES), &entries);
-            memory
-        }
-    }
-
-    fn read(tables: &mut AddressTables, allocator: &Allocator) -> AddressOutcome {
-        tables.read(&allocator.memory()).unwrap()
-    }
-
-    fn changes(outcome: AddressOutcome) -> AddressChanges {
-        let (AddressOutcome::Read(reading) | AddressOutcome::Late(reading)) = outcome else {
-            panic!("{outcome:?}");
-        };
-        reading.changes.unwrap()
-    }
-
-    #[test]
-    fn the_first_reading_is_where_the_changes_begin() {
-        let (mut tables, mut allocator) = (tables(), Allocator::default());
-        allocator.allocate(0x7000);
-        let AddressOutcome::Read(first) = read(&mut tables, &allocator) else { panic!() };
-        assert_eq!(first.totals, AllocationTotals { allocations: 1, frees: 0 });
-        assert_eq!(first.changes, None);
-        assert_eq!(read(&mut tables, &allocator), AddressOutcome::Unchanged);
-        allocator.allocate(0x8000);
-        let block = AddressedBlock { address: 0x8000, size: 512, requested: 512 };
-        let found = changes(read(&mut tables, &allocator));
-        assert_eq!((&found.allocated[..], &found.freed[..]), (&[block][..], &[][..]));
-        allocator.free(0x7000);
-        let found = changes(read(&mut tables, &allocator));
-        assert_eq!((&found.allocated[..], &found.freed[..]), (&[][..], &[0x7000][..]));
-    }
-
-    /// The counters say what all of them asked for together; each block says it for itself.
-    #[test]
-    fn of_several_allocations_the_blocks_are_read() {
-        let (mut tables, mut allocator) = (tables(), Allocator::default());
-        allocator.allocate(0x7000);
-        read(&mut tables, &allocator);
-        allocator.allocate(0x9000);
-        allocator.allocate(0x8000);
-        let found = changes(read(&mut tables, &allocator));
-        let block = |address| AddressedBlock { address, size: 512, requested: 500 };
-        assert_eq!(found.allocated, [block(0x8000), block(0x9000)]);
-    }
-
-    /// One block goes and another comes: the table has as many as before.
-    #[test]
-    fn a_table_that_lost_a_block_and_got_another_is_found_when_all_are_read() {
-        let (mut tables, mut allocator) = (tables(), Allocator::default());
-        allocator.allocate(0x7000);
-        read(&mut tables, &allocator);
-        assert!(!tables.is_incomplete());
-        allocator.free(0x7000);
-        allocator.allocate(0x8000);
-        assert_eq!(changes(read(&mut tables, &allocator)), AddressChanges::default());
-        assert!(tables.is_incomplete());
-        let late = tables.read_all(&allocator.memory()).unwrap();
-        assert!(matches!(late, AddressOutcome::Late(_)), "{late:?}");
-        let found = changes(late);
-        assert_eq!((found.allocated[0].address, &found.freed[..]), (0x8000, &[0x7000][..]));
-        assert!(!tables.is_incomplete());
-        let again = tables.read_all(&allocator.memory()).unwrap();
-        assert_eq!(again, AddressOutcome::Unchanged);
-        allocator.allocate(0x9000);
-        let moved = tables.read_all(&allocator.memory()).unwrap();
-        assert_eq!(moved, AddressOutcome::Moving);
-    }
-
-    /// The table is read again for a third block, before there was time to read all.
-    #[test]
-    fn more_changes_than_the_counters_have_are_late() {
-        let (mut tables, mut allocator) = (tables(), Allocator::default());
-        allocator.allocate(0x7000);
-        read(&mut tables, &allocator);
-        allocator.free(0x7000);
-        allocator.allocate(0x8000);
-        let unnoticed = read(&mut tables, &allocator);
-        assert!(matches!(unnoticed, AddressOutcome::Read(_)), "{unnoticed:?}");
-        allocator.allocate(0x9000);
-        let late = read(&mut tables, &allocator);
-        assert!(matches!(late, AddressOutcome::Late(_)), "{late:?}");
-        let found = changes(late);
-        let allocated: Vec<u64> = found.allocated.iter().map(|block| block.address).collect();
-        assert_eq!((&allocated[..], &found.freed[..]), (&[0x8000, 0x9000][..], &[0x7000][..]));
-    }
-
-    /// A thread has counted its block and not entered it yet.
-    #[test]
-    fn tables_that_do_not_have_what_the_counters_say_are_not_taken() {
-        let (mut tables, mut allocator) = (tables(), Allocator::default());
-        allocator.allocate(0x7000);
-        read(&mut tables, &allocator);
-        allocator.ahead = 1;
-        assert_eq!(read(&mut tables, &allocator), AddressOutcome::Moving);
-        allocator.ahead = 0;
-        allocator.allocate(0x8000);
-        assert_eq!(changes(read(&mut tables, &allocator)).allocated.len(), 1);
-    }
-
-    /// A memory that is another at each copy, and the last one from then on.
-    struct Moving {
-        states: Vec<MemoryImage>,
-        copies: AtomicU32,
-        /// How many bytes were copied.
-        bytes: AtomicU32,
-    }
-
-    impl Moving {
-        fn new(states: Vec<MemoryImage>) -> Moving {
-            Moving { states, copies: AtomicU32::new(0), bytes: AtomicU32::new(0) }
-        }
-    }
-
-    impl Memory for Moving {
-        fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
-            let copy = self.copies.fetch_add(1, Ordering::Relaxed) as usize;
-            self.bytes.fetch_add(out.len() as u32, Ordering::Relaxed);
-            self.states[copy.min(self.states.len() - 1)].read_spans(spans, out)
-        }
-    }
-
-    /// The table has another head after the copy than before it.
-    #[test]
-    fn what_was_copied_while_its_table_changed_is_copied_again() {
-        let mut allocator = Allocator::default();
-        allocator.allocate(0x7000);
-        let mut tables = tables();
-        read(&mut tables, &allocator);
-        allocator.allocate(0x8000);
-        let before = allocator.memory();
-        allocator.allocate(0x9000);
-        let memory = Moving::new(vec![before, allocator.memory()]);
-        let found = changes(tables.read(&memory).unwrap());
-        let addresses: Vec<u64> = found.allocated.iter().map(|block| block.address).collect();
-        assert_eq!(addresses, [0x8000, 0x9000]);
-    }
-
-    /// The target allocates between any two copies: nothing is accepted, as little as if nothing had been copied.
-    #[test]
-    fn a_target_that_never_stands_still_is_moving() {
-        let mut allocator = Allocator::default();
-        let states = (1..=2 * MOST_ROUNDS as u64).map(|n| {
-            allocator.allocate(0x1000 * n);
-            allocator.free(0x1000 * n);
-            allocator.allocate(0x1000 * n);
-            allocator.memory()
-        });
-        let memory = Moving::new(states.collect());
-        assert_eq!(tables().read(&memory).unwrap(), AddressOutcome::Moving);
-    }
-
-    /// Another table changes while one is copied: this one need not be copied again.
-    #[test]
-    fn what_is_good_of_an_attempt_is_not_copied_again() {
-        let mut allocator = Allocator::default();
-        allocator.allocate(0x7000);
-        let mut first = tables();
-        read(&mut first, &allocator);
-        allocator.allocate(0x8000);
-        let standing = Moving::new(vec![allocator.memory()]);
-        first.clone().read(&standing).unwrap();
-        let heads =
-            TABLES * FlatTable::SIZE + CounterPoller::new(&layout(), &[Addr(DEVICE)]).poll_len();
-        assert_eq!(standing.bytes.into_inner() as usize, 2 * heads + 16 * ENTRY);
-        // The counters of the second copy are ahead of the tables, as while another thread enters its block.
-        let before = allocator.memory();
-        allocator.ahead = 1;
-        let ahead = allocator.memory();
-        let memory = Moving::new(vec![before, ahead, allocator.memory()]);
-        assert_eq!(first.read(&memory).unwrap(), AddressOutcome::Moving);
-        allocator.ahead = 0;
-        let memory = Moving::new(vec![allocator.memory()]);
-        let found = changes(first.read(&memory).unwrap());
-        assert_eq!(found.allocated[0].address, 0x8000);
-        assert_eq!(memory.bytes.into_inner() as usize, heads);
-    }
-
-    #[test]
-    fn the_tables_are_found_by_their_shape() {
-        let mut allocator = Allocator::default();
-        allocator.allocate(0x7000);
-        let memory = allocator.memory();
-        let mut copy = vec![0; TABLES * FlatTable::SIZE];
-        memory.read(Addr(HEADS), &mut copy).unwrap();
-        let mut image = MemoryImage::default();
-        let object = [vec![0; 0x118], copy.clone(), vec![0; SEARCHED]].concat();
-        image.insert(Addr(0x50_0000), &object);
-        assert_eq!(find(&image, Addr(0x50_0000)), Some(Addr(0x50_0118)));
-        let short = [vec![0; 0x118], copy[FlatTable::SIZE..].to_vec(), vec![0; SEARCHED]].concat();
-        image.insert(Addr(0x60_0000), &short);
-        assert_eq!(find(&image, Addr(0x60_0000)), None);
-    }
-}
+#[path = "address_tables_tests.rs"]
+mod tests;

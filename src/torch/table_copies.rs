@@ -49,6 +49,8 @@ pub(super) struct TableCopies {
     /// The counters of the device.
     counters: CounterPoller,
     tables: Vec<TableCopy>,
+    /// The number of the reading that these copies are made for.
+    reading: u64,
     /// What was read of blocks that are new since the last reading that was accepted, by address.
     blocks: FxHashMap<u64, AddressedBlock>,
     spans: Vec<AddressRange>,
@@ -61,8 +63,10 @@ struct TableCopy {
     head: Option<FlatTable>,
     /// Its addresses and their `Block`s, in order.
     entries: Vec<(u64, Addr)>,
-    /// Whether it was copied since the last reading that was accepted.
-    is_newer: bool,
+    /// For which reading it was copied last.
+    reading: u64,
+    /// What this was when it had what it has at the last reading that was accepted, where it has changed since.
+    before: Option<u64>,
 }
 
 impl TableCopies {
@@ -72,6 +76,7 @@ impl TableCopies {
             block,
             counters,
             tables: vec![TableCopy::default(); TABLES],
+            reading: 1,
             blocks: FxHashMap::default(),
             spans: Vec::new(),
             copy: Vec::new(),
@@ -85,14 +90,38 @@ impl TableCopies {
     }
 
     /// The tables that were not copied since they have these heads.
-    pub(super) fn outdated(&self, now: &TableHeads) -> Vec<usize> {
-        (0..TABLES).filter(|&n| self.tables[n].head != Some(now.heads[n])).collect()
+    pub(super) fn outdated(&self, now: &TableHeads) -> Vec<(usize, FlatTable)> {
+        let heads = now.heads.iter().copied().enumerate();
+        heads.filter(|(n, head)| self.tables[*n].head != Some(*head)).collect()
     }
 
-    /// The tables that were copied since the last reading that was accepted: which, and what they have.
+    /// The tables that were not copied since this reading, at most so many, and the heads that they should have.
+    pub(super) fn older_than(&self, reading: u64, most: usize) -> Vec<(usize, FlatTable)> {
+        let tables = self.tables.iter().enumerate().filter(|(_, table)| table.reading < reading);
+        tables.filter_map(|(n, table)| Some((n, table.head?))).take(most).collect()
+    }
+
+    /// The number of the reading that these copies are made for.
+    pub(super) fn reading(&self) -> u64 {
+        self.reading
+    }
+
+    /// The tables that have changed since the last reading that was accepted: which, and what they have.
     pub(super) fn newer(&self) -> impl Iterator<Item = (usize, &[(u64, Addr)])> {
-        let newer = self.tables.iter().enumerate().filter(|(_, table)| table.is_newer);
+        let newer = self.tables.iter().enumerate().filter(|(_, table)| table.before.is_some());
         newer.map(|(n, table)| (n, &table.entries[..]))
+    }
+
+    /// How many of the readings before this one may lack what is new now: a table that has other addresses than `known`, not only more or only fewer,
+    /// may have got them since it was copied.
+    pub(super) fn readings_since_swap(&self, known: &[Vec<(u64, Addr)>]) -> usize {
+        let copied = |(table, known): (&TableCopy, &Vec<(u64, Addr)>)| {
+            let copied = table.before?;
+            let kept = table.entries.iter().filter(|entry| known.binary_search(entry).is_ok());
+            (kept.count() < table.entries.len().min(known.len())).then_some(copied)
+        };
+        let copied = self.tables.iter().zip(known).filter_map(copied).min();
+        copied.map_or(1, |copied| self.reading.saturating_sub(copied) as usize)
     }
 
     /// Those of which nothing was read yet.
@@ -124,19 +153,19 @@ impl TableCopies {
 
     /// All of this is told now.
     pub(super) fn accepted(&mut self) {
-        self.tables.iter_mut().for_each(|table| table.is_newer = false);
+        self.tables.iter_mut().for_each(|table| table.before = None);
         self.blocks.clear();
+        self.reading += 1;
     }
 
     /// Copies some of the tables, which had these heads, and what some blocks are, and the heads after that; `None` where it cannot.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,
-        before: &TableHeads,
-        tables: &[usize],
+        tables: &[(usize, FlatTable)],
         blocks: &[(u64, Addr)],
     ) -> Result<Option<TableHeads>, MemoryError> {
-        if tables.iter().any(|&n| before.heads[n].slots > MAX_SLOTS) {
+        if tables.iter().any(|(_, head)| head.slots > MAX_SLOTS) {
             return Ok(None);
         }
         self.spans.clear();
@@ -144,17 +173,16 @@ impl TableCopies {
             let slots = if head.count == 0 { 0 } else { head.slots as usize };
             AddressRange { addr: head.entries, len: ENTRY * slots }
         };
-        self.spans.extend(tables.iter().map(|&n| range(&before.heads[n])));
+        self.spans.extend(tables.iter().map(|(_, head)| range(head)));
         let len = self.block.len();
         self.spans.extend(blocks.iter().map(|&(_, addr)| AddressRange { addr, len }));
         let Some(after) = self.copy_with_heads(memory)? else { return Ok(None) };
         let mut copy = &self.copy[..];
-        for &n in tables {
-            let head = before.heads[n];
+        for &(n, head) in tables {
             let (bytes, rest) = copy.split_at(range(&head).len);
             copy = rest;
             if head == after.heads[n] {
-                self.tables[n].take(head, bytes);
+                self.tables[n].take(head, bytes, self.reading);
             }
         }
         for (bytes, &(address, _)) in copy.chunks_exact(len).zip(blocks) {
@@ -191,14 +219,18 @@ impl TableCopies {
 
 impl TableCopy {
     /// Takes a copy of its entries, if it has as many as the head says.
-    fn take(&mut self, head: FlatTable, bytes: &[u8]) {
+    fn take(&mut self, head: FlatTable, bytes: &[u8], reading: u64) {
         let used = bytes.chunks_exact(ENTRY).filter(|entry| FlatTable::is_used(entry[0]));
         let entries = used.filter_map(|entry| Some((ADDRESS.get(entry)?, BLOCK.get(entry)?)));
         let mut entries: Vec<(u64, Addr)> = entries.collect();
         entries.sort_unstable();
         entries.dedup_by_key(|(address, _)| *address);
-        if entries.len() as u64 == head.count {
-            *self = TableCopy { head: Some(head), entries, is_newer: true };
+        if entries.len() as u64 != head.count {
+            return;
         }
+        if self.entries != entries {
+            self.before = self.before.or(Some(self.reading));
+        }
+        (self.head, self.entries, self.reading) = (Some(head), entries, reading);
     }
 }

@@ -27,8 +27,6 @@ const MOST_FAILURES: u32 = 100_000;
 /// After so many it sleeps for so long: a thread may have been interrupted between the tables and the counters.
 const MOST_TRIES: u32 = 16;
 const REST: Duration = Duration::from_micros(100);
-/// After nothing was allocated or freed for so long there is time to read all tables (20 to 40 us).
-const QUIET: Duration = Duration::from_micros(200);
 /// So long before the next poll it is awake.
 const AWAKE_BEFORE: Duration = Duration::from_micros(20);
 /// While there are no tables to read.
@@ -79,7 +77,6 @@ impl AddressReader {
                 seen: 0,
                 failures: 0,
                 lost: false,
-                incomplete: 0,
             };
             // A target that has ended is noticed by the recorder; without addresses the recording goes on.
             let _ = reading.run(&part);
@@ -122,16 +119,13 @@ struct ReadingThread<'a> {
     failures: u32,
     /// Whether a reading was lost: what changed in it is not known.
     lost: bool,
-    /// Readings since all tables were read that may not have told all.
-    incomplete: usize,
 }
 
 impl ReadingThread<'_> {
     fn run(&mut self, part: &BudgetPart) -> Result<(), MemoryError> {
         let mut plans = 0;
         let mut tables = None;
-        let mut quiet_since = self.start.elapsed();
-        let mut now = quiet_since;
+        let mut now = self.start.elapsed();
         let mut pace = FollowPace::new(part.to_spare(), self.start.elapsed(), processor_time());
         let mut processor = OwnProcessor::new();
         while !self.stop.is_set() {
@@ -153,9 +147,9 @@ impl ReadingThread<'_> {
                 if self.failures > MOST_FAILURES {
                     tables = None;
                 }
-            } else if known.is_incomplete() && now.saturating_sub(quiet_since) > QUIET {
-                self.read_all(known)?;
-                quiet_since = self.start.elapsed();
+            } else if known.is_doubted() {
+                let outcome = moving_if_replaced(known.verify(&*self.memory))?;
+                self.keep(outcome);
             } else if let Some(rest) = self.rest(now) {
                 std::thread::sleep(rest);
                 now = self.start.elapsed();
@@ -165,9 +159,6 @@ impl ReadingThread<'_> {
             }
             let before = std::mem::replace(&mut now, self.start.elapsed());
             processor.took(now.saturating_sub(before), now);
-            if changed {
-                quiet_since = now;
-            }
             pace.saw(now, changed, false);
             if pace.wants_use(now) {
                 let used = processor_time();
@@ -205,27 +196,14 @@ impl ReadingThread<'_> {
         }
         self.failures = 0;
         self.seen = changes;
-        if outcome != AddressOutcome::Unchanged {
-            self.keep(outcome);
-            self.incomplete = if tables.is_incomplete() { self.incomplete + 1 } else { 0 };
-        }
-        Ok(())
-    }
-
-    /// Reads all, for a table that changed unnoticed.
-    fn read_all(&mut self, tables: &mut AddressTables) -> Result<(), MemoryError> {
-        let outcome = moving_if_replaced(tables.read_all(&*self.memory))?;
         self.keep(outcome);
-        if !tables.is_incomplete() {
-            self.incomplete = 0;
-        }
         Ok(())
     }
 
     fn keep(&mut self, outcome: AddressOutcome) {
-        let (mut reading, is_late) = match outcome {
-            AddressOutcome::Read(reading) => (reading, false),
-            AddressOutcome::Late(reading) => (reading, true),
+        let (mut reading, late) = match outcome {
+            AddressOutcome::Read(reading) => (reading, 0),
+            AddressOutcome::Late { reading, readings } => (reading, readings),
             AddressOutcome::Unchanged | AddressOutcome::Moving => return,
         };
         let now = self.start.elapsed().as_nanos() as u64;
@@ -237,9 +215,9 @@ impl ReadingThread<'_> {
         if std::mem::take(&mut self.lost) {
             reading.changes = None;
         }
-        if is_late {
+        if late > 0 {
             // Those that should have told it and were not taken yet become one with it: together they are right.
-            let first = readings.len().saturating_sub(std::mem::take(&mut self.incomplete));
+            let first = readings.len().saturating_sub(late);
             let before = readings.drain(first..).map(|(_, reading)| reading.changes);
             let all = before
                 .chain([reading.changes.take()])
