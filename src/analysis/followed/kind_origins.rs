@@ -323,7 +323,7 @@ impl KindOrigins {
             return;
         }
         if polls_were_near(charge) {
-            self.lines.add(charge, change, &self.calls);
+            self.lines.add(kind.size, charge, change, &self.calls);
         }
         if self.by_kind.len() < MAX_KINDS || self.by_kind.contains_key(&kind) {
             self.by_kind.entry(kind).or_default().add(charge, change);
@@ -388,8 +388,23 @@ impl KindOrigins {
             return self.is_doubted(kind, charge).then(|| uncertain(charge));
         }
         let allocating = self.locks.without_idle(charge);
-        let charge = allocating.as_deref().unwrap_or(charge);
-        self.likelier(kind, places, charge, sighting).or(allocating)
+        let fitting = self.fitting(kind, allocating.as_deref().unwrap_or(charge)).or(allocating);
+        let charge = fitting.as_deref().unwrap_or(charge);
+        self.likelier(kind, places, charge, sighting).or(fitting)
+    }
+
+    /// A charge without the lines that make far smaller blocks only. `None` where that is the same, or nobody is left.
+    fn fitting(
+        &self,
+        kind: BlockGroup,
+        charge: &BlockAttribution,
+    ) -> Option<Arc<BlockAttribution>> {
+        let fits = |share: &&(AllocationOrigin, u64)| {
+            !self.lines.makes_smaller(share.0, kind.size, &self.calls)
+        };
+        let shares: Vec<_> = charge.shares.iter().filter(fits).copied().collect();
+        let is_other = !shares.is_empty() && shares.len() < charge.shares.len();
+        is_other.then(|| Arc::new(BlockAttribution { shares, ..*charge }))
     }
 
     /// Whether it is called certain that a stack made a block of this kind, and another one makes them as a rule in the same call: a fast loop can have come
@@ -442,7 +457,10 @@ impl KindOrigins {
             let of_place = by_place.iter().find_map(|votes| votes.most(may));
             clear_in_call(&[(last, 1)]).or(of_place).or_else(|| of_kind.most(may))
         };
-        let behind = || Some(self.usual(kind, sighting.follows?, charge)?.0);
+        let behind = || {
+            let (maker, _) = self.usual(kind, sighting.follows?, charge)?;
+            (!self.lines.makes_smaller(maker, kind.size, &self.calls)).then_some(maker)
+        };
         let may_be = |maker: &AllocationOrigin| self.calls.may_be_between(*maker, &charge.shares);
         let origin = where_last()
             .or_else(|| clear_in_call(&charge.shares))

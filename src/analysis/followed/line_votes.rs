@@ -12,17 +12,31 @@ use crate::model::{FollowedChange, FrameId};
 
 /// So many allocations tell that a line makes blocks, or that it makes none though it was seen beside them.
 const MIN_SEEN: u32 = 3;
+/// So many tell what size of blocks a line makes.
+const MIN_MADE: u32 = 8;
+/// A line whose largest block is smaller by this factor makes no such blocks.
+const FAR_SMALLER: u64 = 16;
 /// Lines remembered.
 const MAX_LINES: usize = 1 << 16;
 
-/// How often each line stood before an allocation, and how often after one.
+/// What is known of each line.
 #[derive(Debug, Default)]
-pub(super) struct LineVotes(FxHashMap<FrameId, [u32; 2]>);
+pub(super) struct LineVotes(FxHashMap<FrameId, LineVote>);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct LineVote {
+    /// How often it stood before an allocation, and how often after one.
+    sides: [u32; 2],
+    /// How many blocks were allocated while it stood on both sides, and the bytes of the largest.
+    made: u32,
+    largest: u64,
+}
 
 impl LineVotes {
-    /// Takes an allocation whose two polls were close.
+    /// Takes an allocation of so many bytes whose two polls were close.
     pub(super) fn add(
         &mut self,
+        size: u64,
         charge: &BlockAttribution,
         change: &FollowedChange,
         calls: &StackCalls,
@@ -32,9 +46,14 @@ impl LineVotes {
             if self.0.len() >= MAX_LINES && !self.0.contains_key(&line) {
                 continue;
             }
-            let counts = self.0.entry(line).or_default();
-            for (count, is_there) in counts.iter_mut().zip(stood(origin, change)) {
+            let vote = self.0.entry(line).or_default();
+            let sides = stood(origin, change);
+            for (count, is_there) in vote.sides.iter_mut().zip(sides) {
                 *count = count.saturating_add(u32::from(is_there));
+            }
+            if sides == [true; 2] {
+                vote.made = vote.made.saturating_add(1);
+                vote.largest = vote.largest.max(size);
             }
         }
     }
@@ -63,7 +82,22 @@ impl LineVotes {
 
     /// In how many allocations the line stood before, and in how many after, whichever is less.
     pub(super) fn on_both_sides(&self, origin: AllocationOrigin, calls: &StackCalls) -> u32 {
-        let counts = calls.line(origin).and_then(|line| self.0.get(&line));
-        counts.map_or(0, |[before, after]| *before.min(after))
+        self.vote(origin, calls).map_or(0, |vote| vote.sides[0].min(vote.sides[1]))
+    }
+
+    /// Whether the line makes blocks, but far smaller ones than one of so many bytes.
+    pub(super) fn makes_smaller(
+        &self,
+        origin: AllocationOrigin,
+        size: u64,
+        calls: &StackCalls,
+    ) -> bool {
+        self.vote(origin, calls).is_some_and(|vote| {
+            vote.made >= MIN_MADE && vote.largest.saturating_mul(FAR_SMALLER) <= size
+        })
+    }
+
+    fn vote(&self, origin: AllocationOrigin, calls: &StackCalls) -> Option<&LineVote> {
+        calls.line(origin).and_then(|line| self.0.get(&line))
     }
 }
