@@ -68,6 +68,8 @@ pub(in crate::analysis) struct Sighting {
     pub(super) follows: Option<u64>,
     /// Where the program was seen last, if nobody was seen beside this one.
     pub(super) seen_last: Option<AllocationOrigin>,
+    /// Where the thread stood before it and after it, as far as its stacks could be read.
+    pub(super) sides: [Option<AllocationOrigin>; 2],
     /// Whether the program did something new: the change before it was like none of an earlier iteration.
     pub(super) is_new: bool,
 }
@@ -461,7 +463,15 @@ impl KindOrigins {
             let (maker, _) = self.usual(kind, sighting.follows?, charge)?;
             (!self.lines.makes_smaller(maker, kind.size, &self.calls)).then_some(maker)
         };
-        let may_be = |maker: &AllocationOrigin| self.calls.may_be_between(*maker, &charge.shares);
+        let [before, after] = sighting.sides;
+        // A line that the thread had not reached yet, or had left.
+        let is_elsewhere = |maker: AllocationOrigin| {
+            after.is_some_and(|after| self.calls.is_ahead(after, maker))
+                || before.is_some_and(|before| self.calls.is_ahead(maker, before))
+        };
+        let may_be = |maker: &AllocationOrigin| {
+            self.calls.may_be_between(*maker, &charge.shares) && !is_elsewhere(*maker)
+        };
         let origin = where_last()
             .or_else(|| clear_in_call(&charge.shares))
             .or_else(|| sighting.recent.filter(|_| is_unseen))

@@ -101,7 +101,7 @@ use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::freed_allocations::{FreedAllocations, FreedBlocks};
 use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
-use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
+use crate::analysis::followed::kind_origins::{KindOrigins, Sighting, stood};
 use crate::analysis::followed::last_stacks::LastStacks;
 use crate::analysis::followed::loop_order::LoopOrder;
 use crate::analysis::followed::repeated_steps::{
@@ -252,7 +252,13 @@ impl FollowedSteps {
         let recent = self.allocation_sources.recent(&places);
         let follows = allocated.and_then(|kind| Some(place_behind(kind, self.last_made?)));
         let is_new = self.past.is_new();
-        let sighting = Sighting { is_doubtful, has_arrived, recent, follows, seen_last, is_new };
+        let side = |side: usize| {
+            let mut shares = charge.shares.iter().map(|share| share.0);
+            shares.find(|origin| stood(*origin, whole)[side])
+        };
+        let sides = [side(0), side(1)];
+        let sighting =
+            Sighting { is_doubtful, has_arrived, recent, follows, seen_last, sides, is_new };
         if let Some(kind) = allocated {
             self.allocation_sources.saw(kind, &places, follows, &charge, whole);
         }

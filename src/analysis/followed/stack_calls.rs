@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::model::{FrameId, StackId, StackTable, ThreadId};
+use crate::model::{FrameId, FunctionId, StackId, StackTable, ThreadId};
 
 /// How far up the calls of a stack are looked at.
 const DEPTH: usize = 6;
@@ -17,7 +17,14 @@ const MAX_STACKS: usize = 1 << 17;
 pub(super) struct StackCalls {
     parents: FxHashMap<StackId, StackId>,
     /// The innermost line of each.
-    lines: FxHashMap<StackId, FrameId>,
+    lines: FxHashMap<StackId, SeenLine>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct SeenLine {
+    frame: FrameId,
+    function: FunctionId,
+    number: u32,
 }
 
 impl StackCalls {
@@ -30,7 +37,9 @@ impl StackCalls {
         for origin in origins {
             let AllocationOrigin::Stack(_, mut stack) = *origin else { continue };
             let Some(node) = stacks.get_stack(stack) else { continue };
-            if self.lines.insert(stack, node.frame).is_some() {
+            let Some(frame) = stacks.get_frame(node.frame) else { continue };
+            let line = SeenLine { frame: node.frame, function: frame.function, number: frame.line };
+            if self.lines.insert(stack, line).is_some() {
                 continue;
             }
             // What is above a caller that is known is known as well.
@@ -46,7 +55,21 @@ impl StackCalls {
     /// The line on which a thread stood.
     pub(super) fn line(&self, origin: AllocationOrigin) -> Option<FrameId> {
         let AllocationOrigin::Stack(_, stack) = origin else { return None };
-        self.lines.get(&stack).copied()
+        self.lines.get(&stack).map(|line| line.frame)
+    }
+
+    /// Whether a line comes ahead of another one of the same call.
+    pub(super) fn is_ahead(&self, line: AllocationOrigin, other: AllocationOrigin) -> bool {
+        let (AllocationOrigin::Stack(thread, one), AllocationOrigin::Stack(of, two)) =
+            (line, other)
+        else {
+            return false;
+        };
+        let of_one_call = thread == of && self.parents.get(&one) == self.parents.get(&two);
+        let (Some(one), Some(two)) = (self.lines.get(&one), self.lines.get(&two)) else {
+            return false;
+        };
+        of_one_call && one.function == two.function && one.number < two.number
     }
 
     /// The call in which it stood there.
