@@ -349,6 +349,21 @@ impl KindOrigins {
             .map(|(origin, _)| origin)
     }
 
+    /// The line ahead of this one in its call that makes such blocks, too, if there is only one.
+    pub(super) fn line_ahead(
+        &self,
+        kind: BlockGroup,
+        line: AllocationOrigin,
+    ) -> Option<AllocationOrigin> {
+        let is_ahead = |vote: &&StackVote| {
+            self.calls.is_ahead(vote.origin, line)
+                && self.lines.on_both_sides(vote.origin, &self.calls) >= MIN_AT_PLACE
+        };
+        let mut ahead = self.by_kind.get(&kind)?.of.iter().filter(is_ahead);
+        let (Some(maker), None) = (ahead.next(), ahead.next()) else { return None };
+        Some(maker.origin)
+    }
+
     /// Whether such a block was allocated by itself before.
     pub(super) fn knows(&self, kind: BlockGroup) -> bool {
         self.by_kind.contains_key(&kind)

@@ -72,6 +72,7 @@ mod line_pairs;
 mod line_votes;
 pub(super) mod lock_holders;
 mod loop_order;
+mod pairs_in_call;
 mod remade_kinds;
 pub(super) mod repeated_steps;
 pub(super) mod replayed_group;
@@ -104,6 +105,7 @@ use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
 use crate::analysis::followed::kind_origins::{KindOrigins, Sighting, stood};
 use crate::analysis::followed::last_stacks::LastStacks;
 use crate::analysis::followed::loop_order::LoopOrder;
+use crate::analysis::followed::pairs_in_call::{PairsInCall, divide_pair};
 use crate::analysis::followed::repeated_steps::{
     LiveBytes, PastSteps, PoolDeltas, live_after, live_before,
 };
@@ -150,6 +152,7 @@ pub(crate) struct FollowedSteps {
     dropped: DroppedByStatement,
     buffers: BufferAlignment,
     loops: LoopOrder,
+    pairs: PairsInCall,
     /// How many parts the changes have that are kept.
     parts: usize,
     /// What the changes allocated that are no longer kept.
@@ -239,7 +242,11 @@ impl FollowedSteps {
                 })
             })
             .flatten()
-            .filter(|parts| self.parts + parts.len() <= MAX_PARTS);
+            .filter(|parts| self.parts + parts.len() <= MAX_PARTS)
+            .map(|mut parts| {
+                divide_pair(&mut parts, &self.allocation_sources);
+                parts
+            });
         self.parts += parts.as_ref().map_or(0, Vec::len);
         let last_of_parts = parts.as_ref().and_then(|parts| {
             let (pools, past) =
@@ -320,6 +327,9 @@ impl FollowedSteps {
             }
         }
         let origin = allocated.and_then(|_| only_origin(likely.as_ref().unwrap_or(&charge)));
+        // Where it stood there before the block, it was not made ahead of this line.
+        let may_be_ahead = is_doubtful && sighting.sides[0] != origin;
+        self.find_pair(number, allocated.zip(origin), may_be_ahead, change);
         if change.allocations() > 0 {
             self.last_made = allocated.zip(origin).or(last_of_parts);
         }
@@ -382,6 +392,29 @@ impl FollowedSteps {
         known.append(&mut self.buffers.settle(text));
         for (of, buffers) in known {
             self.made_by_lines(of, &buffers);
+        }
+    }
+
+    /// Takes what one change allocated, for two lines of one call that make blocks of one kind.
+    fn find_pair(
+        &mut self,
+        number: u64,
+        made: Option<(BlockGroup, AllocationOrigin)>,
+        may_be_ahead: bool,
+        change: &FollowedChange,
+    ) {
+        let Some(made) = made else {
+            if change.allocations() > 0 {
+                self.pairs.clear();
+            }
+            return;
+        };
+        let first = self.pairs.add(number, made, may_be_ahead, &self.allocation_sources);
+        let Some((of, line)) = first else { return };
+        self.made_by_lines(of, &[(line, made.0.requested)]);
+        if let Some(past) = self.past.get_mut(of) {
+            let shares = vec![(line, 1)];
+            past.charge = Arc::new(BlockAttribution { shares, certain: false, ..*past.charge });
         }
     }
 
