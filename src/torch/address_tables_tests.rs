@@ -1,3 +1,5 @@
+//! What reading the tables tells of an allocator that changes between two readings, and during one.
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;

@@ -115,7 +115,7 @@ fn an_allocation_is_likely_of_who_makes_it_at_its_place_whatever_was_freed_besid
 fn who_comes_later_is_seen_after_an_allocation_less_often_than_who_made_it() {
     let mut script = Script::new();
     for i in 0..12 {
-        script.allocates(2, 3_000, if i % 4 == 3 { went(4, 1) } else { went(4, 0) });
+        script.allocates(2, 3_000, if i % 4 == 3 { went(3, 1) } else { went(3, 0) });
         script.allocates(4, 3_000, stood(1));
     }
     let blocks: Vec<(u64, u64)> = (0..12).flat_map(|i| [(6 * i, 2), (6 * i + 2, 4)]).collect();

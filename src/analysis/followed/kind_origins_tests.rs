@@ -1,6 +1,7 @@
 //! What is learned of who makes blocks of one kind.
 
 use super::*;
+use crate::analysis::followed::pairs_in_call::PairsInCall;
 use crate::model::{Frame, Function, Nanos, Pool, StackId, StackTable, Thread, ThreadId};
 
 const THREAD: ThreadId = ThreadId(0);
@@ -115,4 +116,105 @@ fn what_a_new_loop_made_where_it_makes_nothing_was_made_by_the_line_that_makes_s
         Some(likely.shares[0].0)
     };
     assert_eq!([true, false].map(maker), [Some(at(made)), None]);
+}
+
+const LARGE: BlockGroup = BlockGroup { size: 1 << 20, requested: 1 << 20, pool: Pool::Small };
+
+/// Takes an allocation of a large block beside which the thread went from one line to another; who is charged for the next one.
+fn went(origins: &mut KindOrigins, from: StackId, to: StackId, table: &StackTable) -> Vec<StackId> {
+    let [before, after] = [from, to].map(StackReading::Whole);
+    let thread = FollowedThread { thread: THREAD, before, after, held_lock: true };
+    let (after, threads) = (Nanos(5_000), vec![thread]);
+    let change = FollowedChange { after, threads, ..FollowedChange::empty() };
+    let seen = charge(vec![at(from), at(to)], false);
+    origins.calls.add(&[at(from), at(to)], table);
+    origins.saw(LARGE, &ReachSums::default(), None, &seen, &change);
+    let sighting = Sighting { is_doubtful: true, ..Sighting::default() };
+    let likely = origins.likely(LARGE, &ReachSums::default(), &seen, sighting);
+    let shares = likely.map_or(seen.shares, |likely| likely.shares.clone());
+    let stack = |(origin, _)| match origin {
+        AllocationOrigin::Stack(_, stack) => Some(stack),
+        _ => None,
+    };
+    shares.into_iter().filter_map(stack).collect()
+}
+
+/// A layer that is called: the thread is seen on the line that calls it, and a moment later where the layer makes its result.
+#[test]
+fn a_line_that_makes_blocks_is_charged_rather_than_the_line_that_called_it() {
+    let mut table = table();
+    let stacks = calls(&mut table, None, 1..=9);
+    let (calls_it, makes) = (stacks[0], stacks[8]);
+    let mut origins = KindOrigins::default();
+    assert_eq!(went(&mut origins, calls_it, makes, &table), [calls_it, makes]);
+    (0..3).for_each(|_| saw(&mut origins, makes, &table));
+    assert_eq!(went(&mut origins, calls_it, makes, &table), [makes]);
+}
+
+/// A loop over images that compares a few numbers of each, and then the model.
+#[test]
+fn a_line_that_makes_small_blocks_only_is_not_charged_for_a_large_one() {
+    let mut table = table();
+    let call = calls(&mut table, None, 1..=1)[0];
+    let [compares, model] = [5, 9].map(|line| calls(&mut table, Some(call), line..=line)[0]);
+    let makes = calls(&mut table, Some(model), 20..=22)[2];
+    let mut origins = KindOrigins::default();
+    (0..7).for_each(|_| saw(&mut origins, compares, &table));
+    assert_eq!(went(&mut origins, compares, makes, &table), [compares, makes]);
+    saw(&mut origins, compares, &table);
+    assert_eq!(went(&mut origins, compares, makes, &table), [makes]);
+}
+
+/// Two lines make blocks of one kind, one after the other. At this place the second one was seen as a rule, for the polls come late.
+#[test]
+fn a_line_that_the_thread_had_not_reached_yet_did_not_make_the_block() {
+    let mut table = table();
+    let call = calls(&mut table, None, 1..=1)[0];
+    let [first, second] = [5, 6].map(|line| calls(&mut table, Some(call), line..=line)[0]);
+    let places: ReachSums = [Some(77), None, None, None];
+    let mut origins = KindOrigins::default();
+    let reading = StackReading::Whole(second);
+    let (before, after) = (reading, reading);
+    let thread = FollowedThread { thread: THREAD, before, after, held_lock: true };
+    let change =
+        FollowedChange { after: Nanos(9), threads: vec![thread], ..FollowedChange::empty() };
+    saw(&mut origins, first, &table);
+    origins.calls.add(&[at(second)], &table);
+    (0..4).for_each(|_| {
+        origins.saw(KIND, &places, None, &charge(vec![at(second)], true), &change);
+    });
+    let maker = |sides| {
+        let sighting = Sighting { is_doubtful: true, sides, ..Sighting::default() };
+        let seen = charge(vec![at(first)], false);
+        origins.likely(KIND, &places, &seen, sighting).map(|likely| likely.shares[0].0)
+    };
+    assert_eq!(maker([None, None]), Some(at(second)));
+    assert_eq!(maker([None, Some(at(first))]), None);
+}
+
+/// `keys = cat(...)`, and `values = cat(...)` on the next line.
+#[test]
+fn of_two_blocks_in_a_row_the_first_is_of_the_line_ahead() {
+    let mut table = table();
+    let call = calls(&mut table, None, 1..=1)[0];
+    let [keys, values, other] = [5, 6, 9].map(|line| calls(&mut table, Some(call), line..=line)[0]);
+    let mut origins = KindOrigins::default();
+    (0..3).for_each(|_| saw(&mut origins, values, &table));
+    let second = |origins: &KindOrigins, is_open: bool| {
+        let mut pairs = PairsInCall::default();
+        assert_eq!(pairs.add(1, (KIND, at(values)), is_open, origins), None);
+        let first = pairs.add(2, (KIND, at(values)), true, origins);
+        assert_eq!(pairs.add(3, (KIND, at(values)), true, origins), None, "a loop");
+        first
+    };
+    assert_eq!(second(&origins, true), None, "no other line makes such blocks");
+    (0..3).for_each(|_| saw(&mut origins, keys, &table));
+    assert_eq!(second(&origins, true), Some((1, at(keys))));
+    assert_eq!(second(&origins, false), None, "the first one was seen being made");
+    let mut pairs = PairsInCall::default();
+    pairs.add(1, (KIND, at(values)), true, &origins);
+    pairs.clear();
+    assert_eq!(pairs.add(2, (KIND, at(values)), true, &origins), None);
+    (0..3).for_each(|_| saw(&mut origins, other, &table));
+    assert_eq!(origins.line_ahead(KIND, at(other)), None, "two lines are ahead of it");
 }

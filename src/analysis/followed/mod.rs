@@ -10,6 +10,7 @@
 //!    that never hold the lock (`lock_holders.rs`) neither.
 //!    Where the thread is in code that `torch.compile` wrote, the text of the lines that it passed tells which of them, or the operator that it called, made the block (`buffer_alignment.rs`).
 //!    Where lines of a loop take turns at making blocks, as in the loop that makes an optimizer's state once, their order tells it (`loop_order.rs`).
+//!    Of two blocks of one kind in a row in one call the first is of the line ahead that makes such blocks (`pairs_in_call.rs`).
 //! 2. A change is *certain* if that is one thread, no other is possible, and its stack is the same at both polls, which lie
 //!    at most 20 µs apart: calling something else and coming back takes longer. The lock alone proves no stack: the poller
 //!    may have lost its processor between copying the lock and copying the frames, or needed long for the stacks of many threads.
@@ -260,8 +261,8 @@ impl FollowedSteps {
         let follows = allocated.and_then(|kind| Some(place_behind(kind, self.last_made?)));
         let is_new = self.past.is_new();
         let side = |side: usize| {
-            let mut shares = charge.shares.iter().map(|share| share.0);
-            shares.find(|origin| stood(*origin, whole)[side])
+            let mut seen = charge.shares.iter().map(|share| share.0);
+            seen.find(|origin| stood(*origin, whole)[side])
         };
         let sides = [side(0), side(1)];
         let sighting =
