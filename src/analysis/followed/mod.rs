@@ -39,7 +39,8 @@
 //!    later is seen after them as well, where a poll is late. Where the thread was only seen on lines that make no such block, in a call in which one or two others
 //!    do (`stack_calls.rs`), these made it; so did one line alone, while the program does something new, where those on which it was seen hardly make any blocks
 //!    (`line_votes.rs`): a fast loop, as in `model.half()`. A stack deep within another call is none of these. Where the place tells nothing: who made the last blocks there, if a
-//!    loop did, who usually makes the one behind the last (`place_behind`), and which line of the call makes blocks at all (`line_votes.rs`). That is likely, never certain.
+//!    loop did, who usually makes the one behind the last (`place_behind`), and which line of the call makes blocks at all (`line_votes.rs`). None of it by a line that the thread had not
+//!    reached yet, had left, or cannot have been on because it was in the call of another one; nor, where another comes into question, by a line that makes far smaller blocks only. That is likely, never certain.
 //! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
 //!
