@@ -145,15 +145,26 @@ fn readings(outcome: &AddressOutcome) -> usize {
     *readings
 }
 
-/// One block goes and another comes: the table has as many as before.
-#[test]
-fn a_table_that_lost_a_block_and_got_another_is_found_when_it_is_verified() {
+/// A table that was read, and has lost its block and got another since: it has as many as before.
+fn swapped() -> (AddressTables, Allocator) {
     let (mut tables, mut allocator) = (tables(), Allocator::default());
     allocator.allocate(0x7000);
     read(&mut tables, &allocator);
     assert!(!tables.is_doubted());
     allocator.free(0x7000);
     allocator.allocate(0x8000);
+    (tables, allocator)
+}
+
+/// The addresses of the blocks that were allocated.
+fn allocated(found: &AddressChanges) -> Vec<u64> {
+    found.allocated.iter().map(|block| block.address).collect()
+}
+
+/// One block goes and another comes: the table has as many as before.
+#[test]
+fn a_table_that_lost_a_block_and_got_another_is_found_when_it_is_verified() {
+    let (mut tables, allocator) = swapped();
     assert_eq!(changes(read(&mut tables, &allocator)), AddressChanges::default());
     assert!(tables.is_doubted());
     let late = verify(&mut tables, &allocator);
@@ -168,19 +179,14 @@ fn a_table_that_lost_a_block_and_got_another_is_found_when_it_is_verified() {
 /// The table is read again for a third block, before it was verified.
 #[test]
 fn more_changes_than_the_counters_have_are_late() {
-    let (mut tables, mut allocator) = (tables(), Allocator::default());
-    allocator.allocate(0x7000);
-    read(&mut tables, &allocator);
-    allocator.free(0x7000);
-    allocator.allocate(0x8000);
+    let (mut tables, mut allocator) = swapped();
     let unnoticed = read(&mut tables, &allocator);
     assert!(matches!(unnoticed, AddressOutcome::Read(_)), "{unnoticed:?}");
     allocator.allocate(0x9000);
     let late = read(&mut tables, &allocator);
     assert_eq!(readings(&late), 2);
     let found = changes(late);
-    let allocated: Vec<u64> = found.allocated.iter().map(|block| block.address).collect();
-    assert_eq!((&allocated[..], &found.freed[..]), (&[0x8000, 0x9000][..], &[0x7000][..]));
+    assert_eq!((&allocated(&found)[..], &found.freed[..]), (&[0x8000, 0x9000][..], &[0x7000][..]));
 }
 
 /// While tables are verified the target goes on: what was looked at then is where the next reading begins.
@@ -246,8 +252,7 @@ fn what_was_copied_while_its_table_changed_is_copied_again() {
     allocator.allocate(0x9000);
     let memory = Moving::new(vec![before, allocator.memory()]);
     let found = changes(tables.read(&memory).unwrap());
-    let addresses: Vec<u64> = found.allocated.iter().map(|block| block.address).collect();
-    assert_eq!(addresses, [0x8000, 0x9000]);
+    assert_eq!(allocated(&found), [0x8000, 0x9000]);
 }
 
 /// The target allocates between any two copies: nothing is accepted, as little as if nothing had been copied.

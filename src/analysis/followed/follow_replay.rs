@@ -491,6 +491,14 @@ pub(in crate::analysis) fn uncertain(attribution: &BlockAttribution) -> Arc<Bloc
     })
 }
 
+/// The same for somebody who most likely made it alone.
+pub(super) fn charged_to(
+    origin: AllocationOrigin,
+    attribution: &BlockAttribution,
+) -> Arc<BlockAttribution> {
+    Arc::new(BlockAttribution { shares: vec![(origin, 1)], certain: false, ..*attribution })
+}
+
 pub(super) fn certain_origin(attribution: &BlockAttribution) -> Option<AllocationOrigin> {
     match attribution.shares[..] {
         [(origin, _)] if attribution.certain => Some(origin),

@@ -416,6 +416,9 @@ impl KindOrigins {
         kind: BlockGroup,
         charge: &BlockAttribution,
     ) -> Option<Arc<BlockAttribution>> {
+        if charge.shares.len() < 2 {
+            return None;
+        }
         let fits = |share: &&(AllocationOrigin, u64)| {
             !self.lines.makes_smaller(share.0, kind.size, &self.calls)
         };

@@ -46,13 +46,16 @@ fn at(stack: StackId) -> AllocationOrigin {
 
 const KIND: BlockGroup = BlockGroup { size: 512, requested: 512, pool: Pool::Small };
 
+/// A change beside which the thread went from one line to another.
+fn change(before: StackId, after: StackId) -> FollowedChange {
+    let [before, after] = [before, after].map(StackReading::Whole);
+    let thread = FollowedThread { thread: THREAD, before, after, held_lock: true };
+    FollowedChange { after: Nanos(5_000), threads: vec![thread], ..FollowedChange::empty() }
+}
+
 /// Takes an allocation at which the thread stood there before and after.
 fn saw(origins: &mut KindOrigins, stack: StackId, table: &StackTable) {
-    let reading = StackReading::Whole(stack);
-    let (before, after) = (reading, reading);
-    let thread = FollowedThread { thread: THREAD, before, after, held_lock: true };
-    let (after, threads) = (Nanos(5_000), vec![thread]);
-    let change = FollowedChange { after, threads, ..FollowedChange::empty() };
+    let change = change(stack, stack);
     origins.locks.add(&change);
     origins.calls.add(&[at(stack)], table);
     origins.saw(KIND, &ReachSums::default(), None, &charge(vec![at(stack)], true), &change);
@@ -122,10 +125,7 @@ const LARGE: BlockGroup = BlockGroup { size: 1 << 20, requested: 1 << 20, pool: 
 
 /// Takes an allocation of a large block beside which the thread went from one line to another; who is charged for the next one.
 fn went(origins: &mut KindOrigins, from: StackId, to: StackId, table: &StackTable) -> Vec<StackId> {
-    let [before, after] = [from, to].map(StackReading::Whole);
-    let thread = FollowedThread { thread: THREAD, before, after, held_lock: true };
-    let (after, threads) = (Nanos(5_000), vec![thread]);
-    let change = FollowedChange { after, threads, ..FollowedChange::empty() };
+    let change = change(from, to);
     let seen = charge(vec![at(from), at(to)], false);
     origins.calls.add(&[at(from), at(to)], table);
     origins.saw(LARGE, &ReachSums::default(), None, &seen, &change);
@@ -173,11 +173,7 @@ fn a_line_that_the_thread_had_not_reached_yet_did_not_make_the_block() {
     let [first, second] = [5, 6].map(|line| calls(&mut table, Some(call), line..=line)[0]);
     let places: ReachSums = [Some(77), None, None, None];
     let mut origins = KindOrigins::default();
-    let reading = StackReading::Whole(second);
-    let (before, after) = (reading, reading);
-    let thread = FollowedThread { thread: THREAD, before, after, held_lock: true };
-    let change =
-        FollowedChange { after: Nanos(9), threads: vec![thread], ..FollowedChange::empty() };
+    let change = change(second, second);
     saw(&mut origins, first, &table);
     origins.calls.add(&[at(second)], &table);
     (0..4).for_each(|_| {

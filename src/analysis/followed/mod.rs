@@ -99,6 +99,7 @@ use crate::analysis::followed::change_origins::{
     ChangeSources, allocated_kind, allocation_sources, free_site, makers,
 };
 use crate::analysis::followed::dropped_variables::{DroppedByStatement, LineSteps, ProgramText};
+use crate::analysis::followed::follow_replay::charged_to;
 use crate::analysis::followed::followed_step::{FollowedStep, PastStep};
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeSite, FreeSites, only_origin};
@@ -415,8 +416,7 @@ impl FollowedSteps {
         let Some((of, line)) = first else { return };
         self.made_by_lines(of, &[(line, made.0.requested)]);
         if let Some(past) = self.past.get_mut(of) {
-            let shares = vec![(line, 1)];
-            past.charge = Arc::new(BlockAttribution { shares, certain: false, ..*past.charge });
+            past.charge = charged_to(line, &past.charge);
         }
     }
 

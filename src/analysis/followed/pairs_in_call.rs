@@ -3,14 +3,13 @@
 //! After the first block a poll often finds the thread on the second line already. Where both seem to be made there, and one line ahead of it in
 //! this call makes such blocks as well, the first one is that line's. That is likely, never certain.
 
-use std::sync::Arc;
-
 use super::change_origins::allocated_kind;
+use super::follow_replay::charged_to;
 use super::followed_step::PastStep;
 use super::free_sites::only_origin;
 use super::kind_origins::KindOrigins;
 use super::repeated_steps::PoolDeltas;
-use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::rules::BlockGroup;
 
 /// The blocks of one kind that were made in one call, with no other between them.
@@ -66,7 +65,6 @@ pub(super) fn divide_pair(parts: &mut [(PoolDeltas, PastStep)], origins: &KindOr
         && made(second) == Some((kind, origin))
         && let Some(ahead) = origins.line_ahead(kind, origin)
     {
-        let shares = vec![(ahead, 1)];
-        first.1.charge = Arc::new(BlockAttribution { shares, certain: false, ..*first.1.charge });
+        first.1.charge = charged_to(ahead, &first.1.charge);
     }
 }

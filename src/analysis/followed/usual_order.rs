@@ -3,10 +3,8 @@
 //! A loop over the parameters of a model allocates the same number of blocks by the same lines for each of them: where a poll came late, what it
 //! missed went on as before. That is likely, never certain.
 
-use std::sync::Arc;
-
 use super::allocation_places::{ReachSums, place_behind};
-use super::follow_replay::even_kind;
+use super::follow_replay::{charged_to, even_kind};
 use super::followed_step::PastStep;
 use super::free_sites::FreeSite;
 use super::kind_origins::KindOrigins;
@@ -52,15 +50,12 @@ pub(super) fn usual_order(
         let (_, pool, left, maker) = next.max_by_key(|(votes, ..)| *votes)?;
         left.1 -= 1;
         last = (left.0, maker);
-        let charge = BlockAttribution { shares: vec![(maker, 1)], certain: false, ..*charge };
+        let charge = charged_to(maker, charge);
         let mut part = PoolDeltas::default();
         part[pool].allocations = 1;
         part[pool].allocated_bytes = left.0.size as i64;
         part[pool].requested_bytes = left.0.requested as i64;
-        parts.push((
-            part,
-            PastStep { places: ReachSums::default(), charge: Arc::new(charge), site, freed: None },
-        ));
+        parts.push((part, PastStep { places: ReachSums::default(), charge, site, freed: None }));
     }
     let (last, _) = parts.last_mut()?;
     set_frees(last, pools);
