@@ -38,7 +38,8 @@ class Job:
     def __init__(self, arguments):
         command = [*arguments.run_with, arguments.python,
                    os.path.join(HERE, "tests/targets/transformer12.py"), *arguments.job]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        process_group=0)
         self.hello = []
         while (line := self.process.stdout.readline().strip()) != "READY":
             if not line and self.process.poll() is not None:
@@ -61,7 +62,7 @@ class Job:
 
 def attached(command):
     """Starts a profiler and gives it a moment to attach; what attaching costs the job is not in the window."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, process_group=0)
     time.sleep(1.0)
     if process.poll() is not None:
         sys.exit(f"{' '.join(command)} ended at once: {process.stderr.read().strip()}")

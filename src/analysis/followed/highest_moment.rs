@@ -46,6 +46,8 @@ pub(crate) struct HighestMoment {
     pub(super) live: [i64; 2],
     /// From the oldest to the youngest.
     pub(crate) blocks: Vec<AliveBlock>,
+    /// Bytes of which is guessed at best whose they are.
+    pub(crate) unknown: u64,
 }
 
 impl HighestMoment {
@@ -54,19 +56,8 @@ impl HighestMoment {
         self.live.iter().sum::<i64>().max(0) as u64
     }
 
-    /// The one of which most is known, of moments that are equally high, with blocks that add up to what the counters say.
-    pub(super) fn best_of(moments: Vec<HighestMoment>) -> Option<HighestMoment> {
-        let older = |moment: &HighestMoment| -> u64 {
-            let older = moment.blocks.iter().filter(|block| block.attribution.is_before());
-            older.map(|block| block.kind.size).sum()
-        };
-        let known = moments.into_iter().filter_map(HighestMoment::add_up);
-        let best = known.min_by_key(|(moment, unknown)| unknown.saturating_add(older(moment)));
-        best.map(|(moment, _)| moment)
-    }
-
     /// Makes the blocks add up to what the counters say, and tells how many bytes are not known; `None` if these are too many.
-    fn add_up(mut self) -> Option<(HighestMoment, u64)> {
+    pub(super) fn add_up(mut self) -> Option<HighestMoment> {
         // Whose these are is a guess from others of their kind, if that.
         let unseen =
             self.blocks.iter().filter(|block| block.is_unseen).map(|block| block.kind.size);
@@ -92,7 +83,7 @@ impl HighestMoment {
                 self.blocks.push(AliveBlock { kind, attribution, address, sign, is_unseen: false });
             }
         }
-        (unknown <= self.allocated() / MOST_UNKNOWN).then_some((self, unknown))
+        (unknown <= self.allocated() / MOST_UNKNOWN).then_some(HighestMoment { unknown, ..self })
     }
 }
 
@@ -127,9 +118,29 @@ fn leave_out(blocks: &mut Vec<AliveBlock>, mut over: i64, unknown: &mut u64) -> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::model::{StackId, ThreadId};
+
+    /// A moment of blocks that these stacks made, of so many bytes each; stack 0 is the time before the recording.
+    pub(crate) fn moment_of(time: u64, blocks: &[(u32, u64)], unknown: u64) -> HighestMoment {
+        let made = |&(stack, size): &(u32, u64)| {
+            let origin = AllocationOrigin::Stack(ThreadId(0), StackId(stack));
+            let attribution = match stack {
+                0 => BlockAttribution::before(),
+                _ => Arc::new(BlockAttribution {
+                    shares: vec![(origin, 1)],
+                    span: Some(1),
+                    allocated_at: 1,
+                    certain: false,
+                }),
+            };
+            AliveBlock { attribution, ..block(size, false) }
+        };
+        let live = blocks.iter().map(|(_, size)| *size as i64).sum();
+        let blocks = blocks.iter().map(made).collect();
+        HighestMoment { time, unknown, ..moment(live, blocks) }
+    }
 
     fn block(size: u64, certain: bool) -> AliveBlock {
         let shares = vec![(AllocationOrigin::Stack(ThreadId(0), StackId(1)), 1)];
@@ -140,11 +151,7 @@ mod tests {
     }
 
     fn moment(live: i64, blocks: Vec<AliveBlock>) -> HighestMoment {
-        HighestMoment { time: 7, live: [0, live], blocks }
-    }
-
-    fn added_up(moment: HighestMoment) -> Option<HighestMoment> {
-        HighestMoment::best_of(vec![moment])
+        HighestMoment { time: 7, live: [0, live], blocks, unknown: 0 }
     }
 
     fn sizes(moment: &HighestMoment) -> Vec<u64> {
@@ -153,7 +160,7 @@ mod tests {
 
     #[test]
     fn bytes_without_a_block_are_not_seen() {
-        let moment = added_up(moment(21 << 20, vec![block(20 << 20, false)])).unwrap();
+        let moment = moment(21 << 20, vec![block(20 << 20, false)]).add_up().unwrap();
         assert_eq!(sizes(&moment), [20 << 20, 1 << 20]);
         assert!(moment.blocks[1].attribution.is_not_seen());
     }
@@ -162,12 +169,12 @@ mod tests {
     fn of_too_many_blocks_the_youngest_go_and_certain_ones_stay() {
         let blocks = [(60, false), (1, false), (2, false), (1, true)];
         let blocks = blocks.map(|(size, certain)| block(size << 20, certain));
-        let high = added_up(moment(62 << 20, blocks.to_vec())).unwrap();
+        let high = moment(62 << 20, blocks.to_vec()).add_up().unwrap();
         assert_eq!(sizes(&high), [60 << 20, 1 << 20, 1 << 20]);
         let certain = moment(12 << 20, vec![block(20 << 20, true)]);
-        assert!(added_up(certain).is_none(), "none can be left out");
+        assert!(certain.add_up().is_none(), "none can be left out");
         let half = moment(40 << 20, vec![block(20 << 20, false)]);
-        assert!(added_up(half).is_none(), "half of it is known to nobody");
+        assert!(half.add_up().is_none(), "half of it is known to nobody");
     }
 
     /// What was freed within the reading of the addresses never had one.
@@ -175,23 +182,10 @@ mod tests {
     fn blocks_without_an_address_go_first_and_then_those_that_the_next_map_does_not_have() {
         let mut blocks = [40, 5, 6, 90].map(|size| block(size << 20, false));
         (blocks[1].sign, blocks[2].sign) = (FreeSign::Gone, FreeSign::NoAddress);
-        let add_up = |live: i64| sizes(&added_up(moment(live << 20, blocks.to_vec())).unwrap());
+        let add_up = |live: i64| sizes(&moment(live << 20, blocks.to_vec()).add_up().unwrap());
         assert_eq!(add_up(135), [40 << 20, 5 << 20, 90 << 20]);
         assert_eq!(add_up(130), [40 << 20, 90 << 20]);
         // A part of the block remains, and whose it is is not known.
         assert_eq!(add_up(137), [40 << 20, 5 << 20, 90 << 20, 2 << 20]);
-    }
-
-    /// A loop is as high in each iteration: of the first, most is older than the recording, and the last lies far behind the map.
-    #[test]
-    fn of_equally_high_moments_the_one_is_taken_of_which_most_is_known() {
-        let older =
-            AliveBlock { attribution: BlockAttribution::before(), ..block(60 << 20, false) };
-        let first = moment(64 << 20, vec![older, block(4 << 20, false)]);
-        let middle = moment(64 << 20, vec![block(60 << 20, false), block(4 << 20, false)]);
-        let last = moment(64 << 20, vec![block(61 << 20, false)]);
-        let best = HighestMoment::best_of(vec![first, middle, last]).unwrap();
-        assert_eq!(sizes(&best), [60 << 20, 4 << 20]);
-        assert!(!best.blocks[0].attribution.is_before());
     }
 }

@@ -44,7 +44,7 @@
 //! 8. Blocks of which no single allocation is known are charged as in `attribution/rules.rs` to the changes of several allocations
 //!    in which there is room for them, else by rule 7, else to `[not seen]`.
 //!
-//! Where addresses were read, the replay also tells what was alive at the highest moment between two maps, of several that are equally high the best known (`highest_moment.rs`): likely, and certain only
+//! Where addresses were read, the replay also tells what was alive at the highest moments between two maps (`highest_moment.rs`; which of them is shown: `profile/device/between_maps.rs`): likely, and certain only
 //! of kinds of which none was freed since the first of them.
 //!
 //! What was allocated in all (`allocated_totals.rs`) needs rules 1 to 3 and 7 alone: which block was freed plays no part in it.

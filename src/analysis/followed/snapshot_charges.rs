@@ -24,7 +24,7 @@ const MAX_MAPS: usize = 1 << 12;
 impl FollowedSteps {
     /// Charges the blocks of a map (rules 5, 6 and 8): `before` has those of the map before, `blocks` this one's by group.
     /// `lived_on` are the bytes that have a maker already. A map that is not complete teaches nothing: a block that it does
-    /// not have may be alive. Gives the moment before the map that was highest, too, if it is higher than `above` bytes.
+    /// not have may be alive. Gives the moments before the map that were highest, too, if they are higher than `above` bytes.
     pub(crate) fn charge(
         &mut self,
         until: &UntilMap,
@@ -33,7 +33,7 @@ impl FollowedSteps {
         lived_on: PerPool,
         (is_complete, above): (bool, u64),
         text: ProgramText<'_>,
-    ) -> (FxHashMap<u64, Arc<BlockAttribution>>, Option<HighestMoment>) {
+    ) -> (FxHashMap<u64, Arc<BlockAttribution>>, Vec<HighestMoment>) {
         let known: FxHashSet<(BlockGroup, u64)> = blocks
             .iter()
             .flat_map(|(group, of_group)| of_group.known.iter().map(|(at, _)| (*group, *at)))
@@ -74,7 +74,7 @@ impl FollowedSteps {
                 block.attribution = likely;
             }
         }
-        (attributions, HighestMoment::best_of(highest))
+        (attributions, highest.into_iter().filter_map(HighestMoment::add_up).collect())
     }
 
     /// Learns from the changes between two complete maps.

@@ -93,7 +93,7 @@ impl UntilMap {
         // drawn was right.
         let is_wanted = replay.is_addressed && highest.contains(&at);
         let FollowedStep { to: time, live, .. } = *self.steps.get(at).filter(|_| is_wanted)?;
-        Some(HighestMoment { time, live, blocks: replay.alive() })
+        Some(HighestMoment { time, live, blocks: replay.alive(), unknown: 0 })
     }
 
     /// After which changes most was alive, if that is more than `above` bytes: the first of them, the last, and some in between. Within a

@@ -253,7 +253,8 @@ impl DeviceProfile {
 
     /// About how many bytes it takes, besides what every device takes.
     pub(crate) fn memory(&self) -> u64 {
-        let moments = [&self.peak, &self.end, &self.between.kept].into_iter().flatten();
+        let moments = [&self.peak, &self.end].into_iter().flatten().map(|moment| &**moment);
+        let moments = moments.chain(self.between.kept());
         let listed: usize = moments.map(|moment| moment.blocks.len()).sum();
         let blocks = (self.living.len() + self.overlooked.len()) * 4 * size_of::<LiveBlock>();
         self.ledger.memory() + (blocks + listed * size_of::<(u64, Arc<BlockAttribution>)>()) as u64
@@ -390,8 +391,8 @@ impl DeviceProfile {
             (Some(peak), Some(end)) => Arc::ptr_eq(peak, end),
             _ => false,
         };
-        for moment in [&mut self.peak, &mut self.end, &mut self.between.kept].into_iter().flatten()
-        {
+        let moments = [&mut self.peak, &mut self.end].into_iter().flatten();
+        for moment in moments.chain(self.between.kept_mut()) {
             Arc::make_mut(moment).set_owners(&given);
         }
         if same {
@@ -404,11 +405,8 @@ impl DeviceProfile {
     pub(crate) fn highest(&self) -> Option<&Arc<AttributedSnapshot>> {
         // A map tells more, if it is about as high.
         let above = self.top + self.top / ABOUT;
-        self.between
-            .kept
-            .as_ref()
-            .filter(|between| between.allocated > above)
-            .or(self.peak.as_ref())
+        let between = self.between.best().filter(|between| between.allocated > above);
+        between.or(self.peak.as_ref())
     }
 
     fn keep_moment(&mut self, snapshot: &SnapshotBlocks) {

@@ -1,54 +1,135 @@
 //! The highest moment of a device between two maps, where the allocator is followed.
+//!
+//! A job that repeats itself is as high in each iteration, and what is told of one of them can be wrong: of the first, nothing was learned yet. So
+//! several moments are kept, and of these the one is shown of which most is known and which is most like the others.
 
 use std::sync::Arc;
 
+use rustc_hash::FxHashMap;
+
+use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
 use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
 use crate::model::{Nanos, SnapshotConsistency};
 
 /// Two moments are about as high if they differ by less than this part.
 pub(super) const ABOUT: u64 = 256;
-/// As long as more than this part of it is not known, other moments that are about as high are looked at.
-const WELL_KNOWN: u64 = 100;
-/// So many at most: a job comes to its peak in each iteration.
-const MAX_MOMENTS: u32 = 64;
+/// So many moments are looked at one by one; of those that come later, the longer it takes the fewer ([`Looks`]).
+const MAX_LOOKS: u64 = 64;
+/// So many are kept.
+const MAX_KEPT: usize = 16;
 
-/// The highest moment so far, and of those about as high the one of which most is known.
+/// The highest moments so far, about as high all of them.
 #[derive(Debug, Default)]
 pub(super) struct HighestBetween {
-    pub(super) kept: Option<Arc<AttributedSnapshot>>,
-    moments: u32,
+    moments: Vec<KeptMoment>,
+    /// The best of them.
+    best: usize,
+    looks: Looks,
+}
+
+/// A moment, and who made how many of its bytes.
+#[derive(Debug)]
+struct KeptMoment {
+    snapshot: Arc<AttributedSnapshot>,
+    /// Bytes of which it is not known who allocated them. What is older than the recording is less of it in each iteration.
+    unknown: u64,
+    by_origin: FxHashMap<AllocationOrigin, u64>,
+}
+
+/// Which of the maps are looked behind, where nothing higher is to be found.
+#[derive(Debug, Default)]
+struct Looks {
+    passed: u64,
+    next: u64,
 }
 
 impl HighestBetween {
-    /// Only what is higher than so many bytes is worth keeping.
-    pub(super) fn above(&self) -> u64 {
-        let Some(kept) = &self.kept else { return 0 };
-        let about = kept.allocated / ABOUT;
-        let is_known = unknown(kept) <= kept.allocated / WELL_KNOWN;
-        match is_known || self.moments >= MAX_MOMENTS {
-            true => kept.allocated + about,
-            false => kept.allocated - about,
-        }
+    /// Only what is higher than so many bytes is worth keeping; asked once for each map.
+    pub(super) fn above(&mut self) -> u64 {
+        let Some(highest) = self.moments.iter().map(|moment| moment.snapshot.allocated).max()
+        else {
+            return 0;
+        };
+        let about = highest / ABOUT;
+        if self.looks.is_next() { highest - about } else { highest + about }
     }
 
-    /// Takes a moment that is higher than [`Self::above`].
-    pub(super) fn keep(&mut self, moment: HighestMoment) {
-        self.moments += 1;
-        let moment = snapshot(moment);
-        let is_better = |kept: &Arc<AttributedSnapshot>| {
-            moment.allocated > kept.allocated + kept.allocated / ABOUT
-                || unknown(&moment) < unknown(kept)
-        };
-        if self.kept.as_ref().is_none_or(is_better) {
-            self.kept = Some(Arc::new(moment));
+    /// Takes moments that are higher than [`Self::above`].
+    pub(super) fn keep(&mut self, moments: Vec<HighestMoment>) {
+        for moment in moments {
+            let moment = KeptMoment::new(moment);
+            let height = moment.snapshot.allocated;
+            self.moments
+                .retain(|kept| height <= kept.snapshot.allocated + kept.snapshot.allocated / ABOUT);
+            self.moments.push(moment);
+            let scores = self.scores();
+            if self.moments.len() > MAX_KEPT
+                && let Some((worst, _)) = scores.iter().enumerate().max_by_key(|(_, score)| **score)
+            {
+                self.moments.remove(worst);
+            }
         }
+        let scores = self.scores();
+        // The last of several: most was learned before it.
+        let best = scores.iter().enumerate().rev().min_by_key(|(_, score)| **score);
+        self.best = best.map_or(0, |(best, _)| best);
+    }
+
+    /// The one that is shown.
+    pub(super) fn best(&self) -> Option<&Arc<AttributedSnapshot>> {
+        Some(&self.moments.get(self.best)?.snapshot)
+    }
+
+    /// All that are kept.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &AttributedSnapshot> {
+        self.moments.iter().map(|moment| &*moment.snapshot)
+    }
+
+    /// All that are kept.
+    pub(super) fn kept_mut(&mut self) -> impl Iterator<Item = &mut Arc<AttributedSnapshot>> {
+        self.moments.iter_mut().map(|moment| &mut moment.snapshot)
+    }
+
+    /// For each moment how many bytes are not known in it, and how many others have with another origin, on average.
+    fn scores(&self) -> Vec<u64> {
+        let others = self.moments.len().saturating_sub(1).max(1) as u64;
+        let score = |moment: &KeptMoment| {
+            let differs = self.moments.iter().map(|other| moment.differs(other));
+            moment.unknown + differs.sum::<u64>() / others
+        };
+        self.moments.iter().map(score).collect()
     }
 }
 
-/// Bytes of which nobody knows who allocated them. What is older than the recording is less of it in each iteration.
-fn unknown(moment: &AttributedSnapshot) -> u64 {
-    moment.not_seen().saturating_add(moment.before_recording)
+impl KeptMoment {
+    fn new(moment: HighestMoment) -> KeptMoment {
+        let unknown = moment.unknown;
+        let snapshot = snapshot(moment);
+        let unknown = unknown.max(snapshot.not_seen()).saturating_add(snapshot.before_recording);
+        let mut by_origin = FxHashMap::default();
+        for (size, charge) in &snapshot.blocks {
+            charge.split(*size, |origin, bytes| *by_origin.entry(origin).or_default() += bytes);
+        }
+        KeptMoment { snapshot: Arc::new(snapshot), unknown, by_origin }
+    }
+
+    /// Bytes that have another origin in the other moment.
+    fn differs(&self, other: &KeptMoment) -> u64 {
+        let in_other = |origin| other.by_origin.get(origin).copied().unwrap_or(0);
+        self.by_origin.iter().map(|(origin, bytes)| bytes.saturating_sub(in_other(origin))).sum()
+    }
+}
+
+impl Looks {
+    fn is_next(&mut self) -> bool {
+        self.passed += 1;
+        let is_next = self.passed >= self.next;
+        if is_next {
+            self.next = self.passed + (self.passed / MAX_LOOKS).max(1);
+        }
+        is_next
+    }
 }
 
 /// What is known of such a moment. Of the cache nothing is: no map was read.
@@ -71,4 +152,63 @@ fn snapshot(moment: HighestMoment) -> AttributedSnapshot {
         snapshot.push(address, kind.size, attribution);
     }
     snapshot
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::followed::highest_moment::tests::moment_of;
+
+    /// When the best of these moments was, each of which the maps ask for.
+    fn best_of(moments: Vec<HighestMoment>) -> u64 {
+        let mut between = HighestBetween::default();
+        for moment in moments {
+            assert!(moment.allocated() > between.above());
+            between.keep(vec![moment]);
+        }
+        between.best().unwrap().time.0
+    }
+
+    /// A loop is as high in each iteration: of the first, most is older than the recording, and of the last a part was guessed.
+    #[test]
+    fn of_equally_high_moments_the_one_is_best_of_which_most_is_known() {
+        let first = moment_of(1, &[(0, 6000), (1, 400)], 0);
+        let middle = moment_of(2, &[(2, 6000), (1, 400)], 0);
+        let last = moment_of(3, &[(2, 6000), (1, 400)], 900);
+        assert_eq!(best_of(vec![first, middle, last]), 2);
+    }
+
+    /// In the first iteration it was not learned yet which of two blocks is freed.
+    #[test]
+    fn of_moments_of_which_as_much_is_known_the_one_is_best_that_is_most_like_the_others() {
+        let with = |time, size| moment_of(time, &[(1, 1000 - size), (2, size)], 0);
+        let moments = vec![with(1, 900), with(2, 100), with(3, 90), with(4, 100), with(5, 400)];
+        assert_eq!(best_of(moments), 4);
+    }
+
+    #[test]
+    fn a_higher_moment_is_the_best_and_what_is_much_lower_is_not_asked_for() {
+        let mut between = HighestBetween::default();
+        assert_eq!(between.above(), 0);
+        between.keep(vec![moment_of(1, &[(1, 1000)], 0)]);
+        between.keep(vec![moment_of(2, &[(2, 2000)], 1500)]);
+        assert_eq!(between.best().unwrap().time.0, 2);
+        assert_eq!(between.kept().count(), 1);
+        assert_eq!(between.above(), 1993);
+    }
+
+    #[test]
+    fn few_moments_are_kept_and_in_the_long_run_few_are_looked_at() {
+        let mut between = HighestBetween::default();
+        let wants = |between: &mut HighestBetween| between.above() < 1000;
+        let mut looked_at = 0;
+        for time in 0..10_000 {
+            if wants(&mut between) {
+                looked_at += 1;
+                between.keep(vec![moment_of(time, &[(1 + time as u32 % 7, 1000)], 0)]);
+            }
+        }
+        assert_eq!(between.kept().count(), MAX_KEPT);
+        assert!((64..600).contains(&looked_at), "{looked_at}");
+    }
 }

@@ -91,9 +91,7 @@ impl DeviceProfile {
         let above = in_map.max(self.top).max(self.between.above());
         let (charges, highest) =
             followed.charge(&until, before, groups, kept, (is_complete, above), text);
-        if let Some(moment) = highest {
-            self.between.keep(moment);
-        }
+        self.between.keep(highest);
         for (address, attribution) in charges {
             if let Some(block) = snapshot.blocks.get_mut(&address) {
                 block.attribution = Some(attribution);
