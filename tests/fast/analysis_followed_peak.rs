@@ -2,7 +2,7 @@
 
 use crate::analysis_followed::{MIB, Script, allocated, freed, in_mib, stood};
 use memspy::analysis::{FoldOptions, FoldedProfile, Moment};
-use memspy::model::{AddressedBlock, FollowedAddresses};
+use memspy::model::{AddressedBlock, FollowedAddresses, SnapshotConsistency};
 
 fn peak(script: &Script) -> (Vec<(String, u64)>, FoldedProfile) {
     script.folded_at(Moment::Peak, FoldOptions::default())
@@ -13,6 +13,12 @@ fn reads_address(script: &mut Script, at: u64, mib: u64) {
     let (address, size) = ((1 << 40) + at * MIB, mib * MIB);
     let allocated = vec![AddressedBlock { address, size, requested: size }];
     script.addresses = Some(FollowedAddresses { changes: 1, allocated, freed: Vec::new() });
+}
+
+/// The next change takes this address back.
+fn takes_back(script: &mut Script, at: u64) {
+    let freed = vec![(1 << 40) + at * MIB];
+    script.addresses = Some(FollowedAddresses { changes: 1, allocated: Vec::new(), freed });
 }
 
 /// 2 MiB that stay; 30 MiB that come and go between two maps.
@@ -115,4 +121,57 @@ fn a_peak_of_which_little_is_known_is_not_drawn() {
     script.change(freed(3, 10), 3_000, stood(1));
     script.map();
     assert_eq!(peak(&script).0, in_mib(&[("f", 20)]));
+}
+
+/// It was freed, and what it left and the room behind it are a larger block now, at the same address: the tables are what they were.
+#[test]
+fn a_block_whose_address_a_larger_one_has_is_not_alive_at_the_peak() {
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(0));
+    script.blocks = vec![(0, 2)];
+    script.map();
+    script.frees(2);
+    script.addresses =
+        Some(FollowedAddresses { changes: 2, allocated: Vec::new(), freed: Vec::new() });
+    script.allocates(4, 3_000, stood(1));
+    reads_address(&mut script, 50, 2);
+    script.allocates(2, 3_000, stood(1));
+    reads_address(&mut script, 100, 30);
+    script.allocates(30, 3_000, stood(1));
+    script.frees(30);
+    script.frees(4);
+    reads_address(&mut script, 0, 2);
+    script.allocates(2, 3_000, stood(0));
+    script.blocks = vec![(0, 2), (50, 2)];
+    script.map();
+    assert_eq!(peak(&script).0, in_mib(&[("g", 36)]));
+}
+
+/// Two maps that the job disturbed: what the first has and the second has not any more was not there at the complete map before them.
+#[test]
+fn what_came_after_the_last_complete_map_is_not_taken_for_older() {
+    let mut script = Script::new();
+    script.allocates(20, 3_000, stood(0));
+    script.allocates(8, 3_000, stood(0));
+    script.blocks = vec![(0, 20), (30, 8)];
+    script.map();
+    script.allocates(8, 3_000, stood(1));
+    script.consistency = SnapshotConsistency::Degraded {
+        allocated_in_blocks: 36 * MIB,
+        allocated_counter: 37 * MIB,
+    };
+    script.blocks = vec![(0, 20), (30, 8), (50, 8)];
+    script.map();
+    script.frees(8);
+    script.blocks = vec![(0, 20), (30, 8)];
+    script.map();
+    reads_address(&mut script, 120, 40);
+    script.allocates(40, 3_000, stood(1));
+    script.frees(40);
+    takes_back(&mut script, 30);
+    script.frees(8);
+    script.consistency = SnapshotConsistency::Consistent;
+    script.blocks = vec![(0, 20)];
+    script.map();
+    assert_eq!(peak(&script).0, in_mib(&[("f", 28), ("g", 40)]));
 }

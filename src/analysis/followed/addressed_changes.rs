@@ -284,31 +284,39 @@ impl FollowReplay<'_> {
         window: &mut Window<'_>,
     ) -> Option<Option<u64>> {
         let freed = window.take_free(group)?;
+        let is_taken = self.has_taker(group.pool, freed.change, window);
         let replayed = self.groups.get_mut(&group)?;
         let is_later = |block: &ReplayedBlock| match block.from {
             BlockSource::Change(change) => change >= freed.change && block.given.is_none(),
             BlockSource::Snapshot(_) => false,
         };
         let first = replayed.live.iter().position(is_later).unwrap_or(replayed.live.len());
-        let later = replayed.live.split_off(first);
-        // Without an allocation after it, it can only have been one of the window's own.
+        let mut later = replayed.live.split_off(first);
+        // Where there is no older one, it was freed in the change that allocated it.
+        let is_own = |block: &ReplayedBlock| block.from == BlockSource::Change(freed.change);
+        if replayed.live.is_empty() && later.first().is_some_and(is_own) {
+            replayed.live.push(later.remove(0));
+        }
+        // Without an allocation of its group after it, it most likely was one of the window's own.
         let mut older = Vec::new();
         if later.is_empty() {
             let own = unplaced(replayed, window.first).first().copied();
             let own = match own {
                 Some(own) => replayed.live.split_off(own),
-                // Or one of which the address is not known.
+                // Or one of which the address is not known, or whose address a block of another group has now.
                 None => {
                     let all = std::mem::take(&mut replayed.live);
-                    let (own, rest) = all.into_iter().partition(|b| b.address().is_none());
+                    let (own, rest): (Vec<_>, _) =
+                        all.into_iter().partition(|b| b.address().is_none());
+                    let is_older = own.is_empty() && is_taken;
+                    let (own, rest) = if is_older { (rest, own) } else { (own, rest) };
                     replayed.live = rest;
                     own
                 }
             };
             older = std::mem::replace(&mut replayed.live, own);
         }
-        let in_same_change =
-            later.first().is_some_and(|block| block.from == BlockSource::Change(freed.change));
+        let in_same_change = later.first().is_some_and(is_own);
         let site = freed.pool.site;
         let moment = FreeMoment {
             change: freed.step,
@@ -394,12 +402,23 @@ impl FollowReplay<'_> {
         }
     }
 
-    /// The tables have the address of a block that was freed still: one like it took it, or a smaller one.
+    /// Whether the window allocated a block of the pool in change `from` or later that has no address yet: it may have that of a block freed before it.
+    fn has_taker(&self, pool: Pool, from: usize, window: &Window<'_>) -> bool {
+        let has_one = |group: &&BlockGroup| {
+            let replayed = self.groups.get(group);
+            replayed.is_some_and(|replayed| !unplaced(replayed, from).is_empty())
+        };
+        window.made.iter().filter(|group| group.pool == pool).any(|group| has_one(&group))
+    }
+
+    /// The tables have the address of a block that was freed still: one like it took it, or a smaller one, or a larger one where there was room behind it.
     fn give_untaken(&mut self, address: u64, of: BlockGroup, window: &Window<'_>) {
         let alike = window.made.iter().filter(|group| **group == of);
         let smaller =
             window.made.iter().filter(|group| group.pool == of.pool && group.size <= of.size);
-        for &group in alike.chain(smaller) {
+        let larger =
+            window.made.iter().filter(|group| group.pool == of.pool && group.size > of.size);
+        for &group in alike.chain(smaller).chain(larger) {
             let Some(replayed) = self.groups.get_mut(&group) else { continue };
             let Some(&at) = unplaced(replayed, window.first).first() else { continue };
             replayed.live[at].given = Some(GivenAddress { address, is_sure: false });

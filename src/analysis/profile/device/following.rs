@@ -70,7 +70,10 @@ impl DeviceProfile {
         followed.settle(text);
         let until = followed.until_map(snapshot.time.0, live_bytes(&snapshot.blocks));
         let is_complete = snapshot.consistency == SnapshotConsistency::Consistent;
-        let old = self.complete.as_ref().unwrap_or(&self.living).iter().chain(&self.overlooked);
+        // A complete map overlooks none: what maps after it had and have not any more came after it.
+        let overlooked = self.complete.is_none().then_some(&self.overlooked);
+        let old = self.complete.as_ref().unwrap_or(&self.living).iter();
+        let old = old.chain(overlooked.into_iter().flatten());
         let before = old.filter_map(|(&address, block)| {
             Some((block.kind, address, block.attribution.clone()?))
         });
