@@ -303,12 +303,13 @@ impl FollowReplay<'_> {
             let own = unplaced(replayed, window.first).first().copied();
             let own = match own {
                 Some(own) => replayed.live.split_off(own),
-                // Or one of which the address is not known, or whose address a block of another group has now.
+                // Or one of which the address is not known; or the only one, whose address a block of another group has now. Of several
+                // it is not known which: a buffer of generated code that was taken for freed has no maker in the next map.
                 None => {
                     let all = std::mem::take(&mut replayed.live);
                     let (own, rest): (Vec<_>, _) =
                         all.into_iter().partition(|b| b.address().is_none());
-                    let is_older = own.is_empty() && is_taken;
+                    let is_older = own.is_empty() && rest.len() == 1 && is_taken;
                     let (own, rest) = if is_older { (rest, own) } else { (own, rest) };
                     replayed.live = rest;
                     own
@@ -411,14 +412,12 @@ impl FollowReplay<'_> {
         window.made.iter().filter(|group| group.pool == pool).any(|group| has_one(&group))
     }
 
-    /// The tables have the address of a block that was freed still: one like it took it, or a smaller one, or a larger one where there was room behind it.
+    /// The tables have the address of a block that was freed still: one like it took it, or a smaller one. (A larger one can, too; taken for that, blocks of a model that generates got addresses of others.)
     fn give_untaken(&mut self, address: u64, of: BlockGroup, window: &Window<'_>) {
         let alike = window.made.iter().filter(|group| **group == of);
         let smaller =
             window.made.iter().filter(|group| group.pool == of.pool && group.size <= of.size);
-        let larger =
-            window.made.iter().filter(|group| group.pool == of.pool && group.size > of.size);
-        for &group in alike.chain(smaller).chain(larger) {
+        for &group in alike.chain(smaller) {
             let Some(replayed) = self.groups.get_mut(&group) else { continue };
             let Some(&at) = unplaced(replayed, window.first).first() else { continue };
             replayed.live[at].given = Some(GivenAddress { address, is_sure: false });
