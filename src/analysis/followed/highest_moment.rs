@@ -125,15 +125,9 @@ pub(crate) mod tests {
     /// A moment of blocks that these stacks made, of so many bytes each; stack 0 is the time before the recording.
     pub(crate) fn moment_of(time: u64, blocks: &[(u32, u64)], unknown: u64) -> HighestMoment {
         let made = |&(stack, size): &(u32, u64)| {
-            let origin = AllocationOrigin::Stack(ThreadId(0), StackId(stack));
             let attribution = match stack {
                 0 => BlockAttribution::before(),
-                _ => Arc::new(BlockAttribution {
-                    shares: vec![(origin, 1)],
-                    span: Some(1),
-                    allocated_at: 1,
-                    certain: false,
-                }),
+                _ => made_by(stack, false),
             };
             AliveBlock { attribution, ..block(size, false) }
         };
@@ -142,10 +136,13 @@ pub(crate) mod tests {
         HighestMoment { time, unknown, ..moment(live, blocks) }
     }
 
+    fn made_by(stack: u32, certain: bool) -> Arc<BlockAttribution> {
+        let shares = vec![(AllocationOrigin::Stack(ThreadId(0), StackId(stack)), 1)];
+        Arc::new(BlockAttribution { shares, span: Some(1), allocated_at: 1, certain })
+    }
+
     fn block(size: u64, certain: bool) -> AliveBlock {
-        let shares = vec![(AllocationOrigin::Stack(ThreadId(0), StackId(1)), 1)];
-        let attribution =
-            Arc::new(BlockAttribution { shares, span: Some(1), allocated_at: 1, certain });
+        let attribution = made_by(1, certain);
         let kind = BlockGroup { size, requested: size, pool: Pool::Large };
         AliveBlock { kind, attribution, address: None, sign: FreeSign::None, is_unseen: false }
     }

@@ -57,17 +57,20 @@ impl HighestBetween {
 
     /// Takes moments that are higher than [`Self::above`].
     pub(super) fn keep(&mut self, moments: Vec<HighestMoment>) {
+        if moments.is_empty() {
+            return;
+        }
         for moment in moments {
             let moment = KeptMoment::new(moment);
             let height = moment.snapshot.allocated;
             self.moments
                 .retain(|kept| height <= kept.snapshot.allocated + kept.snapshot.allocated / ABOUT);
             self.moments.push(moment);
-            let scores = self.scores();
-            if self.moments.len() > MAX_KEPT
-                && let Some((worst, _)) = scores.iter().enumerate().max_by_key(|(_, score)| **score)
-            {
-                self.moments.remove(worst);
+            if self.moments.len() > MAX_KEPT {
+                let scores = self.scores().into_iter().enumerate();
+                if let Some((worst, _)) = scores.max_by_key(|(_, score)| *score) {
+                    self.moments.remove(worst);
+                }
             }
         }
         let scores = self.scores();
