@@ -10,7 +10,8 @@
 READY when CUDA is in use; at a line on standard input the job begins, and READY again when it stands still. Then it prints
 {"allocated", "allocated_in_all", "allocations", "frees", "line", "stacks", "every"}: live bytes, PyTorch's sums and counts since READY,
 the line that allocates (sleepy), and (but for sleepy) [[bytes, [[file, line], ...]], ...] of live blocks, and of every allocation, with
-the innermost frame first, without frames where C++ threads allocated. Ends when stdin closes.
+the innermost frame first, without frames where C++ threads allocated. Each further line makes it keep one small block more; it ends
+when stdin closes.
 """
 import contextlib
 import importlib.util
@@ -191,7 +192,8 @@ def main():
         "every": every_allocation(snapshot) if snapshot else [],
     }))
     print("READY", flush=True)
-    sys.stdin.readline()
+    for _ in sys.stdin:
+        kept.append(torch.empty(1, device="cuda"))
     del held
 
 
