@@ -8,11 +8,11 @@ use super::buffer_alignment::MadeBuffer;
 use super::change_origins::allocated_kind;
 use super::dropped_variables::LineStep;
 use super::follow_replay::{MAX_SMALL_BLOCK, MIN_BLOCK};
-use super::free_sites::FreeSite;
+use super::free_sites::{FreeSite, only_origin};
 use super::freed_allocations::FreedBlocks;
 use super::kind_origins::{KindOrigins, Sighting};
 use super::repeated_steps::{PoolDeltas, set_frees};
-use crate::analysis::attribution::block_attribution::BlockAttribution;
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::model::{CounterDelta, FollowedAddresses};
 
@@ -135,6 +135,21 @@ pub(super) struct PastStep {
     pub(super) charge: Arc<BlockAttribution>,
     pub(super) site: FreeSite,
     pub(super) freed: Option<FreedBlocks>,
+}
+
+/// The blocks that the parts of a change allocated, in order, and who made each; `None` for one of which it is not known.
+pub(super) fn made_by_parts(
+    parts: &[(PoolDeltas, PastStep)],
+) -> impl Iterator<Item = Option<(BlockGroup, AllocationOrigin)>> {
+    let allocates = |part: &&(PoolDeltas, PastStep)| part.0.iter().any(|pool| pool.allocations > 0);
+    parts.iter().filter(allocates).map(made_by)
+}
+
+/// The block that a part of a change allocated, and who made it, where that is most likely one stack.
+pub(super) fn made_by(
+    (pools, past): &(PoolDeltas, PastStep),
+) -> Option<(BlockGroup, AllocationOrigin)> {
+    Some((allocated_kind(&pools[0], &pools[1])?, only_origin(&past.charge)?))
 }
 
 /// The change in which one block of so many bytes is allocated.

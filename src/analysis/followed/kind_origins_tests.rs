@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::analysis::followed::pairs_in_call::PairsInCall;
-use crate::model::{Frame, Function, Nanos, Pool, StackId, StackTable, Thread, ThreadId};
+use crate::model::{
+    FollowedThread, Frame, Function, Nanos, Pool, StackId, StackReading, StackTable, Thread,
+    ThreadId,
+};
 
 const THREAD: ThreadId = ThreadId(0);
 
@@ -58,7 +61,7 @@ fn saw(origins: &mut KindOrigins, stack: StackId, table: &StackTable) {
     let change = change(stack, stack);
     origins.locks.add(&change);
     origins.calls.add(&[at(stack)], table);
-    origins.saw(KIND, &ReachSums::default(), None, &charge(vec![at(stack)], true), &change);
+    origins.saw(KIND, &ReachSums::default(), [None; 2], &charge(vec![at(stack)], true), &change);
 }
 
 /// The calls below are the same from both lines of the program.
@@ -128,7 +131,7 @@ fn went(origins: &mut KindOrigins, from: StackId, to: StackId, table: &StackTabl
     let change = change(from, to);
     let seen = charge(vec![at(from), at(to)], false);
     origins.calls.add(&[at(from), at(to)], table);
-    origins.saw(LARGE, &ReachSums::default(), None, &seen, &change);
+    origins.saw(LARGE, &ReachSums::default(), [None; 2], &seen, &change);
     let sighting = Sighting { is_doubtful: true, ..Sighting::default() };
     let likely = origins.likely(LARGE, &ReachSums::default(), &seen, sighting);
     let shares = likely.map_or(seen.shares, |likely| likely.shares.clone());
@@ -177,7 +180,7 @@ fn a_line_that_the_thread_had_not_reached_yet_did_not_make_the_block() {
     saw(&mut origins, first, &table);
     origins.calls.add(&[at(second)], &table);
     (0..4).for_each(|_| {
-        origins.saw(KIND, &places, None, &charge(vec![at(second)], true), &change);
+        origins.saw(KIND, &places, [None; 2], &charge(vec![at(second)], true), &change);
     });
     let maker = |sides| {
         let sighting = Sighting { is_doubtful: true, sides, ..Sighting::default() };
@@ -213,4 +216,57 @@ fn of_two_blocks_in_a_row_the_first_is_of_the_line_ahead() {
     assert_eq!(pairs.add(2, (KIND, at(values)), true, &origins), None);
     (0..3).for_each(|_| saw(&mut origins, other, &table));
     assert_eq!(origins.line_ahead(KIND, at(other)), None, "two lines are ahead of it");
+}
+
+/// The output of a layer, whose end is seen 50 us later, and the sum on the next line, which takes long. Where the sums over many blocks are the same, the
+/// two are one place; the few blocks before the output tell it apart.
+#[test]
+fn who_was_hardly_ever_seen_at_a_narrower_place_made_no_block_there() {
+    let mut table = table();
+    let call = calls(&mut table, None, 1..=1)[0];
+    let [before, layer, sum] = [5, 6, 7].map(|line| calls(&mut table, Some(call), line..=line)[0]);
+    let [wide, narrow]: [ReachSums; 2] =
+        [[Some(7), None, None, None], [Some(7), None, None, Some(8)]];
+    let mut origins = KindOrigins::default();
+    (0..8).for_each(|_| saw(&mut origins, layer, &table));
+    origins.calls.add(&[at(before), at(layer), at(sum)], &table);
+    let near = change(sum, sum);
+    let far = change(before, layer);
+    for _ in 0..20 {
+        origins.saw(KIND, &wide, [None; 2], &charge(vec![at(sum)], true), &near);
+        let seen = charge(vec![at(before), at(layer)], false);
+        let seen = BlockAttribution { span: Some(50_000), ..seen };
+        origins.saw(KIND, &narrow, [None; 2], &seen, &far);
+    }
+    let maker = |places| {
+        let sighting = Sighting { is_doubtful: true, ..Sighting::default() };
+        let seen = charge(vec![at(before)], false);
+        origins.likely(KIND, places, &seen, sighting).map(|likely| likely.shares[0].0)
+    };
+    assert_eq!(maker(&wide), Some(at(sum)));
+    assert_eq!(maker(&narrow), Some(at(layer)));
+}
+
+/// The layers of a model make the same blocks of a prompt as of a token, but for their sizes.
+#[test]
+fn who_comes_behind_the_last_makers_makes_the_next_block_whatever_its_size() {
+    let mut table = table();
+    let call = calls(&mut table, None, 1..=1)[0];
+    let [gate, activation] = [5, 6].map(|line| calls(&mut table, Some(call), line..=line)[0]);
+    let mut origins = KindOrigins::default();
+    let change = change(activation, activation);
+    origins.calls.add(&[at(gate), at(activation)], &table);
+    let seen = charge(vec![at(activation)], true);
+    (0..3).for_each(|_| {
+        origins.saw(KIND, &ReachSums::default(), [None, Some(9)], &seen, &change);
+    });
+    let unclear = charge(vec![at(gate)], false);
+    origins.saw(LARGE, &ReachSums::default(), [None; 2], &unclear, &change);
+    let maker = |sequence| {
+        let sighting = Sighting { is_doubtful: true, sequence, ..Sighting::default() };
+        let likely = origins.likely(LARGE, &ReachSums::default(), &unclear, sighting);
+        likely.map(|likely| likely.shares[0].0)
+    };
+    assert_eq!(maker(Some(9)), Some(at(activation)));
+    assert_eq!(maker(None), None);
 }

@@ -5,8 +5,8 @@
 
 use rustc_hash::FxHashMap;
 
-use super::kind_origins::{CLEARLY, stood};
 use super::stack_calls::StackCalls;
+use super::stack_votes::{CLEARLY, stood};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::model::{FollowedChange, FrameId};
 

@@ -36,7 +36,8 @@
 //!    others were always before. Where a stack could not be read, or the polls lay between two others, a stack that stood on both sides of most
 //!    allocations of its kind at this place made it, also if it was not seen beside this one. A thread that went from one line that makes such blocks to
 //!    another made it by the latter, unless it had made nothing yet by the first. Where nobody stood on both sides of the allocations at this place, who stood after them twice as often as any other made them: who comes
-//!    later is seen after them as well, where a poll is late. Where the thread was only seen on lines that make no such block, in a call in which one or two others
+//!    later is seen after them as well, where a poll is late. Nobody is at a place who was hardly ever seen there, or at a narrower one of the same block. Where the sums do not tell, the makers of the last blocks do
+//!    (`maker_sequence.rs`): the layers of a model come in the same order, whatever the sizes. Where the thread was only seen on lines that make no such block, in a call in which one or two others
 //!    do (`stack_calls.rs`), these made it; so did one line alone, while the program does something new, where those on which it was seen hardly make any blocks
 //!    (`line_votes.rs`): a fast loop, as in `model.half()`. A stack deep within another call is none of these. Where the place tells nothing: who made the last blocks there, if a
 //!    loop did, who usually makes the one behind the last (`place_behind`), and which line of the call makes blocks at all (`line_votes.rs`). None of it by a line that the thread had not
@@ -69,17 +70,20 @@ pub(super) mod gradient_frees;
 pub(super) mod highest_moment;
 pub(super) mod kind_origins;
 mod known_frees;
+mod known_makers;
 mod last_stacks;
 mod line_pairs;
 mod line_votes;
 pub(super) mod lock_holders;
 mod loop_order;
+mod maker_sequence;
 mod pairs_in_call;
 mod remade_kinds;
 pub(super) mod repeated_steps;
 pub(super) mod replayed_group;
 mod snapshot_charges;
 mod stack_calls;
+mod stack_votes;
 mod until_map;
 mod usual_order;
 
@@ -94,24 +98,25 @@ use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
 use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums, place_behind};
-use crate::analysis::followed::buffer_alignment::{BufferAlignment, MadeBuffer};
+use crate::analysis::followed::buffer_alignment::BufferAlignment;
 use crate::analysis::followed::change_origins::{
     ChangeSources, allocated_kind, allocation_sources, free_site, makers,
 };
 use crate::analysis::followed::dropped_variables::{DroppedByStatement, LineSteps, ProgramText};
-use crate::analysis::followed::follow_replay::charged_to;
-use crate::analysis::followed::followed_step::{FollowedStep, PastStep};
+use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_parts};
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::freed_allocations::{FreedAllocations, FreedBlocks};
 use crate::analysis::followed::gradient_frees::{GradientFrees, frees_gradients};
-use crate::analysis::followed::kind_origins::{KindOrigins, Sighting, stood};
+use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
 use crate::analysis::followed::last_stacks::LastStacks;
 use crate::analysis::followed::loop_order::LoopOrder;
+use crate::analysis::followed::maker_sequence::MakerSequence;
 use crate::analysis::followed::pairs_in_call::{PairsInCall, divide_pair};
 use crate::analysis::followed::repeated_steps::{
     LiveBytes, PastSteps, PoolDeltas, live_after, live_before,
 };
+use crate::analysis::followed::stack_votes::stood;
 pub(crate) use crate::analysis::followed::until_map::UntilMap;
 use crate::analysis::followed::usual_order::usual_order;
 use crate::model::{FollowedChange, FollowedThread, StackReading, StackTable};
@@ -139,6 +144,8 @@ pub(crate) struct FollowedSteps {
     seen_last: Option<AllocationOrigin>,
     /// The last block and who made it, where that is most likely one stack.
     last_made: Option<(BlockGroup, AllocationOrigin)>,
+    /// Who made the last few.
+    sequence: MakerSequence,
     /// When the polls began and ended between which the last change was.
     polls: Option<(u64, u64)>,
     sites: FreeSites,
@@ -251,26 +258,32 @@ impl FollowedSteps {
                 parts
             });
         self.parts += parts.as_ref().map_or(0, Vec::len);
-        let last_of_parts = parts.as_ref().and_then(|parts| {
-            let (pools, past) =
-                parts.iter().rfind(|(pools, _)| pools.iter().any(|pool| pool.allocations > 0))?;
-            Some((allocated_kind(&pools[0], &pools[1])?, only_origin(&past.charge)?))
-        });
+        let by_parts: Vec<_> =
+            parts.as_deref().map_or_else(Vec::new, |parts| made_by_parts(parts).collect());
         // Of several changes between two polls the first has brought the stacks of both.
         let polls = (change.before.0, change.after.0);
         let is_next = self.polls.replace(polls) != Some(polls);
         let recent = self.allocation_sources.recent(&places);
         let follows = allocated.and_then(|kind| Some(place_behind(kind, self.last_made?)));
+        let sequence = allocated.and_then(|kind| self.sequence.place(kind));
         let is_new = self.past.is_new();
         let side = |side: usize| {
             let mut seen = charge.shares.iter().map(|share| share.0);
             seen.find(|origin| stood(*origin, whole)[side])
         };
         let sides = [side(0), side(1)];
-        let sighting =
-            Sighting { is_doubtful, has_arrived, recent, follows, seen_last, sides, is_new };
+        let sighting = Sighting {
+            is_doubtful,
+            has_arrived,
+            recent,
+            follows,
+            sequence,
+            seen_last,
+            sides,
+            is_new,
+        };
         if let Some(kind) = allocated {
-            self.allocation_sources.saw(kind, &places, follows, &charge, whole);
+            self.allocation_sources.saw(kind, &places, [follows, sequence], &charge, whole);
         }
         if self.steps.len() == MAX_STEPS {
             self.drop_first(1);
@@ -334,7 +347,12 @@ impl FollowedSteps {
         let may_be_ahead = is_doubtful && sighting.sides[0] != origin;
         self.find_pair(number, allocated.zip(origin), may_be_ahead, change);
         if change.allocations() > 0 {
-            self.last_made = allocated.zip(origin).or(last_of_parts);
+            let made = allocated.zip(origin);
+            self.last_made = made.or_else(|| by_parts.last().copied().flatten());
+            match made {
+                None if !by_parts.is_empty() => self.sequence.add(by_parts),
+                made => self.sequence.add([made]),
+            }
         }
         let stood = |side: fn(&FollowedThread) -> StackReading| {
             let Some(AllocationOrigin::Stack(thread, stack)) = origin else { return None };
@@ -387,50 +405,6 @@ impl FollowedSteps {
             level = live_after(level, pools);
         }
         freed.filter(|_| parts.is_none())
-    }
-
-    /// What loops and generated code allocated until now.
-    pub(crate) fn settle(&mut self, text: ProgramText<'_>) {
-        let mut known = self.loops.settle();
-        known.append(&mut self.buffers.settle(text));
-        for (of, buffers) in known {
-            self.made_by_lines(of, &buffers);
-        }
-    }
-
-    /// Takes what one change allocated, for two lines of one call that make blocks of one kind.
-    fn find_pair(
-        &mut self,
-        number: u64,
-        made: Option<(BlockGroup, AllocationOrigin)>,
-        may_be_ahead: bool,
-        change: &FollowedChange,
-    ) {
-        let Some(made) = made else {
-            if change.allocations() > 0 {
-                self.pairs.clear();
-            }
-            return;
-        };
-        let first = self.pairs.add(number, made, may_be_ahead, &self.allocation_sources);
-        let Some((of, line)) = first else { return };
-        self.made_by_lines(of, &[(line, made.0.requested)]);
-        if let Some(past) = self.past.get_mut(of) {
-            past.charge = charged_to(line, &past.charge);
-        }
-    }
-
-    /// Lines of a loop, or of generated code, made what change `number` allocated.
-    fn made_by_lines(&mut self, number: u64, buffers: &[MadeBuffer]) {
-        let index = number.checked_sub(self.first).map(|index| index as usize);
-        let Some(step) = index.and_then(|index| self.steps.get_mut(index)) else { return };
-        if step.charge.certain {
-            return;
-        }
-        let had = step.parts.as_ref().map_or(0, Vec::len);
-        step.made_by_lines(buffers);
-        let has = step.parts.as_ref().map_or(0, Vec::len);
-        self.parts = self.parts.saturating_sub(had) + has;
     }
 
     /// Notes which frames have returned, and in which changes their variables can have been dropped: `next` is the one to come.
@@ -517,6 +491,7 @@ impl FollowedSteps {
     pub(crate) fn clear(&mut self) {
         self.drop_first(self.steps.len());
         self.sums.clear();
+        self.sequence.clear();
         self.past.interrupt();
         self.freed.forget();
         self.numbers.clear();

@@ -3,10 +3,8 @@
 //! After the first block a poll often finds the thread on the second line already. Where both seem to be made there, and one line ahead of it in
 //! this call makes such blocks as well, the first one is that line's. That is likely, never certain.
 
-use super::change_origins::allocated_kind;
 use super::follow_replay::charged_to;
-use super::followed_step::PastStep;
-use super::free_sites::only_origin;
+use super::followed_step::{PastStep, made_by};
 use super::kind_origins::KindOrigins;
 use super::repeated_steps::PoolDeltas;
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
@@ -53,16 +51,13 @@ impl PairsInCall {
 
 /// The same of what a change of several most likely was.
 pub(super) fn divide_pair(parts: &mut [(PoolDeltas, PastStep)], origins: &KindOrigins) {
-    let made = |(pools, past): &(PoolDeltas, PastStep)| {
-        Some((allocated_kind(&pools[0], &pools[1])?, only_origin(&past.charge)?))
-    };
     let makes = |part: &&mut (PoolDeltas, PastStep)| part.0.iter().any(|pool| pool.allocations > 0);
     let mut blocks = parts.iter_mut().filter(makes);
     let (Some(first), Some(second), None) = (blocks.next(), blocks.next(), blocks.next()) else {
         return;
     };
-    if let Some((kind, origin)) = made(first)
-        && made(second) == Some((kind, origin))
+    if let Some((kind, origin)) = made_by(first)
+        && made_by(second) == Some((kind, origin))
         && let Some(ahead) = origins.line_ahead(kind, origin)
     {
         first.1.charge = charged_to(ahead, &first.1.charge);
