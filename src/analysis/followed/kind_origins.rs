@@ -195,6 +195,25 @@ impl KindOrigins {
         votes.of.iter().any(makes_them)
     }
 
+    /// Who makes the blocks at these places, or behind the last makers, if that is clear.
+    fn maker_by_places(
+        &self,
+        by_place: &[&StackVotes],
+        sequence: Option<u64>,
+        of_kind: &StackVotes,
+    ) -> Option<AllocationOrigin> {
+        // Places can be mixed up: sums over many allocations are the same a few of them later.
+        let fits = |maker: &AllocationOrigin| !by_place.iter().any(|at| at.rules_out(*maker));
+        let makes_blocks =
+            |maker: &AllocationOrigin| self.lines.on_both_sides(*maker, &self.calls) >= MIN_CLEAR;
+        let mut at_place = by_place.iter().filter_map(|votes| votes.clear_origin(of_kind));
+        let arrived = by_place.iter().filter_map(|votes| votes.clear_arrival());
+        at_place
+            .find(fits)
+            .or_else(|| self.votes(sequence?)?.clear_origin(of_kind))
+            .or_else(|| arrived.filter(makes_blocks).find(fits))
+    }
+
     fn likelier(
         &self,
         kind: BlockGroup,
@@ -213,20 +232,7 @@ impl KindOrigins {
         let is_near = |maker: &AllocationOrigin| {
             charge.shares.iter().any(|share| self.calls.are_near(*maker, share.0))
         };
-        // Places can be mixed up: sums over many allocations are the same a few of them later.
-        let fits_places =
-            |maker: &AllocationOrigin| !by_place.iter().any(|votes| votes.rules_out(*maker));
-        let makes_blocks =
-            |maker: &AllocationOrigin| self.lines.on_both_sides(*maker, &self.calls) >= MIN_CLEAR;
-        let clear = || {
-            let clear = by_place.iter().filter_map(|votes| votes.clear_origin(of_kind));
-            let far = || {
-                let far = by_place.iter().filter_map(|votes| votes.clear_arrival());
-                far.filter(makes_blocks).find(fits_places)
-            };
-            let in_sequence = || self.votes(sighting.sequence?)?.clear_origin(of_kind);
-            clear.filter(fits_places).next().or_else(in_sequence).or_else(far).filter(is_near)
-        };
+        let clear = || self.maker_by_places(&by_place, sighting.sequence, of_kind).filter(is_near);
         let known = by_place.iter().copied().filter(|votes| votes.all >= MIN_AT_PLACE);
         let mut at_place = known.filter_map(|votes| votes.origin(charge, of_kind));
         let clear_in_call = |seen: &[(AllocationOrigin, u64)]| {
