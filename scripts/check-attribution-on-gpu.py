@@ -190,9 +190,12 @@ def by(stacks, key):
     return merged
 
 
+LIBRARIES = ("site-packages", "/lib/python", "/torchinductor_")
+
+
 def own_line(stack):
-    """The innermost frame outside of installed libraries."""
-    own = [frame for frame in stack if isinstance(frame, tuple) and "site-packages" not in frame[0] and "/lib/python" not in frame[0]]
+    """The innermost frame outside of installed libraries, and of what torch.compile wrote."""
+    own = [frame for frame in stack if isinstance(frame, tuple) and not any(part in frame[0] for part in LIBRARIES)]
     return own[0] if own else stack[0]
 
 
