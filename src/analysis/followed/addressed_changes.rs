@@ -284,7 +284,8 @@ impl FollowReplay<'_> {
         window: &mut Window<'_>,
     ) -> Option<Option<u64>> {
         let freed = window.take_free(group)?;
-        let is_taken = self.has_taker(group.pool, freed.change, window);
+        let is_only_one = self.groups.get(&group)?.live.len() == 1;
+        let is_taken = is_only_one && self.has_taker(group.pool, freed.change, window);
         let replayed = self.groups.get_mut(&group)?;
         let is_later = |block: &ReplayedBlock| match block.from {
             BlockSource::Change(change) => change >= freed.change && block.given.is_none(),
@@ -300,17 +301,15 @@ impl FollowReplay<'_> {
         // Without an allocation of its group after it, it most likely was one of the window's own.
         let mut older = Vec::new();
         if later.is_empty() {
-            let own = unplaced(replayed, window.first).first().copied();
-            let own = match own {
+            let own = match unplaced(replayed, window.first).first().copied() {
                 Some(own) => replayed.live.split_off(own),
-                // Or one of which the address is not known; or the only one, whose address a block of another group has now. Of several
-                // it is not known which: a buffer of generated code that was taken for freed has no maker in the next map.
+                // Or the only one, whose address a block of another group has now. Of several it is not known which: a buffer of
+                // generated code that was taken for freed has no maker in the next map.
+                None if is_taken => std::mem::take(&mut replayed.live),
+                // Or one of which the address is not known.
                 None => {
                     let all = std::mem::take(&mut replayed.live);
-                    let (own, rest): (Vec<_>, _) =
-                        all.into_iter().partition(|b| b.address().is_none());
-                    let is_older = own.is_empty() && rest.len() == 1 && is_taken;
-                    let (own, rest) = if is_older { (rest, own) } else { (own, rest) };
+                    let (own, rest) = all.into_iter().partition(|b| b.address().is_none());
                     replayed.live = rest;
                     own
                 }

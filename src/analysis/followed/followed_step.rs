@@ -11,7 +11,7 @@ use super::follow_replay::{MAX_SMALL_BLOCK, MIN_BLOCK};
 use super::free_sites::{FreeSite, only_origin};
 use super::freed_allocations::FreedBlocks;
 use super::kind_origins::{KindOrigins, Sighting};
-use super::repeated_steps::{PoolDeltas, set_frees};
+use super::repeated_steps::{PoolDeltas, allocates, set_frees};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::model::{CounterDelta, FollowedAddresses};
@@ -141,8 +141,7 @@ pub(super) struct PastStep {
 pub(super) fn made_by_parts(
     parts: &[(PoolDeltas, PastStep)],
 ) -> impl Iterator<Item = Option<(BlockGroup, AllocationOrigin)>> {
-    let allocates = |part: &&(PoolDeltas, PastStep)| part.0.iter().any(|pool| pool.allocations > 0);
-    parts.iter().filter(allocates).map(made_by)
+    parts.iter().filter(|(pools, _)| allocates(pools)).map(made_by)
 }
 
 /// The block that a part of a change allocated, and who made it, where that is most likely one stack.

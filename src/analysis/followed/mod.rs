@@ -345,9 +345,9 @@ impl FollowedSteps {
         let origin = allocated.and_then(|_| only_origin(likely.as_ref().unwrap_or(&charge)));
         // Where it stood there before the block, it was not made ahead of this line.
         let may_be_ahead = is_doubtful && sighting.sides[0] != origin;
-        self.find_pair(number, allocated.zip(origin), may_be_ahead, change);
+        let made = allocated.zip(origin);
+        self.find_pair(number, made, may_be_ahead, change);
         if change.allocations() > 0 {
-            let made = allocated.zip(origin);
             self.last_made = made.or_else(|| by_parts.last().copied().flatten());
             match made {
                 None if !by_parts.is_empty() => self.sequence.add(by_parts),

@@ -6,7 +6,7 @@
 use super::follow_replay::charged_to;
 use super::followed_step::{PastStep, made_by};
 use super::kind_origins::KindOrigins;
-use super::repeated_steps::PoolDeltas;
+use super::repeated_steps::{PoolDeltas, allocates};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::rules::BlockGroup;
 
@@ -51,8 +51,7 @@ impl PairsInCall {
 
 /// The same of what a change of several most likely was.
 pub(super) fn divide_pair(parts: &mut [(PoolDeltas, PastStep)], origins: &KindOrigins) {
-    let makes = |part: &&mut (PoolDeltas, PastStep)| part.0.iter().any(|pool| pool.allocations > 0);
-    let mut blocks = parts.iter_mut().filter(makes);
+    let mut blocks = parts.iter_mut().filter(|(pools, _)| allocates(pools));
     let (Some(first), Some(second), None) = (blocks.next(), blocks.next(), blocks.next()) else {
         return;
     };

@@ -105,9 +105,8 @@ impl<T: Clone> PastSteps<T> {
                 remember(&mut self.after, place, number, &pools);
             }
         }
-        let allocates = pools.iter().any(|pool| pool.allocations > 0);
         let freed: i64 = pools.iter().map(|pool| pool.frees).sum();
-        self.frees = if allocates { 0 } else { self.frees.saturating_add(freed) };
+        self.frees = if allocates(&pools) { 0 } else { self.frees.saturating_add(freed) };
         number
     }
 
@@ -252,6 +251,11 @@ impl<T: Clone> PastSteps<T> {
         }
         None
     }
+}
+
+/// Whether a change, or a part of one, allocated anything.
+pub(super) fn allocates(pools: &PoolDeltas) -> bool {
+    pools.iter().any(|pool| pool.allocations > 0)
 }
 
 /// What a change freed comes with the last of the parts that it is divided into.

@@ -58,9 +58,7 @@ impl StackVote {
     pub(super) fn on_both_sides(&self) -> u32 {
         self.before.min(self.after)
     }
-}
 
-impl StackVote {
     /// Its share of blocks that one of several lines made. It is more than 1, which are the parts of the two ends of a change, of which more may be
     /// found out later.
     fn share(&self) -> u64 {
@@ -87,8 +85,9 @@ pub(super) fn stood(origin: AllocationOrigin, change: &FollowedChange) -> [bool;
 
 impl StackVotes {
     pub(super) fn add(&mut self, charge: &BlockAttribution, change: &FollowedChange) {
+        let near = u32::from(polls_were_near(charge));
         self.all = self.all.saturating_add(1);
-        self.near = self.near.saturating_add(u32::from(polls_were_near(charge)));
+        self.near = self.near.saturating_add(near);
         self.last = match (self.last, &charge.shares[..]) {
             (Some((last, count)), [(origin, _)]) if last == *origin => {
                 Some((last, count.saturating_add(1)))
@@ -100,7 +99,6 @@ impl StackVotes {
         };
         for &(origin, _) in &charge.shares {
             let [before, after] = stood(origin, change).map(u32::from);
-            let near = u32::from(polls_were_near(charge));
             let index = self.of.iter().position(|vote| vote.origin == origin);
             let index = index.unwrap_or(self.of.len());
             if index == self.of.len() && index < MAX_MAKERS {
