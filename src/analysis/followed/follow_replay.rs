@@ -98,11 +98,11 @@ pub(in crate::analysis) struct ReplayResult {
 
 impl ReplayResult {
     fn add_frees(&mut self, group: BlockGroup, frees: Vec<ReplayedFree>) {
-        for ReplayedFree { block, site, time, is_open, .. } in frees {
+        for ReplayedFree { block, site, time, is_open, made_before, .. } in frees {
             let freed = block.attribution;
             self.freed.extend(only_origin(&freed).map(|origin| (group, site, origin)));
             if is_open && site != [None; 2] {
-                self.choices.push((group, FreeChoice { site, time, freed }));
+                self.choices.push((group, FreeChoice { site, time, made_before, freed }));
             }
         }
     }

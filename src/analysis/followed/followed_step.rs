@@ -84,7 +84,8 @@ impl FollowedStep {
             |shares| Arc::new(BlockAttribution { shares, certain: false, ..*self.charge });
         if let [(origin, _)] = *buffers {
             (self.charge, self.parts) = (charged(vec![(origin, 1)]), None);
-            self.sighting.is_doubtful = false;
+            // The text says more than where the program was seen around it.
+            self.sighting = Sighting::default();
             return;
         }
         let part = |&(origin, bytes): &MadeBuffer| {

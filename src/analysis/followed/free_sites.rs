@@ -36,6 +36,8 @@ pub(in crate::analysis) struct FreeChoice {
     pub(in crate::analysis) site: FreeSite,
     /// When, in nanoseconds since the recording began.
     pub(in crate::analysis) time: u64,
+    /// It was allocated before this time.
+    pub(in crate::analysis) made_before: u64,
     /// The block taken for the one that was freed.
     pub(in crate::analysis) freed: Arc<BlockAttribution>,
 }
@@ -182,11 +184,13 @@ impl FreeSites {
                 let is_likelier = |origin| {
                     Some(origin) == usual || (has_ended && self.goes_on(group, origin, choice.time))
                 };
-                block.allocated_at < choice.time && origin.is_some_and(is_likelier)
+                block.allocated_at < choice.made_before && origin.is_some_and(is_likelier)
             };
-            // Of one origin, blocks are taken one for the other from step to step: the one that is alive may look younger.
+            // Of one origin, blocks are taken one for the other from step to step: the one that is alive may look younger. Not so one that is
+            // known to be too young.
             let is_usual = |(_, block): &(u64, Arc<BlockAttribution>)| {
-                has_ended && usual.is_some() && only_origin(block) == usual
+                let is_too_young = (choice.made_before..choice.time).contains(&block.allocated_at);
+                has_ended && usual.is_some() && only_origin(block) == usual && !is_too_young
             };
             let mistaken = blocks.iter().rposition(was_freed);
             if let Some(at) = mistaken.or_else(|| blocks.iter().position(is_usual)) {

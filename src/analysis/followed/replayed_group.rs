@@ -90,6 +90,8 @@ pub(super) struct ReplayedFree {
     pub(super) time: u64,
     /// Whether it may have been one with another origin.
     pub(super) is_open: bool,
+    /// It was allocated before this time.
+    pub(super) made_before: u64,
     /// Whether its address was seen to be taken back.
     pub(super) is_seen: bool,
 }
@@ -257,7 +259,14 @@ impl GroupReplay {
     pub(super) fn remove(&mut self, at: usize, site: FreeSite, time: u64, is_seen: bool) {
         let block = self.live.remove(at);
         self.take_address(&block);
-        self.frees.push(ReplayedFree { block, site, time, is_open: false, is_seen });
+        self.frees.push(ReplayedFree {
+            block,
+            site,
+            time,
+            is_open: false,
+            made_before: time,
+            is_seen,
+        });
     }
 
     /// One of its blocks was freed, or is another one now, and which is not known.
@@ -302,7 +311,14 @@ impl GroupReplay {
         let block = self.live.remove(at);
         self.take_address(&block);
         let (site, time) = (moment.site, moment.time);
-        self.frees.push(ReplayedFree { block, site, time, is_open, is_seen: false });
+        self.frees.push(ReplayedFree {
+            block,
+            site,
+            time,
+            is_open,
+            made_before: time,
+            is_seen: false,
+        });
         is_variable
     }
 
@@ -417,6 +433,19 @@ impl GroupReplay {
             self.live.push(block);
         }
         self.live.sort_by_key(|block| block.attribution.allocated_at);
+        if wrong.is_empty() {
+            self.freed_only_older();
+        }
+    }
+
+    /// As many addresses of the map before are gone as blocks were freed: none that was allocated since is among these.
+    fn freed_only_older(&mut self) {
+        let blocks = self.live.iter().chain(self.frees.iter().map(|free| &free.block));
+        let older = blocks.filter(|block| matches!(block.from, BlockSource::Snapshot(_)));
+        let Some(last) = older.map(|block| block.attribution.allocated_at).max() else { return };
+        for free in &mut self.frees {
+            free.made_before = free.made_before.min(last + 1);
+        }
     }
 
     /// Gives the addresses of a batch that are left to the blocks of it that are alive.
