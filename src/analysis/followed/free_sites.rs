@@ -204,3 +204,38 @@ impl FreeSites {
         corrected
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Pool, StackId, ThreadId};
+
+    const GROUP: BlockGroup = BlockGroup { size: 4096, requested: 4096, pool: Pool::Small };
+
+    fn origin(stack: u32) -> AllocationOrigin {
+        AllocationOrigin::Stack(ThreadId(0), StackId(stack))
+    }
+
+    fn block(stack: u32, allocated_at: u64) -> Arc<BlockAttribution> {
+        let shares = vec![(origin(stack), 1)];
+        Arc::new(BlockAttribution { shares, span: None, allocated_at, certain: false })
+    }
+
+    /// Who is charged with the one block alive, of stack 1 and allocated at 50, after one of stack 2 was taken for freed at 60 where as a rule
+    /// those of stack 1 are: the freed one was `made_before` a time.
+    fn corrected(made_before: u64) -> Vec<AllocationOrigin> {
+        let site = [Some(AllocationOrigin::Below(ThreadId(0), StackId(9))), None];
+        let mut sites = FreeSites::default();
+        (0..MIN_FREES).for_each(|_| sites.add(GROUP, &site, origin(1)));
+        let freed = block(2, 10);
+        sites.remember(GROUP, FreeChoice { site, time: 60, made_before, freed });
+        let corrected = sites.correct(GROUP, vec![(7, block(1, 50))]);
+        corrected.iter().filter_map(|(_, block)| only_origin(block)).collect()
+    }
+
+    #[test]
+    fn a_block_that_is_too_young_was_not_the_one_freed() {
+        assert_eq!(corrected(60), [origin(2)], "what is usually freed there was");
+        assert_eq!(corrected(40), []);
+    }
+}

@@ -53,3 +53,85 @@ impl FollowedSteps {
         self.parts = self.parts.saturating_sub(had) + has;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::attribution::host_only::HostOnlyStacks;
+    use crate::analysis::autograd::engine_frames::EngineFrames;
+    use crate::model::{
+        CounterDelta, FollowedThread, Frame, Function, Nanos, SourceText, StackReading, StackTable,
+        ThreadId,
+    };
+
+    const TEXT: &str = "def call(args):
+    buf0 = empty_strided_cuda((1024, 1024), (1024, 1), torch.float32)
+    triton_0.run(buf0, stream=stream0)
+    buf1 = empty_strided_cuda((1024, 512), (512, 1), torch.float32)
+    triton_1.run(buf1, stream=stream0)";
+    const CALLS: u64 = 20;
+
+    /// The polls before and after such a buffer fail, and all others of its kind are seen from the kernel behind the line.
+    #[test]
+    fn the_line_that_the_text_tells_is_not_overruled_by_where_the_program_was_seen_last() {
+        let mut stacks = StackTable::new();
+        let mut function = |name: &str| {
+            stacks.function(Function {
+                name: name.into(),
+                file: "a.py".into(),
+                first_line: 1,
+                last_line: 5,
+                is_native: false,
+            })
+        };
+        let (call, kernel) = (function("call"), function("run"));
+        let mut stack = |parent, function, line| {
+            let frame = stacks.frame(Frame { function, line });
+            stacks.stack(parent, frame)
+        };
+        let [_, first, second, third, fourth] = [1, 2, 3, 4, 5].map(|line| stack(None, call, line));
+        let [first_kernel, second_kernel] =
+            [second, fourth].map(|line| StackReading::Whole(stack(Some(line), kernel, 1)));
+        let source = SourceText { function: call, first_line: 1, text: TEXT.into() };
+        let sources = [(call, source)].into_iter().collect();
+        let text = ProgramText { stacks: &stacks, sources: &sources };
+        let (engine, host_only) = (EngineFrames::default(), HostOnlyStacks::default());
+        let mut steps = FollowedSteps::default();
+        for nth in 0..2 * CALLS {
+            let (bytes, before, after) = match (nth % 2, nth / 2 == CALLS - 1) {
+                (0, _) => (4 << 20, StackReading::Whole(first), first_kernel),
+                (_, false) => (2 << 20, StackReading::Torn, second_kernel),
+                (_, true) => (2 << 20, StackReading::Torn, StackReading::Torn),
+            };
+            // A stack read so long before says nothing of a change.
+            let now = 100_000 + 2_000_000 * nth;
+            let change = FollowedChange {
+                before: Nanos(now - 10_000),
+                after: Nanos(now),
+                large: CounterDelta {
+                    allocations: 1,
+                    allocated_bytes: bytes,
+                    requested_bytes: bytes,
+                    ..CounterDelta::default()
+                },
+                live: [0, bytes],
+                threads: vec![FollowedThread {
+                    thread: ThreadId(0),
+                    before,
+                    after,
+                    held_lock: true,
+                }],
+                ..FollowedChange::empty()
+            };
+            steps.push(&change, text, &engine, &host_only);
+        }
+        steps.settle(text);
+        let made = steps.allocated().by_origin;
+        let by = |stack| made.get(&AllocationOrigin::Stack(ThreadId(0), stack)).copied();
+        assert_eq!(
+            [first, third].map(by),
+            [Some(CALLS * (4 << 20)), Some(CALLS * (2 << 20))],
+            "{made:?}"
+        );
+    }
+}
