@@ -125,6 +125,8 @@ use crate::model::{FollowedChange, FollowedThread, StackReading, StackTable};
 pub(super) const CANDIDATES_WITHIN: u64 = 100_000;
 /// The same of a thread that waits for the autograd engine: one backward pass would have had to end and the next to begin.
 const WAITS_WITHIN: u64 = 1_000_000;
+/// A thread this deep in calls, at one instruction, has not left them for others and come back, in that time either.
+const DEEP: usize = 10;
 /// How far from its time a map is looked for among the changes.
 const NEAR: usize = 64;
 /// Changes kept between two maps; beyond, the oldest are forgotten.
@@ -219,17 +221,24 @@ impl FollowedSteps {
         let makers = makers(change, &origins);
         let apart = whole.after.0.saturating_sub(whole.before.0);
         let is_inside = change.threads.iter().any(|thread| thread.held_lock);
-        let within = match origins[..] {
-            [AllocationOrigin::Stack(_, stack)] if engine.is_waiting(stacks, stack) => WAITS_WITHIN,
-            _ => CANDIDATES_WITHIN,
+        let is_late = |within| origins.len() == 1 && apart > within && !is_inside;
+        let is_late = match origins[..] {
+            [AllocationOrigin::Stack(_, stack)] if engine.is_waiting(stacks, stack) => {
+                is_late(WAITS_WITHIN)
+            }
+            _ => is_late(CANDIDATES_WITHIN),
         };
-        let came_back = origins.len() == 1 && apart > within && !is_inside;
+        let is_deep = |origin: &AllocationOrigin| match *origin {
+            AllocationOrigin::Stack(_, stack) => stacks.frames(stack).nth(DEEP).is_some(),
+            _ => false,
+        };
+        let came_back = is_late && !(apart <= WAITS_WITHIN && origins.iter().all(is_deep));
         let shares = if origins.is_empty() || came_back {
             vec![(AllocationOrigin::NotSeen, 1)]
         } else {
             origins.into_iter().map(|origin| (origin, 1)).collect()
         };
-        let is_doubtful = !is_whole || shares.len() > 1 || came_back;
+        let is_doubtful = !is_whole || shares.len() > 1 || is_late;
         let has_arrived = self.has_arrived(&shares);
         let charge = Arc::new(BlockAttribution {
             shares,
