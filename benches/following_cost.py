@@ -1,13 +1,14 @@
 """What a recording costs a job on a GPU: the job's steps while memspy runs and while it is stopped, in turns of a tenth of a second.
 
-    python benches/following_cost.py MEMSPY [--job transformer] [--rounds 2] [--seconds 9] [OPTIONS ...]
+    python benches/following_cost.py MEMSPY [--job transformer] [--rounds 2] [--seconds 9] [--whole] [OPTIONS ...]
 
 OPTIONS are those of `memspy record`, one argument for each kind of recording: '--cpu 200' '-r 200'. 'nothing' and 'spin' (two processes that only
 use a processor each) are there to compare with. memspy is stopped and continued by signals, so that what a machine does to both sides is the same;
-one round of windows of seconds, each with a recording of its own, cannot tell 3 % from nothing. The jobs are those of
-scripts/check-attribution-on-gpu.py.
+one round of windows of seconds, each with a recording of its own, cannot tell 3 % from nothing. With --whole each round is one recording, from memspy's start
+to its end, against the seconds around it: what attaching and learning cost is in it. The jobs are those of scripts/check-attribution-on-gpu.py.
 """
 import argparse
+import bisect
 import importlib.util
 import mmap
 import os
@@ -27,6 +28,8 @@ SETTLES = 6.0
 WINDOW = 0.1
 # The first milliseconds after a signal belong to neither side.
 EDGE = 0.003
+# A whole recording is compared with so many seconds before it and after it.
+AROUND = 3.0
 
 
 class Steps:
@@ -94,6 +97,37 @@ def ratios(beside, steps, seconds):
     return [(before + after) / 2 / own for before, own, after in around if before and own and after]
 
 
+def end(kind, beside):
+    for process in beside:
+        if process.poll() is not None:
+            sys.exit(f"'{kind}' ended before it was stopped")
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+def whole_recording(kind, memspy, pid, folder, steps, seconds):
+    """The job's speed during one recording, by that in the seconds around it."""
+    time.sleep(AROUND)
+    start = time.perf_counter()
+    beside = begin(kind, memspy, pid, folder)
+    time.sleep(seconds)
+    end(kind, beside)
+    stop = time.perf_counter()
+    time.sleep(AROUND)
+    times = steps.times(0, steps.count())
+
+    def steps_until(moment):
+        """With the part of the step under way."""
+        done = bisect.bisect_right(times, moment)
+        if done in (0, len(times)):
+            return done
+        return done + (moment - times[done - 1]) / (times[done] - times[done - 1])
+
+    before, first, last, after = map(steps_until, (start - AROUND, start, stop, stop + AROUND))
+    around = (first - before + after - last) / (2 * AROUND)
+    return (last - first) / (stop - start) / around
+
+
 def trimmed_mean(values):
     """The mean without a tenth at either end, and its standard error."""
     values = sorted(values)
@@ -109,6 +143,7 @@ def main():
     arguments.add_argument("--job", default="transformer")
     arguments.add_argument("--rounds", type=int, default=2)
     arguments.add_argument("--seconds", type=float, default=9)
+    arguments.add_argument("--whole", action="store_true", help="each round is one recording, from its start to its end")
     given, kinds = arguments.parse_known_args()
     kinds = kinds or ["--cpu 200", "-r 200", "nothing", "spin"]
     with tempfile.TemporaryDirectory() as folder:
@@ -124,25 +159,25 @@ def main():
             found = {kind: [] for kind in kinds}
             for _ in range(given.rounds):
                 for kind in random.sample(kinds, len(kinds)):
+                    if given.whole:
+                        found[kind].append(whole_recording(kind, given.memspy, job.pid, folder, steps, given.seconds))
+                        continue
                     beside = begin(kind, given.memspy, job.pid, folder)
                     time.sleep(SETTLES)
                     found[kind] += ratios(beside, steps, given.seconds)
-                    for process in beside:
-                        if process.poll() is not None:
-                            sys.exit(f"'{kind}' ended before it was stopped")
-                        process.send_signal(signal.SIGINT)
-                        process.wait()
+                    end(kind, beside)
         finally:
             job.kill()
             job.wait()
+    unit = "recordings" if given.whole else "windows"
     print(f"{given.job}: speed beside it, {given.rounds} rounds of {given.seconds:g} s each")
     for kind, speeds in found.items():
         if len(speeds) < 4:
-            print(f"    {kind:14} too few steps to tell")
+            print(f"    {kind:14} too few rounds or steps to tell")
             continue
         low, middle, high = statistics.quantiles(speeds, n=4)
         mean, error = trimmed_mean(speeds)
-        print(f"    {kind:14} x{mean:.3f} +- {error:.3f} in {len(speeds)} windows, median x{middle:.3f} (quartiles {low:.3f}-{high:.3f})")
+        print(f"    {kind:14} x{mean:.3f} +- {error:.3f} in {len(speeds)} {unit}, median x{middle:.3f} (quartiles {low:.3f}-{high:.3f})")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::followed::CANDIDATES_WITHIN;
 use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::model::{
@@ -12,6 +13,10 @@ use crate::model::{
 
 /// Polls at most so far apart prove that a stack seen at both was there all the time, in nanoseconds.
 const CERTAIN_WITHIN: u64 = 20_000;
+/// In this time a thread that waits for the autograd engine has not gone elsewhere and come back: one backward pass would have had to end and the next
+/// to begin. Nor has one that is as many calls deep, and stands at one instruction.
+const STAYS_WITHIN: u64 = 1_000_000;
+const DEEP: usize = 10;
 
 /// The kind of the only block that was allocated, whatever was freed.
 pub(super) fn allocated_kind(small: &CounterDelta, large: &CounterDelta) -> Option<BlockGroup> {
@@ -65,6 +70,36 @@ pub(super) struct ChangeSources {
     pub(super) certain: bool,
     /// Whether all stacks of those that can have made it could be read: else there may be another candidate.
     pub(super) is_whole: bool,
+}
+
+/// Whether a thread that two polls saw at one stack can have been elsewhere in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BetweenPolls {
+    Stayed,
+    MostLikelyStayed,
+    MayHaveLeft,
+}
+
+/// The same of polls `apart` nanoseconds from each other that saw it at `origin`.
+pub(super) fn between_polls(
+    origin: AllocationOrigin,
+    apart: u64,
+    engine: &EngineFrames,
+    stacks: &StackTable,
+) -> BetweenPolls {
+    match origin {
+        _ if apart <= CANDIDATES_WITHIN => BetweenPolls::Stayed,
+        AllocationOrigin::Stack(_, stack) if apart <= STAYS_WITHIN => {
+            if engine.is_waiting(stacks, stack) {
+                BetweenPolls::Stayed
+            } else if stacks.frames(stack).nth(DEEP).is_some() {
+                BetweenPolls::MostLikelyStayed
+            } else {
+                BetweenPolls::MayHaveLeft
+            }
+        }
+        _ => BetweenPolls::MayHaveLeft,
+    }
 }
 
 /// Rules 1 to 3: who is charged for a change, and whether that is certain.
@@ -130,4 +165,35 @@ pub(super) fn allocation_sources(
         && apart <= CERTAIN_WITHIN
         && !change.others_possible;
     ChangeSources { origins, certain, is_whole }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Frame, Function};
+
+    /// A thread that calls functions `deep` levels deep.
+    fn between(deep: usize, apart: u64) -> BetweenPolls {
+        let mut stacks = StackTable::new();
+        let function = stacks.function(Function {
+            name: "f".into(),
+            file: "a.py".into(),
+            first_line: 1,
+            last_line: 9,
+            is_native: false,
+        });
+        let frame = stacks.frame(Frame { function, line: 2 });
+        let stack = (0..deep).fold(None, |parent, _| Some(stacks.stack(parent, frame)));
+        let origin = AllocationOrigin::Stack(ThreadId(0), stack.unwrap());
+        between_polls(origin, apart, &EngineFrames::default(), &stacks)
+    }
+
+    #[test]
+    fn a_thread_deep_in_calls_has_most_likely_not_left_them_and_come_back() {
+        let shallow = [100_000, 150_000].map(|apart| between(3, apart));
+        assert_eq!(shallow, [BetweenPolls::Stayed, BetweenPolls::MayHaveLeft]);
+        let deep = [100_000, 150_000, 1_500_000].map(|apart| between(30, apart));
+        let (stayed, left) = (BetweenPolls::Stayed, BetweenPolls::MayHaveLeft);
+        assert_eq!(deep, [stayed, BetweenPolls::MostLikelyStayed, left]);
+    }
 }

@@ -429,6 +429,32 @@ mod tests {
         assert!(scene.settle().is_empty(), "each is told once");
     }
 
+    /// Slow polls find the thread between the lines most of the time; where none of the few clear blocks is against the turns, that is enough.
+    #[test]
+    fn where_few_blocks_are_clear_the_turns_are_told_if_nothing_is_against_them() {
+        let slow_polls = |against: bool| {
+            let mut scene = LoopScene::new();
+            for round in 0..12 {
+                let (first, second) = if round % 6 == 0 {
+                    ((FIRST, FIRST), (SECOND, SECOND))
+                } else {
+                    ((SECOND, FIRST), (FIRST, SECOND))
+                };
+                scene.change(1, first.0, first.1);
+                scene.change(1, second.0, second.1);
+            }
+            if against {
+                scene.change(1, SECOND, SECOND);
+            }
+            scene.settle()
+        };
+        let turns: Vec<_> = (1..=24)
+            .map(|number| (number, vec![if number % 2 == 1 { FIRST } else { SECOND }]))
+            .collect();
+        assert_eq!(slow_polls(false), turns);
+        assert!(slow_polls(true).is_empty());
+    }
+
     /// What the one line makes two of in each round takes no turns.
     #[test]
     fn of_lines_that_do_not_take_turns_nothing_is_said() {

@@ -17,7 +17,7 @@
 //!    Nor is it certain where another line of the same call makes such blocks as a rule: a fast loop can have come round.
 //! 3. Otherwise the stacks at both polls of all these threads are *candidates*, with equal parts. One stack seen at two
 //!    polls more than 100 µs apart is none, unless a thread held the lock: a thread that waits now and then, and allocates in between, is seen where it
-//!    waits. One that waits for the autograd engine does so for longer. Where no stack could be read, the last one before stands in (`last_stacks.rs`). Without a candidate the change is charged to `[not seen]`.
+//!    waits. One that waits for the autograd engine does so for longer, and one that is deep in calls does not leave them and come back within a millisecond. Where no stack could be read, the last one before stands in (`last_stacks.rs`). Without a candidate the change is charged to `[not seen]`.
 //! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its time.
 //!    A change of several blocks is divided as the same was before at this level of bytes or place (`repeated_steps.rs`), else in the usual order (`usual_order.rs`).
 //!    What it freed is what the same freed before, counted back in allocations (`freed_allocations.rs`), if it fits.
@@ -100,7 +100,8 @@ use crate::analysis::followed::allocated_totals::AllocatedTotals;
 use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums, place_behind};
 use crate::analysis::followed::buffer_alignment::BufferAlignment;
 use crate::analysis::followed::change_origins::{
-    ChangeSources, allocated_kind, allocation_sources, free_site, makers,
+    BetweenPolls, ChangeSources, allocated_kind, allocation_sources, between_polls, free_site,
+    makers,
 };
 use crate::analysis::followed::dropped_variables::{DroppedByStatement, LineSteps, ProgramText};
 use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_parts};
@@ -123,10 +124,6 @@ use crate::model::{FollowedChange, FollowedThread, StackReading, StackTable};
 
 /// In a longer time a thread can have gone somewhere else, allocated there, and come back.
 pub(super) const CANDIDATES_WITHIN: u64 = 100_000;
-/// The same of a thread that waits for the autograd engine: one backward pass would have had to end and the next to begin.
-const WAITS_WITHIN: u64 = 1_000_000;
-/// A thread this deep in calls, at one instruction, has not left them for others and come back, in that time either.
-const DEEP: usize = 10;
 /// How far from its time a map is looked for among the changes.
 const NEAR: usize = 64;
 /// Changes kept between two maps; beyond, the oldest are forgotten.
@@ -221,24 +218,17 @@ impl FollowedSteps {
         let makers = makers(change, &origins);
         let apart = whole.after.0.saturating_sub(whole.before.0);
         let is_inside = change.threads.iter().any(|thread| thread.held_lock);
-        let is_late = |within| origins.len() == 1 && apart > within && !is_inside;
-        let is_late = match origins[..] {
-            [AllocationOrigin::Stack(_, stack)] if engine.is_waiting(stacks, stack) => {
-                is_late(WAITS_WITHIN)
-            }
-            _ => is_late(CANDIDATES_WITHIN),
+        let between = match origins[..] {
+            [origin] if !is_inside => between_polls(origin, apart, engine, stacks),
+            _ => BetweenPolls::Stayed,
         };
-        let is_deep = |origin: &AllocationOrigin| match *origin {
-            AllocationOrigin::Stack(_, stack) => stacks.frames(stack).nth(DEEP).is_some(),
-            _ => false,
-        };
-        let came_back = is_late && !(apart <= WAITS_WITHIN && origins.iter().all(is_deep));
+        let came_back = between == BetweenPolls::MayHaveLeft;
         let shares = if origins.is_empty() || came_back {
             vec![(AllocationOrigin::NotSeen, 1)]
         } else {
             origins.into_iter().map(|origin| (origin, 1)).collect()
         };
-        let is_doubtful = !is_whole || shares.len() > 1 || is_late;
+        let is_doubtful = !is_whole || shares.len() > 1 || between != BetweenPolls::Stayed;
         let has_arrived = self.has_arrived(&shares);
         let charge = Arc::new(BlockAttribution {
             shares,

@@ -438,7 +438,7 @@ impl GroupReplay {
         }
     }
 
-    /// As many addresses of the map before are gone as blocks were freed: none that was allocated since is among these.
+    /// The addresses of the map before that are gone account for all that was freed: nothing that was allocated since is among it.
     fn freed_only_older(&mut self) {
         let blocks = self.live.iter().chain(self.frees.iter().map(|free| &free.block));
         let older = blocks.filter(|block| matches!(block.from, BlockSource::Snapshot(_)));
