@@ -23,7 +23,7 @@
 //!    What it freed is what the same freed before, counted back in allocations (`freed_allocations.rs`), if it fits.
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
-//!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs`, with the source text where the program
+//!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs` (and what the map at the end says of that in `group_settlement.rs`), with the source text where the program
 //!    assigns names anew (`dropped_variables.rs`), and in `zero_grad` by who made gradients (`gradient_frees.rs`). Where the addresses were read
 //!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), and where they do not, earlier iterations do (`known_frees.rs`). A block that both maps have at one address is the same one unless its origin goes on to
 //!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
@@ -67,6 +67,7 @@ pub(super) mod freed_groups;
 mod freed_matching;
 mod generated_buffers;
 pub(super) mod gradient_frees;
+mod group_settlement;
 pub(super) mod highest_moment;
 pub(super) mod kind_origins;
 mod known_frees;
