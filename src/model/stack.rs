@@ -44,6 +44,13 @@ impl Function {
     pub fn native(name: Arc<str>, library: Arc<str>) -> Function {
         Function { name, file: library, first_line: 0, last_line: 0, is_native: true }
     }
+
+    /// A function of `a.py`, on its lines from 1 on.
+    #[cfg(test)]
+    pub(crate) fn of_test(name: &str, last_line: u32) -> Function {
+        let (name, file) = (name.into(), "a.py".into());
+        Function { name, file, first_line: 1, last_line, is_native: false }
+    }
 }
 
 impl Function {

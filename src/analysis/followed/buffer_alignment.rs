@@ -324,15 +324,7 @@ mod tests {
     impl Scene {
         fn new() -> Scene {
             let mut stacks = StackTable::new();
-            let mut function = |name: &str| {
-                stacks.function(Function {
-                    name: name.into(),
-                    file: "a.py".into(),
-                    first_line: 1,
-                    last_line: 14,
-                    is_native: false,
-                })
-            };
+            let mut function = |name: &str| stacks.function(Function::of_test(name, 14));
             let (call, operator) = (function("call"), function("operator"));
             for line in 1..=14 {
                 let frame = stacks.frame(Frame { function: call, line });

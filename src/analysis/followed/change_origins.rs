@@ -7,6 +7,7 @@ use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::CANDIDATES_WITHIN;
 use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::lock_holders::LockHolders;
+use crate::analysis::followed::stack_calls::DEEP;
 use crate::model::{
     CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable, ThreadId,
 };
@@ -14,9 +15,8 @@ use crate::model::{
 /// Polls at most so far apart prove that a stack seen at both was there all the time, in nanoseconds.
 const CERTAIN_WITHIN: u64 = 20_000;
 /// In this time a thread that waits for the autograd engine has not gone elsewhere and come back: one backward pass would have had to end and the next
-/// to begin. Nor has one that is as many calls deep, and stands at one instruction.
+/// to begin. Nor has one that is deep in calls, and stands at one instruction.
 const STAYS_WITHIN: u64 = 1_000_000;
-const DEEP: usize = 10;
 
 /// The kind of the only block that was allocated, whatever was freed.
 pub(super) fn allocated_kind(small: &CounterDelta, large: &CounterDelta) -> Option<BlockGroup> {
@@ -87,18 +87,15 @@ pub(super) fn between_polls(
     engine: &EngineFrames,
     stacks: &StackTable,
 ) -> BetweenPolls {
-    match origin {
-        _ if apart <= CANDIDATES_WITHIN => BetweenPolls::Stayed,
-        AllocationOrigin::Stack(_, stack) if apart <= STAYS_WITHIN => {
-            if engine.is_waiting(stacks, stack) {
-                BetweenPolls::Stayed
-            } else if stacks.frames(stack).nth(DEEP).is_some() {
-                BetweenPolls::MostLikelyStayed
-            } else {
-                BetweenPolls::MayHaveLeft
-            }
-        }
-        _ => BetweenPolls::MayHaveLeft,
+    let stack = match origin {
+        _ if apart <= CANDIDATES_WITHIN => return BetweenPolls::Stayed,
+        AllocationOrigin::Stack(_, stack) if apart <= STAYS_WITHIN => stack,
+        _ => return BetweenPolls::MayHaveLeft,
+    };
+    match stacks.frames(stack).nth(DEEP) {
+        _ if engine.is_waiting(stacks, stack) => BetweenPolls::Stayed,
+        Some(_) => BetweenPolls::MostLikelyStayed,
+        None => BetweenPolls::MayHaveLeft,
     }
 }
 
@@ -175,13 +172,7 @@ mod tests {
     /// A thread that calls functions `deep` levels deep.
     fn between(deep: usize, apart: u64) -> BetweenPolls {
         let mut stacks = StackTable::new();
-        let function = stacks.function(Function {
-            name: "f".into(),
-            file: "a.py".into(),
-            first_line: 1,
-            last_line: 9,
-            is_native: false,
-        });
+        let function = stacks.function(Function::of_test("f", 9));
         let frame = stacks.frame(Frame { function, line: 2 });
         let stack = (0..deep).fold(None, |parent, _| Some(stacks.stack(parent, frame)));
         let origin = AllocationOrigin::Stack(ThreadId(0), stack.unwrap());

@@ -75,15 +75,7 @@ mod tests {
     #[test]
     fn the_line_that_the_text_tells_is_not_overruled_by_where_the_program_was_seen_last() {
         let mut stacks = StackTable::new();
-        let mut function = |name: &str| {
-            stacks.function(Function {
-                name: name.into(),
-                file: "a.py".into(),
-                first_line: 1,
-                last_line: 5,
-                is_native: false,
-            })
-        };
+        let mut function = |name: &str| stacks.function(Function::of_test(name, 5));
         let (call, kernel) = (function("call"), function("run"));
         let mut stack = |parent, function, line| {
             let frame = stacks.frame(Frame { function, line });

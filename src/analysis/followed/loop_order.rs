@@ -334,15 +334,7 @@ mod tests {
     impl LoopScene {
         fn new() -> LoopScene {
             let mut stacks = StackTable::new();
-            let mut function = |name: &str| {
-                stacks.function(Function {
-                    name: name.into(),
-                    file: "a.py".into(),
-                    first_line: 1,
-                    last_line: 9,
-                    is_native: false,
-                })
-            };
+            let mut function = |name: &str| stacks.function(Function::of_test(name, 9));
             let (main, function) = (function("main"), function("make_state"));
             let frame = stacks.frame(Frame { function: main, line: 1 });
             let caller = stacks.stack(None, frame);

@@ -256,16 +256,16 @@ impl GroupReplay {
 
     /// Takes the block at `at` for the one that was freed.
     pub(super) fn remove(&mut self, at: usize, site: FreeSite, time: u64, is_seen: bool) {
+        self.take(at, site, time).is_seen = is_seen;
+    }
+
+    /// The same where its address was not seen to be taken back, and it can have been no other.
+    fn take(&mut self, at: usize, site: FreeSite, time: u64) -> &mut ReplayedFree {
         let block = self.live.remove(at);
         self.take_address(&block);
-        self.frees.push(ReplayedFree {
-            block,
-            site,
-            time,
-            is_open: false,
-            made_before: time,
-            is_seen,
-        });
+        let (is_open, is_seen) = (false, false);
+        let free = ReplayedFree { block, site, time, is_open, made_before: time, is_seen };
+        self.frees.push_mut(free)
     }
 
     /// One of its blocks was freed, or is another one now, and which is not known.
@@ -307,17 +307,7 @@ impl GroupReplay {
             self.can_free(other) && other.attribution.shares != self.live[at].attribution.shares
         };
         let is_open = self.live.iter().any(differs);
-        let block = self.live.remove(at);
-        self.take_address(&block);
-        let (site, time) = (moment.site, moment.time);
-        self.frees.push(ReplayedFree {
-            block,
-            site,
-            time,
-            is_open,
-            made_before: time,
-            is_seen: false,
-        });
+        self.take(at, moment.site, moment.time).is_open = is_open;
         is_variable
     }
 

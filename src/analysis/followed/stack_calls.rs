@@ -8,7 +8,7 @@ use crate::model::{FrameId, FunctionId, StackId, StackTable, ThreadId};
 /// How far up the calls of a stack are looked at.
 const DEPTH: usize = 6;
 /// A thread that is deeper in a call does not leave it, go elsewhere, and come back between two polls.
-const NEAR: usize = 10;
+pub(super) const DEEP: usize = 10;
 /// Stacks remembered; with more, all are forgotten.
 const MAX_STACKS: usize = 1 << 17;
 
@@ -90,8 +90,8 @@ impl StackCalls {
         else {
             return true;
         };
-        let callers = |stack| self.callers(stack).take(NEAR);
-        let is_shallow = callers(seen).count() < NEAR;
+        let callers = |stack| self.callers(stack).take(DEEP);
+        let is_shallow = callers(seen).count() < DEEP;
         thread == of
             && (is_shallow || callers(maker).any(|caller| callers(seen).any(|of| of == caller)))
     }
