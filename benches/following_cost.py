@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 KEPT = 1 << 16
-# A busy job that repeats itself is followed without rest for three seconds (src/sampler/follow/repetition.rs); what it costs from then on is measured.
+# A busy job that repeats itself is followed without rest for a second (src/sampler/follow/repetition.rs); what it costs from then on is measured.
 SETTLES = 6.0
 WINDOW = 0.1
 # The first milliseconds after a signal belong to neither side.

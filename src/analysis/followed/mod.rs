@@ -28,7 +28,7 @@
 //!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), and where they do not, earlier iterations do (`known_frees.rs`). A block that both maps have at one address is the same one unless its origin goes on to
 //!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
-//!    that is certain.
+//!    that is certain. Where polls rested on the way to the map, its blocks are charged as they were where the program was in an iteration that was followed (`followed_states.rs`).
 //! 7. A block of which nothing is known is charged to who makes such blocks near the place where the program was seen last, for a loop can be called from several places; else to the stack that came into question for more than half of the allocations of
 //!    its kind so far at the same place in the program's run (`allocation_places.rs`), else at all, if no other came half as
 //!    often. One with several candidates goes to the candidate that was seen both before and after allocations of its kind,
@@ -59,6 +59,7 @@ pub(super) mod change_origins;
 mod change_window;
 pub(super) mod dropped_variables;
 pub(super) mod follow_replay;
+mod followed_states;
 mod followed_step;
 pub(super) mod frame_returns;
 pub(super) mod free_sites;
@@ -105,6 +106,7 @@ use crate::analysis::followed::change_origins::{
     makers,
 };
 use crate::analysis::followed::dropped_variables::{DroppedByStatement, LineSteps, ProgramText};
+use crate::analysis::followed::followed_states::FollowedStates;
 use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_parts};
 use crate::analysis::followed::frame_returns::OpenFrames;
 use crate::analysis::followed::free_sites::{FreeSite, FreeSites, only_origin};
@@ -157,6 +159,7 @@ pub(crate) struct FollowedSteps {
     freed: FreedAllocations,
     /// Which allocation of the recording the blocks of the last map are, by address, where that is known.
     numbers: FxHashMap<u64, u64>,
+    states: FollowedStates,
     gradients: GradientFrees,
     line_steps: LineSteps,
     dropped: DroppedByStatement,
@@ -495,6 +498,7 @@ impl FollowedSteps {
         self.past.interrupt();
         self.freed.forget();
         self.numbers.clear();
+        self.states.clear();
     }
 
     /// Whether so many changes are kept that the next maps have to begin anew.

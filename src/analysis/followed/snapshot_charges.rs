@@ -7,12 +7,18 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::PerPool;
 use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::followed::allocation_places::ReachSums;
 use crate::analysis::followed::dropped_variables::ProgramText;
 use crate::analysis::followed::follow_replay::{
     FollowReplay, GroupAddresses, ReplayResult, SnapshotBlock,
 };
+use crate::analysis::followed::followed_states::{
+    AliveKinds, FollowedStretch, charge_alike, most_alike, rested_part,
+};
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite};
 use crate::analysis::followed::highest_moment::HighestMoment;
+use crate::analysis::followed::kind_origins::Sighting;
+use crate::analysis::followed::repeated_steps::LiveBytes;
 use crate::analysis::followed::replayed_group::Stays;
 use crate::analysis::followed::{FollowedSteps, UntilMap};
 
@@ -27,7 +33,7 @@ impl FollowedSteps {
     /// not have may be alive. Gives the moments before the map that were highest, too, if they are higher than `above` bytes.
     pub(crate) fn charge(
         &mut self,
-        until: &UntilMap,
+        until: &Arc<UntilMap>,
         before: impl Iterator<Item = (BlockGroup, u64, Arc<BlockAttribution>)>,
         blocks: FxHashMap<BlockGroup, GroupAddresses>,
         lived_on: PerPool,
@@ -52,6 +58,11 @@ impl FollowedSteps {
             let number = self.numbers.get(&address).copied();
             SnapshotBlock { group, address, attribution, batch, stays, is_gone, number }
         });
+        let before: Vec<SnapshotBlock> = before.collect();
+        let is_kept = is_complete && !until.steps.is_empty();
+        let stretch =
+            is_kept.then(|| FollowedStretch { until: Arc::clone(until), blocks: before.clone() });
+        let before = before.into_iter();
         let mut replay =
             FollowReplay::new(before, &self.sites, &self.gradients, &mut self.dropped, text);
         let above = is_complete.then_some(above);
@@ -61,6 +72,9 @@ impl FollowedSteps {
         self.numbers = numbers;
         if is_complete {
             self.learn(until, freed, choices);
+        }
+        if let Some(stretch) = stretch {
+            self.states.keep(stretch);
         }
         if !unexplained.is_empty() {
             let mut left: FxHashMap<BlockGroup, Vec<u64>> = FxHashMap::default();
@@ -75,6 +89,63 @@ impl FollowedSteps {
             }
         }
         (attributions, highest.into_iter().filter_map(HighestMoment::add_up).collect())
+    }
+
+    /// Charges the blocks of a complete map as those that were alive where the program was in an iteration that was followed, if polls rested on the
+    /// way to it (`followed_states.rs`); `live` are the bytes in the small and in the large pool. Gives what is changed.
+    pub(crate) fn charge_as_followed(
+        &mut self,
+        until: &UntilMap,
+        live: LiveBytes,
+        blocks: impl Iterator<Item = (BlockGroup, u64, Arc<BlockAttribution>)>,
+        text: ProgramText<'_>,
+    ) -> Vec<(u64, Arc<BlockAttribution>)> {
+        let Some(rested) = rested_part(&until.steps) else { return Vec::new() };
+        let mut by_kind: FxHashMap<BlockGroup, Vec<(u64, Arc<BlockAttribution>)>> =
+            FxHashMap::default();
+        for (kind, address, attribution) in blocks {
+            by_kind.entry(kind).or_default().push((address, attribution));
+        }
+        let counts = by_kind.iter().map(|(kind, blocks)| (*kind, blocks.len())).collect();
+        let Some(alive) = self.alive_at_level(live, rested, &counts, text) else {
+            return Vec::new();
+        };
+        let is_alike = |(kind, blocks): &(&BlockGroup, &Vec<_>)| {
+            alive.get(kind).is_some_and(|alive| alive.len() == blocks.len())
+        };
+        let alike = by_kind.iter().filter(is_alike);
+        alike.flat_map(|(kind, blocks)| charge_alike(blocks, &alive[kind])).collect()
+    }
+
+    /// The blocks alive at a moment that was followed at which so much was.
+    fn alive_at_level(
+        &mut self,
+        live: LiveBytes,
+        rested: f64,
+        counts: &FxHashMap<BlockGroup, usize>,
+        text: ProgramText<'_>,
+    ) -> Option<Arc<AliveKinds>> {
+        if let Some(known) = self.states.known(live) {
+            return known;
+        }
+        let FollowedSteps {
+            states, sites, gradients, dropped, allocation_sources: origins, ..
+        } = self;
+        let moments = states.moments(live, rested).filter_map(|(stretch, at)| {
+            let blocks = stretch.blocks.iter().cloned();
+            let mut replay = FollowReplay::new(blocks, sites, gradients, dropped, text);
+            let mut alive = stretch.until.alive_at(at, &mut replay, origins)?;
+            for block in &mut alive {
+                let charge = &block.attribution;
+                let likely =
+                    origins.likely(block.kind, &ReachSums::default(), charge, Sighting::default());
+                block.attribution = likely.unwrap_or_else(|| block.attribution.clone());
+            }
+            Some(alive)
+        });
+        let alive = most_alike(moments, counts).map(Arc::new);
+        self.states.remember(live, alive.clone());
+        alive
     }
 
     /// Learns from the changes between two complete maps.

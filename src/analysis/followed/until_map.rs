@@ -10,7 +10,7 @@ use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIn
 use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
 use crate::analysis::followed::change_window::WindowChange;
 use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange};
-use crate::analysis::followed::highest_moment::HighestMoment;
+use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
 use crate::analysis::followed::kind_origins::KindOrigins;
 use crate::analysis::followed::remade_kinds::RemadeKinds;
 use crate::analysis::followed::repeated_steps::PoolDeltas;
@@ -51,9 +51,32 @@ impl UntilMap {
     ) -> Vec<HighestMoment> {
         let windows = self.windows();
         let highest = above.map_or_else(Vec::new, |above| self.highest(&windows, above));
+        self.replay_to(self.steps.len(), replay, origins, &highest, &windows)
+    }
+
+    /// The blocks alive after change `at`, one of [`Self::known_moments`].
+    pub(super) fn alive_at(
+        &self,
+        at: usize,
+        replay: &mut FollowReplay<'_>,
+        origins: &KindOrigins,
+    ) -> Option<Vec<AliveBlock>> {
+        let moments = self.replay_to(at + 1, replay, origins, &[at], &self.windows());
+        Some(moments.into_iter().next()?.blocks)
+    }
+
+    /// Replays the first `count` of them, and tells of the moments after the changes `wanted`.
+    fn replay_to(
+        &self,
+        count: usize,
+        replay: &mut FollowReplay<'_>,
+        origins: &KindOrigins,
+        wanted: &[usize],
+        windows: &[Option<usize>],
+    ) -> Vec<HighestMoment> {
         let mut moments = Vec::new();
         let mut at = 0;
-        while let Some(step) = self.steps.get(at) {
+        while let Some(step) = self.steps.get(at).filter(|_| at < count) {
             replay.allocations = step.allocations;
             let end = windows.get(at).copied().flatten();
             let addresses = end.and_then(|end| self.steps.get(end)?.addresses.as_ref());
@@ -67,7 +90,7 @@ impl UntilMap {
                     .collect();
                 replay.addressed_changes(&changes, addresses);
                 at = end + 1;
-                moments.extend(self.moment(end, &highest, replay));
+                moments.extend(self.moment(end, wanted, replay));
                 continue;
             }
             let charged = step.charged(origins);
@@ -76,22 +99,22 @@ impl UntilMap {
                 None => replay.change(&pools),
                 Some(_) => replay.guessed_changes(&pools, &parts),
             }
-            moments.extend(self.moment(at, &highest, replay));
+            moments.extend(self.moment(at, wanted, replay));
             at += 1;
         }
         moments
     }
 
-    /// The moment after change `at`, if it is one of the highest.
+    /// The moment after change `at`, if it is one of those wanted.
     fn moment(
         &self,
         at: usize,
-        highest: &[usize],
+        wanted: &[usize],
         replay: &FollowReplay<'_>,
     ) -> Option<HighestMoment> {
         // Without addresses too many frees are guessed in the midst of an iteration: of a job on the simulated device less than half of what was
         // drawn was right.
-        let is_wanted = replay.is_addressed && highest.contains(&at);
+        let is_wanted = replay.is_addressed && wanted.contains(&at);
         let FollowedStep { to: time, live, .. } = *self.steps.get(at).filter(|_| is_wanted)?;
         Some(HighestMoment { time, live, blocks: replay.alive(), unknown: 0 })
     }
@@ -99,10 +122,9 @@ impl UntilMap {
     /// After which changes most was alive, if that is more than `above` bytes: the first of them, the last, and some in between. Within a
     /// window it is not known which of its changes came first.
     fn highest(&self, windows: &[Option<usize>], above: u64) -> Vec<usize> {
-        let is_known = |at: usize| windows[at].is_none_or(|end| end == at);
         let height = |at: usize| self.steps[at].live.iter().sum::<i64>();
         let open = self.steps.iter().position(|step| step.open).unwrap_or(self.steps.len());
-        let known: Vec<usize> = (0..open).filter(|at| is_known(*at)).collect();
+        let known: Vec<usize> = (0..open).filter(|at| is_known(windows, *at)).collect();
         let Some(most) = known.iter().map(|at| height(*at)).max() else { return Vec::new() };
         if most.max(0) as u64 <= above {
             return Vec::new();
@@ -110,6 +132,12 @@ impl UntilMap {
         let highest: Vec<usize> = known.into_iter().filter(|at| height(*at) == most).collect();
         let count = highest.len().min(MAX_MOMENTS);
         (1..=count).map(|nth| highest[(nth * highest.len()).div_ceil(count) - 1]).collect()
+    }
+
+    /// The changes after which it is known which came before.
+    pub(super) fn known_moments(&self) -> impl Iterator<Item = usize> + use<> {
+        let windows = self.windows();
+        (0..self.steps.len()).filter(move |at| is_known(&windows, *at))
     }
 
     /// For each change the last one of the window that it belongs to: the changes after which the addresses were read.
@@ -221,4 +249,9 @@ impl UntilMap {
         }
         ledger
     }
+}
+
+/// Whether a change is the last of its window, or in none.
+fn is_known(windows: &[Option<usize>], at: usize) -> bool {
+    windows[at].is_none_or(|end| end == at)
 }

@@ -1,7 +1,7 @@
 //! Whether the job does what it did before: then it is followed change by change for a part of the time only.
 //!
 //! Every read of memory that the job writes makes it wait a little: 1 to 2 µs for each block with its free (`benches/README.md`). Where a job makes
-//! tens of thousands of blocks a second, and the bytes alive have gone through the same values for some seconds, polls rest between changes. What
+//! tens of thousands of blocks a second, and the bytes alive have gone through the same values for a second, polls rest between changes. What
 //! happened meanwhile is told from the iterations that were followed (`analysis/followed/repeated_steps.rs`).
 //! As soon as the bytes alive are others than before, every change is followed again.
 
@@ -12,7 +12,7 @@ const CHEAP_RATE: f64 = 10_000.0;
 /// The least part of the time in which every change is followed.
 const LEAST_FOLLOWED: f64 = 0.1;
 /// For so long a job that repeats itself is followed without rest: what is told later has to be known from several iterations.
-const LEARNS_FOR: Duration = Duration::from_secs(3);
+const LEARNS_FOR: Duration = Duration::from_secs(1);
 /// After about this long another part of the iteration is followed. No two cycles are of one length: iterations may be.
 const CYCLE: Duration = Duration::from_millis(500);
 /// From the shortest to the longest cycle, in cycles.

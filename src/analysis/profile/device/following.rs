@@ -1,8 +1,11 @@
 //! One device where the allocator was followed: its changes are kept until the next map, which they explain.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 
 use super::{DeviceProfile, LiveBlock, SnapshotBlocks};
+use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::attribution::counter_intervals::PerPool;
 use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::BlockGroup;
@@ -69,6 +72,7 @@ impl DeviceProfile {
         let Some(followed) = &mut self.followed else { return };
         followed.settle(text);
         let until = followed.until_map(snapshot.time.0, live_bytes(&snapshot.blocks));
+        let until = Arc::new(until);
         let is_complete = snapshot.consistency == SnapshotConsistency::Consistent;
         // A complete map overlooks none: what maps after it had and have not any more came after it.
         let overlooked = self.complete.is_none().then_some(&self.overlooked);
@@ -113,10 +117,22 @@ impl DeviceProfile {
         let charged = snapshot.blocks.iter().filter_map(|(&address, block)| {
             Some((block.kind, address, block.attribution.clone()?))
         });
-        for (address, attribution) in followed.correct(charged) {
-            if let Some(block) = snapshot.blocks.get_mut(&address) {
-                block.attribution = Some(attribution);
-            }
+        let corrected = followed.correct(charged);
+        take_charges(snapshot, corrected);
+        let charged = snapshot.blocks.iter().map(|(&address, block)| {
+            let before = || BlockAttribution::before();
+            (block.kind, address, block.attribution.clone().unwrap_or_else(before))
+        });
+        let live = live_bytes(&snapshot.blocks);
+        let as_followed = followed.charge_as_followed(&until, live, charged, text);
+        take_charges(snapshot, as_followed);
+    }
+}
+
+fn take_charges(snapshot: &mut SnapshotBlocks, charges: Vec<(u64, Arc<BlockAttribution>)>) {
+    for (address, attribution) in charges {
+        if let Some(block) = snapshot.blocks.get_mut(&address) {
+            block.attribution = Some(attribution);
         }
     }
 }
