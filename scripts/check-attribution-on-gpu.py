@@ -92,9 +92,11 @@ class Recording:
     def stacks(self, *words):
         """Bytes by stack: innermost frame first, as (file, line)."""
         command = [self.memspy, "flame", self.trace, "-f", "collapsed", "-o", "-", "--full-filenames", *words]
-        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        flame = subprocess.run(command, capture_output=True, text=True)
+        if flame.returncode != 0:
+            raise SystemExit(f"{' '.join(command)}: {flame.stderr}")
         stacks = collections.Counter()
-        for line in out.splitlines():
+        for line in flame.stdout.splitlines():
             path, count = line.rsplit(" ", 1)
             frames = path.split(";")
             places = [re.fullmatch(r".* \((.*):(\d+)\)", frame) for frame in frames]

@@ -23,7 +23,7 @@ use crate::analysis::followed::repeated_steps::LiveBytes;
 const MAX_STEPS: usize = 1 << 17;
 const MAX_BLOCKS: usize = 1 << 18;
 /// Moments kept: a loop comes to the same few levels when maps are read.
-const MAX_KNOWN: usize = 64;
+const MAX_KNOWN: usize = 32;
 /// Moments tried for one level.
 const MAX_TRIED: usize = 4;
 /// A change that allocates more than this was not followed: polls are 300 µs apart while they rest.
@@ -41,7 +41,7 @@ const MOSTLY_ALIKE: f64 = 0.9;
 /// The blocks alive at a moment, by kind.
 pub(super) type AliveKinds = FxHashMap<BlockGroup, Vec<AliveBlock>>;
 
-/// The times between two maps in which every change was followed.
+/// The last times between two maps, most of all those in which every change was followed.
 #[derive(Debug, Default)]
 pub(super) struct FollowedStates {
     stretches: VecDeque<FollowedStretch>,

@@ -59,7 +59,8 @@ impl FollowedSteps {
             SnapshotBlock { group, address, attribution, batch, stays, is_gone, number }
         });
         let before: Vec<SnapshotBlock> = before.collect();
-        let is_kept = is_complete && !until.steps.is_empty();
+        // Without addresses too many frees are guessed in the midst of an iteration.
+        let is_kept = is_complete && until.steps.iter().any(|step| step.addresses.is_some());
         let stretch =
             is_kept.then(|| FollowedStretch { until: Arc::clone(until), blocks: before.clone() });
         let before = before.into_iter();

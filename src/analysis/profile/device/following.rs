@@ -71,8 +71,8 @@ impl DeviceProfile {
     pub(super) fn charge_followed(&mut self, snapshot: &mut SnapshotBlocks, text: ProgramText<'_>) {
         let Some(followed) = &mut self.followed else { return };
         followed.settle(text);
-        let until = followed.until_map(snapshot.time.0, live_bytes(&snapshot.blocks));
-        let until = Arc::new(until);
+        let live = live_bytes(&snapshot.blocks);
+        let until = Arc::new(followed.until_map(snapshot.time.0, live));
         let is_complete = snapshot.consistency == SnapshotConsistency::Consistent;
         // A complete map overlooks none: what maps after it had and have not any more came after it.
         let overlooked = self.complete.is_none().then_some(&self.overlooked);
@@ -123,7 +123,6 @@ impl DeviceProfile {
             let before = || BlockAttribution::before();
             (block.kind, address, block.attribution.clone().unwrap_or_else(before))
         });
-        let live = live_bytes(&snapshot.blocks);
         let as_followed = followed.charge_as_followed(&until, live, charged, text);
         take_charges(snapshot, as_followed);
     }
