@@ -54,15 +54,16 @@ pub(super) struct FollowedStates {
 pub(super) struct FollowedStretch {
     pub(super) until: Arc<UntilMap>,
     pub(super) blocks: Vec<SnapshotBlock>,
+    /// Whether polls rested for much of it.
+    has_rested: bool,
 }
 
 impl FollowedStretch {
-    /// Whether polls rested for much of it.
-    fn has_rested(&self) -> bool {
-        let steps = &self.until.steps;
-        let all = steps.iter().map(allocated).fold(0, i64::saturating_add);
-        let rested = rested_before(steps).last().copied().unwrap_or(0);
-        rested as f64 > all as f64 * MOST_RESTED
+    pub(super) fn new(until: Arc<UntilMap>, blocks: Vec<SnapshotBlock>) -> FollowedStretch {
+        let all = until.steps.iter().map(allocated).fold(0, i64::saturating_add);
+        let rested = rested_before(&until.steps).last().copied().unwrap_or(0);
+        let has_rested = rested as f64 > all as f64 * MOST_RESTED;
+        FollowedStretch { until, blocks, has_rested }
     }
 }
 
@@ -70,11 +71,8 @@ impl FollowedStretch {
 pub(super) fn rested_part(steps: &[FollowedStep]) -> Option<f64> {
     let (mut all, mut rested) = (0_i64, 0_i64);
     for step in steps.iter().rev() {
-        let allocated = allocated(step);
-        all = all.saturating_add(allocated);
-        if allocated > FOLLOWED_ALLOCATIONS {
-            rested = rested.saturating_add(allocated);
-        }
+        all = all.saturating_add(allocated(step));
+        rested = rested.saturating_add(allocated_at_rest(step));
         if all >= LAST_ALLOCATED {
             break;
         }
@@ -85,7 +83,7 @@ pub(super) fn rested_part(steps: &[FollowedStep]) -> Option<f64> {
 impl FollowedStates {
     /// Keeps the changes between two maps; where there is no room for more, those are forgotten first in which polls rested.
     pub(super) fn keep(&mut self, stretch: FollowedStretch) {
-        if !stretch.has_rested() {
+        if !stretch.has_rested {
             // What was not known may be known now.
             self.known.retain(|(_, alive)| alive.is_some());
         }
@@ -93,7 +91,7 @@ impl FollowedStates {
         let sum = |of: fn(&FollowedStretch) -> usize| self.stretches.iter().map(of).sum::<usize>();
         let (mut steps, mut blocks) = (sum(|of| of.until.steps.len()), sum(|of| of.blocks.len()));
         while (steps > MAX_STEPS || blocks > MAX_BLOCKS) && self.stretches.len() > 1 {
-            let at = self.stretches.iter().position(FollowedStretch::has_rested).unwrap_or(0);
+            let at = self.stretches.iter().position(|of| of.has_rested).unwrap_or(0);
             let Some(dropped) = self.stretches.remove(at) else { return };
             steps -= dropped.until.steps.len();
             blocks -= dropped.blocks.len();
@@ -151,16 +149,20 @@ impl FollowedStates {
 /// For each change, how many blocks were allocated up to it while polls rested.
 fn rested_before(steps: &[FollowedStep]) -> Vec<i64> {
     let add = |sum: &mut i64, step| {
-        let allocated = Some(allocated(step)).filter(|count| *count > FOLLOWED_ALLOCATIONS);
-        *sum = sum.saturating_add(allocated.unwrap_or(0));
+        *sum = sum.saturating_add(allocated_at_rest(step));
         Some(*sum)
     };
     steps.iter().scan(0, add).collect()
 }
 
-/// How many blocks a change allocated in both pools.
 fn allocated(step: &FollowedStep) -> i64 {
-    step.small.allocations.saturating_add(step.large.allocations).max(0)
+    step.allocations().max(0)
+}
+
+/// The same of a change that came while polls rested, else 0.
+fn allocated_at_rest(step: &FollowedStep) -> i64 {
+    let allocated = allocated(step);
+    if allocated > FOLLOWED_ALLOCATIONS { allocated } else { 0 }
 }
 
 /// Of moments the one that is most like a map which has so many blocks of each kind.

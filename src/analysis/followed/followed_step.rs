@@ -49,6 +49,11 @@ pub(super) struct FollowedStep {
 }
 
 impl FollowedStep {
+    /// How many blocks it allocated in both pools.
+    pub(super) fn allocations(&self) -> i64 {
+        self.small.allocations.saturating_add(self.large.allocations)
+    }
+
     /// Whom it is charged to by what is known by now (rule 7).
     pub(super) fn charge_by(&self, origins: &KindOrigins) -> Arc<BlockAttribution> {
         let kind = self.allocated;

@@ -146,6 +146,15 @@ impl KindOrigins {
         self.by_place.get(&place).or_else(|| self.older.get(&place))
     }
 
+    /// A better charge for a block of this kind of which only that is known, if there is one.
+    pub(super) fn likely_anywhere(
+        &self,
+        kind: BlockGroup,
+        charge: &BlockAttribution,
+    ) -> Option<Arc<BlockAttribution>> {
+        self.likely(kind, &ReachSums::default(), charge, Sighting::default())
+    }
+
     /// A better charge for a block of this kind, if there is one (rule 7).
     pub(in crate::analysis) fn likely(
         &self,

@@ -452,12 +452,12 @@ impl FollowedSteps {
         kind: BlockGroup,
         charge: &BlockAttribution,
     ) -> Option<Arc<BlockAttribution>> {
-        self.allocation_sources.likely(kind, &ReachSums::default(), charge, Sighting::default())
+        self.allocation_sources.likely_anywhere(kind, charge)
     }
 
     /// Whether nothing was allocated since the last map.
     pub(crate) fn is_settled(&self) -> bool {
-        self.steps.iter().all(|step| step.small.allocations + step.large.allocations == 0)
+        self.steps.iter().all(|step| step.allocations() == 0)
     }
 
     /// Whether nothing was alive before the first change known.

@@ -7,7 +7,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::PerPool;
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::followed::allocation_places::ReachSums;
 use crate::analysis::followed::dropped_variables::ProgramText;
 use crate::analysis::followed::follow_replay::{
     FollowReplay, GroupAddresses, ReplayResult, SnapshotBlock,
@@ -16,8 +15,8 @@ use crate::analysis::followed::followed_states::{
     AliveKinds, FollowedStretch, charge_alike, most_alike, rested_part,
 };
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite};
-use crate::analysis::followed::highest_moment::HighestMoment;
-use crate::analysis::followed::kind_origins::Sighting;
+use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
+use crate::analysis::followed::kind_origins::KindOrigins;
 use crate::analysis::followed::repeated_steps::LiveBytes;
 use crate::analysis::followed::replayed_group::Stays;
 use crate::analysis::followed::{FollowedSteps, UntilMap};
@@ -61,8 +60,7 @@ impl FollowedSteps {
         let before: Vec<SnapshotBlock> = before.collect();
         // Without addresses too many frees are guessed in the midst of an iteration.
         let is_kept = is_complete && until.steps.iter().any(|step| step.addresses.is_some());
-        let stretch =
-            is_kept.then(|| FollowedStretch { until: Arc::clone(until), blocks: before.clone() });
+        let stretch = is_kept.then(|| FollowedStretch::new(Arc::clone(until), before.clone()));
         let before = before.into_iter();
         let mut replay =
             FollowReplay::new(before, &self.sites, &self.gradients, &mut self.dropped, text);
@@ -84,10 +82,8 @@ impl FollowedSteps {
             }
             until.charge_left(left, lived_on, &mut attributions);
         }
-        for block in highest.iter_mut().flat_map(|moment| &mut moment.blocks) {
-            if let Some(likely) = self.likely(block.kind, &block.attribution) {
-                block.attribution = likely;
-            }
+        for moment in &mut highest {
+            charge_likely(&mut moment.blocks, &self.allocation_sources);
         }
         (attributions, highest.into_iter().filter_map(HighestMoment::add_up).collect())
     }
@@ -136,12 +132,7 @@ impl FollowedSteps {
             let blocks = stretch.blocks.iter().cloned();
             let mut replay = FollowReplay::new(blocks, sites, gradients, dropped, text);
             let mut alive = stretch.until.alive_at(at, &mut replay, origins)?;
-            for block in &mut alive {
-                let charge = &block.attribution;
-                let likely =
-                    origins.likely(block.kind, &ReachSums::default(), charge, Sighting::default());
-                block.attribution = likely.unwrap_or_else(|| block.attribution.clone());
-            }
+            charge_likely(&mut alive, origins);
             Some(alive)
         });
         let alive = most_alike(moments, counts).map(Arc::new);
@@ -187,5 +178,14 @@ impl FollowedSteps {
         }
         let correct = |(group, blocks)| self.sites.correct(group, blocks);
         open.into_iter().flat_map(correct).collect()
+    }
+}
+
+/// Charges blocks that a replay has alive as rule 7 tells.
+fn charge_likely(blocks: &mut [AliveBlock], origins: &KindOrigins) {
+    for block in blocks {
+        if let Some(likely) = origins.likely_anywhere(block.kind, &block.attribution) {
+            block.attribution = likely;
+        }
     }
 }

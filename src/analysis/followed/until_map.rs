@@ -229,7 +229,7 @@ impl UntilMap {
                     *low = (*low).min(now);
                 }
             }
-            if step.allocated.is_some() || step.small.allocations + step.large.allocations == 0 {
+            if step.allocated.is_some() || step.allocations() == 0 {
                 continue;
             }
             let amounts = |of: fn(&CounterDelta) -> i64| {

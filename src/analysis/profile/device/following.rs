@@ -99,11 +99,7 @@ impl DeviceProfile {
         let (charges, highest) =
             followed.charge(&until, before, groups, kept, (is_complete, above), text);
         self.between.keep(highest);
-        for (address, attribution) in charges {
-            if let Some(block) = snapshot.blocks.get_mut(&address) {
-                block.attribution = Some(attribution);
-            }
-        }
+        take_charges(snapshot, charges);
         for block in snapshot.blocks.values_mut() {
             let likely =
                 block.attribution.as_ref().and_then(|charge| followed.likely(block.kind, charge));
@@ -128,7 +124,10 @@ impl DeviceProfile {
     }
 }
 
-fn take_charges(snapshot: &mut SnapshotBlocks, charges: Vec<(u64, Arc<BlockAttribution>)>) {
+fn take_charges(
+    snapshot: &mut SnapshotBlocks,
+    charges: impl IntoIterator<Item = (u64, Arc<BlockAttribution>)>,
+) {
     for (address, attribution) in charges {
         if let Some(block) = snapshot.blocks.get_mut(&address) {
             block.attribution = Some(attribution);
