@@ -77,3 +77,26 @@ fn a_change_of_several_allocations_is_recognised_wherever_the_frees_between_them
     let (stacks, _) = totals(&script);
     assert_eq!(stacks, in_mib(&[("f", 4 * 42 + 10), ("g", 4 * 20 + 4)]));
 }
+
+/// Where polls rest, 40,000 blocks a second are seen in changes of dozens, and in a busy job many seconds pass from one map to the next.
+#[test]
+fn changes_are_recognised_for_as_long_as_polls_rest() {
+    const BLOCKS: u64 = 64;
+    const RESTED: u64 = 6_000;
+    let all = (1..=BLOCKS).sum();
+    let mut script = Script::new();
+    for _ in 0..2 {
+        for mib in 1..=BLOCKS {
+            script.allocates(mib, 3_000, stood((mib % 2) as u32));
+        }
+        script.change(freed(BLOCKS as i64, all), 2_000, Vec::new());
+    }
+    for _ in 0..RESTED {
+        script.change(allocated(BLOCKS as i64, all), 300_000, went(0, 1));
+        script.change(freed(BLOCKS as i64, all), 300_000, Vec::new());
+    }
+    let (stacks, _) = totals(&script);
+    let made = |odd: u64| -> u64 { (1..=BLOCKS).filter(|mib| mib % 2 == odd).sum() };
+    let steps = RESTED + 2;
+    assert_eq!(stacks, in_mib(&[("f", steps * made(0)), ("g", steps * made(1))]));
+}

@@ -11,7 +11,7 @@ use super::follow_replay::{MAX_SMALL_BLOCK, MIN_BLOCK};
 use super::free_sites::{FreeSite, only_origin};
 use super::freed_allocations::FreedBlocks;
 use super::kind_origins::{KindOrigins, Sighting};
-use super::repeated_steps::{PoolDeltas, allocates, set_frees};
+use super::repeated_steps::{PastPart, PoolDeltas, allocates, set_frees};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::model::{CounterDelta, FollowedAddresses};
@@ -31,7 +31,7 @@ pub(super) struct FollowedStep {
     pub(super) places: ReachSums,
     pub(super) sighting: Sighting,
     /// What it most likely was, where it was several blocks.
-    pub(super) parts: Option<Vec<(PoolDeltas, PastStep)>>,
+    pub(super) parts: Option<Vec<PastPart<PastStep>>>,
     pub(super) charge: Arc<BlockAttribution>,
     pub(super) site: FreeSite,
     /// How many blocks were allocated before it since the recording began.
@@ -69,7 +69,8 @@ impl FollowedStep {
 
     /// The same of what it most likely was, where it was several blocks.
     pub(super) fn parts_by(&self, origins: &KindOrigins) -> Option<Vec<ChargedPart>> {
-        let of_part = |(pools, past): &(PoolDeltas, PastStep)| {
+        let of_part = |part: &PastPart<PastStep>| {
+            let (pools, past) = &**part;
             let kind = allocated_kind(&pools[0], &pools[1]);
             let likely = kind.and_then(|kind| {
                 origins.likely(kind, &past.places, &past.charge, Sighting::default())
@@ -110,7 +111,8 @@ impl FollowedStep {
             set_frees(last, &whole);
         }
         let shares = buffers.iter().map(|&(origin, bytes)| (origin, bytes.max(1))).collect();
-        (self.charge, self.parts) = (charged(shares), fits.then_some(parts));
+        let parts = fits.then(|| parts.into_iter().map(Arc::new).collect());
+        (self.charge, self.parts) = (charged(shares), parts);
     }
 
     /// Adds what it allocated.
@@ -145,9 +147,9 @@ pub(super) struct PastStep {
 
 /// The blocks that the parts of a change allocated, in order, and who made each; `None` for one of which it is not known.
 pub(super) fn made_by_parts(
-    parts: &[(PoolDeltas, PastStep)],
+    parts: &[PastPart<PastStep>],
 ) -> impl Iterator<Item = Option<(BlockGroup, AllocationOrigin)>> {
-    parts.iter().filter(|(pools, _)| allocates(pools)).map(made_by)
+    parts.iter().filter(|part| allocates(&part.0)).map(|part| made_by(part))
 }
 
 /// The block that a part of a change allocated, and who made it, where that is most likely one stack.

@@ -118,7 +118,7 @@ use crate::analysis::followed::loop_order::LoopOrder;
 use crate::analysis::followed::maker_sequence::MakerSequence;
 use crate::analysis::followed::pairs_in_call::{PairsInCall, divide_pair};
 use crate::analysis::followed::repeated_steps::{
-    LiveBytes, PastSteps, PoolDeltas, live_after, live_before,
+    LiveBytes, PastPart, PastSteps, PoolDeltas, live_after, live_before,
 };
 use crate::analysis::followed::stack_votes::stood;
 pub(crate) use crate::analysis::followed::until_map::UntilMap;
@@ -131,8 +131,8 @@ pub(super) const CANDIDATES_WITHIN: u64 = 100_000;
 const NEAR: usize = 64;
 /// Changes kept between two maps; beyond, the oldest are forgotten.
 const MAX_STEPS: usize = 1 << 17;
-/// Parts of changes of several blocks that are kept between two maps.
-const MAX_PARTS: usize = 1 << 18;
+/// Parts of changes of several blocks that are kept between two maps; beyond, the oldest are forgotten.
+const MAX_PARTS: usize = 1 << 22;
 /// The changes of one device since the last map.
 #[derive(Debug, Default)]
 pub(crate) struct FollowedSteps {
@@ -255,7 +255,6 @@ impl FollowedSteps {
                 })
             })
             .flatten()
-            .filter(|parts| self.parts + parts.len() <= MAX_PARTS)
             .map(|mut parts| {
                 divide_pair(&mut parts, &self.allocation_sources);
                 parts
@@ -288,7 +287,7 @@ impl FollowedSteps {
         if let Some(kind) = allocated {
             self.allocation_sources.saw(kind, &places, [follows, sequence], &charge, whole);
         }
-        if self.steps.len() == MAX_STEPS {
+        while self.steps.len() >= MAX_STEPS || (self.parts > MAX_PARTS && !self.steps.is_empty()) {
             self.drop_first(1);
         }
         let number = self.first + self.steps.len() as u64;
@@ -392,17 +391,22 @@ impl FollowedSteps {
         mut level: LiveBytes,
         whole: PoolDeltas,
         past: PastStep,
-        parts: Option<&[(PoolDeltas, PastStep)]>,
+        parts: Option<&[PastPart<PastStep>]>,
     ) -> Option<FreedBlocks> {
         let mut freed = None;
-        for (nth, (pools, past)) in parts.unwrap_or(&[(whole, past)]).iter().enumerate() {
+        let whole = [Arc::new((whole, past))];
+        for (nth, part) in parts.unwrap_or(&whole).iter().enumerate() {
+            let (pools, past) = &**part;
             if nth > 0 {
                 before = self.sums.places(None);
             }
             self.sums.add([&pools[0], &pools[1]]);
             let number = self.past.push(&before, level, *pools, |like| {
                 freed = past.freed.clone().or_else(|| like?.freed.clone());
-                PastStep { freed: freed.clone(), ..past.clone() }
+                if freed.is_some() == past.freed.is_some() {
+                    return part.clone();
+                }
+                Arc::new((*pools, PastStep { freed: freed.clone(), ..past.clone() }))
             });
             self.freed.add(number, pools);
             level = live_after(level, pools);
@@ -503,6 +507,6 @@ impl FollowedSteps {
 
     /// Whether so many changes are kept that the next maps have to begin anew.
     pub(crate) fn is_long(&self) -> bool {
-        self.steps.len() >= MAX_STEPS / 2
+        self.steps.len() >= MAX_STEPS / 2 || self.parts >= MAX_PARTS / 2
     }
 }

@@ -3,10 +3,12 @@
 //! After the first block a poll often finds the thread on the second line already. Where both seem to be made there, and one line ahead of it in
 //! this call makes such blocks as well, the first one is that line's. That is likely, never certain.
 
+use std::sync::Arc;
+
 use super::follow_replay::charged_to;
 use super::followed_step::{PastStep, made_by};
 use super::kind_origins::KindOrigins;
-use super::repeated_steps::{PoolDeltas, allocates};
+use super::repeated_steps::{PastPart, allocates};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::rules::BlockGroup;
 
@@ -50,8 +52,8 @@ impl PairsInCall {
 }
 
 /// The same of what a change of several most likely was.
-pub(super) fn divide_pair(parts: &mut [(PoolDeltas, PastStep)], origins: &KindOrigins) {
-    let mut blocks = parts.iter_mut().filter(|(pools, _)| allocates(pools));
+pub(super) fn divide_pair(parts: &mut [PastPart<PastStep>], origins: &KindOrigins) {
+    let mut blocks = parts.iter_mut().filter(|part| allocates(&part.0));
     let (Some(first), Some(second), None) = (blocks.next(), blocks.next(), blocks.next()) else {
         return;
     };
@@ -59,6 +61,7 @@ pub(super) fn divide_pair(parts: &mut [(PoolDeltas, PastStep)], origins: &KindOr
         && made_by(second) == Some((kind, origin))
         && let Some(ahead) = origins.line_ahead(kind, origin)
     {
-        first.1.charge = charged_to(ahead, &first.1.charge);
+        let first = &mut Arc::make_mut(first).1;
+        first.charge = charged_to(ahead, &first.charge);
     }
 }

@@ -34,7 +34,7 @@ impl UntilMap {
         for step in &self.steps {
             match &step.parts {
                 Some(parts) => {
-                    parts.iter().for_each(|(pools, past)| remade.add(pools, &past.charge));
+                    parts.iter().for_each(|part| remade.add(&part.0, &part.1.charge));
                 }
                 None => remade.add(&[step.small, step.large], &step.charge),
             }

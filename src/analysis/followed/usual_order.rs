@@ -3,12 +3,14 @@
 //! A loop over the parameters of a model allocates the same number of blocks by the same lines for each of them: where a poll came late, what it
 //! missed went on as before. That is likely, never certain.
 
+use std::sync::Arc;
+
 use super::allocation_places::{ReachSums, place_behind};
 use super::follow_replay::{charged_to, even_kind};
 use super::followed_step::PastStep;
 use super::free_sites::FreeSite;
 use super::kind_origins::KindOrigins;
-use super::repeated_steps::{PoolDeltas, set_frees};
+use super::repeated_steps::{PastPart, PoolDeltas, set_frees};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::model::Pool;
@@ -24,7 +26,7 @@ pub(super) fn usual_order(
     charge: &BlockAttribution,
     site: FreeSite,
     origins: &KindOrigins,
-) -> Option<Vec<(PoolDeltas, PastStep)>> {
+) -> Option<Vec<PastPart<PastStep>>> {
     let mut left = [None; 2];
     for (left, (pool, delta)) in
         left.iter_mut().zip([Pool::Small, Pool::Large].into_iter().zip(pools))
@@ -59,5 +61,5 @@ pub(super) fn usual_order(
     }
     let (last, _) = parts.last_mut()?;
     set_frees(last, pools);
-    Some(parts)
+    Some(parts.into_iter().map(Arc::new).collect())
 }
