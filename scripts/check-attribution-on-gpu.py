@@ -122,9 +122,10 @@ def places(of):
 
 
 def at_the_peak(events, older):
-    """Live bytes by stack when the most was allocated, as the history of one device has it: `older` bytes are older than it.
+    """Live bytes by stack at the moments when the most was allocated, as the history of one device has them: `older` bytes are older than it.
 
-    Of moments that are equally high it is the first with the fewest older bytes: of these nobody knows the stack."""
+    Of moments that are equally high it is those with the fewest older bytes: of these nobody knows the stack. In an iteration there can be several:
+    what is freed in one call and made in the next is often of one size. Each of them is the peak; those that are alike are given once."""
 
     def moments():
         alive, left = {}, older
@@ -139,18 +140,18 @@ def at_the_peak(events, older):
             yield total, alive, left
 
     highest = min(((-total, left) for total, _, left in moments()), default=None)
-    stacks = collections.Counter()
+    peaks = {}
     for total, alive, left in moments():
         if (-total, left) == highest:
+            stacks = collections.Counter({(BEFORE,): left})
             for event in alive.values():
                 stacks[places(event) or (ENGINE,)] += event["block"]
-            stacks[BEFORE,] += left
-            break
-    return stacks
+            peaks[frozenset(stacks.items())] = stacks
+    return list(peaks.values()) or [collections.Counter()]
 
 
 def truth(older, before):
-    """Live bytes by stack, all allocated bytes by stack, and the live bytes at the peak, as PyTorch's own history has them.
+    """Live bytes by stack, all allocated bytes by stack, and the live bytes at each peak, as PyTorch's own history has them.
 
     `before` is the snapshot before the history."""
     stacks, every = collections.Counter(), collections.Counter()
@@ -247,7 +248,7 @@ def check_truth(name, job, args):
         run(job, Watched(args.steps, at_last, seconds=args.seconds))
     torch.cuda.memory._record_memory_history(enabled=None)
     recording = held["recording"]
-    theirs, every, highest = held["truth"]
+    theirs, every, peaks = held["truth"]
     # Samples know nothing for certain, and only what is alive.
     is_followed = not recording.followed().startswith("it was not")
     ours, proven = recording.stacks("--at", "end"), recording.stacks("--at", "end", "--certain") if is_followed else collections.Counter()
@@ -271,11 +272,16 @@ def check_truth(name, job, args):
           f"{share(overlap(by(ours_of_all, own_line), by(theirs_of_all, own_line)), 1)}, proven {share(sum(certain_of_all.values()), 1)}, "
           f"wrong among proven {share(wrong_of_all, sum(certain_of_all.values()))}")
     at_peak, sure_at_peak = recording.stacks(), recording.stacks("--certain") if is_followed else collections.Counter()
-    before = [stacks.pop((BEFORE,), 0) for stacks in (highest, at_peak)]
-    total = sum(highest.values())
-    sure, wrong = sum(sure_at_peak.values()), sum(max(0, count - 1.02 * highest[key]) for key, count in sure_at_peak.items())
-    print(f"    at the peak: {total + before[0]:,} bytes, memspy {sum(at_peak.values()) + before[1]:,}; right full stack {share(overlap(at_peak, highest), total)}, "
-          f"line of the program {share(overlap(by(at_peak, own_line), by(highest, own_line)), total)}, proven {share(sure, total)}, "
+    # memspy shows one of them.
+    highest = max(peaks, key=lambda peak: overlap(at_peak, peak))
+    before = [stacks[BEFORE,] for stacks in (highest, at_peak)]
+    at_peak.pop((BEFORE,), None)
+    compared = collections.Counter({key: count for key, count in highest.items() if key != (BEFORE,)})
+    total = sum(compared.values())
+    sure, wrong = sum(sure_at_peak.values()), sum(max(0, count - 1.02 * compared[key]) for key, count in sure_at_peak.items())
+    print(f"    at the peak{f', one of {len(peaks)} equally high' if len(peaks) > 1 else ''}: {total + before[0]:,} bytes, "
+          f"memspy {sum(at_peak.values()) + before[1]:,}; right full stack {share(overlap(at_peak, compared), total)}, "
+          f"line of the program {share(overlap(by(at_peak, own_line), by(compared, own_line)), total)}, proven {share(sure, total)}, "
           f"wrong among proven {share(wrong, sure)}")
     missing = {key: count - ours[key] for key, count in theirs.items() if count > ours[key]}
     extra = {key: count - theirs[key] for key, count in ours.items() if count > theirs[key]}
@@ -286,9 +292,10 @@ def check_truth(name, job, args):
     if args.save:
         file = os.path.join(args.save, re.sub(r"[, ]+", "-", name))
         shutil.copy(recording.trace, file + ".bin")
-        for kind, stacks in (("truth", theirs), ("every", every), ("peak", highest)):
+        as_list = lambda stacks: [[list(stack) if stack != (ENGINE,) else [], size] for stack, size in stacks.items()]
+        for kind, saved in (("truth", as_list(theirs)), ("every", as_list(every)), ("peaks", [as_list(peak) for peak in peaks])):
             with gzip.open(f"{file}.{kind}.json.gz", "wt") as out:
-                json.dump([[list(stack) if stack != (ENGINE,) else [], size] for stack, size in stacks.items()], out)
+                json.dump(saved, out)
     print(f"    {recording.followed()}", flush=True)
 
 
