@@ -2,7 +2,7 @@
 
 use crate::analysis_followed::{MIB, Script, allocated, freed, in_mib, stood};
 use memspy::analysis::{FoldOptions, FoldedProfile, Moment};
-use memspy::model::{AddressedBlock, FollowedAddresses, SnapshotConsistency};
+use memspy::model::{AddressedBlock, CounterDelta, FollowedAddresses, SnapshotConsistency};
 
 fn peak(script: &Script) -> (Vec<(String, u64)>, FoldedProfile) {
     script.folded_at(Moment::Peak, FoldOptions::default())
@@ -145,6 +145,41 @@ fn a_block_whose_address_a_larger_one_has_is_not_alive_at_the_peak() {
     script.blocks = vec![(0, 2), (50, 2)];
     script.map();
     assert_eq!(peak(&script).0, in_mib(&[("g", 36)]));
+}
+
+/// One of two like blocks was freed, and a smaller one has its address: the tables are what they were, until the rest of it is a block as well.
+#[test]
+fn a_block_where_another_one_lies_now_is_not_alive_at_the_peak() {
+    let mut script = Script::new();
+    script.allocates(2, 3_000, stood(0));
+    script.blocks = vec![(0, 2)];
+    script.map();
+    reads_address(&mut script, 100, 16);
+    script.allocates(16, 3_000, stood(1));
+    reads_address(&mut script, 120, 16);
+    script.allocates(16, 3_000, stood(0));
+    script.addresses =
+        Some(FollowedAddresses { changes: 1, allocated: Vec::new(), freed: Vec::new() });
+    let (of_four, of_sixteen) = (allocated(1, 4), freed(1, 16));
+    script.change(
+        CounterDelta {
+            frees: of_sixteen.frees,
+            freed_bytes: of_sixteen.freed_bytes,
+            freed_requested_bytes: of_sixteen.freed_requested_bytes,
+            ..of_four
+        },
+        3_000,
+        stood(1),
+    );
+    reads_address(&mut script, 104, 4);
+    script.allocates(4, 3_000, stood(1));
+    reads_address(&mut script, 200, 30);
+    script.allocates(30, 3_000, stood(0));
+    for mib in [30, 4, 4, 16] {
+        script.frees(mib);
+    }
+    script.map();
+    assert_eq!(peak(&script).0, in_mib(&[("f", 48), ("g", 8)]));
 }
 
 /// Two maps that the job disturbed: what the first has and the second has not any more was not there at the complete map before them.

@@ -16,6 +16,7 @@ use crate::analysis::followed::follow_replay::{
     FollowReplay, MAX_SMALL_BLOCK, PoolChange, allocated, even_group, sole_group,
 };
 use crate::analysis::followed::freed_groups::PoolFrees;
+use crate::analysis::followed::known_frees::is_from_map;
 use crate::analysis::followed::replayed_group::{
     BlockSource, DroppedAt, FreeMoment, GivenAddress, GroupReplay, ReplayedBlock,
 };
@@ -39,19 +40,18 @@ impl FollowReplay<'_> {
         }
         // The map with which the replay began has blocks of a window that it divides.
         let is_divided = addresses.changes as usize > changes.len();
-        let is_new =
-            |block: &&AddressedBlock| !(is_divided && self.places.contains_key(&block.address));
+        let is_new = |block: &&AddressedBlock| !(is_divided && self.places.has(block.address));
         let allocated: Vec<AddressedBlock> =
             addresses.allocated.iter().filter(is_new).copied().collect();
         let mut by_group: FxHashMap<BlockGroup, Vec<u64>> = FxHashMap::default();
-        for block in allocated {
-            by_group.entry(group_of(&block)).or_default().push(block.address);
+        for block in &allocated {
+            by_group.entry(group_of(block)).or_default().push(block.address);
         }
         let taken_back = addresses.freed.iter();
         let taken_back: Vec<BlockGroup> =
             taken_back.filter_map(|address| self.take_back(*address, &mut window)).collect();
-        for address in by_group.values().flatten() {
-            self.evict(*address);
+        for block in &allocated {
+            self.evict(block);
         }
         // Where the tables tell all that was freed, or all of it came after all that was allocated, no older block can be another one now.
         let is_clear = |pool: Pool| {
@@ -65,7 +65,7 @@ impl FollowReplay<'_> {
         self.free_hidden(&mut window, &by_group);
         self.give_addresses(&mut window, by_group);
         for (address, group) in reused {
-            if !self.places.contains_key(&address) {
+            if !self.places.has(address) {
                 self.give_untaken(address, group, &window);
             }
         }
@@ -73,6 +73,7 @@ impl FollowReplay<'_> {
             self.free_rest(pool, &mut window);
         }
         self.open_unplaced(&window);
+        self.unplaced.add(&window);
         for (pool, _) in unclear.into_iter().filter(|(_, is_unclear)| *is_unclear) {
             let of_pool = self.groups.iter_mut().filter(|(group, _)| group.pool == pool);
             of_pool.for_each(|(_, replayed)| replayed.doubt_all());
@@ -219,19 +220,38 @@ impl FollowReplay<'_> {
         }
     }
 
-    /// What is at this address now is another block: the one that was there was freed.
-    fn evict(&mut self, address: u64) {
-        let Some(group) = self.places.remove(&address) else { return };
-        let Some(replayed) = self.groups.get_mut(&group) else { return };
-        if let Some(at) = replayed.live.iter().position(|b| b.address() == Some(address)) {
-            replayed.remove(at, [None; 2], 0, true);
-            replayed.doubt();
+    /// A block is new: what lay where it lies was freed, or never lay there.
+    fn evict(&mut self, block: &AddressedBlock) {
+        let under: Vec<(u64, BlockGroup)> = self.places.under(block).collect();
+        for (address, group) in under {
+            let Some(replayed) = self.groups.get_mut(&group) else { continue };
+            let found = replayed.live.iter().position(|b| b.address() == Some(address));
+            let Some(at) = found else {
+                self.places.remove(address);
+                continue;
+            };
+            let lying = &mut replayed.live[at];
+            let is_there = address == block.address;
+            // The next map has it there still. Rather was the new block read wrong.
+            if is_from_map(lying) && !lying.is_gone && !is_there {
+                continue;
+            }
+            match self.unplaced.take(group) {
+                None if !is_there && !is_from_map(lying) => lying.given = None,
+                None if !is_there => continue,
+                freed => {
+                    let (site, time) = freed.unwrap_or_default();
+                    replayed.remove(at, site, time, true);
+                    replayed.doubt();
+                }
+            }
+            self.places.remove(address);
         }
     }
 
     /// An address was taken back: what was there was freed in the window. Gives its group.
     fn take_back(&mut self, address: u64, window: &mut Window<'_>) -> Option<BlockGroup> {
-        let group = self.places.remove(&address)?;
+        let group = self.places.remove(address)?;
         let replayed = self.groups.get_mut(&group)?;
         let at = replayed.live.iter().position(|b| b.address() == Some(address))?;
         window.found(group);
@@ -361,7 +381,7 @@ impl FollowReplay<'_> {
             taker.given = Some(GivenAddress { address, is_sure: is_only });
             return Some(None);
         }
-        self.places.remove(&address);
+        self.places.remove(address);
         Some(Some(address))
     }
 

@@ -167,6 +167,11 @@ impl<'a> Window<'a> {
         self.frees.push(freed);
     }
 
+    /// What was freed of which no block was found, change by change.
+    pub(super) fn unfound_frees(&self) -> impl Iterator<Item = &WindowFree<'a>> {
+        self.frees.iter().filter(|freed| freed.left.frees > 0)
+    }
+
     /// What was freed in a pool and no block was found for until now.
     pub(super) fn hidden(&self, pool: Pool) -> &CounterDelta {
         &self.hidden[usize::from(pool == Pool::Large)]

@@ -17,6 +17,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::CANDIDATES_WITHIN;
+use crate::analysis::followed::block_places::{BlockPlaces, UnplacedFrees};
 use crate::analysis::followed::dropped_variables::{
     DroppedByStatement, LineStep, ProgramText, StatementVisit,
 };
@@ -117,8 +118,9 @@ pub(in crate::analysis) struct FollowReplay<'a> {
     pub(super) text: ProgramText<'a>,
     pub(super) visit: StatementVisit,
     pub(super) groups: FxHashMap<BlockGroup, GroupReplay>,
-    /// The group of the block at each address, where that is known.
-    pub(super) places: FxHashMap<u64, BlockGroup>,
+    pub(super) places: BlockPlaces,
+    /// Frees of which no block was found.
+    pub(super) unplaced: UnplacedFrees,
     /// The group of each allocation, by its number in the recording.
     pub(super) numbered: FxHashMap<u64, BlockGroup>,
     /// How many blocks were allocated until now since the recording began.
@@ -147,7 +149,7 @@ impl<'a> FollowReplay<'a> {
         text: ProgramText<'a>,
     ) -> FollowReplay<'a> {
         let mut groups: FxHashMap<BlockGroup, GroupReplay> = FxHashMap::default();
-        let mut places = FxHashMap::default();
+        let mut places = BlockPlaces::default();
         let mut numbered = FxHashMap::default();
         for SnapshotBlock { group, address, attribution, batch, stays, is_gone, number } in blocks {
             let from = BlockSource::Snapshot(address);
@@ -174,6 +176,7 @@ impl<'a> FollowReplay<'a> {
             visit: StatementVisit::default(),
             groups,
             places,
+            unplaced: UnplacedFrees::default(),
             numbered,
             allocations: 0,
             changes: 0,

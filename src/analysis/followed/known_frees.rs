@@ -241,8 +241,8 @@ impl FollowReplay<'_> {
         let mut swapped: Vec<SwappedBlocks> = Vec::new();
         let mut unknown = 0;
         for address in &addresses.freed {
-            let block = self.places.get(address).and_then(|group| {
-                let live = &self.groups.get(group)?.live;
+            let block = self.places.get(*address).and_then(|group| {
+                let live = &self.groups.get(&group)?.live;
                 Some((group, live.iter().find(|block| block.address() == Some(*address))?))
             });
             let Some((group, block)) = block else {
@@ -253,18 +253,21 @@ impl FollowReplay<'_> {
                 continue;
             }
             let is_other = |(freed, other): &&(&PlannedFree, &ReplayedBlock)| {
-                freed.group == *group
+                freed.group == group
                     && is_from_map(other) == is_from_map(block)
                     && other.address().is_some_and(|at| !gone.contains(&at))
                     && !swapped.iter().any(|(_, _, number)| *number == freed.number)
             };
             let (other, _) = older.iter().find(is_other)?;
-            swapped.push((*group, *address, other.number));
+            swapped.push((group, *address, other.number));
         }
         let is_at = |address: u64| older.iter().any(|(_, block)| block.address() == Some(address));
         let mut new: FxHashMap<BlockGroup, usize> = FxHashMap::default();
         for block in &addresses.allocated {
-            if self.places.contains_key(&block.address) && !is_at(block.address) {
+            let is_freed = |(address, group): (u64, BlockGroup)| {
+                !is_at(address) && (address == block.address || self.unplaced.has(group))
+            };
+            if self.places.under(block).any(is_freed) {
                 return None;
             }
             *new.entry(group_of(block)).or_default() += 1;
@@ -339,7 +342,7 @@ impl FollowReplay<'_> {
         let is_seen = address.is_some_and(|address| taken_back.contains(&address));
         replayed.remove(at, freed.site, freed.time, is_seen);
         replayed.doubt();
-        self.places.remove(&address?);
+        self.places.remove(address?);
         address.filter(|_| !is_seen).map(|address| (address, freed.group))
     }
 
@@ -396,6 +399,6 @@ fn freed(change: &[PoolChange<'_>]) -> u64 {
     change.iter().map(|pool| pool.delta.frees.max(0) as u64).sum()
 }
 
-fn is_from_map(block: &ReplayedBlock) -> bool {
+pub(super) fn is_from_map(block: &ReplayedBlock) -> bool {
     matches!(block.from, BlockSource::Snapshot(_))
 }

@@ -25,7 +25,7 @@
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
 //!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs` (and what the map at the end says of that in `group_settlement.rs`), with the source text where the program
 //!    assigns names anew (`dropped_variables.rs`), and in `zero_grad` by who made gradients (`gradient_frees.rs`). Where the addresses were read
-//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), and where they do not, earlier iterations do (`known_frees.rs`). A block that both maps have at one address is the same one unless its origin goes on to
+//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), also by what lies where it lay (`block_places.rs`), and where they do not, earlier iterations do (`known_frees.rs`). A block that both maps have at one address is the same one unless its origin goes on to
 //!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain. Where polls rested on the way to the map, its blocks are charged as they were where the program was in an iteration that was followed (`followed_states.rs`).
@@ -54,6 +54,7 @@ mod addressed_changes;
 pub(super) mod allocated_totals;
 pub(super) mod allocation_places;
 mod assignment_index;
+mod block_places;
 mod buffer_alignment;
 pub(super) mod change_origins;
 mod change_window;
