@@ -114,8 +114,8 @@ pub struct FollowedChange {
 
 /// What became of the addresses that the allocator has given to the program, between two readings of its tables of them.
 ///
-/// An address that was given out and taken back between the two readings, or taken back and given out again, is in neither list: then the
-/// changes have more allocations and frees than there are addresses here.
+/// An address that was given out and taken back between the two readings is in neither list. One that was taken back and given out again is in both
+/// where that was seen, as it is where the block is another one to the allocator, and else in neither: then the changes have more allocations and frees than there are addresses here.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FollowedAddresses {
     /// In how many changes of the device: the one it is told with, and those before it.

@@ -35,6 +35,39 @@ impl AddressChanges {
     }
 }
 
+/// What the counters have of the time between two readings and the tables do not tell; less than nothing where these tell what came before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UntoldChanges {
+    /// Blocks that were allocated.
+    pub allocations: i64,
+    /// Blocks that were freed.
+    pub frees: i64,
+    /// The bytes of those that were allocated.
+    pub allocated_bytes: i64,
+}
+
+impl UntoldChanges {
+    /// Whether the tables tell what the counters have.
+    pub fn is_nothing(self) -> bool {
+        self == UntoldChanges::default()
+    }
+
+    /// That of both together.
+    pub fn and(self, other: UntoldChanges) -> UntoldChanges {
+        UntoldChanges {
+            allocations: self.allocations.saturating_add(other.allocations),
+            frees: self.frees.saturating_add(other.frees),
+            allocated_bytes: self.allocated_bytes.saturating_add(other.allocated_bytes),
+        }
+    }
+
+    /// Whether there are more changes than the counters have, or others.
+    pub(super) fn is_late(self) -> bool {
+        let is_other = self.allocations == 0 && self.allocated_bytes != 0;
+        self.allocations < 0 || self.frees < 0 || is_other
+    }
+}
+
 /// What the tables said at one instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressReading {
@@ -42,6 +75,8 @@ pub struct AddressReading {
     pub totals: AllocationTotals,
     /// What changed since the reading before; `None` for the first one, and where it was too much to tell.
     pub changes: Option<AddressChanges>,
+    /// What it should tell and does not.
+    pub untold: UntoldChanges,
 }
 
 /// What came of an attempt.
@@ -62,7 +97,7 @@ pub enum AddressOutcome {
     Moving,
 }
 
-/// What is only in `new` and only in `old`; both are in order.
+/// What is only in `new` and only in `old`; both are in order. A block at the address of another one, which was cut or joined to it, is in both.
 pub(super) fn differences(
     old: &[(u64, Addr)],
     new: &[(u64, Addr)],
@@ -72,11 +107,11 @@ pub(super) fn differences(
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     loop {
         match (old.peek(), new.peek()) {
-            (Some((a, _)), Some((b, _))) if a == b => {
+            (Some(a), Some(b)) if a == b => {
                 old.next();
                 new.next();
             }
-            (Some((a, _)), b) if b.is_none_or(|(b, _)| a < b) => {
+            (Some((a, _)), b) if b.is_none_or(|(b, _)| a <= b) => {
                 freed.push(*a);
                 old.next();
             }

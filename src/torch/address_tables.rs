@@ -4,7 +4,9 @@
 //! its address, in 67 tables (`kNumMutexShard`), chosen by a hash of the address. Their sizes lie side by side: one short read
 //! tells which of them an allocation or a free has changed, and these are read (`table_copies.rs`).
 
-use super::address_changes::{AddressChanges, AddressOutcome, AddressReading, differences};
+use super::address_changes::{
+    AddressChanges, AddressOutcome, AddressReading, UntoldChanges, differences,
+};
 use super::containers::FlatTable;
 use super::layout::BlockLayout;
 use super::polled::{CounterPoller, PolledCounters, PoolCounters};
@@ -122,20 +124,20 @@ impl AddressTables {
     ) -> Result<AddressOutcome, MemoryError> {
         let totals = now.totals();
         let outcome = match self.last {
-            None => AddressOutcome::Read(AddressReading { totals, changes: None }),
+            None => {
+                let untold = UntoldChanges::default();
+                AddressOutcome::Read(AddressReading { totals, changes: None, untold })
+            }
             Some(last) => {
                 let Some(found) = self.changes(memory, &last, &now)? else {
                     return Ok(AddressOutcome::Moving);
                 };
-                let allocations = totals.allocations.wrapping_sub(last.totals().allocations);
-                let frees = totals.frees.wrapping_sub(last.totals().frees);
-                let (allocated, freed) = (found.allocated.len() as i64, found.freed.len() as i64);
-                if (allocated, freed) != (allocations, frees) {
+                let untold = untold_between(&last, &now, &found);
+                if !untold.is_nothing() {
                     self.doubted = Some(self.copies.reading());
                 }
-                let is_late = allocated > allocations || freed > frees;
-                let reading = AddressReading { totals, changes: Some(found) };
-                match is_late {
+                let reading = AddressReading { totals, changes: Some(found), untold };
+                match untold.is_late() {
                     true => {
                         let readings = self.copies.readings_since_swap(&self.tables);
                         AddressOutcome::Late { reading, readings }
@@ -168,8 +170,8 @@ impl AddressTables {
         let grew = allocated_between(last, now);
         let allocated = match (&allocated[..], grew) {
             ([], _) => Vec::new(),
-            // What the counters say of the only allocation need not be read.
-            (&[(address, _)], Some((1, size, requested))) => {
+            // What the counters say of the only allocation need not be read, if it is not one that a reading before should have told.
+            (&[(address, _)], Some((1, size, requested))) if self.doubted.is_none() => {
                 vec![AddressedBlock { address, size, requested }]
             }
             _ => {
@@ -182,7 +184,8 @@ impl AddressTables {
                 let bytes = blocks.iter().fold(0u64, |sum, block| sum.saturating_add(block.size));
                 // Where none came and went in between, their bytes together are known.
                 let is_all = |count| count == blocks.len() as u64;
-                if grew.is_some_and(|(count, grew, _)| is_all(count) && grew != bytes) {
+                let is_wrong = |(count, grew, _)| is_all(count) && grew != bytes;
+                if self.doubted.is_none() && grew.is_some_and(is_wrong) {
                     self.copies.forget_blocks();
                     return Ok(None);
                 }
@@ -190,6 +193,23 @@ impl AddressTables {
             }
         };
         Ok(Some(AddressChanges { allocated, freed }))
+    }
+}
+
+/// What the counters have between two of their states beyond what was found.
+fn untold_between(
+    last: &PolledCounters,
+    now: &PolledCounters,
+    found: &AddressChanges,
+) -> UntoldChanges {
+    let (from, to) = (last.totals(), now.totals());
+    let bytes = found.allocated.iter().fold(0u64, |sum, block| sum.saturating_add(block.size));
+    let allocations = to.allocations.wrapping_sub(from.allocations);
+    let grew = allocated_between(last, now).map_or(bytes, |(_, grew, _)| grew);
+    UntoldChanges {
+        allocations: allocations.wrapping_sub(found.allocated.len() as i64),
+        frees: to.frees.wrapping_sub(from.frees).wrapping_sub(found.freed.len() as i64),
+        allocated_bytes: (grew as i64).wrapping_sub(bytes as i64),
     }
 }
 

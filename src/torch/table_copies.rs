@@ -51,8 +51,8 @@ pub(super) struct TableCopies {
     tables: Vec<TableCopy>,
     /// The number of the reading that these copies are made for.
     reading: u64,
-    /// What was read of blocks that are new since the last reading that was accepted, by address.
-    blocks: FxHashMap<u64, AddressedBlock>,
+    /// What was read of blocks that are new since the last reading that was accepted, by address and `Block`.
+    blocks: FxHashMap<(u64, Addr), AddressedBlock>,
     spans: Vec<AddressRange>,
     copy: Vec<u8>,
 }
@@ -126,13 +126,13 @@ impl TableCopies {
 
     /// Those of which nothing was read yet.
     pub(super) fn unknown(&self, allocated: &[(u64, Addr)]) -> Vec<(u64, Addr)> {
-        let is_unknown = |(address, _): &&(u64, Addr)| !self.blocks.contains_key(address);
+        let is_unknown = |entry: &&(u64, Addr)| !self.blocks.contains_key(entry);
         allocated.iter().filter(is_unknown).copied().collect()
     }
 
     /// What was read of these blocks, by address.
     pub(super) fn blocks(&self, allocated: &[(u64, Addr)]) -> Option<Vec<AddressedBlock>> {
-        let block = |(address, _): &(u64, Addr)| self.blocks.get(address).copied();
+        let block = |entry: &(u64, Addr)| self.blocks.get(entry).copied();
         let mut blocks: Vec<AddressedBlock> = allocated.iter().map(block).collect::<Option<_>>()?;
         blocks.sort_unstable();
         Some(blocks)
@@ -185,13 +185,13 @@ impl TableCopies {
                 self.tables[n].take(head, bytes, self.reading);
             }
         }
-        for (bytes, &(address, _)) in copy.chunks_exact(len).zip(blocks) {
+        for (bytes, &(address, at)) in copy.chunks_exact(len).zip(blocks) {
             if let Some(raw) = self.block.decode(bytes)
                 && raw.allocated
                 && raw.address == address
             {
                 let block = AddressedBlock { address, size: raw.size, requested: raw.requested };
-                self.blocks.insert(address, block);
+                self.blocks.insert((address, at), block);
             }
         }
         Ok(Some(after))

@@ -40,14 +40,22 @@ impl FollowReplay<'_> {
         }
         // The map with which the replay began has blocks of a window that it divides.
         let is_divided = addresses.changes as usize > changes.len();
-        let is_new = |block: &&AddressedBlock| !(is_divided && self.places.has(block.address));
-        let allocated: Vec<AddressedBlock> =
-            addresses.allocated.iter().filter(is_new).copied().collect();
+        let is_freed = |address: u64| addresses.freed.binary_search(&address).is_ok();
+        let is_in_map = |block: &AddressedBlock| {
+            is_divided
+                && self
+                    .places
+                    .get(block.address)
+                    .is_some_and(|group| !is_freed(block.address) || group == group_of(block))
+        };
+        let (in_map, allocated): (Vec<AddressedBlock>, Vec<AddressedBlock>) =
+            addresses.allocated.iter().copied().partition(is_in_map);
         let mut by_group: FxHashMap<BlockGroup, Vec<u64>> = FxHashMap::default();
         for block in &allocated {
             by_group.entry(group_of(block)).or_default().push(block.address);
         }
-        let taken_back = addresses.freed.iter();
+        let is_there = |address: &&u64| !in_map.iter().any(|block| block.address == **address);
+        let taken_back = addresses.freed.iter().filter(is_there);
         let taken_back: Vec<BlockGroup> =
             taken_back.filter_map(|address| self.take_back(*address, &mut window)).collect();
         for block in &allocated {

@@ -202,8 +202,8 @@ impl ReadingThread<'_> {
 
     fn keep(&mut self, outcome: AddressOutcome) {
         let (mut reading, late) = match outcome {
-            AddressOutcome::Read(reading) => (reading, 0),
-            AddressOutcome::Late { reading, readings } => (reading, readings),
+            AddressOutcome::Read(reading) => (reading, None),
+            AddressOutcome::Late { reading, readings } => (reading, Some(readings)),
             AddressOutcome::Unchanged | AddressOutcome::Moving => return,
         };
         let now = self.start.elapsed().as_nanos() as u64;
@@ -215,17 +215,43 @@ impl ReadingThread<'_> {
         if std::mem::take(&mut self.lost) {
             reading.changes = None;
         }
-        if late > 0 {
-            // Those that should have told it and were not taken yet become one with it: together they are right.
-            let first = readings.len().saturating_sub(late);
-            let before = readings.drain(first..).map(|(_, reading)| reading.changes);
-            let all = before
-                .chain([reading.changes.take()])
-                .reduce(|all, then| Some(all?.followed_by(then?)));
-            reading.changes = all.flatten();
+        match late {
+            Some(late) => put_late(&mut readings, late, (now, reading)),
+            None => readings.push((now, reading)),
         }
-        readings.push((now, reading));
     }
+}
+
+/// Puts what comes late to the readings that should have told it, of the last `late` that were not taken yet. Of several that may be it these, and all
+/// between them, become one: together they are right.
+fn put_late(
+    readings: &mut Vec<(u64, AddressReading)>,
+    late: usize,
+    (now, reading): (u64, AddressReading),
+) {
+    let first = readings.len().saturating_sub(late);
+    let last = readings.last().map(|(_, last)| last.totals);
+    // Nothing of it is its own: it says what was allocated and freed before the last reading.
+    let is_before = last == Some(reading.totals);
+    let those = |may_be: &dyn Fn(&AddressReading) -> bool| -> Option<(usize, usize)> {
+        let is_it = |(_, of): &(u64, AddressReading)| may_be(of);
+        let from = readings[first..].iter().position(is_it)?;
+        Some((first + from, first + readings[first..].iter().rposition(is_it)?))
+    };
+    let exactly = those(&|of| is_before && of.untold.and(reading.untold).is_nothing());
+    let found = exactly.or_else(|| those(&|of| !of.untold.is_nothing()));
+    let from = found.map_or(first, |(from, _)| from);
+    let until = found.filter(|_| is_before).map_or(readings.len(), |(_, to)| to + 1);
+    let mut all = reading;
+    let mut time = now;
+    let parts: Vec<(u64, AddressReading)> = readings.drain(from..until).collect();
+    if let Some((ended, of)) = parts.last().filter(|_| is_before) {
+        (time, all.totals) = (*ended, of.totals);
+    }
+    all.untold = parts.iter().fold(all.untold, |sum, (_, part)| sum.and(part.untold));
+    let changes = parts.into_iter().map(|(_, part)| part.changes).chain([all.changes.take()]);
+    all.changes = changes.reduce(|sum, then| Some(sum?.followed_by(then?))).flatten();
+    readings.insert(from, (time, all));
 }
 
 /// A table that was replaced by a larger one is not where it was.
@@ -235,5 +261,89 @@ fn moving_if_replaced(
     match outcome {
         Err(MemoryError::Fault { .. }) => Ok(AddressOutcome::Moving),
         outcome => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::AddressedBlock;
+    use crate::torch::{AddressChanges, AllocationTotals, UntoldChanges};
+
+    /// The reading after so many changes: blocks of 512 bytes were allocated and freed at these addresses, and some more of so many bytes were.
+    fn reading(
+        at: i64,
+        allocated: &[u64],
+        freed: &[u64],
+        untold: (i64, i64),
+    ) -> (u64, AddressReading) {
+        let block = |address: &u64| AddressedBlock { address: *address, size: 512, requested: 512 };
+        let allocated = allocated.iter().map(block).collect();
+        let (count, allocated_bytes) = untold;
+        let untold = UntoldChanges { allocations: count, frees: count, allocated_bytes };
+        let totals = AllocationTotals { allocations: at, frees: 0 };
+        let changes = Some(AddressChanges { allocated, freed: freed.to_vec() });
+        (at as u64, AddressReading { totals, changes, untold })
+    }
+
+    /// Of each reading its totals, and the addresses that were allocated and freed.
+    fn told(readings: &[(u64, AddressReading)]) -> Vec<(i64, Vec<u64>, Vec<u64>)> {
+        let told = |(_, of): &(u64, AddressReading)| {
+            let changes = of.changes.clone().unwrap();
+            let allocated = changes.allocated.iter().map(|block| block.address).collect();
+            (of.totals.allocations, allocated, changes.freed)
+        };
+        readings.iter().map(told).collect()
+    }
+
+    fn four(second: (i64, i64), third: (i64, i64)) -> Vec<(u64, AddressReading)> {
+        vec![
+            reading(1, &[10], &[], (0, 0)),
+            reading(2, &[], &[], second),
+            reading(3, &[], &[], third),
+            reading(4, &[40], &[], (0, 0)),
+        ]
+    }
+
+    #[test]
+    fn what_comes_late_goes_to_the_reading_that_lacks_it() {
+        let mut readings = four((1, 512), (1, 1024));
+        put_late(&mut readings, 3, reading(4, &[7], &[7], (-1, -512)));
+        let expected = [
+            (1, vec![10], vec![]),
+            (2, vec![7], vec![7]),
+            (3, vec![], vec![]),
+            (4, vec![40], vec![]),
+        ];
+        assert_eq!(told(&readings), expected);
+        assert!(readings[1].1.untold.is_nothing() && !readings[2].1.untold.is_nothing());
+    }
+
+    #[test]
+    fn readings_that_may_both_lack_it_become_one() {
+        let mut readings = four((1, 512), (1, 512));
+        put_late(&mut readings, 3, reading(4, &[7], &[7], (-1, -512)));
+        let expected = [(1, vec![10], vec![]), (3, vec![7], vec![7]), (4, vec![40], vec![])];
+        assert_eq!(told(&readings), expected);
+        assert_eq!((readings[1].0, readings[1].1.untold.allocations), (3, 1));
+    }
+
+    /// Of what is told now a part is its own, and which is not known.
+    #[test]
+    fn a_reading_with_changes_of_its_own_is_one_with_those_since_the_first_that_lacks_some() {
+        let mut readings = four((0, 0), (1, 512));
+        put_late(&mut readings, 4, reading(5, &[7, 50], &[7], (-1, -512)));
+        let expected = [(1, vec![10], vec![]), (2, vec![], vec![]), (5, vec![7, 40, 50], vec![7])];
+        assert_eq!(told(&readings), expected);
+    }
+
+    #[test]
+    fn where_none_is_left_that_lacks_it_all_that_may_become_one() {
+        let mut readings = vec![reading(3, &[30], &[], (0, 0)), reading(4, &[40], &[], (0, 0))];
+        put_late(&mut readings, 1, reading(5, &[7], &[7], (-1, -512)));
+        assert_eq!(told(&readings), [(3, vec![30], vec![]), (5, vec![7, 40], vec![7])]);
+        let mut none = Vec::new();
+        put_late(&mut none, 9, reading(5, &[7], &[7], (-1, -512)));
+        assert_eq!(told(&none), [(5, vec![7], vec![7])]);
     }
 }

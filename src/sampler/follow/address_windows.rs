@@ -77,6 +77,7 @@ impl AddressWindows {
 mod tests {
     use super::*;
     use crate::model::{AddressedBlock, Nanos};
+    use crate::torch::UntoldChanges;
 
     fn change(totals: (i64, i64)) -> (FollowedChange, AllocationTotals) {
         (FollowedChange::empty(), AllocationTotals { allocations: totals.0, frees: totals.1 })
@@ -90,7 +91,7 @@ mod tests {
         let totals = AllocationTotals { allocations: totals.0, frees: totals.1 };
         let allocated = allocated.iter().map(|at| block(*at)).collect();
         let changes = Some(AddressChanges { allocated, freed: freed.to_vec() });
-        (1, AddressReading { totals, changes })
+        (1, AddressReading { totals, changes, untold: UntoldChanges::default() })
     }
 
     fn first(totals: (i64, i64)) -> (u64, AddressReading) {
