@@ -131,7 +131,7 @@ pub(super) const CANDIDATES_WITHIN: u64 = 100_000;
 /// How far from its time a map is looked for among the changes.
 const NEAR: usize = 64;
 /// Changes kept between two maps; beyond, the oldest are forgotten.
-const MAX_STEPS: usize = 1 << 17;
+const MAX_STEPS: usize = 1 << 18;
 /// Parts of changes of several blocks that are kept between two maps; beyond, the oldest are forgotten.
 const MAX_PARTS: usize = 1 << 22;
 /// The changes of one device since the last map.

@@ -10,6 +10,7 @@ use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIn
 use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
 use crate::analysis::followed::change_window::WindowChange;
 use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange};
+use crate::analysis::followed::followed_states::followed_until;
 use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
 use crate::analysis::followed::kind_origins::KindOrigins;
 use crate::analysis::followed::remade_kinds::RemadeKinds;
@@ -119,8 +120,8 @@ impl UntilMap {
         Some(HighestMoment { time, live, blocks: replay.alive(), unknown: 0 })
     }
 
-    /// After which changes most was alive, if that is more than `above` bytes: the first of them, the last, and some in between. Within a
-    /// window it is not known which of its changes came first.
+    /// After which changes most was alive, if that is more than `above` bytes: the first of them that was followed, the last, and some in between.
+    /// Within a window it is not known which of its changes came first.
     fn highest(&self, windows: &[Option<usize>], above: u64) -> Vec<usize> {
         let height = |at: usize| self.steps[at].live.iter().sum::<i64>();
         let open = self.steps.iter().position(|step| step.open).unwrap_or(self.steps.len());
@@ -129,7 +130,12 @@ impl UntilMap {
         if most.max(0) as u64 <= above {
             return Vec::new();
         }
-        let highest: Vec<usize> = known.into_iter().filter(|at| height(*at) == most).collect();
+        let mut highest: Vec<usize> = known.into_iter().filter(|at| height(*at) == most).collect();
+        // While polls rest, more and more of what is alive is a guess.
+        let followed = followed_until(&self.steps);
+        if highest.iter().any(|at| followed[*at]) {
+            highest.retain(|at| followed[*at]);
+        }
         let count = highest.len().min(MAX_MOMENTS);
         (1..=count).map(|nth| highest[(nth * highest.len()).div_ceil(count) - 1]).collect()
     }
