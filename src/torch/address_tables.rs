@@ -181,7 +181,7 @@ impl AddressTables {
                     self.copies.doubt(&allocated);
                     return Ok(None);
                 };
-                let bytes = blocks.iter().fold(0u64, |sum, block| sum.saturating_add(block.size));
+                let bytes = bytes_of(&blocks);
                 // Where none came and went in between, their bytes together are known.
                 let is_all = |count| count == blocks.len() as u64;
                 let is_wrong = |(count, grew, _)| is_all(count) && grew != bytes;
@@ -196,6 +196,10 @@ impl AddressTables {
     }
 }
 
+fn bytes_of(blocks: &[AddressedBlock]) -> u64 {
+    blocks.iter().fold(0, |sum, block| sum.saturating_add(block.size))
+}
+
 /// What the counters have between two of their states beyond what was found.
 fn untold_between(
     last: &PolledCounters,
@@ -203,7 +207,7 @@ fn untold_between(
     found: &AddressChanges,
 ) -> UntoldChanges {
     let (from, to) = (last.totals(), now.totals());
-    let bytes = found.allocated.iter().fold(0u64, |sum, block| sum.saturating_add(block.size));
+    let bytes = bytes_of(&found.allocated);
     let allocations = to.allocations.wrapping_sub(from.allocations);
     let grew = allocated_between(last, now).map_or(bytes, |(_, grew, _)| grew);
     UntoldChanges {

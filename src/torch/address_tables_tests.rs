@@ -94,6 +94,14 @@ fn read(tables: &mut AddressTables, allocator: &Allocator) -> AddressOutcome {
     tables.read(&allocator.memory()).unwrap()
 }
 
+/// An allocator with one block, at 0x7000, which was read.
+fn read_one() -> (AddressTables, Allocator) {
+    let (mut tables, mut allocator) = (tables(), Allocator::default());
+    allocator.allocate(0x7000);
+    read(&mut tables, &allocator);
+    (tables, allocator)
+}
+
 fn changes(outcome: AddressOutcome) -> AddressChanges {
     let (AddressOutcome::Read(reading) | AddressOutcome::Late { reading, .. }) = outcome else {
         panic!("{outcome:?}");
@@ -121,9 +129,7 @@ fn the_first_reading_is_where_the_changes_begin() {
 /// The counters say what all of them asked for together; each block says it for itself.
 #[test]
 fn of_several_allocations_the_blocks_are_read() {
-    let (mut tables, mut allocator) = (tables(), Allocator::default());
-    allocator.allocate(0x7000);
-    read(&mut tables, &allocator);
+    let (mut tables, mut allocator) = read_one();
     allocator.allocate(0x9000);
     allocator.allocate(0x8000);
     let found = changes(read(&mut tables, &allocator));
@@ -149,9 +155,7 @@ fn readings(outcome: &AddressOutcome) -> usize {
 
 /// A table that was read, and has lost its block and got another since: it has as many as before.
 fn swapped() -> (AddressTables, Allocator) {
-    let (mut tables, mut allocator) = (tables(), Allocator::default());
-    allocator.allocate(0x7000);
-    read(&mut tables, &allocator);
+    let (tables, mut allocator) = read_one();
     assert!(!tables.is_doubted());
     allocator.free(0x7000);
     allocator.allocate(0x8000);
@@ -194,9 +198,7 @@ fn more_changes_than_the_counters_have_are_late() {
 /// A block is freed, and a part of it is another one at its address: the allocator has a new `Block` for it.
 #[test]
 fn another_block_at_the_same_address_is_found_when_its_table_is_verified() {
-    let (mut tables, mut allocator) = (tables(), Allocator::default());
-    allocator.allocate(0x7000);
-    read(&mut tables, &allocator);
+    let (mut tables, mut allocator) = read_one();
     allocator.free(0x7000);
     allocator.allocate(0x7000);
     allocator.moved = 0x100;
@@ -223,9 +225,7 @@ fn a_block_of_another_size_than_the_counters_have_is_late() {
 /// While tables are verified the target goes on: what was looked at then is where the next reading begins.
 #[test]
 fn what_changes_while_tables_are_verified_is_read_next() {
-    let (mut tables, mut allocator) = (tables(), Allocator::default());
-    allocator.allocate(0x7000);
-    read(&mut tables, &allocator);
+    let (mut tables, mut allocator) = read_one();
     allocator.allocate(0x8000);
     allocator.free(0x8000);
     assert_eq!(changes(read(&mut tables, &allocator)), AddressChanges::default());
@@ -239,9 +239,7 @@ fn what_changes_while_tables_are_verified_is_read_next() {
 /// A thread has counted its block and not entered it yet.
 #[test]
 fn tables_that_do_not_have_what_the_counters_say_are_not_taken() {
-    let (mut tables, mut allocator) = (tables(), Allocator::default());
-    allocator.allocate(0x7000);
-    read(&mut tables, &allocator);
+    let (mut tables, mut allocator) = read_one();
     allocator.ahead = 1;
     assert_eq!(read(&mut tables, &allocator), AddressOutcome::Moving);
     allocator.ahead = 0;

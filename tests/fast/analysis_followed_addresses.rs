@@ -1,7 +1,7 @@
 //! Followed changes of which the addresses were read: which block was freed is known then.
 
 use crate::analysis_followed::{MIB, Script, allocated, freed, in_mib, stood, went};
-use memspy::model::{AddressedBlock, FollowedAddresses};
+use memspy::model::{AddressedBlock, CounterDelta, FollowedAddresses};
 
 /// After so many changes blocks of 2 MiB are at the first addresses that were not before, and at the second ones not any more;
 /// addresses are MiB from the start of the segment.
@@ -87,8 +87,8 @@ fn an_address_that_was_taken_back_and_given_out_in_one_change_has_a_new_block() 
 }
 
 /// A change that also frees one block.
-fn and_frees(allocations: i64, allocated_mib: u64, freed_mib: i64) -> memspy::model::CounterDelta {
-    memspy::model::CounterDelta {
+pub(crate) fn and_frees(allocations: i64, allocated_mib: u64, freed_mib: i64) -> CounterDelta {
+    CounterDelta {
         frees: 1,
         freed_bytes: freed_mib << 20,
         freed_requested_bytes: freed_mib << 20,

@@ -1,8 +1,9 @@
 //! The peak of a followed recording between two maps.
 
 use crate::analysis_followed::{MIB, Script, allocated, freed, in_mib, stood};
+use crate::analysis_followed_addresses::and_frees;
 use memspy::analysis::{FoldOptions, FoldedProfile, Moment};
-use memspy::model::{AddressedBlock, CounterDelta, FollowedAddresses, SnapshotConsistency};
+use memspy::model::{AddressedBlock, FollowedAddresses, SnapshotConsistency};
 
 fn peak(script: &Script) -> (Vec<(String, u64)>, FoldedProfile) {
     script.folded_at(Moment::Peak, FoldOptions::default())
@@ -21,12 +22,18 @@ fn takes_back(script: &mut Script, at: u64) {
     script.addresses = Some(FollowedAddresses { changes: 1, allocated: Vec::new(), freed });
 }
 
-/// 2 MiB that stay; 30 MiB that come and go between two maps.
-fn between_maps() -> Script {
+/// 2 MiB, and a map of them.
+fn two_mib() -> Script {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.blocks = vec![(0, 2)];
     script.map();
+    script
+}
+
+/// 2 MiB that stay; 30 MiB that come and go between two maps.
+fn between_maps() -> Script {
+    let mut script = two_mib();
     reads_address(&mut script, 10, 30);
     script.allocates(30, 3_000, stood(1));
     script.frees(30);
@@ -37,10 +44,7 @@ fn between_maps() -> Script {
 /// Which blocks were freed meanwhile is then guessed too often.
 #[test]
 fn without_addresses_the_map_nearest_below_the_peak_is_drawn() {
-    let mut script = Script::new();
-    script.allocates(2, 3_000, stood(0));
-    script.blocks = vec![(0, 2)];
-    script.map();
+    let mut script = two_mib();
     script.allocates(30, 3_000, stood(1));
     script.frees(30);
     script.map();
@@ -126,10 +130,7 @@ fn a_peak_of_which_little_is_known_is_not_drawn() {
 /// It was freed, and what it left and the room behind it are a larger block now, at the same address: the tables are what they were.
 #[test]
 fn a_block_whose_address_a_larger_one_has_is_not_alive_at_the_peak() {
-    let mut script = Script::new();
-    script.allocates(2, 3_000, stood(0));
-    script.blocks = vec![(0, 2)];
-    script.map();
+    let mut script = two_mib();
     script.frees(2);
     script.addresses =
         Some(FollowedAddresses { changes: 2, allocated: Vec::new(), freed: Vec::new() });
@@ -150,27 +151,14 @@ fn a_block_whose_address_a_larger_one_has_is_not_alive_at_the_peak() {
 /// One of two like blocks was freed, and a smaller one has its address: the tables are what they were, until the rest of it is a block as well.
 #[test]
 fn a_block_where_another_one_lies_now_is_not_alive_at_the_peak() {
-    let mut script = Script::new();
-    script.allocates(2, 3_000, stood(0));
-    script.blocks = vec![(0, 2)];
-    script.map();
+    let mut script = two_mib();
     reads_address(&mut script, 100, 16);
     script.allocates(16, 3_000, stood(1));
     reads_address(&mut script, 120, 16);
     script.allocates(16, 3_000, stood(0));
     script.addresses =
         Some(FollowedAddresses { changes: 1, allocated: Vec::new(), freed: Vec::new() });
-    let (of_four, of_sixteen) = (allocated(1, 4), freed(1, 16));
-    script.change(
-        CounterDelta {
-            frees: of_sixteen.frees,
-            freed_bytes: of_sixteen.freed_bytes,
-            freed_requested_bytes: of_sixteen.freed_requested_bytes,
-            ..of_four
-        },
-        3_000,
-        stood(1),
-    );
+    script.change(and_frees(1, 4, 16), 3_000, stood(1));
     reads_address(&mut script, 104, 4);
     script.allocates(4, 3_000, stood(1));
     reads_address(&mut script, 200, 30);

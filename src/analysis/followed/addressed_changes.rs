@@ -16,7 +16,6 @@ use crate::analysis::followed::follow_replay::{
     FollowReplay, MAX_SMALL_BLOCK, PoolChange, allocated, even_group, sole_group,
 };
 use crate::analysis::followed::freed_groups::PoolFrees;
-use crate::analysis::followed::known_frees::is_from_map;
 use crate::analysis::followed::replayed_group::{
     BlockSource, DroppedAt, FreeMoment, GivenAddress, GroupReplay, ReplayedBlock,
 };
@@ -233,19 +232,18 @@ impl FollowReplay<'_> {
         let under: Vec<(u64, BlockGroup)> = self.places.under(block).collect();
         for (address, group) in under {
             let Some(replayed) = self.groups.get_mut(&group) else { continue };
-            let found = replayed.live.iter().position(|b| b.address() == Some(address));
-            let Some(at) = found else {
+            let Some(at) = replayed.at_address(address) else {
                 self.places.remove(address);
                 continue;
             };
             let lying = &mut replayed.live[at];
             let is_there = address == block.address;
             // The next map has it there still. Rather was the new block read wrong.
-            if is_from_map(lying) && !lying.is_gone && !is_there {
+            if lying.is_from_map() && !lying.is_gone && !is_there {
                 continue;
             }
             match self.unplaced.take(group) {
-                None if !is_there && !is_from_map(lying) => lying.given = None,
+                None if !is_there && !lying.is_from_map() => lying.given = None,
                 None if !is_there => continue,
                 freed => {
                     let (site, time) = freed.unwrap_or_default();
@@ -261,7 +259,7 @@ impl FollowReplay<'_> {
     fn take_back(&mut self, address: u64, window: &mut Window<'_>) -> Option<BlockGroup> {
         let group = self.places.remove(address)?;
         let replayed = self.groups.get_mut(&group)?;
-        let at = replayed.live.iter().position(|b| b.address() == Some(address))?;
+        let at = replayed.at_address(address)?;
         window.found(group);
         let freed = window.take_free(group);
         let (site, time) =

@@ -27,15 +27,15 @@ impl GroupReplay {
             wrong.push((!is_usual, age, at));
         }
         wrong.sort_unstable();
-        while let Some(at) = self.live.iter().rposition(|block| {
-            matches!(block.from, BlockSource::Snapshot(_)) && self.can_free(block)
-        }) {
+        while let Some(at) =
+            self.live.iter().rposition(|block| block.is_from_map() && self.can_free(block))
+        {
             let Some((_, _, free)) = wrong.pop() else { break };
             let Some(site) = self.frees.get(free).map(|free| free.site) else { break };
             let usual = sites.usual(group, &site);
             let batch = self.live[at].batch;
             let is_usual = |block: &ReplayedBlock| {
-                matches!(block.from, BlockSource::Snapshot(_))
+                block.is_from_map()
                     && block.batch == batch
                     && usual.is_some()
                     && only_origin(&block.attribution) == usual
@@ -62,7 +62,7 @@ impl GroupReplay {
     /// The addresses of the map before that are gone account for all that was freed: nothing that was allocated since is among it.
     fn freed_only_older(&mut self) {
         let blocks = self.live.iter().chain(self.frees.iter().map(|free| &free.block));
-        let older = blocks.filter(|block| matches!(block.from, BlockSource::Snapshot(_)));
+        let older = blocks.filter(|block| block.is_from_map());
         let Some(last) = older.map(|block| block.attribution.allocated_at).max() else { return };
         for free in &mut self.frees {
             free.made_before = free.made_before.min(last + 1);

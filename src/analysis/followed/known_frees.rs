@@ -14,7 +14,7 @@ use crate::analysis::followed::addressed_changes::group_of;
 use crate::analysis::followed::change_window::{Window, WindowChange};
 use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange, allocated, sole_group};
 use crate::analysis::followed::free_sites::FreeSite;
-use crate::analysis::followed::replayed_group::{BlockSource, GivenAddress, ReplayedBlock};
+use crate::analysis::followed::replayed_group::{GivenAddress, ReplayedBlock};
 use crate::model::{FollowedAddresses, Pool};
 
 /// With more blocks allocated and freed in a window the tables' word is taken as it is.
@@ -242,8 +242,8 @@ impl FollowReplay<'_> {
         let mut unknown = 0;
         for address in &addresses.freed {
             let block = self.places.get(*address).and_then(|group| {
-                let live = &self.groups.get(&group)?.live;
-                Some((group, live.iter().find(|block| block.address() == Some(*address))?))
+                let replayed = self.groups.get(&group)?;
+                Some((group, &replayed.live[replayed.at_address(*address)?]))
             });
             let Some((group, block)) = block else {
                 unknown += 1;
@@ -254,7 +254,7 @@ impl FollowReplay<'_> {
             }
             let is_other = |(freed, other): &&(&PlannedFree, &ReplayedBlock)| {
                 freed.group == group
-                    && is_from_map(other) == is_from_map(block)
+                    && other.is_from_map() == block.is_from_map()
                     && other.address().is_some_and(|at| !gone.contains(&at))
                     && !swapped.iter().any(|(_, _, number)| *number == freed.number)
             };
@@ -369,10 +369,12 @@ impl FollowReplay<'_> {
     /// Which of two blocks that are alike had which address was a guess.
     fn swap_addresses(&mut self, group: BlockGroup, address: u64, number: u64) {
         let Some(replayed) = self.groups.get_mut(&group) else { return };
-        let at = replayed.live.iter().position(|block| block.address() == Some(address));
-        let (Some(at), Some(other)) = (at, replayed.numbered(number)) else { return };
+        let (Some(at), Some(other)) = (replayed.at_address(address), replayed.numbered(number))
+        else {
+            return;
+        };
         let Ok([one, other]) = replayed.live.get_disjoint_mut([at, other]) else { return };
-        if is_from_map(one) {
+        if one.is_from_map() {
             std::mem::swap(&mut one.from, &mut other.from);
             std::mem::swap(&mut one.is_gone, &mut other.is_gone);
         } else {
@@ -397,8 +399,4 @@ fn has_too_many_blocks(changes: &[WindowChange<'_>]) -> bool {
 /// How many blocks a change freed in both pools.
 fn freed(change: &[PoolChange<'_>]) -> u64 {
     change.iter().map(|pool| pool.delta.frees.max(0) as u64).sum()
-}
-
-pub(super) fn is_from_map(block: &ReplayedBlock) -> bool {
-    matches!(block.from, BlockSource::Snapshot(_))
 }

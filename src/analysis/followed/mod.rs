@@ -395,8 +395,15 @@ impl FollowedSteps {
         parts: Option<&[PastPart<PastStep>]>,
     ) -> Option<FreedBlocks> {
         let mut freed = None;
-        let whole = [Arc::new((whole, past))];
-        for (nth, part) in parts.unwrap_or(&whole).iter().enumerate() {
+        let itself;
+        let one_by_one = match parts {
+            Some(parts) => parts,
+            None => {
+                itself = [Arc::new((whole, past))];
+                &itself
+            }
+        };
+        for (nth, part) in one_by_one.iter().enumerate() {
             let (pools, past) = &**part;
             if nth > 0 {
                 before = self.sums.places(None);

@@ -79,6 +79,11 @@ impl ReplayedBlock {
             BlockSource::Change(_) => self.given.map(|given| given.address),
         }
     }
+
+    /// Whether the map with which the replay began has it.
+    pub(super) fn is_from_map(&self) -> bool {
+        matches!(self.from, BlockSource::Snapshot(_))
+    }
 }
 
 /// A block that was taken for the one that was freed.
@@ -198,9 +203,8 @@ impl GroupReplay {
         let mut left = self.unplaced;
         for stays in ages {
             while left > 0
-                && let Some(at) = alive.iter().rposition(|block| {
-                    matches!(block.from, BlockSource::Snapshot(_)) && block.stays == stays
-                })
+                && let Some(at) =
+                    alive.iter().rposition(|block| block.is_from_map() && block.stays == stays)
             {
                 alive.remove(at);
                 left -= 1;
@@ -252,6 +256,11 @@ impl GroupReplay {
     /// Where the block is that is allocation `number` of the recording.
     pub(super) fn numbered(&self, number: u64) -> Option<usize> {
         self.live.iter().rposition(|block| block.number == Some(number))
+    }
+
+    /// Where the block is that is at this address.
+    pub(super) fn at_address(&self, address: u64) -> Option<usize> {
+        self.live.iter().position(|block| block.address() == Some(address))
     }
 
     /// Takes the block at `at` for the one that was freed.
