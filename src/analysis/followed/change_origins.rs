@@ -140,11 +140,11 @@ pub(super) fn allocation_sources(
         _ => others,
     };
     // Likely is not proven.
-    let all_count = !may_be_engine && !left_out && chosen.iter().all(allocates);
+    let all_count = !may_be_engine && !left_out && chosen.iter().all(|thread| waits(thread) || allocates(thread));
     let apart = change.after.0.saturating_sub(change.before.0);
     let mut origins: Vec<AllocationOrigin> = Vec::new();
     let mut is_whole = true;
-    for thread in chosen.into_iter().filter(allocates) {
+    for thread in chosen.into_iter().filter(|thread| waits(thread) || allocates(thread)) {
         for reading in readings(thread) {
             let Some(stack) = reading.stack() else {
                 is_whole = false;

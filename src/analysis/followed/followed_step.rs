@@ -32,6 +32,8 @@ pub(super) struct FollowedStep {
     pub(super) sighting: Sighting,
     /// What it most likely was, where it was several blocks.
     pub(super) parts: Option<Vec<PastPart<PastStep>>>,
+    /// The number under which it, or the first of its parts, is kept for later changes that are like it.
+    pub(super) past: u64,
     pub(super) charge: Arc<BlockAttribution>,
     pub(super) site: FreeSite,
     /// How many blocks were allocated before it since the recording began.

@@ -6,6 +6,7 @@ use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::buffer_alignment::MadeBuffer;
 use crate::analysis::followed::dropped_variables::ProgramText;
 use crate::analysis::followed::follow_replay::charged_to;
+use crate::analysis::followed::repeated_steps::allocates;
 use crate::model::FollowedChange;
 
 impl FollowedSteps {
@@ -35,9 +36,6 @@ impl FollowedSteps {
         let first = self.pairs.add(number, made, may_be_ahead, &self.allocation_sources);
         let Some((of, line)) = first else { return };
         self.made_by_lines(of, &[(line, made.0.requested)]);
-        if let Some(past) = self.past.get_mut(of) {
-            past.charge = charged_to(line, &past.charge);
-        }
     }
 
     /// Lines of a loop, or of generated code, made what change `number` allocated.
@@ -48,6 +46,17 @@ impl FollowedSteps {
             return;
         }
         let had = step.parts.as_ref().map_or(0, Vec::len);
+        // Changes that are like it are taken for what it was.
+        let kept = (step.past..).take(had.max(1));
+        let allocating: Vec<u64> =
+            kept.filter(|number| self.past.pools(*number).is_some_and(allocates)).collect();
+        if allocating.len() == buffers.len() {
+            for (number, (origin, _)) in allocating.into_iter().zip(buffers) {
+                if let Some(past) = self.past.get_mut(number) {
+                    past.charge = charged_to(*origin, &past.charge);
+                }
+            }
+        }
         step.made_by_lines(buffers);
         let has = step.parts.as_ref().map_or(0, Vec::len);
         self.parts = self.parts.saturating_sub(had) + has;

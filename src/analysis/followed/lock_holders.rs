@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::model::{FollowedChange, ThreadId};
+use crate::model::{FollowedChange, FollowedThread, StackId, StackReading, ThreadId};
 
 /// So many changes beside which others held the lock show that a thread does not allocate: had it made a tenth of the
 /// changes, it would have been seen with it but once in a thousand times.
@@ -31,12 +31,15 @@ struct ThreadLocks {
 pub(super) struct LockHolders(FxHashMap<ThreadId, ThreadLocks>);
 
 impl LockHolders {
-    /// Takes a change.
-    pub(super) fn add(&mut self, change: &FollowedChange) {
+    /// Takes a change. One that waits for the autograd engine, as its stack says, allocates by the engine's threads: whether it holds the lock says nothing.
+    pub(super) fn add(&mut self, change: &FollowedChange, is_waiting: impl Fn(StackId) -> bool) {
         if !change.threads.iter().any(|thread| thread.held_lock) {
             return;
         }
-        for thread in &change.threads {
+        let waits = |thread: &FollowedThread| {
+            [thread.before, thread.after].into_iter().filter_map(StackReading::stack).any(&is_waiting)
+        };
+        for thread in change.threads.iter().filter(|thread| !waits(thread)) {
             if self.0.len() >= MAX_THREADS && !self.0.contains_key(&thread.thread) {
                 continue;
             }

@@ -183,14 +183,16 @@ impl FollowedSteps {
         host_only: &HostOnlyStacks,
     ) {
         let stacks = text.stacks;
-        self.allocation_sources.locks.add(change);
+        let is_waiting = |stack| engine.is_waiting(stacks, stack);
+        self.allocation_sources.locks.add(change, is_waiting);
         let locks = &self.allocation_sources.locks;
         let sources =
             |change: &FollowedChange| allocation_sources(change, stacks, engine, host_only, locks);
         let mut found = sources(change);
         // Who was never seen with the lock is no reason to leave out a thread that was, and whose stack could not be read.
         let is_nobody = |origin: &AllocationOrigin| match *origin {
-            AllocationOrigin::Stack(thread, _) => !locks.has_held(thread),
+            // The autograd engine's threads hold it in its stead.
+            AllocationOrigin::Stack(thread, stack) => !locks.has_held(thread) && !is_waiting(stack),
             _ => false,
         };
         let is_nobodys = found.origins.iter().all(is_nobody);
@@ -307,6 +309,7 @@ impl FollowedSteps {
             self.freed.forget();
         }
         let allocations = self.freed.allocations();
+        let past_number = self.past.next_number();
         let freed = self.remember(before, level, pools, past, parts.as_deref());
         let known = |past: u64| self.past.get(past)?.freed.clone();
         for (number, freed) in self.freed.complete(change.addresses.as_deref(), known) {
@@ -325,6 +328,7 @@ impl FollowedSteps {
             places,
             sighting,
             parts,
+            past: past_number,
             charge: charge.clone(),
             site,
             allocations,

@@ -114,6 +114,11 @@ impl<T: Clone> PastSteps<T> {
         number
     }
 
+    /// The number that the next change will have.
+    pub(in crate::analysis) fn next_number(&self) -> u64 {
+        self.first + self.steps.len() as u64
+    }
+
     /// Whether the last change was like none of an earlier iteration.
     pub(in crate::analysis) fn is_new(&self) -> bool {
         self.repeats == 0
@@ -125,7 +130,7 @@ impl<T: Clone> PastSteps<T> {
             self.steps.pop_front();
             self.first += 1;
         }
-        let number = self.first + self.steps.len() as u64;
+        let number = self.next_number();
         if self.at_level.len() >= 4 * MAX_PAST {
             let first = self.first;
             self.at_level.retain(|_, number| *number >= first);
@@ -152,6 +157,11 @@ impl<T: Clone> PastSteps<T> {
     /// What is kept of a change.
     pub(in crate::analysis) fn get(&self, number: u64) -> Option<&T> {
         self.change(number).map(|past| &past.part.1)
+    }
+
+    /// What a change did.
+    pub(in crate::analysis) fn pools(&self, number: u64) -> Option<&PoolDeltas> {
+        self.change(number).map(|past| &past.part.0)
     }
 
     /// The first answer about a change like which the program may go on from where so much is alive: those come first before which most was as it was now.
