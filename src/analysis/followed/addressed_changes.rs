@@ -15,6 +15,7 @@ use crate::analysis::followed::change_window::{
 use crate::analysis::followed::follow_replay::{
     FollowReplay, MAX_SMALL_BLOCK, PoolChange, allocated, even_group, sole_group,
 };
+use crate::analysis::followed::free_sites::only_origin;
 use crate::analysis::followed::freed_groups::PoolFrees;
 use crate::analysis::followed::replayed_group::{
     BlockSource, DroppedAt, FreeMoment, GivenAddress, GroupReplay, ReplayedBlock,
@@ -264,6 +265,9 @@ impl FollowReplay<'_> {
         let freed = window.take_free(group);
         let (site, time) =
             freed.map_or(([None; 2], 0), |of| (of.pool.site, of.pool.attribution.allocated_at));
+        if let Some(maker) = only_origin(&replayed.live[at].attribution) {
+            self.seen_frees.add(group, &site, maker);
+        }
         replayed.remove(at, site, time, true);
         Some(group)
     }
@@ -349,6 +353,7 @@ impl FollowReplay<'_> {
             time: freed.pool.attribution.allocated_at,
             site,
             usual: self.sites.usual(group, &site),
+            goes_elsewhere: &|maker| self.seen_frees.go_elsewhere(group, &site, maker),
             gradients: Some(self.gradients).filter(|_| freed.pool.frees_gradients),
             last: if in_same_change { freed.last_before } else { freed.last },
             // What most likely stayed is left: rather does a new block have no address yet.

@@ -28,6 +28,7 @@ use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
 use crate::analysis::followed::replayed_group::{
     BlockSource, DroppedAt, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree, Stays,
 };
+use crate::analysis::followed::seen_frees::SeenFrees;
 use crate::model::{CounterDelta, Pool};
 
 /// Larger blocks are of the large pool (`kSmallSize`, c10/cuda/CUDACachingAllocator.cpp).
@@ -121,6 +122,7 @@ pub(in crate::analysis) struct FollowReplay<'a> {
     pub(super) places: BlockPlaces,
     /// Frees of which no block was found.
     pub(super) unplaced: UnplacedFrees,
+    pub(super) seen_frees: SeenFrees,
     /// The group of each allocation, by its number in the recording.
     pub(super) numbered: FxHashMap<u64, BlockGroup>,
     /// How many blocks were allocated until now since the recording began.
@@ -177,6 +179,7 @@ impl<'a> FollowReplay<'a> {
             groups,
             places,
             unplaced: UnplacedFrees::default(),
+            seen_frees: SeenFrees::default(),
             numbered,
             allocations: 0,
             changes: 0,
@@ -290,6 +293,9 @@ impl<'a> FollowReplay<'a> {
                     time: change.attribution.allocated_at,
                     site: change.site,
                     usual: self.sites.usual(group, &change.site),
+                    goes_elsewhere: &|maker| {
+                        self.seen_frees.go_elsewhere(group, &change.site, maker)
+                    },
                     gradients: Some(self.gradients).filter(|_| change.frees_gradients),
                     last: self.last,
                     all_known: &|| most_of(&group, unclear, false) == 0,

@@ -84,6 +84,7 @@ mod pairs_in_call;
 mod remade_kinds;
 pub(super) mod repeated_steps;
 pub(super) mod replayed_group;
+mod seen_frees;
 mod snapshot_charges;
 mod stack_calls;
 mod stack_votes;

@@ -108,6 +108,8 @@ pub(super) struct FreeMoment<'a> {
     pub(super) site: FreeSite,
     /// Whose blocks of the group are freed there.
     pub(super) usual: Option<AllocationOrigin>,
+    /// Whether the blocks of a maker are freed elsewhere as a rule.
+    pub(super) goes_elsewhere: &'a dyn Fn(AllocationOrigin) -> bool,
     /// In `zero_grad`: who makes gradients.
     pub(super) gradients: Option<&'a GradientFrees>,
     /// The change that allocated last in any group.
@@ -376,7 +378,11 @@ impl GroupReplay {
                 .or_else(|| youngest(&|b| usual(b) && !is_in_use(b)))
                 .or_else(|| youngest(&usual));
         }
+        let goes_here = |block: &ReplayedBlock| {
+            only_origin(&block.attribution).is_none_or(|maker| !(moment.goes_elsewhere)(maker))
+        };
         chosen
+            .or_else(|| youngest(&|b| self.can_free(b) && !is_in_use(b) && goes_here(b)))
             .or_else(|| youngest(&|b| self.can_free(b) && !is_in_use(b)))
             .or_else(|| youngest(&|b| self.can_free(b)))
             .or_else(|| youngest(&|b| b.stays == Stays::Unknown))
