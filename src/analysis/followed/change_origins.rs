@@ -80,20 +80,21 @@ pub(super) enum BetweenPolls {
     MayHaveLeft,
 }
 
-/// The same of polls `apart` nanoseconds from each other that saw it at `origin`.
+/// The same of polls `apart` nanoseconds from each other that saw it at `origin`. One that waits for the autograd engine stays for so long at least (`engine_waits.rs`).
 pub(super) fn between_polls(
     origin: AllocationOrigin,
     apart: u64,
-    engine: &EngineFrames,
+    (engine, waits): (&EngineFrames, u64),
     stacks: &StackTable,
 ) -> BetweenPolls {
     let stack = match origin {
         _ if apart <= CANDIDATES_WITHIN => return BetweenPolls::Stayed,
-        AllocationOrigin::Stack(_, stack) if apart <= STAYS_WITHIN => stack,
+        AllocationOrigin::Stack(_, stack) if apart <= STAYS_WITHIN.max(waits) => stack,
         _ => return BetweenPolls::MayHaveLeft,
     };
     match stacks.frames(stack).nth(DEEP) {
         _ if engine.is_waiting(stacks, stack) => BetweenPolls::Stayed,
+        _ if apart > STAYS_WITHIN => BetweenPolls::MayHaveLeft,
         Some(_) => BetweenPolls::MostLikelyStayed,
         None => BetweenPolls::MayHaveLeft,
     }
@@ -140,7 +141,9 @@ pub(super) fn allocation_sources(
         _ => others,
     };
     // Likely is not proven.
-    let all_count = !may_be_engine && !left_out && chosen.iter().all(|thread| waits(thread) || allocates(thread));
+    let all_count = !may_be_engine
+        && !left_out
+        && chosen.iter().all(|thread| waits(thread) || allocates(thread));
     let apart = change.after.0.saturating_sub(change.before.0);
     let mut origins: Vec<AllocationOrigin> = Vec::new();
     let mut is_whole = true;
@@ -176,7 +179,7 @@ mod tests {
         let frame = stacks.frame(Frame { function, line: 2 });
         let stack = (0..deep).fold(None, |parent, _| Some(stacks.stack(parent, frame)));
         let origin = AllocationOrigin::Stack(ThreadId(0), stack.unwrap());
-        between_polls(origin, apart, &EngineFrames::default(), &stacks)
+        between_polls(origin, apart, (&EngineFrames::default(), 0), &stacks)
     }
 
     #[test]

@@ -59,7 +59,7 @@ fn change(before: StackId, after: StackId) -> FollowedChange {
 /// Takes an allocation at which the thread stood there before and after.
 fn saw(origins: &mut KindOrigins, stack: StackId, table: &StackTable) {
     let change = change(stack, stack);
-    origins.locks.add(&change);
+    origins.locks.add(&change, |_| false);
     origins.calls.add(&[at(stack)], table);
     origins.saw(KIND, &ReachSums::default(), [None; 2], &charge(vec![at(stack)], true), &change);
 }

@@ -69,9 +69,10 @@ mod tests {
     use crate::analysis::attribution::host_only::HostOnlyStacks;
     use crate::analysis::autograd::engine_frames::EngineFrames;
     use crate::model::{
-        CounterDelta, FollowedThread, Frame, Function, Nanos, SourceText, StackReading, StackTable,
-        ThreadId,
+        CounterDelta, FollowedThread, Frame, Function, FunctionId, Nanos, SourceText, StackId,
+        StackReading, StackTable, ThreadId,
     };
+    use rustc_hash::FxHashMap;
 
     const TEXT: &str = "def call(args):
     buf0 = empty_strided_cuda((1024, 1024), (1024, 1), torch.float32)
@@ -79,38 +80,47 @@ mod tests {
     buf1 = empty_strided_cuda((1024, 512), (512, 1), torch.float32)
     triton_1.run(buf1, stream=stream0)";
     const CALLS: u64 = 20;
+    const FIRST: i64 = 4 << 20;
+    const SECOND: i64 = 2 << 20;
 
-    /// The polls before and after such a buffer fail, and all others of its kind are seen from the kernel behind the line.
-    #[test]
-    fn the_line_that_the_text_tells_is_not_overruled_by_where_the_program_was_seen_last() {
-        let mut stacks = StackTable::new();
-        let mut function = |name: &str| stacks.function(Function::of_test(name, 5));
-        let (call, kernel) = (function("call"), function("run"));
-        let mut stack = |parent, function, line| {
-            let frame = stacks.frame(Frame { function, line });
-            stacks.stack(parent, frame)
-        };
-        let [_, first, second, third, fourth] = [1, 2, 3, 4, 5].map(|line| stack(None, call, line));
-        let [first_kernel, second_kernel] =
-            [second, fourth].map(|line| StackReading::Whole(stack(Some(line), kernel, 1)));
-        let source = SourceText { function: call, first_line: 1, text: TEXT.into() };
-        let sources = [(call, source)].into_iter().collect();
-        let text = ProgramText { stacks: &stacks, sources: &sources };
-        let (engine, host_only) = (EngineFrames::default(), HostOnlyStacks::default());
-        let mut steps = FollowedSteps::default();
-        for nth in 0..2 * CALLS {
-            let (bytes, before, after) = match (nth % 2, nth / 2 == CALLS - 1) {
-                (0, _) => (4 << 20, StackReading::Whole(first), first_kernel),
-                (_, false) => (2 << 20, StackReading::Torn, second_kernel),
-                (_, true) => (2 << 20, StackReading::Torn, StackReading::Torn),
+    /// A function generated for it makes two buffers, by its lines 2 and 4, and is called `CALLS` times.
+    struct Scene {
+        stacks: StackTable,
+        sources: FxHashMap<FunctionId, SourceText>,
+        /// The lines of the function.
+        lines: [StackId; 5],
+        /// The kernels behind the buffers.
+        kernels: [StackReading; 2],
+        steps: FollowedSteps,
+    }
+
+    impl Scene {
+        fn new() -> Scene {
+            let mut stacks = StackTable::new();
+            let mut function = |name: &str| stacks.function(Function::of_test(name, 5));
+            let (call, kernel) = (function("call"), function("run"));
+            let mut stack = |parent, function, line| {
+                let frame = stacks.frame(Frame { function, line });
+                stacks.stack(parent, frame)
             };
+            let lines = [1, 2, 3, 4, 5].map(|line| stack(None, call, line));
+            let kernels =
+                [lines[2], lines[4]].map(|line| StackReading::Whole(stack(Some(line), kernel, 1)));
+            let source = SourceText { function: call, first_line: 1, text: TEXT.into() };
+            let sources = [(call, source)].into_iter().collect();
+            Scene { stacks, sources, lines, kernels, steps: FollowedSteps::default() }
+        }
+
+        /// A change of so many allocations, the `nth` of the recording.
+        fn change(&mut self, nth: u64, (count, bytes): (i64, i64), sides: [StackReading; 2]) {
             // A stack read so long before says nothing of a change.
             let now = 100_000 + 2_000_000 * nth;
+            let [before, after] = sides;
             let change = FollowedChange {
                 before: Nanos(now - 10_000),
                 after: Nanos(now),
                 large: CounterDelta {
-                    allocations: 1,
+                    allocations: count,
                     allocated_bytes: bytes,
                     requested_bytes: bytes,
                     ..CounterDelta::default()
@@ -124,15 +134,47 @@ mod tests {
                 }],
                 ..FollowedChange::empty()
             };
-            steps.push(&change, text, &engine, &host_only);
+            let text = ProgramText { stacks: &self.stacks, sources: &self.sources };
+            let (engine, host_only) = (EngineFrames::default(), HostOnlyStacks::default());
+            self.steps.push(&change, text, &engine, &host_only);
         }
-        steps.settle(text);
-        let made = steps.allocated().by_origin;
-        let by = |stack| made.get(&AllocationOrigin::Stack(ThreadId(0), stack)).copied();
-        assert_eq!(
-            [first, third].map(by),
-            [Some(CALLS * (4 << 20)), Some(CALLS * (2 << 20))],
-            "{made:?}"
-        );
+
+        /// The polls before and after the second buffer fail: `last` are those of the last call, where it is not seen from the kernel behind it.
+        fn calls(&mut self, last: StackReading) {
+            let start = StackReading::Whole(self.lines[1]);
+            let [first, second] = self.kernels;
+            for call in 0..CALLS {
+                self.change(2 * call, (1, FIRST), [start, first]);
+                let after = if call == CALLS - 1 { last } else { second };
+                self.change(2 * call + 1, (1, SECOND), [StackReading::Torn, after]);
+            }
+        }
+
+        /// Bytes that the two lines made.
+        fn made(&mut self) -> [Option<u64>; 2] {
+            let text = ProgramText { stacks: &self.stacks, sources: &self.sources };
+            self.steps.settle(text);
+            let made = self.steps.allocated().by_origin;
+            [self.lines[1], self.lines[3]]
+                .map(|stack| made.get(&AllocationOrigin::Stack(ThreadId(0), stack)).copied())
+        }
+    }
+
+    #[test]
+    fn the_line_that_the_text_tells_is_not_overruled_by_where_the_program_was_seen_last() {
+        let mut scene = Scene::new();
+        scene.calls(StackReading::Torn);
+        assert_eq!(scene.made(), [FIRST, SECOND].map(|bytes| Some(CALLS * bytes as u64)));
+    }
+
+    /// What the text tells of a change is known when its call is over.
+    #[test]
+    fn a_change_of_both_is_what_the_text_tells_of_such_changes_before() {
+        let mut scene = Scene::new();
+        scene.calls(scene.kernels[1]);
+        let elsewhere = [StackReading::NoFrames; 2];
+        scene.change(2 * CALLS, (0, 0), elsewhere);
+        scene.change(2 * CALLS + 1, (2, FIRST + SECOND), elsewhere);
+        assert_eq!(scene.made(), [FIRST, SECOND].map(|bytes| Some((CALLS + 1) * bytes as u64)));
     }
 }

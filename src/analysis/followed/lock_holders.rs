@@ -37,7 +37,10 @@ impl LockHolders {
             return;
         }
         let waits = |thread: &FollowedThread| {
-            [thread.before, thread.after].into_iter().filter_map(StackReading::stack).any(&is_waiting)
+            [thread.before, thread.after]
+                .into_iter()
+                .filter_map(StackReading::stack)
+                .any(&is_waiting)
         };
         for thread in change.threads.iter().filter(|thread| !waits(thread)) {
             if self.0.len() >= MAX_THREADS && !self.0.contains_key(&thread.thread) {
@@ -84,5 +87,53 @@ impl LockHolders {
             shares.push((AllocationOrigin::NotSeen, 1));
         }
         Some(Arc::new(BlockAttribution { shares, ..*charge }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::attribution::host_only::HostOnlyStacks;
+    use crate::analysis::autograd::engine_frames::EngineFrames;
+    use crate::analysis::followed::FollowedSteps;
+    use crate::analysis::followed::dropped_variables::ProgramText;
+    use crate::model::{CounterDelta, Frame, Function, Nanos, StackTable};
+
+    /// A recording that begins in a backward pass: only the engine's thread is ever seen with the lock, and it has no stack.
+    #[test]
+    fn what_the_autograd_engine_allocates_is_of_the_thread_that_waits_for_it() {
+        let mut stacks = StackTable::new();
+        let file = "/site-packages/torch/autograd/graph.py".into();
+        let function = Function { file, ..Function::of_test("_engine_run_backward", 860) };
+        let mut engine = EngineFrames::default();
+        engine.observe(&function);
+        let function = stacks.function(function);
+        let frame = stacks.frame(Frame { function, line: 869 });
+        let waits = StackReading::Whole(stacks.stack(None, frame));
+        let no_sources = Default::default();
+        let text = ProgramText { stacks: &stacks, sources: &no_sources };
+        let listed = |thread, reading, held_lock| FollowedThread {
+            thread: ThreadId(thread),
+            before: reading,
+            after: reading,
+            held_lock,
+        };
+        let mut steps = FollowedSteps::default();
+        let changes = u64::from(2 * MIN_CHANGES);
+        for nth in 1..=changes {
+            let change = FollowedChange {
+                before: Nanos(20_000 * nth),
+                after: Nanos(20_000 * nth + 10_000),
+                small: CounterDelta { allocations: 1, allocated_bytes: 512, ..Default::default() },
+                live: [512 * nth as i64, 0],
+                threads: vec![listed(0, waits, false), listed(1, StackReading::NoFrames, true)],
+                ..FollowedChange::empty()
+            };
+            steps.push(&change, text, &engine, &HostOnlyStacks::default());
+        }
+        let made = steps.allocated().by_origin;
+        let StackReading::Whole(waits) = waits else { unreachable!() };
+        let waiting = AllocationOrigin::Stack(ThreadId(0), waits);
+        assert_eq!(made.into_iter().collect::<Vec<_>>(), [(waiting, 512 * changes)]);
     }
 }

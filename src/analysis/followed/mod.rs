@@ -59,6 +59,7 @@ mod buffer_alignment;
 pub(super) mod change_origins;
 mod change_window;
 pub(super) mod dropped_variables;
+mod engine_waits;
 pub(super) mod follow_replay;
 mod followed_states;
 mod followed_step;
@@ -108,6 +109,7 @@ use crate::analysis::followed::change_origins::{
     makers,
 };
 use crate::analysis::followed::dropped_variables::{DroppedByStatement, LineSteps, ProgramText};
+use crate::analysis::followed::engine_waits::EngineWaits;
 use crate::analysis::followed::followed_states::FollowedStates;
 use crate::analysis::followed::followed_step::{FollowedStep, PastStep, made_by_parts};
 use crate::analysis::followed::frame_returns::OpenFrames;
@@ -144,6 +146,7 @@ pub(crate) struct FollowedSteps {
     frames: OpenFrames,
     last_site: FreeSite,
     last_stacks: LastStacks,
+    engine_waits: EngineWaits,
     /// The last stack that came into question for a change.
     seen_last: Option<AllocationOrigin>,
     /// The last block and who made it, where that is most likely one stack.
@@ -186,6 +189,7 @@ impl FollowedSteps {
         let stacks = text.stacks;
         let is_waiting = |stack| engine.is_waiting(stacks, stack);
         self.allocation_sources.locks.add(change, is_waiting);
+        self.engine_waits.add(change, is_waiting);
         let locks = &self.allocation_sources.locks;
         let sources =
             |change: &FollowedChange| allocation_sources(change, stacks, engine, host_only, locks);
@@ -227,7 +231,10 @@ impl FollowedSteps {
         let apart = whole.after.0.saturating_sub(whole.before.0);
         let is_inside = change.threads.iter().any(|thread| thread.held_lock);
         let between = match origins[..] {
-            [origin] if !is_inside => between_polls(origin, apart, engine, stacks),
+            [origin] if !is_inside => {
+                let waits = self.engine_waits.stay();
+                between_polls(origin, apart, (engine, waits), stacks)
+            }
             _ => BetweenPolls::Stayed,
         };
         let came_back = between == BetweenPolls::MayHaveLeft;

@@ -48,10 +48,39 @@ impl SeenFrees {
         maker: AllocationOrigin,
     ) -> bool {
         let all = self.made.get(&(group, maker)).copied().unwrap_or(0);
-        let here = |call: &AllocationOrigin| {
-            self.at.get(&(group, maker, *call)).copied().unwrap_or(0)
-        };
+        let here =
+            |call: &AllocationOrigin| self.at.get(&(group, maker, *call)).copied().unwrap_or(0);
         let most = site.iter().flatten().map(here).max();
         all >= MIN_FREES && most.is_some_and(|most| most.saturating_mul(SELDOM) < all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Pool, StackId, ThreadId};
+
+    #[test]
+    fn blocks_go_elsewhere_that_are_freed_and_hardly_ever_there() {
+        let group = BlockGroup { size: 512, requested: 512, pool: Pool::Small };
+        let call = |stack| AllocationOrigin::Below(ThreadId(0), StackId(stack));
+        let site = |stack| [Some(call(stack)), None];
+        let [cache, hidden] =
+            [1, 2].map(|stack| AllocationOrigin::Stack(ThreadId(0), StackId(stack)));
+        let mut seen = SeenFrees::default();
+        let is_elsewhere = |seen: &SeenFrees| seen.go_elsewhere(group, &site(7), cache);
+        for _ in 0..MIN_FREES - 1 {
+            seen.add(group, &site(9), cache);
+            seen.add(group, &site(7), hidden);
+        }
+        assert!(!is_elsewhere(&seen), "not often enough");
+        seen.add(group, &[None; 2], cache);
+        assert!(!is_elsewhere(&seen), "nobody knows where that was");
+        seen.add(group, &[Some(call(8)), Some(call(9))], cache);
+        assert!(is_elsewhere(&seen));
+        assert!(!seen.go_elsewhere(group, &[None; 2], cache));
+        assert!(!seen.go_elsewhere(group, &[Some(call(7)), Some(call(9))], cache));
+        seen.add(group, &site(7), cache);
+        assert!(!is_elsewhere(&seen), "one of nine");
     }
 }
