@@ -12,11 +12,12 @@ use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::change_window::{
     SeveralAllocations, Window, WindowChange, WindowFree,
 };
-use crate::analysis::followed::follow_replay::{
-    FollowReplay, MAX_SMALL_BLOCK, PoolChange, allocated, even_group, sole_group,
-};
+use crate::analysis::followed::follow_replay::FollowReplay;
 use crate::analysis::followed::free_sites::only_origin;
 use crate::analysis::followed::freed_groups::PoolFrees;
+use crate::analysis::followed::pool_change::{
+    MAX_SMALL_BLOCK, PoolChange, allocated, even_group, sole_group,
+};
 use crate::analysis::followed::replayed_group::{
     BlockSource, DroppedAt, FreeMoment, GivenAddress, GroupReplay, ReplayedBlock,
 };

@@ -140,14 +140,14 @@ pub(super) fn allocation_sources(
         _ if others.is_empty() => waiting,
         _ => others,
     };
+    // The engine's threads allocate in the stead of one that waits.
+    let may_make = |thread: &&FollowedThread| waits(thread) || allocates(thread);
     // Likely is not proven.
-    let all_count = !may_be_engine
-        && !left_out
-        && chosen.iter().all(|thread| waits(thread) || allocates(thread));
+    let all_count = !may_be_engine && !left_out && chosen.iter().all(may_make);
     let apart = change.after.0.saturating_sub(change.before.0);
     let mut origins: Vec<AllocationOrigin> = Vec::new();
     let mut is_whole = true;
-    for thread in chosen.into_iter().filter(|thread| waits(thread) || allocates(thread)) {
+    for thread in chosen.into_iter().filter(may_make) {
         for reading in readings(thread) {
             let Some(stack) = reading.stack() else {
                 is_whole = false;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::followed::follow_replay::{PoolChange, allocated, sole_group};
+use crate::analysis::followed::pool_change::{PoolChange, allocated, sole_group};
 use crate::model::{CounterDelta, Pool};
 
 /// One change of a window, and what it is likely to have been where it was several blocks.

@@ -19,44 +19,20 @@ use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::CANDIDATES_WITHIN;
 use crate::analysis::followed::block_places::{BlockPlaces, UnplacedFrees};
 use crate::analysis::followed::dropped_variables::{
-    DroppedByStatement, LineStep, ProgramText, StatementVisit,
+    DroppedByStatement, ProgramText, StatementVisit,
 };
 use crate::analysis::followed::free_sites::{FreeChoice, FreeSite, FreeSites, only_origin};
 use crate::analysis::followed::freed_groups::{FoundFrees, FreedGroups, PoolFrees};
 use crate::analysis::followed::gradient_frees::GradientFrees;
 use crate::analysis::followed::highest_moment::{AliveBlock, FreeSign};
+use crate::analysis::followed::pool_change::{
+    MAX_AT_ONCE, MIN_BLOCK, PoolChange, allocated, even_group, sole_group,
+};
 use crate::analysis::followed::replayed_group::{
     BlockSource, DroppedAt, FreeMoment, GroupReplay, ReplayedBlock, ReplayedFree, Stays,
 };
 use crate::analysis::followed::seen_frees::SeenFrees;
 use crate::model::{CounterDelta, Pool};
-
-/// Larger blocks are of the large pool (`kSmallSize`, c10/cuda/CUDACachingAllocator.cpp).
-pub(in crate::analysis) const MAX_SMALL_BLOCK: u64 = 1 << 20;
-/// The smallest block there is, in bytes.
-pub(in crate::analysis) const MIN_BLOCK: u64 = 512;
-/// Blocks of one change that are followed one by one.
-const MAX_AT_ONCE: i64 = 1 << 12;
-
-/// What one followed change did to one pool.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::analysis) struct PoolChange<'a> {
-    pub(in crate::analysis) pool: Pool,
-    pub(in crate::analysis) delta: CounterDelta,
-    /// Whether the amounts are only lower limits.
-    pub(in crate::analysis) is_open: bool,
-    pub(in crate::analysis) attribution: &'a Arc<BlockAttribution>,
-    /// In which changes, counted from 1, the frame that made its only allocation can have dropped its variables.
-    pub(in crate::analysis) returned: Option<(usize, usize)>,
-    /// Where the program was.
-    pub(in crate::analysis) site: FreeSite,
-    /// How many allocations ago the blocks were allocated that it freed, in both pools, as in an earlier iteration (`freed_allocations.rs`).
-    pub(in crate::analysis) freed: Option<&'a [u64]>,
-    /// From which line to which it went, where that is known.
-    pub(in crate::analysis) line_step: Option<LineStep>,
-    /// Whether what it freed are gradients.
-    pub(in crate::analysis) frees_gradients: bool,
-}
 
 /// A block of the map with which a replay begins.
 #[derive(Debug, Clone)]
@@ -442,34 +418,6 @@ impl<'a> FollowReplay<'a> {
         }
         result
     }
-}
-
-/// How many blocks a change allocated in both pools.
-pub(super) fn allocated(change: &[PoolChange<'_>]) -> u64 {
-    change.iter().map(|pool| pool.delta.allocations.max(0) as u64).sum()
-}
-
-/// What one block was that a change allocated, if all were alike.
-pub(super) fn even_group(change: &PoolChange<'_>) -> Option<BlockGroup> {
-    even_kind(change.pool, &change.delta).filter(|_| !change.is_open)
-}
-
-/// The same of one pool.
-pub(super) fn even_kind(pool: Pool, delta: &CounterDelta) -> Option<BlockGroup> {
-    let count = delta.allocations;
-    let even = |bytes: i64| (bytes >= 0 && bytes % count == 0).then_some((bytes / count) as u64);
-    if count <= 0 {
-        return None;
-    }
-    let (size, requested) = (even(delta.allocated_bytes)?, even(delta.requested_bytes)?);
-    Some(BlockGroup { size, requested, pool })
-}
-
-/// What the blocks were that a change allocated, and how many, where they can only have been alike.
-pub(super) fn sole_group(change: &PoolChange<'_>) -> Option<(BlockGroup, i64)> {
-    let count = change.delta.allocations;
-    let group = even_group(change)?;
-    (count == 1 || group.size == MIN_BLOCK).then_some((group, count.min(MAX_AT_ONCE)))
 }
 
 /// How many blocks of a group were at most in changes of which it is not clear what they were.

@@ -1,5 +1,6 @@
 //! One followed change, with who is charged for what it allocated, by what is known of it so far.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::allocated_totals::AllocatedTotals;
@@ -7,10 +8,10 @@ use super::allocation_places::ReachSums;
 use super::buffer_alignment::MadeBuffer;
 use super::change_origins::allocated_kind;
 use super::dropped_variables::LineStep;
-use super::follow_replay::{MAX_SMALL_BLOCK, MIN_BLOCK};
 use super::free_sites::{FreeSite, only_origin};
 use super::freed_allocations::FreedBlocks;
 use super::kind_origins::{KindOrigins, Sighting};
+use super::pool_change::{MAX_SMALL_BLOCK, MIN_BLOCK};
 use super::repeated_steps::{PastPart, PoolDeltas, allocates, set_frees};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
@@ -32,8 +33,8 @@ pub(super) struct FollowedStep {
     pub(super) sighting: Sighting,
     /// What it most likely was, where it was several blocks.
     pub(super) parts: Option<Vec<PastPart<PastStep>>>,
-    /// The number under which it, or the first of its parts, is kept for later changes that are like it.
-    pub(super) past: u64,
+    /// The numbers under which it, or each of the parts that it was divided into, is kept for later changes that are like it.
+    pub(super) past: Range<u64>,
     pub(super) charge: Arc<BlockAttribution>,
     pub(super) site: FreeSite,
     /// How many blocks were allocated before it since the recording began.

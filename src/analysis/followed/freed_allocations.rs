@@ -203,7 +203,7 @@ impl FreedAllocations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::followed::follow_replay::MIN_BLOCK;
+    use crate::analysis::followed::pool_change::MIN_BLOCK;
     use crate::model::CounterDelta;
 
     fn pools(allocations: i64, frees: i64) -> PoolDeltas {

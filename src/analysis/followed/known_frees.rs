@@ -12,8 +12,9 @@ use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::addressed_changes::group_of;
 use crate::analysis::followed::change_window::{Window, WindowChange};
-use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange, allocated, sole_group};
+use crate::analysis::followed::follow_replay::FollowReplay;
 use crate::analysis::followed::free_sites::FreeSite;
+use crate::analysis::followed::pool_change::{PoolChange, allocated, sole_group};
 use crate::analysis::followed::replayed_group::{GivenAddress, ReplayedBlock};
 use crate::model::{FollowedAddresses, Pool};
 

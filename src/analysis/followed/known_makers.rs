@@ -1,4 +1,4 @@
-//! What is found out of a change later: which line of a loop, of generated code, or of two in one call made its blocks.
+//! What is found out of a change later: which line of a loop, of generated code, or of two in one call made its blocks. It counts for the changes that are taken for one like it, too.
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::rules::BlockGroup;
@@ -47,9 +47,8 @@ impl FollowedSteps {
         }
         let had = step.parts.as_ref().map_or(0, Vec::len);
         // Changes that are like it are taken for what it was.
-        let kept = (step.past..).take(had.max(1));
-        let allocating: Vec<u64> =
-            kept.filter(|number| self.past.pools(*number).is_some_and(allocates)).collect();
+        let allocates = |number: &u64| self.past.pools(*number).is_some_and(allocates);
+        let allocating: Vec<u64> = step.past.clone().filter(allocates).collect();
         if allocating.len() == buffers.len() {
             for (number, (origin, _)) in allocating.into_iter().zip(buffers) {
                 if let Some(past) = self.past.get_mut(number) {

@@ -1,7 +1,7 @@
 //! Which changes of the counters go with which lines of generated code: both are in order, and what a line asks for is known.
 
-use super::follow_replay::MAX_SMALL_BLOCK;
 use super::generated_buffers::{BufferLine, BufferSize};
+use super::pool_change::MAX_SMALL_BLOCK;
 use crate::model::CounterDelta;
 
 /// Results of operators, whose types are not known, that one change is tried with: each has five types.

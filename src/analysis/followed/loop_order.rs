@@ -9,7 +9,7 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::buffer_alignment::MadeBuffer;
-use super::follow_replay::even_kind;
+use super::pool_change::even_kind;
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::model::{FollowedChange, FunctionId, Pool, StackId, StackReading, StackTable, ThreadId};
 

@@ -17,15 +17,15 @@
 //!    Nor is it certain where another line of the same call makes such blocks as a rule: a fast loop can have come round.
 //! 3. Otherwise the stacks at both polls of all these threads are *candidates*, with equal parts. One stack seen at two
 //!    polls more than 100 µs apart is none, unless a thread held the lock: a thread that waits now and then, and allocates in between, is seen where it
-//!    waits. One that waits for the autograd engine does so for longer, and one that is deep in calls does not leave them and come back within a millisecond. Where no stack could be read, the last one before stands in (`last_stacks.rs`). Without a candidate the change is charged to `[not seen]`.
+//!    waits. One that waits for the autograd engine does so for longer (`engine_waits.rs`), and one that is deep in calls does not leave them and come back within a millisecond. Where no stack could be read, the last one before stands in (`last_stacks.rs`). Without a candidate the change is charged to `[not seen]`.
 //! 4. A map is put between the changes where the bytes alive were the sum of its blocks, near its time.
-//!    A change of several blocks is divided as the same was before at this level of bytes or place (`repeated_steps.rs`), else in the usual order (`usual_order.rs`).
+//!    A change of several blocks is divided as the same was before at this level of bytes or place (`repeated_steps.rs`), by what is known of that now (`known_makers.rs`), else in the usual order (`usual_order.rs`).
 //!    What it freed is what the same freed before, counted back in allocations (`freed_allocations.rs`), if it fits.
 //! 5. Blocks of one size, bytes asked for and pool are of one *kind*. The changes between two complete maps are replayed
 //!    (`follow_replay.rs`): what a change freed is found by its number and sums among the kinds that are alive, also where it was
 //!    several blocks (`freed_groups.rs`); which of one kind, is told in `replayed_group.rs` (and what the map at the end says of that in `group_settlement.rs`), with the source text where the program
 //!    assigns names anew (`dropped_variables.rs`), and in `zero_grad` by who made gradients (`gradient_frees.rs`). Where the addresses were read
-//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), also by what lies where it lay (`block_places.rs`), and where they do not, earlier iterations do (`known_frees.rs`). A block that both maps have at one address is the same one unless its origin goes on to
+//!    after changes, they tell which block was allocated and which freed (`addressed_changes.rs`), also by what lies where it lay (`block_places.rs`), and where they do not, earlier iterations do (`known_frees.rs`), or what became of other blocks of each maker (`seen_frees.rs`). A block that both maps have at one address is the same one unless its origin goes on to
 //!    allocate such blocks (`remade_kinds.rs`). What was chosen while little was known is put right later (`free_sites.rs`).
 //! 6. The blocks of the map that are new get the allocations of their kind that the replay left alive. `follow_replay.rs` says when
 //!    that is certain. Where polls rested on the way to the map, its blocks are charged as they were where the program was in an iteration that was followed (`followed_states.rs`).
@@ -72,6 +72,7 @@ mod generated_buffers;
 pub(super) mod gradient_frees;
 mod group_settlement;
 pub(super) mod highest_moment;
+mod kept_steps;
 pub(super) mod kind_origins;
 mod known_frees;
 mod known_makers;
@@ -82,6 +83,7 @@ pub(super) mod lock_holders;
 mod loop_order;
 mod maker_sequence;
 mod pairs_in_call;
+pub(super) mod pool_change;
 mod remade_kinds;
 pub(super) mod repeated_steps;
 pub(super) mod replayed_group;
@@ -131,12 +133,6 @@ use crate::model::{FollowedChange, FollowedThread, StackReading, StackTable};
 
 /// In a longer time a thread can have gone somewhere else, allocated there, and come back.
 pub(super) const CANDIDATES_WITHIN: u64 = 100_000;
-/// How far from its time a map is looked for among the changes.
-const NEAR: usize = 64;
-/// Changes kept between two maps; beyond, the oldest are forgotten.
-const MAX_STEPS: usize = 1 << 18;
-/// Parts of changes of several blocks that are kept between two maps; beyond, the oldest are forgotten.
-const MAX_PARTS: usize = 1 << 22;
 /// The changes of one device since the last map.
 #[derive(Debug, Default)]
 pub(crate) struct FollowedSteps {
@@ -298,9 +294,7 @@ impl FollowedSteps {
         if let Some(kind) = allocated {
             self.allocation_sources.saw(kind, &places, [follows, sequence], &charge, whole);
         }
-        while self.steps.len() >= MAX_STEPS || (self.parts > MAX_PARTS && !self.steps.is_empty()) {
-            self.drop_first(1);
-        }
+        self.make_room();
         let number = self.first + self.steps.len() as u64;
         if is_next {
             self.observe_frames(change, |thread| thread.before, number, stacks);
@@ -317,7 +311,7 @@ impl FollowedSteps {
             self.freed.forget();
         }
         let allocations = self.freed.allocations();
-        let past_number = self.past.next_number();
+        let first_past = self.past.next_number();
         let freed = self.remember(before, level, pools, past, parts.as_deref());
         let known = |past: u64| self.past.get(past)?.freed.clone();
         for (number, freed) in self.freed.complete(change.addresses.as_deref(), known) {
@@ -336,7 +330,7 @@ impl FollowedSteps {
             places,
             sighting,
             parts,
-            past: past_number,
+            past: first_past..self.past.next_number(),
             charge: charge.clone(),
             site,
             allocations,
@@ -454,22 +448,6 @@ impl FollowedSteps {
         }
     }
 
-    fn drop_first(&mut self, count: usize) {
-        let count = count.min(self.steps.len());
-        for step in self.steps.drain(..count) {
-            step.add_to(&mut self.totals, &self.allocation_sources);
-            self.parts = self.parts.saturating_sub(step.parts.map_or(0, |parts| parts.len()));
-        }
-        self.first += count as u64;
-    }
-
-    /// All that was allocated.
-    pub(crate) fn allocated(&self) -> AllocatedTotals {
-        let mut totals = self.totals.clone();
-        self.steps.iter().for_each(|step| step.add_to(&mut totals, &self.allocation_sources));
-        totals
-    }
-
     /// A better charge for a block of this kind, if there is one (rule 7).
     pub(crate) fn likely(
         &self,
@@ -477,56 +455,5 @@ impl FollowedSteps {
         charge: &BlockAttribution,
     ) -> Option<Arc<BlockAttribution>> {
         self.allocation_sources.likely_anywhere(kind, charge)
-    }
-
-    /// Whether nothing was allocated since the last map.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.steps.iter().all(|step| step.allocations() == 0)
-    }
-
-    /// Whether nothing was alive before the first change known.
-    pub(crate) fn began_empty(&self) -> bool {
-        self.steps
-            .front()
-            .is_some_and(|step| live_before(step.live, &[step.small, step.large]) == [0, 0])
-    }
-
-    /// The changes up to a map read at `time` whose blocks have `live` bytes in the small and in the large pool (rule 4).
-    pub(crate) fn until_map(&self, time: u64, live: [i64; 2]) -> UntilMap {
-        let by_time = self.steps.partition_point(|step| step.to <= time);
-        let fits = |count: &usize| {
-            count.checked_sub(1).and_then(|last| self.steps.get(last)).map(|step| step.live)
-                == Some(live)
-        };
-        let away = |count: &usize| count.abs_diff(by_time);
-        let near = by_time.saturating_sub(NEAR)..=(by_time + NEAR).min(self.steps.len());
-        let count = near.filter(fits).min_by_key(away).unwrap_or(by_time);
-        UntilMap { steps: self.steps.range(..count).cloned().collect(), first: self.first }
-    }
-
-    /// Forgets the changes up to the map.
-    pub(crate) fn forget(&mut self, until: &UntilMap) {
-        self.drop_first(until.steps.len());
-    }
-
-    /// Forgets the changes before `time`.
-    pub(crate) fn forget_before(&mut self, time: u64) {
-        self.drop_first(self.steps.partition_point(|step| step.to <= time));
-    }
-
-    /// Forgets all.
-    pub(crate) fn clear(&mut self) {
-        self.drop_first(self.steps.len());
-        self.sums.clear();
-        self.sequence.clear();
-        self.past.interrupt();
-        self.freed.forget();
-        self.numbers.clear();
-        self.states.clear();
-    }
-
-    /// Whether so many changes are kept that the next maps have to begin anew.
-    pub(crate) fn is_long(&self) -> bool {
-        self.steps.len() >= MAX_STEPS / 2 || self.parts >= MAX_PARTS / 2
     }
 }

@@ -6,7 +6,8 @@
 //! 2. those that a function allocated and held in a variable: it returned in this change;
 //! 3. what the variables were that the statement assigns anew (`dropped_variables.rs`);
 //! 4. those of the stack whose blocks are usually freed at this place (`free_sites.rs`);
-//! 5. all but the block that was allocated last and just now: `x = f(x)` allocates its result before it drops what `x` was.
+//! 5. all but the block that was allocated last and just now: `x = f(x)` allocates its result before it drops what `x` was. Rather none of a maker whose
+//!    blocks were seen to go elsewhere (`seen_frees.rs`).
 //!
 //! A block of the map before can be freed only as often as addresses of its batch are gone in the map that follows: the
 //! blocks that were new in one map are a batch, for which of them has which address is not known. Where fewer of them were taken

@@ -9,10 +9,11 @@ use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAtt
 use crate::analysis::attribution::counter_intervals::{CounterInterval, CounterIntervals, PerPool};
 use crate::analysis::attribution::rules::{BlockGroup, SnapshotInterval, attribute_allocations};
 use crate::analysis::followed::change_window::WindowChange;
-use crate::analysis::followed::follow_replay::{FollowReplay, PoolChange};
+use crate::analysis::followed::follow_replay::FollowReplay;
 use crate::analysis::followed::followed_states::followed_until;
 use crate::analysis::followed::highest_moment::{AliveBlock, HighestMoment};
 use crate::analysis::followed::kind_origins::KindOrigins;
+use crate::analysis::followed::pool_change::PoolChange;
 use crate::analysis::followed::remade_kinds::RemadeKinds;
 use crate::analysis::followed::repeated_steps::PoolDeltas;
 use crate::model::{CounterDelta, Pool};

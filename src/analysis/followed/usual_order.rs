@@ -6,10 +6,11 @@
 use std::sync::Arc;
 
 use super::allocation_places::{ReachSums, place_behind};
-use super::follow_replay::{charged_to, even_kind};
+use super::follow_replay::charged_to;
 use super::followed_step::PastStep;
 use super::free_sites::FreeSite;
 use super::kind_origins::KindOrigins;
+use super::pool_change::even_kind;
 use super::repeated_steps::{PastPart, PoolDeltas, set_frees};
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
