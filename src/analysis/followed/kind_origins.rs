@@ -167,7 +167,11 @@ impl KindOrigins {
             return self.is_doubted(kind, charge).then(|| uncertain(charge));
         }
         let allocating = self.locks.without_idle(charge);
-        let fitting = self.fitting(kind, allocating.as_deref().unwrap_or(charge)).or(allocating);
+        let fitting = self.fitting(kind, allocating.as_deref().unwrap_or(charge));
+        // The thread went from one line to another; that it did not make the block by the one does not say that it did by the other.
+        let is_doubtful = sighting.is_doubtful || fitting.is_some();
+        let sighting = Sighting { is_doubtful, ..sighting };
+        let fitting = fitting.or(allocating);
         let charge = fitting.as_deref().unwrap_or(charge);
         self.likelier(kind, places, charge, sighting).or(fitting)
     }

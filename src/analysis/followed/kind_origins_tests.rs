@@ -168,6 +168,26 @@ fn a_line_that_makes_small_blocks_only_is_not_charged_for_a_large_one() {
     assert_eq!(went(&mut origins, compares, makes, &table), [makes]);
 }
 
+/// A late poll sees the lines ahead of the one that makes the large block and behind it, where small ones are made.
+#[test]
+fn the_line_ahead_is_not_charged_for_want_of_another_where_one_in_between_makes_such_blocks() {
+    let mut table = table();
+    let call = calls(&mut table, None, 1..=1)[0];
+    let [ahead, makes, compares] =
+        [5, 6, 9].map(|line| calls(&mut table, Some(call), line..=line)[0]);
+    let mut origins = KindOrigins::default();
+    (0..8).for_each(|_| saw(&mut origins, compares, &table));
+    origins.calls.add(&[at(ahead), at(makes)], &table);
+    for _ in 0..4 {
+        let seen = charge(vec![at(makes)], true);
+        let change = change(makes, makes);
+        origins.saw(LARGE, &ReachSums::default(), [None; 2], &seen, &change);
+    }
+    let seen = charge(vec![at(ahead), at(compares)], false);
+    let likely = origins.likely_anywhere(LARGE, &seen).unwrap();
+    assert_eq!(likely.shares, [(at(makes), 1 + 4)]);
+}
+
 /// Two lines make blocks of one kind, one after the other. At this place the second one was seen as a rule, for the polls come late.
 #[test]
 fn a_line_that_the_thread_had_not_reached_yet_did_not_make_the_block() {
