@@ -63,6 +63,18 @@ pub struct FollowedThread {
     pub held_lock: bool,
 }
 
+impl FollowedThread {
+    /// What is known of its stack before the change, and after it.
+    pub fn sides(&self) -> [StackReading; 2] {
+        [self.before, self.after]
+    }
+
+    /// Its stacks on both sides, as far as they were read.
+    pub fn stacks(&self) -> impl Iterator<Item = StackId> + use<> {
+        self.sides().into_iter().filter_map(StackReading::stack)
+    }
+}
+
 /// One step of the allocation counters of one device: they were the old ones at one poll and the new ones at a later poll.
 ///
 /// A poll copies, in this order, in one system call: the counters of all devices, the stacks of the followed threads, and the

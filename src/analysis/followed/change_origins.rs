@@ -9,7 +9,7 @@ use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::stack_calls::DEEP;
 use crate::model::{
-    CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable, ThreadId,
+    CounterDelta, FollowedChange, FollowedThread, Pool, StackReading, StackTable, ThreadId,
 };
 
 /// Polls at most so far apart prove that a stack seen at both was there all the time, in nanoseconds.
@@ -80,23 +80,26 @@ pub(super) enum BetweenPolls {
     MayHaveLeft,
 }
 
-/// The same of polls `apart` nanoseconds from each other that saw it at `origin`. One that waits for the autograd engine stays for so long at least (`engine_waits.rs`).
+/// The same of polls `apart` nanoseconds from each other that saw it at `origin`. One that waits for the autograd engine stays for `engine_stay` at least (`engine_waits.rs`).
 pub(super) fn between_polls(
     origin: AllocationOrigin,
     apart: u64,
-    (engine, waits): (&EngineFrames, u64),
+    engine: &EngineFrames,
+    engine_stay: u64,
     stacks: &StackTable,
 ) -> BetweenPolls {
     let stack = match origin {
         _ if apart <= CANDIDATES_WITHIN => return BetweenPolls::Stayed,
-        AllocationOrigin::Stack(_, stack) if apart <= STAYS_WITHIN.max(waits) => stack,
+        AllocationOrigin::Stack(_, stack) => stack,
         _ => return BetweenPolls::MayHaveLeft,
     };
-    match stacks.frames(stack).nth(DEEP) {
-        _ if engine.is_waiting(stacks, stack) => BetweenPolls::Stayed,
-        _ if apart > STAYS_WITHIN => BetweenPolls::MayHaveLeft,
-        Some(_) => BetweenPolls::MostLikelyStayed,
-        None => BetweenPolls::MayHaveLeft,
+    if engine.is_waiting(stacks, stack) && apart <= STAYS_WITHIN.max(engine_stay) {
+        return BetweenPolls::Stayed;
+    }
+    let is_deep = || stacks.frames(stack).nth(DEEP).is_some();
+    match apart <= STAYS_WITHIN && is_deep() {
+        true => BetweenPolls::MostLikelyStayed,
+        false => BetweenPolls::MayHaveLeft,
     }
 }
 
@@ -108,20 +111,13 @@ pub(super) fn allocation_sources(
     host_only: &HostOnlyStacks,
     locks: &LockHolders,
 ) -> ChangeSources {
-    let readings = |thread: &FollowedThread| [thread.before, thread.after];
-    let waits = |thread: &FollowedThread| {
-        let waits = |stack: StackId| engine.is_waiting(stacks, stack);
-        readings(thread).into_iter().filter_map(StackReading::stack).any(waits)
-    };
+    let waits =
+        |thread: &FollowedThread| thread.stacks().any(|stack| engine.is_waiting(stacks, stack));
     let without_frames = |thread: &FollowedThread| {
-        readings(thread).into_iter().all(|reading| reading == StackReading::NoFrames)
+        thread.sides().into_iter().all(|reading| reading == StackReading::NoFrames)
     };
     let is_host_only = |thread: &FollowedThread| {
-        !thread.held_lock
-            && readings(thread)
-                .into_iter()
-                .filter_map(StackReading::stack)
-                .any(|stack| host_only.has(stack))
+        !thread.held_lock && thread.stacks().any(|stack| host_only.has(stack))
     };
     let allocates = |thread: &&FollowedThread| !locks.never_holds(thread.thread);
     let listed = || change.threads.iter().filter(|thread| !is_host_only(thread));
@@ -148,7 +144,7 @@ pub(super) fn allocation_sources(
     let mut origins: Vec<AllocationOrigin> = Vec::new();
     let mut is_whole = true;
     for thread in chosen.into_iter().filter(may_make) {
-        for reading in readings(thread) {
+        for reading in thread.sides() {
             let Some(stack) = reading.stack() else {
                 is_whole = false;
                 continue;
@@ -179,7 +175,7 @@ mod tests {
         let frame = stacks.frame(Frame { function, line: 2 });
         let stack = (0..deep).fold(None, |parent, _| Some(stacks.stack(parent, frame)));
         let origin = AllocationOrigin::Stack(ThreadId(0), stack.unwrap());
-        between_polls(origin, apart, (&EngineFrames::default(), 0), &stacks)
+        between_polls(origin, apart, &EngineFrames::default(), 0, &stacks)
     }
 
     #[test]

@@ -34,8 +34,9 @@ impl FollowedSteps {
             return;
         };
         let first = self.pairs.add(number, made, may_be_ahead, &self.allocation_sources);
-        let Some((of, line)) = first else { return };
-        self.made_by_lines(of, &[(line, made.0.requested)]);
+        if let Some((of, line)) = first {
+            self.made_by_lines(of, &[(line, made.0.requested)]);
+        }
     }
 
     /// Lines of a loop, or of generated code, made what change `number` allocated.
@@ -83,7 +84,7 @@ mod tests {
     const SECOND: i64 = 2 << 20;
 
     /// A function generated for it makes two buffers, by its lines 2 and 4, and is called `CALLS` times.
-    struct Scene {
+    struct TwoBuffers {
         stacks: StackTable,
         sources: FxHashMap<FunctionId, SourceText>,
         /// The lines of the function.
@@ -93,8 +94,8 @@ mod tests {
         steps: FollowedSteps,
     }
 
-    impl Scene {
-        fn new() -> Scene {
+    impl TwoBuffers {
+        fn new() -> TwoBuffers {
             let mut stacks = StackTable::new();
             let mut function = |name: &str| stacks.function(Function::of_test(name, 5));
             let (call, kernel) = (function("call"), function("run"));
@@ -107,7 +108,7 @@ mod tests {
                 [lines[2], lines[4]].map(|line| StackReading::Whole(stack(Some(line), kernel, 1)));
             let source = SourceText { function: call, first_line: 1, text: TEXT.into() };
             let sources = [(call, source)].into_iter().collect();
-            Scene { stacks, sources, lines, kernels, steps: FollowedSteps::default() }
+            TwoBuffers { stacks, sources, lines, kernels, steps: FollowedSteps::default() }
         }
 
         /// A change of so many allocations, the `nth` of the recording.
@@ -161,19 +162,19 @@ mod tests {
 
     #[test]
     fn the_line_that_the_text_tells_is_not_overruled_by_where_the_program_was_seen_last() {
-        let mut scene = Scene::new();
-        scene.calls(StackReading::Torn);
-        assert_eq!(scene.made(), [FIRST, SECOND].map(|bytes| Some(CALLS * bytes as u64)));
+        let mut program = TwoBuffers::new();
+        program.calls(StackReading::Torn);
+        assert_eq!(program.made(), [FIRST, SECOND].map(|bytes| Some(CALLS * bytes as u64)));
     }
 
     /// What the text tells of a change is known when its call is over.
     #[test]
     fn a_change_of_both_is_what_the_text_tells_of_such_changes_before() {
-        let mut scene = Scene::new();
-        scene.calls(scene.kernels[1]);
+        let mut program = TwoBuffers::new();
+        program.calls(program.kernels[1]);
         let elsewhere = [StackReading::NoFrames; 2];
-        scene.change(2 * CALLS, (0, 0), elsewhere);
-        scene.change(2 * CALLS + 1, (2, FIRST + SECOND), elsewhere);
-        assert_eq!(scene.made(), [FIRST, SECOND].map(|bytes| Some((CALLS + 1) * bytes as u64)));
+        program.change(2 * CALLS, (0, 0), elsewhere);
+        program.change(2 * CALLS + 1, (2, FIRST + SECOND), elsewhere);
+        assert_eq!(program.made(), [FIRST, SECOND].map(|bytes| Some((CALLS + 1) * bytes as u64)));
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
-use crate::model::{FollowedChange, FollowedThread, StackId, StackReading, ThreadId};
+use crate::model::{FollowedChange, StackId, ThreadId};
 
 /// So many changes beside which others held the lock show that a thread does not allocate: had it made a tenth of the
 /// changes, it would have been seen with it but once in a thousand times.
@@ -36,13 +36,7 @@ impl LockHolders {
         if !change.threads.iter().any(|thread| thread.held_lock) {
             return;
         }
-        let waits = |thread: &FollowedThread| {
-            [thread.before, thread.after]
-                .into_iter()
-                .filter_map(StackReading::stack)
-                .any(&is_waiting)
-        };
-        for thread in change.threads.iter().filter(|thread| !waits(thread)) {
+        for thread in change.threads.iter().filter(|thread| !thread.stacks().any(&is_waiting)) {
             if self.0.len() >= MAX_THREADS && !self.0.contains_key(&thread.thread) {
                 continue;
             }
@@ -97,7 +91,9 @@ mod tests {
     use crate::analysis::autograd::engine_frames::EngineFrames;
     use crate::analysis::followed::FollowedSteps;
     use crate::analysis::followed::dropped_variables::ProgramText;
-    use crate::model::{CounterDelta, Frame, Function, Nanos, StackTable};
+    use crate::model::{
+        CounterDelta, FollowedThread, Frame, Function, Nanos, StackReading, StackTable,
+    };
 
     /// A recording that begins in a backward pass: only the engine's thread is ever seen with the lock, and it has no stack.
     #[test]
@@ -109,7 +105,8 @@ mod tests {
         engine.observe(&function);
         let function = stacks.function(function);
         let frame = stacks.frame(Frame { function, line: 869 });
-        let waits = StackReading::Whole(stacks.stack(None, frame));
+        let waits = stacks.stack(None, frame);
+        let reading = StackReading::Whole(waits);
         let no_sources = Default::default();
         let text = ProgramText { stacks: &stacks, sources: &no_sources };
         let listed = |thread, reading, held_lock| FollowedThread {
@@ -126,13 +123,12 @@ mod tests {
                 after: Nanos(20_000 * nth + 10_000),
                 small: CounterDelta { allocations: 1, allocated_bytes: 512, ..Default::default() },
                 live: [512 * nth as i64, 0],
-                threads: vec![listed(0, waits, false), listed(1, StackReading::NoFrames, true)],
+                threads: vec![listed(0, reading, false), listed(1, StackReading::NoFrames, true)],
                 ..FollowedChange::empty()
             };
             steps.push(&change, text, &engine, &HostOnlyStacks::default());
         }
         let made = steps.allocated().by_origin;
-        let StackReading::Whole(waits) = waits else { unreachable!() };
         let waiting = AllocationOrigin::Stack(ThreadId(0), waits);
         assert_eq!(made.into_iter().collect::<Vec<_>>(), [(waiting, 512 * changes)]);
     }

@@ -96,7 +96,7 @@ impl LoopOrder {
         if self.runs.len() >= MAX_THREADS && !self.runs.contains_key(&thread) {
             return Vec::new();
         }
-        let sides = [listed.before, listed.after];
+        let sides = listed.sides();
         let runs = self.runs.entry(thread).or_default();
         let goes_on = |run: &LoopRun| {
             let is_in = |side| is_unknown(side) || place(run.call, side, stacks).is_some();

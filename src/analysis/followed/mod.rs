@@ -228,8 +228,7 @@ impl FollowedSteps {
         let is_inside = change.threads.iter().any(|thread| thread.held_lock);
         let between = match origins[..] {
             [origin] if !is_inside => {
-                let waits = self.engine_waits.stay();
-                between_polls(origin, apart, (engine, waits), stacks)
+                between_polls(origin, apart, engine, self.engine_waits.stay(), stacks)
             }
             _ => BetweenPolls::Stayed,
         };

@@ -252,7 +252,7 @@ impl RecordEncoder {
             Record::Followed(batch) => {
                 for thread in batch.changes.iter().flat_map(|change| &change.threads) {
                     used("thread", thread.thread.0, self.threads)?;
-                    for reading in [thread.before, thread.after] {
+                    for reading in thread.sides() {
                         reading.stack().map_or(Ok(()), |s| used("stack", s.0, self.head.stacks))?;
                     }
                 }
