@@ -307,8 +307,9 @@ impl<'a> FollowReplay<'a> {
         })
     }
 
-    /// The blocks alive now, from the oldest to the youngest. Certain are those of kinds of which none was freed since the map before.
-    pub(super) fn alive(&self) -> Vec<AliveBlock> {
+    /// The blocks alive now, and those freed after `since`, from the oldest to the youngest. Certain are those of kinds of which none was freed since
+    /// the map before.
+    pub(super) fn alive_since(&self, since: u64) -> Vec<AliveBlock> {
         let of_group = |(&kind, group): (&BlockGroup, &GroupReplay)| {
             let none_freed = !self.is_open
                 && !group.freed
@@ -336,7 +337,9 @@ impl<'a> FollowReplay<'a> {
                     AliveBlock { kind, attribution, address, sign, is_unseen },
                 )
             };
-            group.alive().into_iter().map(alive).collect::<Vec<_>>()
+            let freed = group.frees.iter().filter(|free| free.time > since);
+            let freed = freed.map(|free| &free.block);
+            group.alive().into_iter().chain(freed).map(alive).collect::<Vec<_>>()
         };
         let mut blocks: Vec<_> = self.groups.iter().flat_map(of_group).collect();
         blocks.sort_by_key(|(age, block)| (*age, block.kind.size, block.kind.requested));

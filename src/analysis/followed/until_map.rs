@@ -91,8 +91,8 @@ impl UntilMap {
                     .map(|(step, charged)| self.replayed(step, charged))
                     .collect();
                 replay.addressed_changes(&changes, addresses);
+                moments.extend((at..=end).filter_map(|at| self.moment(at, wanted, replay)));
                 at = end + 1;
-                moments.extend(self.moment(end, wanted, replay));
                 continue;
             }
             let charged = step.charged(origins);
@@ -107,7 +107,7 @@ impl UntilMap {
         moments
     }
 
-    /// The moment after change `at`, if it is one of those wanted.
+    /// The moment after change `at`, if it is one of those wanted. After those replayed since, nothing was allocated.
     fn moment(
         &self,
         at: usize,
@@ -118,20 +118,27 @@ impl UntilMap {
         // drawn was right.
         let is_wanted = replay.is_addressed && wanted.contains(&at);
         let FollowedStep { to: time, live, .. } = *self.steps.get(at).filter(|_| is_wanted)?;
-        Some(HighestMoment { time, live, blocks: replay.alive(), unknown: 0 })
+        Some(HighestMoment { time, live, blocks: replay.alive_since(time), unknown: 0 })
     }
 
     /// After which changes most was alive, if that is more than `above` bytes: the first of them that was followed, the last, and some in between.
-    /// Within a window it is not known which of its changes came first.
+    /// Within a window the tables tell what was alive if only frees follow.
     fn highest(&self, windows: &[Option<usize>], above: u64) -> Vec<usize> {
         let height = |at: usize| self.steps[at].live.iter().sum::<i64>();
         let open = self.steps.iter().position(|step| step.open).unwrap_or(self.steps.len());
-        let known: Vec<usize> = (0..open).filter(|at| is_known(windows, *at)).collect();
+        let frees_follow = |at: usize| {
+            let end = windows[at].unwrap_or(at);
+            self.steps[at + 1..=end].iter().all(|step| step.allocations() == 0)
+        };
+        let known: Vec<usize> = (0..open).filter(|at| frees_follow(*at)).collect();
         let Some(most) = known.iter().map(|at| height(*at)).max() else { return Vec::new() };
         if most.max(0) as u64 <= above {
             return Vec::new();
         }
         let mut highest: Vec<usize> = known.into_iter().filter(|at| height(*at) == most).collect();
+        if highest.iter().any(|at| is_known(windows, *at)) {
+            highest.retain(|at| is_known(windows, *at));
+        }
         // While polls rest, more and more of what is alive is a guess.
         let followed = followed_until(&self.steps);
         if highest.iter().any(|at| followed[*at]) {

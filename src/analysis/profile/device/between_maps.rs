@@ -1,8 +1,10 @@
 //! The highest moment of a device between two maps, where the allocator is followed.
 //!
 //! A job that repeats itself is as high in each iteration, and what is told of one of them can be wrong: of the first, nothing was learned yet. So
-//! several moments are kept, and of these the one is shown of which most is known and which is most like the others.
+//! several moments are kept, and of these the one is shown of which most is known and which is most like the others. A moment that is about as high
+//! but has blocks of other sizes is another place of the program, not the peak: it is shown only where it is the highest.
 
+use std::hash::Hash;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -14,6 +16,8 @@ use crate::model::{Nanos, SnapshotConsistency};
 
 /// Two moments are about as high if they differ by less than this part.
 pub(super) const ABOUT: u64 = 256;
+/// Two moments are one place of the program in two iterations if less than this part of their bytes is in blocks of sizes that the other has not.
+const OTHER_SIZES: u64 = 16;
 /// So many moments are looked at one by one; of those that come later, the longer it takes the fewer ([`Looks`]).
 const MAX_LOOKS: u64 = 64;
 /// So many are kept.
@@ -35,6 +39,7 @@ struct KeptMoment {
     /// Bytes of which it is not known who allocated them. What is older than the recording is less of it in each iteration.
     unknown: u64,
     by_origin: FxHashMap<AllocationOrigin, u64>,
+    by_size: FxHashMap<u64, u64>,
 }
 
 /// Which of the maps are looked behind, where nothing higher is to be found.
@@ -94,14 +99,22 @@ impl HighestBetween {
         self.moments.iter_mut().map(|moment| &mut moment.snapshot)
     }
 
-    /// For each moment how many bytes are not known in it, and how many others have with another origin, on average.
-    fn scores(&self) -> Vec<u64> {
-        let others = self.moments.len().saturating_sub(1).max(1) as u64;
-        let score = |moment: &KeptMoment| {
-            let differs = self.moments.iter().map(|other| moment.differs(other));
-            moment.unknown + differs.sum::<u64>() / others
+    /// For each moment whether it is another place of the program than the highest, how many bytes are not known in it, and how many those of the
+    /// highest's place have with another origin, on average.
+    fn scores(&self) -> Vec<(bool, u64)> {
+        let Some(highest) = self.moments.iter().max_by_key(|moment| moment.snapshot.allocated)
+        else {
+            return Vec::new();
         };
-        self.moments.iter().map(score).collect()
+        let is_other: Vec<bool> =
+            self.moments.iter().map(|moment| moment.has_other_sizes(highest)).collect();
+        let alike = || self.moments.iter().zip(&is_other).filter(|(_, is_other)| !**is_other);
+        let others = alike().count().saturating_sub(1).max(1) as u64;
+        let score = |(moment, is_other): (&KeptMoment, &bool)| {
+            let differs: u64 = alike().map(|(other, _)| moment.differs(other)).sum();
+            (*is_other, moment.unknown + differs / others)
+        };
+        self.moments.iter().zip(&is_other).map(score).collect()
     }
 }
 
@@ -110,17 +123,23 @@ impl KeptMoment {
         let unknown = moment.unknown;
         let snapshot = snapshot(moment);
         let unknown = unknown.max(snapshot.not_seen()).saturating_add(snapshot.before_recording);
-        let mut by_origin = FxHashMap::default();
+        let (mut by_origin, mut by_size) = (FxHashMap::default(), FxHashMap::default());
         for (size, charge) in &snapshot.blocks {
+            *by_size.entry(*size).or_default() += size;
             charge.split(*size, |origin, bytes| *by_origin.entry(origin).or_default() += bytes);
         }
-        KeptMoment { snapshot: Arc::new(snapshot), unknown, by_origin }
+        KeptMoment { snapshot: Arc::new(snapshot), unknown, by_origin, by_size }
     }
 
     /// Bytes that have another origin in the other moment.
     fn differs(&self, other: &KeptMoment) -> u64 {
-        let in_other = |origin| other.by_origin.get(origin).copied().unwrap_or(0);
-        self.by_origin.iter().map(|(origin, bytes)| bytes.saturating_sub(in_other(origin))).sum()
+        missing(&self.by_origin, &other.by_origin)
+    }
+
+    /// Whether more of it is in blocks of sizes that the other has not than what is not known of the other explains.
+    fn has_other_sizes(&self, other: &KeptMoment) -> bool {
+        let explained = other.unknown + self.snapshot.allocated / OTHER_SIZES;
+        missing(&self.by_size, &other.by_size) > explained
     }
 }
 
@@ -133,6 +152,12 @@ impl Looks {
         }
         is_next
     }
+}
+
+/// How many bytes the other has not under the same key.
+fn missing<K: Hash + Eq>(bytes: &FxHashMap<K, u64>, other: &FxHashMap<K, u64>) -> u64 {
+    let in_other = |key| other.get(key).copied().unwrap_or(0);
+    bytes.iter().map(|(key, bytes)| bytes.saturating_sub(in_other(key))).sum()
 }
 
 /// What is known of such a moment. Of the cache nothing is: no map was read.
