@@ -47,9 +47,9 @@ type Call = (Option<StackId>, FunctionId);
 #[derive(Debug)]
 struct LoopChange {
     number: u64,
-    blocks: usize,
-    /// How many bytes each block asked for, if they are alike.
-    size: Option<u64>,
+    /// How many blocks of the small and of the large pool, and how many bytes each of these asked for, if they are alike.
+    blocks: [usize; 2],
+    sizes: [Option<u64>; 2],
     /// The lines at which the thread was seen before it and after it.
     before: Option<u32>,
     after: Option<u32>,
@@ -173,22 +173,21 @@ impl LoopRun {
             is_below |= side.stack() != Some(stack);
         }
         self.below += usize::from(is_below);
-        let blocks = change.allocations() as usize;
+        let pools = [(Pool::Small, &change.small), (Pool::Large, &change.large)];
+        let blocks = pools.map(|(_, delta)| delta.allocations.max(0) as usize);
+        let sizes = pools.map(|(pool, delta)| {
+            even_kind(pool, delta).filter(|_| counts).map(|kind| kind.requested)
+        });
+        let taken = LoopChange { number, blocks, sizes, before, after, is_told: false };
         if let Some((_, seen)) = before.and_then(|line| self.lines.get_mut(&line))
             && before == after
-            && blocks == 1
+            && taken.count() == 1
             && !is_below
         {
             *seen = seen.saturating_add(1);
         }
-        let kind = match (change.small.allocations, change.large.allocations) {
-            (_, 0) => even_kind(Pool::Small, &change.small),
-            (0, _) => even_kind(Pool::Large, &change.large),
-            _ => None,
-        };
-        let size = kind.filter(|_| counts).map(|kind| kind.requested);
-        self.blocks = self.blocks.saturating_add(blocks);
-        self.changes.push(LoopChange { number, blocks, size, before, after, is_told: false });
+        self.blocks = self.blocks.saturating_add(taken.count());
+        self.changes.push(taken);
     }
 
     /// Tells who made the blocks, if that is clear.
@@ -205,16 +204,21 @@ impl LoopRun {
             && (MIN_BLOCKS..2 * MAX_BLOCKS).contains(&self.blocks)
             && (2..=MAX_LINES).contains(&lines.len());
         let Some(turns) = is_loop.then(|| self.turns(&lines)).flatten() else { return };
-        let mut turns = turns.into_iter();
-        for change in &mut self.changes {
-            let of_change: Vec<usize> = turns.by_ref().take(change.blocks).collect();
-            let Some(size) = change.size.filter(|_| !change.is_told) else { continue };
+        let mut all = turns.into_iter();
+        let turns: Vec<Vec<usize>> =
+            self.changes.iter().map(|change| all.by_ref().take(change.count()).collect()).collect();
+        let mut seen_in = [[false; 2]; MAX_LINES];
+        for (change, of_change) in self.changes.iter().zip(&turns) {
+            if let Some(pool) = change.only_pool() {
+                of_change.iter().for_each(|line| seen_in[*line][pool] = true);
+            }
+        }
+        for (change, of_change) in self.changes.iter_mut().zip(turns) {
+            let sizes = change.sizes_of(&of_change, &seen_in);
+            let Some(sizes) = sizes.filter(|_| !change.is_told) else { continue };
             change.is_told = true;
             let origin = |line: usize| AllocationOrigin::Stack(thread, lines[line].1);
-            made.push((
-                change.number,
-                of_change.into_iter().map(|line| (origin(line), size)).collect(),
-            ));
+            made.push((change.number, of_change.into_iter().map(origin).zip(sizes).collect()));
         }
     }
 
@@ -223,7 +227,7 @@ impl LoopRun {
         let count = lines.len();
         let before = |line: usize| (line + count - 1) % count;
         let changes =
-            || self.changes.iter().flat_map(|change| std::iter::repeat_n(change, change.blocks));
+            || self.changes.iter().flat_map(|change| std::iter::repeat_n(change, change.count()));
         // What the best order up to each block costs that ends with each line, and the line before it.
         let mut costs = [0_u32; MAX_LINES];
         let mut from: Vec<[usize; MAX_LINES]> = Vec::with_capacity(self.blocks);
@@ -235,7 +239,7 @@ impl LoopRun {
                 let in_turn = (last[before(line)], before(line));
                 let skips = (last[cheapest].saturating_add(OUT_OF_TURN), cheapest);
                 let (cost, origin) = if nth == 0 { (0, line) } else { in_turn.min(skips) };
-                costs[line] = cost.saturating_add(u32::from(!change.may_be_at(*at)));
+                costs[line] = cost.saturating_add(u32::from(!change.may_be_at(*at, lines)));
                 came[line] = origin;
             }
             from.push(came);
@@ -250,7 +254,7 @@ impl LoopRun {
         turns.reverse();
         let out_of_turn = turns.windows(2).filter(|pair| pair[0] != before(pair[1])).count();
         let only = |change: &LoopChange| {
-            let mut possible = (0..count).filter(|line| change.may_be_at(lines[*line].0));
+            let mut possible = (0..count).filter(|line| change.may_be_at(lines[*line].0, lines));
             possible.next().filter(|_| possible.next().is_none())
         };
         let clear: Vec<bool> =
@@ -265,13 +269,49 @@ impl LoopRun {
 }
 
 impl LoopChange {
-    /// Whether the thread can have been at this line in between.
-    fn may_be_at(&self, line: u32) -> bool {
-        match (self.before, self.after) {
-            (Some(before), Some(after)) if before > after => line >= before || line <= after,
-            (Some(before), Some(after)) => (before..=after).contains(&line),
-            _ => true,
+    fn count(&self) -> usize {
+        self.blocks[0] + self.blocks[1]
+    }
+
+    /// The number of the pool that all of its blocks are of.
+    fn only_pool(&self) -> Option<usize> {
+        match self.blocks {
+            [0, _] => Some(1),
+            [_, 0] => Some(0),
+            _ => None,
         }
+    }
+
+    /// Whether the thread can have been at this one of the lines in between.
+    fn may_be_at(&self, line: u32, lines: &[(u32, StackId)]) -> bool {
+        let (Some(before), Some(after)) = (self.before, self.after) else { return true };
+        let is_between = |line: u32| match before > after {
+            true => line >= before || line <= after,
+            false => (before..=after).contains(&line),
+        };
+        // With more blocks than lines in between it has come round.
+        let between = lines.iter().filter(|(line, _)| is_between(*line)).count();
+        is_between(line) || self.count() > between.max(1)
+    }
+
+    /// How many bytes each block asked for that these lines made one after the other, by the pools of which they make blocks where they make one
+    /// pool's only.
+    fn sizes_of(&self, lines: &[usize], seen_in: &[[bool; 2]; MAX_LINES]) -> Option<Vec<u64>> {
+        let mut left = self.blocks;
+        let only_pool = |line: &usize| match seen_in[*line] {
+            [true, false] => Some(0),
+            [false, true] => Some(1),
+            _ => None,
+        };
+        for pool in lines.iter().filter_map(only_pool) {
+            left[pool] = left[pool].checked_sub(1)?;
+        }
+        let rest = match left {
+            [_, 0] => 0,
+            [0, _] => 1,
+            _ => return None,
+        };
+        lines.iter().map(|line| self.sizes[only_pool(line).unwrap_or(rest)]).collect()
     }
 }
 
@@ -311,172 +351,5 @@ fn place(call: Call, reading: StackReading, stacks: &StackTable) -> Option<(u32,
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::{CounterDelta, FollowedThread, Frame, Function, Nanos};
-
-    const MAIN: ThreadId = ThreadId(0);
-    /// The lines of the loop that make blocks, and one of its other lines.
-    const FIRST: u32 = 3;
-    const SECOND: u32 = 5;
-    const LAST: u32 = 7;
-
-    /// A thread in `main`, and in the loop that it calls by line 1.
-    struct LoopScene {
-        stacks: StackTable,
-        caller: StackId,
-        function: FunctionId,
-        order: LoopOrder,
-        number: u64,
-        told: Vec<(u64, Vec<u32>)>,
-    }
-
-    impl LoopScene {
-        fn new() -> LoopScene {
-            let mut stacks = StackTable::new();
-            let mut function = |name: &str| stacks.function(Function::of_test(name, 9));
-            let (main, function) = (function("main"), function("make_state"));
-            let frame = stacks.frame(Frame { function: main, line: 1 });
-            let caller = stacks.stack(None, frame);
-            let order = LoopOrder::default();
-            LoopScene { stacks, caller, function, order, number: 0, told: Vec::new() }
-        }
-
-        fn at(&mut self, line: u32) -> StackReading {
-            let frame = self.stacks.frame(Frame { function: self.function, line });
-            StackReading::Whole(self.stacks.stack(Some(self.caller), frame))
-        }
-
-        /// So many blocks, between polls that found the thread at these lines of the loop; 0 is its caller.
-        fn change(&mut self, blocks: i64, before: u32, after: u32) {
-            let [before, after] = [before, after].map(|line| match line {
-                0 => StackReading::Whole(self.caller),
-                line => self.at(line),
-            });
-            let small = CounterDelta {
-                allocations: blocks,
-                allocated_bytes: 512 * blocks,
-                requested_bytes: 500 * blocks,
-                ..CounterDelta::default()
-            };
-            self.number += 1;
-            let thread = FollowedThread { thread: MAIN, before, after, held_lock: false };
-            let change = FollowedChange {
-                before: Nanos(self.number * 50_000),
-                after: Nanos(self.number * 50_000 + 10_000),
-                small,
-                threads: vec![thread],
-                ..FollowedChange::empty()
-            };
-            let made = self.order.add(self.number, &change, &[MAIN], &self.stacks);
-            self.told(made);
-        }
-
-        /// Eight rounds: some polls find the thread at a line that makes a block, others before and behind one or two of them.
-        fn rounds(&mut self) {
-            for _ in 0..2 {
-                for (before, after) in [
-                    (FIRST, FIRST),
-                    (FIRST, SECOND),
-                    (LAST, FIRST),
-                    (SECOND, SECOND),
-                    (FIRST, SECOND),
-                    (SECOND, LAST),
-                    (SECOND, FIRST),
-                    (FIRST, LAST),
-                ] {
-                    self.change(1, before, after);
-                }
-            }
-        }
-
-        fn told(&mut self, made: Vec<(u64, Vec<MadeBuffer>)>) {
-            for (number, blocks) in made {
-                let line = |&(origin, bytes): &MadeBuffer| {
-                    assert_eq!(bytes, 500);
-                    let AllocationOrigin::Stack(MAIN, stack) = origin else { panic!("{origin:?}") };
-                    self.stacks.frames(stack).next().unwrap().line
-                };
-                self.told.push((number, blocks.iter().map(line).collect()));
-            }
-        }
-
-        fn settle(&mut self) -> Vec<(u64, Vec<u32>)> {
-            let made = self.order.settle();
-            self.told(made);
-            std::mem::take(&mut self.told)
-        }
-    }
-
-    #[test]
-    fn lines_that_take_turns_made_each_second_block_wherever_the_polls_fell() {
-        let mut scene = LoopScene::new();
-        scene.rounds();
-        scene.change(2, FIRST, FIRST);
-        let mut turns: Vec<_> = (1..=16)
-            .map(|number| (number, vec![if number % 2 == 1 { FIRST } else { SECOND }]))
-            .collect();
-        turns.push((17, vec![FIRST, SECOND]));
-        assert_eq!(scene.settle(), turns);
-        assert!(scene.settle().is_empty(), "each is told once");
-    }
-
-    /// Slow polls find the thread between the lines most of the time; where none of the few clear blocks is against the turns, that is enough.
-    #[test]
-    fn where_few_blocks_are_clear_the_turns_are_told_if_nothing_is_against_them() {
-        let slow_polls = |against: bool| {
-            let mut scene = LoopScene::new();
-            for round in 0..12 {
-                let (first, second) = if round % 6 == 0 {
-                    ((FIRST, FIRST), (SECOND, SECOND))
-                } else {
-                    ((SECOND, FIRST), (FIRST, SECOND))
-                };
-                scene.change(1, first.0, first.1);
-                scene.change(1, second.0, second.1);
-            }
-            if against {
-                scene.change(1, SECOND, SECOND);
-            }
-            scene.settle()
-        };
-        let turns: Vec<_> = (1..=24)
-            .map(|number| (number, vec![if number % 2 == 1 { FIRST } else { SECOND }]))
-            .collect();
-        assert_eq!(slow_polls(false), turns);
-        assert!(slow_polls(true).is_empty());
-    }
-
-    /// What the one line makes two of in each round takes no turns.
-    #[test]
-    fn of_lines_that_do_not_take_turns_nothing_is_said() {
-        let mut scene = LoopScene::new();
-        for _ in 0..6 {
-            scene.change(1, FIRST, FIRST);
-            scene.change(1, FIRST, FIRST);
-            scene.change(1, SECOND, SECOND);
-        }
-        scene.change(1, FIRST, LAST);
-        assert!(scene.settle().is_empty());
-    }
-
-    #[test]
-    fn of_a_call_that_made_blocks_before_the_other_iterations_tell_more() {
-        let mut scene = LoopScene::new();
-        scene.rounds();
-        scene.change(1, 0, 0);
-        assert_eq!(std::mem::take(&mut scene.told).len(), 16, "at its end");
-        scene.rounds();
-        assert!(scene.settle().is_empty());
-    }
-
-    /// Most polls fall before and behind both lines: any order would do.
-    #[test]
-    fn where_few_polls_tell_one_line_from_the_other_nothing_is_said() {
-        let mut scene = LoopScene::new();
-        (0..2).for_each(|_| scene.change(1, FIRST, FIRST));
-        (0..2).for_each(|_| scene.change(1, SECOND, SECOND));
-        (0..20).for_each(|_| scene.change(1, FIRST, LAST));
-        assert!(scene.settle().is_empty());
-    }
-}
+#[path = "loop_order_tests.rs"]
+mod tests;
