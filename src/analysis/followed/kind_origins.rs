@@ -102,14 +102,16 @@ impl KindOrigins {
             .map(|(origin, _)| origin)
     }
 
-    /// The line ahead of this one in its call that makes such blocks, too, if there is only one.
+    /// The line ahead of this one in its call that makes such blocks, too, if there is only one that the thread had not left where it was `seen`.
     pub(super) fn line_ahead(
         &self,
         kind: BlockGroup,
         line: AllocationOrigin,
+        seen: Option<AllocationOrigin>,
     ) -> Option<AllocationOrigin> {
         let is_ahead = |vote: &&StackVote| {
             self.calls.is_ahead(vote.origin, line)
+                && !seen.is_some_and(|seen| self.calls.is_ahead(vote.origin, seen))
                 && self.lines.on_both_sides(vote.origin, &self.calls) >= MIN_AT_PLACE
         };
         let mut ahead = self.by_kind.get(&kind)?.of.iter().filter(is_ahead);

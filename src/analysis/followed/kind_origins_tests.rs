@@ -1,7 +1,7 @@
 //! What is learned of who makes blocks of one kind.
 
 use super::*;
-use crate::analysis::followed::pairs_in_call::PairsInCall;
+use crate::analysis::followed::pairs_in_call::{PairsInCall, SingleBlock};
 use crate::model::{
     FollowedThread, Frame, Function, Nanos, Pool, StackId, StackReading, StackTable, Thread,
     ThreadId,
@@ -219,11 +219,15 @@ fn of_two_blocks_in_a_row_the_first_is_of_the_line_ahead() {
     let [keys, values, other] = [5, 6, 9].map(|line| calls(&mut table, Some(call), line..=line)[0]);
     let mut origins = KindOrigins::default();
     (0..3).for_each(|_| saw(&mut origins, values, &table));
+    let block = |number, line, may_be_ahead, seen: Option<StackId>| {
+        let (origin, seen) = (at(line), seen.map(at));
+        SingleBlock { number, kind: KIND, origin, may_be_ahead, seen }
+    };
     let second = |origins: &KindOrigins, is_open: bool| {
         let mut pairs = PairsInCall::default();
-        assert_eq!(pairs.add(1, (KIND, at(values)), is_open, origins), None);
-        let first = pairs.add(2, (KIND, at(values)), true, origins);
-        assert_eq!(pairs.add(3, (KIND, at(values)), true, origins), None, "a loop");
+        assert_eq!(pairs.add(block(1, values, is_open, None), origins), None);
+        let first = pairs.add(block(2, values, true, None), origins);
+        assert_eq!(pairs.add(block(3, values, true, None), origins), None, "a loop");
         first
     };
     assert_eq!(second(&origins, true), None, "no other line makes such blocks");
@@ -231,11 +235,18 @@ fn of_two_blocks_in_a_row_the_first_is_of_the_line_ahead() {
     assert_eq!(second(&origins, true), Some((1, at(keys))));
     assert_eq!(second(&origins, false), None, "the first one was seen being made");
     let mut pairs = PairsInCall::default();
-    pairs.add(1, (KIND, at(values)), true, &origins);
+    pairs.add(block(1, values, true, None), &origins);
     pairs.clear();
-    assert_eq!(pairs.add(2, (KIND, at(values)), true, &origins), None);
+    assert_eq!(pairs.add(block(2, values, true, None), &origins), None);
     (0..3).for_each(|_| saw(&mut origins, other, &table));
-    assert_eq!(origins.line_ahead(KIND, at(other)), None, "two lines are ahead of it");
+    let first_of_others = |seen| {
+        let mut pairs = PairsInCall::default();
+        pairs.add(block(1, other, true, seen), &origins);
+        pairs.add(block(2, other, true, None), &origins)
+    };
+    assert_eq!(first_of_others(None), None, "two lines are ahead of it");
+    assert_eq!(first_of_others(Some(keys)), None, "and both of them possible");
+    assert_eq!(first_of_others(Some(values)), Some((1, at(values))), "the thread had left one");
 }
 
 /// The output of a layer, whose end is seen 50 us later, and the sum on the next line, which takes long. Where the sums over many blocks are the same, the

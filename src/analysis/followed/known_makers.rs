@@ -1,11 +1,10 @@
 //! What is found out of a change later: which line of a loop, of generated code, or of two in one call made its blocks. It counts for the changes that are taken for one like it, too.
 
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::buffer_alignment::MadeBuffer;
 use crate::analysis::followed::dropped_variables::ProgramText;
 use crate::analysis::followed::follow_replay::charged_to;
+use crate::analysis::followed::pairs_in_call::SingleBlock;
 use crate::analysis::followed::repeated_steps::allocates;
 use crate::model::FollowedChange;
 
@@ -19,23 +18,16 @@ impl FollowedSteps {
         }
     }
 
-    /// Takes what one change allocated, for two lines of one call that make blocks of one kind.
-    pub(super) fn find_pair(
-        &mut self,
-        number: u64,
-        made: Option<(BlockGroup, AllocationOrigin)>,
-        may_be_ahead: bool,
-        change: &FollowedChange,
-    ) {
-        let Some(made) = made else {
+    /// Takes what one change allocated, for two lines of one call that make blocks of one kind; `block` where that is one by itself.
+    pub(super) fn find_pair(&mut self, block: Option<SingleBlock>, change: &FollowedChange) {
+        let Some(block) = block else {
             if change.allocations() > 0 {
                 self.pairs.clear();
             }
             return;
         };
-        let first = self.pairs.add(number, made, may_be_ahead, &self.allocation_sources);
-        if let Some((of, line)) = first {
-            self.made_by_lines(of, &[(line, made.0.requested)]);
+        if let Some((of, line)) = self.pairs.add(block, &self.allocation_sources) {
+            self.made_by_lines(of, &[(line, block.kind.requested)]);
         }
     }
 
@@ -66,6 +58,7 @@ impl FollowedSteps {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::analysis::attribution::block_attribution::AllocationOrigin;
     use crate::analysis::attribution::host_only::HostOnlyStacks;
     use crate::analysis::autograd::engine_frames::EngineFrames;
     use crate::model::{

@@ -122,7 +122,7 @@ use crate::analysis::followed::kind_origins::{KindOrigins, Sighting};
 use crate::analysis::followed::last_stacks::LastStacks;
 use crate::analysis::followed::loop_order::LoopOrder;
 use crate::analysis::followed::maker_sequence::MakerSequence;
-use crate::analysis::followed::pairs_in_call::{PairsInCall, divide_pair};
+use crate::analysis::followed::pairs_in_call::{PairsInCall, SingleBlock, divide_pair};
 use crate::analysis::followed::repeated_steps::{
     LiveBytes, PastPart, PastSteps, PoolDeltas, live_after, live_before,
 };
@@ -352,9 +352,12 @@ impl FollowedSteps {
         }
         let origin = allocated.and_then(|_| only_origin(likely.as_ref().unwrap_or(&charge)));
         // Where it stood there before the block, it was not made ahead of this line.
-        let may_be_ahead = is_doubtful && sighting.sides[0] != origin;
+        let seen = sighting.sides[0];
+        let may_be_ahead = is_doubtful && seen != origin;
         let made = allocated.zip(origin);
-        self.find_pair(number, made, may_be_ahead, change);
+        let single =
+            made.map(|(kind, origin)| SingleBlock { number, kind, origin, may_be_ahead, seen });
+        self.find_pair(single, change);
         if change.allocations() > 0 {
             self.last_made = made.or_else(|| by_parts.last().copied().flatten());
             match made {

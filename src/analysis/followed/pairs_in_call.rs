@@ -1,7 +1,7 @@
 //! Two blocks of one kind, one right after the other, by two lines of one call: the keys and the values of a cache, for instance.
 //!
 //! After the first block a poll often finds the thread on the second line already. Where both seem to be made there, and one line ahead of it in
-//! this call makes such blocks as well, the first one is that line's. That is likely, never certain.
+//! this call makes such blocks as well that the thread had not left, the first one is that line's. That is likely, never certain.
 
 use std::sync::Arc;
 
@@ -12,21 +12,23 @@ use super::repeated_steps::{PastPart, allocates};
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::rules::BlockGroup;
 
-/// The blocks of one kind that were made in one call, with no other between them.
+/// A block that was made by itself.
 #[derive(Debug, Clone, Copy)]
-struct Row {
-    kind: BlockGroup,
-    /// The number of the last one's change, and the line that it is charged to.
-    number: u64,
-    origin: AllocationOrigin,
+pub(super) struct SingleBlock {
+    /// The number of its change.
+    pub(super) number: u64,
+    pub(super) kind: BlockGroup,
+    /// The line that it is charged to.
+    pub(super) origin: AllocationOrigin,
     /// Whether a line ahead may have made it.
-    may_be_ahead: bool,
-    blocks: u32,
+    pub(super) may_be_ahead: bool,
+    /// Where the thread was seen before it.
+    pub(super) seen: Option<AllocationOrigin>,
 }
 
-/// Follows the blocks that are allocated one by one.
+/// Follows the blocks of one kind that are made in one call, with no other between them: the last of them, and how many they are.
 #[derive(Debug, Default)]
-pub(super) struct PairsInCall(Option<Row>);
+pub(super) struct PairsInCall(Option<(SingleBlock, u32)>);
 
 impl PairsInCall {
     /// Something else was allocated.
@@ -34,20 +36,22 @@ impl PairsInCall {
         self.0 = None;
     }
 
-    /// Takes a change that allocated one block, and whether a line ahead may have made it; tells which earlier change a line ahead made, and which line.
+    /// Takes the next block; tells which earlier change a line ahead made, and which line.
     pub(super) fn add(
         &mut self,
-        number: u64,
-        (kind, origin): (BlockGroup, AllocationOrigin),
-        may_be_ahead: bool,
+        block: SingleBlock,
         origins: &KindOrigins,
     ) -> Option<(u64, AllocationOrigin)> {
-        let is_next = |row: &Row| row.kind == kind && origins.calls.are_in_one(row.origin, origin);
-        let row = self.0.filter(is_next);
-        let blocks = row.map_or(0, |row| row.blocks) + 1;
-        self.0 = Some(Row { kind, number, origin, may_be_ahead, blocks });
-        let first = row.filter(|row| blocks == 2 && row.may_be_ahead && row.origin == origin)?;
-        Some((first.number, origins.line_ahead(kind, origin)?))
+        let SingleBlock { kind, origin, .. } = block;
+        let last = self
+            .0
+            .filter(|(last, _)| last.kind == kind && origins.calls.are_in_one(last.origin, origin));
+        let blocks = last.map_or(0, |(_, blocks)| blocks) + 1;
+        self.0 = Some((block, blocks));
+        let is_first =
+            |first: &SingleBlock| blocks == 2 && first.may_be_ahead && first.origin == origin;
+        let (first, _) = last.filter(|(last, _)| is_first(last))?;
+        Some((first.number, origins.line_ahead(kind, origin, first.seen)?))
     }
 }
 
@@ -59,7 +63,7 @@ pub(super) fn divide_pair(parts: &mut [PastPart<PastStep>], origins: &KindOrigin
     };
     if let Some((kind, origin)) = made_by(first)
         && made_by(second) == Some((kind, origin))
-        && let Some(ahead) = origins.line_ahead(kind, origin)
+        && let Some(ahead) = origins.line_ahead(kind, origin, None)
     {
         let first = &mut Arc::make_mut(first).1;
         first.charge = charged_to(ahead, &first.charge);
