@@ -60,6 +60,28 @@ fn the_peak_between_two_maps_is_drawn() {
     assert_eq!(folded.resolution.certain, Some(32 * MIB));
 }
 
+/// The result of a function is made, and what it was made of goes, before the tables of addresses are read.
+#[test]
+fn the_peak_is_drawn_where_it_is_over_when_the_addresses_are_read() {
+    let mut script = two_mib();
+    reads_address(&mut script, 10, 8);
+    script.allocates(8, 3_000, stood(0));
+    script.allocates(30, 3_000, stood(1));
+    let size = 30 * MIB;
+    script.addresses = Some(FollowedAddresses {
+        changes: 2,
+        allocated: vec![AddressedBlock { address: (1 << 40) + 100 * MIB, size, requested: size }],
+        freed: vec![(1 << 40) + 10 * MIB],
+    });
+    script.frees(8);
+    takes_back(&mut script, 100);
+    script.frees(30);
+    script.map();
+    let (stacks, folded) = peak(&script);
+    assert_eq!(stacks, in_mib(&[("f", 10), ("g", 30)]));
+    assert_eq!(folded.total, 40 * MIB);
+}
+
 /// Which block of a kind was freed is likely, not proven.
 #[test]
 fn at_the_peak_nothing_is_certain_of_kinds_of_which_one_was_freed() {

@@ -2,6 +2,8 @@
 //!
 //! It reads on its own, for the poller has no time: the next change comes within microseconds. Each reading carries the running
 //! totals of allocations and frees at which it was true; `address_windows.rs` finds the change that ended with these.
+//! While polls rest it reads nothing: each change is dozens of blocks then, whose tables the job would have to fetch back, and what became of such blocks is
+//! known from the iterations that were followed. Behind that it begins anew.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -27,8 +29,8 @@ const MOST_FAILURES: u32 = 100_000;
 /// After so many it sleeps for so long: a thread may have been interrupted between the tables and the counters.
 const MOST_TRIES: u32 = 16;
 const REST: Duration = Duration::from_micros(100);
-/// So long before the next poll it is awake.
-const AWAKE_BEFORE: Duration = Duration::from_micros(20);
+/// While polls rest.
+const WAIT_FOR_POLLS: Duration = Duration::from_micros(200);
 /// While there are no tables to read.
 const WAIT_FOR_TABLES: Duration = Duration::from_millis(5);
 /// Readings that are kept until they are taken; what is read beyond is lost.
@@ -128,9 +130,16 @@ impl ReadingThread<'_> {
         let mut now = self.start.elapsed();
         let mut pace = FollowPace::new(part.to_spare(), self.start.elapsed(), processor_time());
         let mut processor = OwnProcessor::new();
+        let mut has_rested = false;
         while !self.stop.is_set() {
+            if self.signals.rests.load(Ordering::Relaxed) {
+                has_rested = true;
+                std::thread::sleep(WAIT_FOR_POLLS);
+                now = self.start.elapsed();
+                continue;
+            }
             let newest = self.shared.plans.load(Ordering::Acquire);
-            if newest != plans {
+            if newest != plans || std::mem::take(&mut has_rested) {
                 plans = newest;
                 tables = self.shared.tables.lock().clone();
                 self.failures = 0;
@@ -150,10 +159,6 @@ impl ReadingThread<'_> {
             } else if known.is_doubted() {
                 let outcome = moving_if_replaced(known.verify(&*self.memory))?;
                 self.keep(outcome);
-            } else if let Some(rest) = self.rest(now) {
-                std::thread::sleep(rest);
-                now = self.start.elapsed();
-                continue;
             } else {
                 std::hint::spin_loop();
             }
@@ -176,12 +181,6 @@ impl ReadingThread<'_> {
             }
         }
         Ok(())
-    }
-
-    /// How long no poll comes whose change would have to be read at once.
-    fn rest(&self, now: Duration) -> Option<Duration> {
-        let next = Duration::from_nanos(self.signals.next_poll.load(Ordering::Relaxed));
-        next.checked_sub(now + AWAKE_BEFORE).filter(|rest| *rest > AWAKE_BEFORE)
     }
 
     /// Reads what has changed.

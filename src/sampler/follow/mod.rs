@@ -72,8 +72,8 @@ struct PollerShared {
 struct PollSignals {
     /// How many changes were seen: told at once, for what is read after each has to be read before the next one.
     changes: AtomicU64,
-    /// Up to when polling rests, in nanoseconds since the recording began.
-    next_poll: AtomicU64,
+    /// Whether polls rest, for the job does what it did before.
+    rests: AtomicBool,
 }
 
 /// A thread that polls one target.
@@ -242,7 +242,9 @@ impl PollingThread<'_> {
             pace.saw(now, outcome.changed, outcome.moved);
             blocked.look(self.process, self.state.targets(), now);
             pace.set_gives_way(blocked.gives_way(now));
-            pace.set_rests(self.state.rests(now));
+            let rests = self.state.rests(now);
+            pace.set_rests(rests);
+            self.signals.rests.store(rests, Ordering::Relaxed);
             if pace.wants_use(now) {
                 pace.set_share(part.processors());
                 pace.take_use(now, processor_time());
@@ -289,7 +291,6 @@ impl PollingThread<'_> {
         let until = now + time.as_nanos() as u64;
         // What happens until then is not seen: the allocator does not stand still.
         self.last_change.set(until);
-        self.signals.next_poll.store(until, Ordering::Relaxed);
         std::thread::sleep(time);
     }
 

@@ -209,9 +209,24 @@ mod tests {
     /// In the first iteration it was not learned yet which of two blocks is freed.
     #[test]
     fn of_moments_of_which_as_much_is_known_the_one_is_best_that_is_most_like_the_others() {
-        let with = |time, size| moment_of(time, &[(1, 1000 - size), (2, size)], 0);
-        let moments = vec![with(1, 900), with(2, 100), with(3, 90), with(4, 100), with(5, 400)];
+        let with = |time, count: usize| {
+            let mut blocks = vec![(1, 10); 100 - count];
+            blocks.resize(100, (2, 10));
+            moment_of(time, &blocks, 0)
+        };
+        let moments = vec![with(1, 90), with(2, 10), with(3, 9), with(4, 10), with(5, 40)];
         assert_eq!(best_of(moments), 4);
+    }
+
+    /// A job whose shapes change is about as high in another step, where it is somewhere else.
+    #[test]
+    fn a_moment_with_blocks_of_other_sizes_is_shown_only_if_it_is_the_highest() {
+        let elsewhere = |time, height: u64| moment_of(time, &[(1, height - 400), (2, 400)], 0);
+        let peak = |unknown| moment_of(2, &[(1, 1000)], unknown);
+        assert_eq!(best_of(vec![elsewhere(1, 999), peak(0)]), 2);
+        assert_eq!(best_of(vec![elsewhere(1, 1001), peak(0)]), 1);
+        // What is not known of the highest may have been of these sizes.
+        assert_eq!(best_of(vec![elsewhere(1, 999), peak(950)]), 1);
     }
 
     #[test]
