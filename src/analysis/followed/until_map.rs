@@ -128,7 +128,10 @@ impl UntilMap {
         let open = self.steps.iter().position(|step| step.open).unwrap_or(self.steps.len());
         let frees_follow = |at: usize| {
             let end = windows[at].unwrap_or(at);
-            self.steps[at + 1..=end].iter().all(|step| step.allocations() == 0)
+            // Of changes that one poll saw together it is not told which of them freed a block.
+            let is_free =
+                |step: &FollowedStep| step.allocations() == 0 && step.to > self.steps[at].to;
+            self.steps[at + 1..=end].iter().all(is_free)
         };
         let known: Vec<usize> = (0..open).filter(|at| frees_follow(*at)).collect();
         let Some(most) = known.iter().map(|at| height(*at)).max() else { return Vec::new() };
