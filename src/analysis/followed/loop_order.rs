@@ -298,12 +298,12 @@ impl LoopChange {
     /// pool's only.
     fn sizes_of(&self, lines: &[usize], seen_in: &[[bool; 2]; MAX_LINES]) -> Option<Vec<u64>> {
         let mut left = self.blocks;
-        let only_pool = |line: &usize| match seen_in[*line] {
+        let pool_of = |line: &usize| match seen_in[*line] {
             [true, false] => Some(0),
             [false, true] => Some(1),
             _ => None,
         };
-        for pool in lines.iter().filter_map(only_pool) {
+        for pool in lines.iter().filter_map(pool_of) {
             left[pool] = left[pool].checked_sub(1)?;
         }
         let rest = match left {
@@ -311,7 +311,7 @@ impl LoopChange {
             [0, _] => 1,
             _ => return None,
         };
-        lines.iter().map(|line| self.sizes[only_pool(line).unwrap_or(rest)]).collect()
+        lines.iter().map(|line| self.sizes[pool_of(line).unwrap_or(rest)]).collect()
     }
 }
 

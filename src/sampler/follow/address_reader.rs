@@ -3,7 +3,7 @@
 //! It reads on its own, for the poller has no time: the next change comes within microseconds. Each reading carries the running
 //! totals of allocations and frees at which it was true; `address_windows.rs` finds the change that ended with these.
 //! While polls rest it reads nothing: each change is dozens of blocks then, whose tables the job would have to fetch back, and what became of such blocks is
-//! known from the iterations that were followed. Behind that it begins anew.
+//! known from the iterations that were followed. The first reading behind that only says what is counted from.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ struct ReadingThread<'a> {
     seen: u64,
     /// Attempts in a row that came to nothing.
     failures: u32,
-    /// Whether a reading was lost: what changed in it is not known.
+    /// Whether a reading was lost or left out: what changed in it is not known.
     lost: bool,
 }
 
@@ -130,16 +130,15 @@ impl ReadingThread<'_> {
         let mut now = self.start.elapsed();
         let mut pace = FollowPace::new(part.to_spare(), self.start.elapsed(), processor_time());
         let mut processor = OwnProcessor::new();
-        let mut has_rested = false;
         while !self.stop.is_set() {
             if self.signals.rests.load(Ordering::Relaxed) {
-                has_rested = true;
+                self.lost = true;
                 std::thread::sleep(WAIT_FOR_POLLS);
                 now = self.start.elapsed();
                 continue;
             }
             let newest = self.shared.plans.load(Ordering::Acquire);
-            if newest != plans || std::mem::take(&mut has_rested) {
+            if newest != plans {
                 plans = newest;
                 tables = self.shared.tables.lock().clone();
                 self.failures = 0;
