@@ -218,11 +218,11 @@ fn alike_kinds(alive: Vec<AliveBlock>, in_map: &FxHashMap<BlockGroup, usize>) ->
     kinds
 }
 
-/// Charges the blocks of one kind in a map as those that were alive at such a moment; gives what is changed.
+/// Charges the blocks of one kind in a map as those that were alive at such a moment; gives what is changed, `None` where they cannot be the same.
 pub(super) fn charge_alike(
     blocks: &[(u64, Arc<BlockAttribution>)],
     alive: &[AliveBlock],
-) -> Vec<(u64, Arc<BlockAttribution>)> {
+) -> Option<Vec<(u64, Arc<BlockAttribution>)>> {
     let mut left: Vec<&Arc<BlockAttribution>> =
         alive.iter().map(|block| &block.attribution).collect();
     let mut others = Vec::new();
@@ -233,22 +233,21 @@ pub(super) fn charge_alike(
         };
         match left.iter().position(is_same) {
             Some(at) => drop(left.swap_remove(at)),
-            None if own.certain || own.is_before() => return Vec::new(),
+            None if own.certain || own.is_before() => return None,
             None => others.push((*address, own)),
         }
     }
     if left.iter().any(|charge| charge.is_before()) {
-        return Vec::new();
+        return None;
     }
     left.sort_by_key(|charge| charge.allocated_at);
     others.sort_by_key(|(address, own)| (own.allocated_at, *address));
     let known = others.into_iter().zip(left).filter(|(_, charge)| !charge.is_not_seen());
-    known
-        .map(|((address, own), charge)| {
-            let (shares, span) = (charge.shares.clone(), charge.span);
-            (address, Arc::new(BlockAttribution { shares, span, certain: false, ..**own }))
-        })
-        .collect()
+    let charged = known.map(|((address, own), charge)| {
+        let (shares, span) = (charge.shares.clone(), charge.span);
+        (address, Arc::new(BlockAttribution { shares, span, certain: false, ..**own }))
+    });
+    Some(charged.collect())
 }
 
 #[cfg(test)]
@@ -277,24 +276,24 @@ mod tests {
     #[test]
     fn blocks_whose_maker_was_alive_there_keep_it_and_the_others_get_what_is_left() {
         let map = in_map(&[(1, 8), (2, 8), (1, 8), (0, 8)]);
-        let charged = charge_alike(&map, &alive(&[(3, 8), (1, 8), (0, 8), (1, 8)]));
+        let charged = charge_alike(&map, &alive(&[(3, 8), (1, 8), (0, 8), (1, 8)])).unwrap();
         let charged: Vec<_> =
             charged.iter().map(|(at, of)| (*at, only_origin(of), of.certain)).collect();
         let third = only_origin(&in_map(&[(3, 8)])[0].1);
         assert_eq!(charged, [(1, third, false)]);
-        assert!(charge_alike(&map, &alive(&[(0, 8), (2, 8), (1, 8), (1, 8)])).is_empty());
+        assert!(charge_alike(&map, &alive(&[(0, 8), (2, 8), (1, 8), (1, 8)])).unwrap().is_empty());
     }
 
     #[test]
     fn nothing_is_charged_against_what_is_certain_or_older_than_the_recording() {
         let mut map = in_map(&[(1, 8), (2, 8)]);
         let there = alive(&[(1, 8), (3, 8)]);
-        assert_eq!(charge_alike(&map, &there).len(), 1);
+        assert_eq!(charge_alike(&map, &there).unwrap().len(), 1);
         let sure = BlockAttribution { shares: map[1].1.shares.clone(), certain: true, ..*map[1].1 };
         map[1].1 = Arc::new(sure);
-        assert!(charge_alike(&map, &there).is_empty());
-        assert!(charge_alike(&in_map(&[(1, 8), (0, 8)]), &there).is_empty());
-        assert!(charge_alike(&in_map(&[(1, 8), (2, 8)]), &alive(&[(1, 8), (0, 8)])).is_empty());
+        assert!(charge_alike(&map, &there).is_none());
+        assert!(charge_alike(&in_map(&[(1, 8), (0, 8)]), &there).is_none());
+        assert!(charge_alike(&in_map(&[(1, 8), (2, 8)]), &alive(&[(1, 8), (0, 8)])).is_none());
     }
 
     #[test]

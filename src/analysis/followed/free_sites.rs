@@ -157,6 +157,12 @@ impl FreeSites {
         }
     }
 
+    /// Forgets the choices made in a group: which of its blocks are alive is known by other means.
+    pub(in crate::analysis) fn settle(&mut self, group: BlockGroup) {
+        let settled = self.choices.remove(&group).into_iter().flatten();
+        self.all_choices -= settled.map(|(_, choices)| choices.len()).sum::<usize>();
+    }
+
     /// The groups with choices.
     pub(in crate::analysis) fn open_groups(&self) -> impl Iterator<Item = &BlockGroup> {
         self.choices.keys()
@@ -221,21 +227,33 @@ mod tests {
         Arc::new(BlockAttribution { shares, span: None, allocated_at, certain: false })
     }
 
-    /// Who is charged with the one block alive, of stack 1 and allocated at 50, after one of stack 2 was taken for freed at 60 where as a rule
-    /// those of stack 1 are: the freed one was `made_before` a time.
-    fn corrected(made_before: u64) -> Vec<AllocationOrigin> {
+    /// One of stack 2 was taken for freed at 60 where as a rule those of stack 1 are: the freed one was `made_before` a time.
+    fn with_choice(made_before: u64) -> FreeSites {
         let site = [Some(AllocationOrigin::Below(ThreadId(0), StackId(9))), None];
         let mut sites = FreeSites::default();
         (0..MIN_FREES).for_each(|_| sites.add(GROUP, &site, origin(1)));
         let freed = block(2, 10);
         sites.remember(GROUP, FreeChoice { site, time: 60, made_before, freed });
+        sites
+    }
+
+    /// Who is charged then with the one block alive, of stack 1 and allocated at 50.
+    fn corrected(mut sites: FreeSites) -> Vec<AllocationOrigin> {
         let corrected = sites.correct(GROUP, vec![(7, block(1, 50))]);
         corrected.iter().filter_map(|(_, block)| only_origin(block)).collect()
     }
 
     #[test]
     fn a_block_that_is_too_young_was_not_the_one_freed() {
-        assert_eq!(corrected(60), [origin(2)], "what is usually freed there was");
-        assert_eq!(corrected(40), []);
+        assert_eq!(corrected(with_choice(60)), [origin(2)], "what is usually freed there was");
+        assert_eq!(corrected(with_choice(40)), []);
+    }
+
+    #[test]
+    fn a_choice_of_a_group_that_is_known_by_other_means_changes_nothing_later() {
+        let mut sites = with_choice(60);
+        sites.settle(GROUP);
+        assert_eq!((sites.open_groups().count(), sites.all_choices), (0, 0));
+        assert_eq!(corrected(sites), []);
     }
 }

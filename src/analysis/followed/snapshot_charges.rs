@@ -107,11 +107,15 @@ impl FollowedSteps {
         let Some(alive) = self.alive_at_level(live, rested, &counts, text) else {
             return Vec::new();
         };
-        let is_alike = |(kind, blocks): &(&BlockGroup, &Vec<_>)| {
-            alive.get(kind).is_some_and(|alive| alive.len() == blocks.len())
-        };
-        let alike = by_kind.iter().filter(is_alike);
-        alike.flat_map(|(kind, blocks)| charge_alike(blocks, &alive[kind])).collect()
+        let mut changed = Vec::new();
+        for (kind, blocks) in by_kind {
+            let alike = alive.get(&kind).filter(|alive| alive.len() == blocks.len());
+            if let Some(charged) = alike.and_then(|alive| charge_alike(&blocks, alive)) {
+                changed.extend(charged);
+                self.sites.settle(kind);
+            }
+        }
+        changed
     }
 
     /// The blocks alive at a moment that was followed at which so much was.
