@@ -219,6 +219,7 @@ fn alike_kinds(alive: Vec<AliveBlock>, in_map: &FxHashMap<BlockGroup, usize>) ->
 }
 
 /// Charges the blocks of one kind in a map as those that were alive at such a moment; gives what is changed, `None` where they cannot be the same.
+/// Blocks that are older than the recording become fewer, never more: those of which the moment had fewer were freed since the map before.
 pub(super) fn charge_alike(
     blocks: &[(u64, Arc<BlockAttribution>)],
     alive: &[AliveBlock],
@@ -233,7 +234,7 @@ pub(super) fn charge_alike(
         };
         match left.iter().position(is_same) {
             Some(at) => drop(left.swap_remove(at)),
-            None if own.certain || own.is_before() => return None,
+            None if own.certain => return None,
             None => others.push((*address, own)),
         }
     }
@@ -285,14 +286,16 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_charged_against_what_is_certain_or_older_than_the_recording() {
+    fn nothing_is_charged_against_what_is_certain_and_no_block_becomes_older() {
         let mut map = in_map(&[(1, 8), (2, 8)]);
         let there = alive(&[(1, 8), (3, 8)]);
         assert_eq!(charge_alike(&map, &there).unwrap().len(), 1);
         let sure = BlockAttribution { shares: map[1].1.shares.clone(), certain: true, ..*map[1].1 };
         map[1].1 = Arc::new(sure);
         assert!(charge_alike(&map, &there).is_none());
-        assert!(charge_alike(&in_map(&[(1, 8), (0, 8)]), &there).is_none());
+        let newer = charge_alike(&in_map(&[(1, 8), (0, 8)]), &there).unwrap();
+        assert_eq!((newer[0].0, newer.len()), (1, 1));
+        assert!(!newer[0].1.is_before(), "it was freed, and another one made");
         assert!(charge_alike(&in_map(&[(1, 8), (2, 8)]), &alive(&[(1, 8), (0, 8)])).is_none());
     }
 
