@@ -461,6 +461,48 @@ def compiled(watched):
     loop(watched, torch.compile(encoder().cuda()), lambda: torch.randn(16, 128, 512, device="cuda"), [torch.optim.AdamW])
 
 
+def mixed_precision(watched):
+    """Convolutions in half precision with a scaled loss, clipped gradients and an average of the weights beside them."""
+    import torchvision
+    model = torchvision.models.resnet50(num_classes=100).cuda()
+    average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.999))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=1e-4)
+    scaler = torch.amp.GradScaler("cuda")
+    while True:
+        images, labels = torch.randn(32, 3, 160, 160, device="cuda"), torch.randint(0, 100, (32,), device="cuda")
+        with torch.autocast("cuda", torch.float16):
+            loss = nn.functional.cross_entropy(model(images), labels, label_smoothing=0.1)
+        watched.forward_done()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        average.update_parameters(model)
+
+
+def texts_of_all_lengths(watched):
+    """A language model whose batches are as long as their longest text."""
+    import transformers
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_layer=8, n_embd=512, n_head=8)).cuda().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    schedule = transformers.get_cosine_schedule_with_warmup(optimizer, 100, 10_000)
+    generator = random.Random(1)
+    while True:
+        lengths = [generator.randrange(32, 384) for _ in range(8)]
+        tokens = nn.utils.rnn.pad_sequence([torch.randint(0, 50_000, (length,)) for length in lengths], batch_first=True).cuda()
+        mask = (torch.arange(tokens.shape[1]) < torch.tensor(lengths)[:, None]).cuda()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(input_ids=tokens, attention_mask=mask.long(), labels=tokens.masked_fill(~mask, -100)).loss
+        watched.forward_done()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+
+
 JOBS = {
     "trainer": trainer,
     "trainer, LoRA": lambda watched: trainer(watched, lora=True),
@@ -474,6 +516,8 @@ JOBS = {
     "two optimizers": two_optimizers,
     "detection": detection,
     "compiled": compiled,
+    "mixed precision": mixed_precision,
+    "texts of all lengths": texts_of_all_lengths,
 }
 
 PARTS = {"speed": check_speed, "truth": check_truth}
