@@ -1,11 +1,12 @@
 """What a recording costs a job on a GPU: the job's steps while memspy runs and while it is stopped, in turns of a tenth of a second.
 
-    python benches/following_cost.py MEMSPY [--job transformer] [--rounds 2] [--seconds 9] [--whole] [OPTIONS ...]
+    python benches/following_cost.py MEMSPY [--job transformer] [--rounds 2] [--seconds 9] [--whole | --pairs] [OPTIONS ...]
 
 OPTIONS are those of `memspy record`, one argument for each kind of recording: '--cpu 200' '-r 200'. 'nothing' and 'spin' (two processes that only
 use a processor each) are there to compare with. memspy is stopped and continued by signals, so that what a machine does to both sides is the same;
 one round of windows of seconds, each with a recording of its own, cannot tell 3 % from nothing. With --whole each round is one recording, from memspy's start
-to its end, against the seconds around it: what attaching and learning cost is in it. The jobs are those of scripts/check-attribution-on-gpu.py.
+to its end, against the seconds around it: what attaching and learning cost is in it. With --pairs each round is such a recording and as many seconds of
+nothing, in random order; what nothing is by the nothing of the round before is the noise. The jobs are those of scripts/check-attribution-on-gpu.py.
 """
 import argparse
 import bisect
@@ -30,6 +31,8 @@ WINDOW = 0.1
 EDGE = 0.003
 # A whole recording is compared with so many seconds before it and after it.
 AROUND = 3.0
+# Between two windows of a pair.
+PAUSE = 0.3
 
 
 class Steps:
@@ -53,6 +56,18 @@ class Steps:
     def place(self, number):
         at = 8 + 8 * (number % KEPT)
         return slice(at, at + 8)
+
+    def speed(self, start, stop):
+        """Steps a second between two moments that have passed, with the parts of the steps under way at both."""
+        times = self.times(0, self.count())
+
+        def until(moment):
+            done = bisect.bisect_right(times, moment)
+            if done in (0, len(times)):
+                return done
+            return done + (moment - times[done - 1]) / (times[done] - times[done - 1])
+
+        return (until(stop) - until(start)) / (stop - start)
 
 
 def run_job(name, path):
@@ -105,27 +120,34 @@ def end(kind, beside):
         process.wait()
 
 
-def whole_recording(kind, memspy, pid, folder, steps, seconds):
-    """The job's speed during one recording, by that in the seconds around it."""
-    time.sleep(AROUND)
+def one_recording(kind, memspy, pid, folder, seconds):
+    """When it began and ended."""
     start = time.perf_counter()
     beside = begin(kind, memspy, pid, folder)
     time.sleep(seconds)
     end(kind, beside)
-    stop = time.perf_counter()
+    return start, time.perf_counter()
+
+
+def whole_recording(kind, memspy, pid, folder, steps, seconds):
+    """The job's speed during one recording, by that in the seconds around it."""
     time.sleep(AROUND)
-    times = steps.times(0, steps.count())
+    start, stop = one_recording(kind, memspy, pid, folder, seconds)
+    time.sleep(AROUND)
+    around = (steps.speed(start - AROUND, start) + steps.speed(stop, stop + AROUND)) / 2
+    return steps.speed(start, stop) / around
 
-    def steps_until(moment):
-        """With the part of the step under way."""
-        done = bisect.bisect_right(times, moment)
-        if done in (0, len(times)):
-            return done
-        return done + (moment - times[done - 1]) / (times[done] - times[done - 1])
 
-    before, first, last, after = map(steps_until, (start - AROUND, start, stop, stop + AROUND))
-    around = (first - before + after - last) / (2 * AROUND)
-    return (last - first) / (stop - start) / around
+def pairs(kind, memspy, pid, folder, steps, rounds, seconds):
+    """The job's speed during recordings, by that during as many seconds of nothing; and that of nothing by the one of the round before."""
+    spans = {kind: [], "nothing": []}
+    for _ in range(rounds):
+        for each in random.sample(list(spans), 2):
+            spans[each].append(one_recording(each, memspy, pid, folder, seconds))
+            time.sleep(PAUSE)
+    time.sleep(PAUSE)
+    beside, nothing = ([steps.speed(*span) for span in spans[each]] for each in (kind, "nothing"))
+    return [a / b for a, b in zip(beside, nothing)], [b / a for a, b in zip(nothing, nothing[1:])]
 
 
 def trimmed_mean(values):
@@ -143,7 +165,9 @@ def main():
     arguments.add_argument("--job", default="transformer")
     arguments.add_argument("--rounds", type=int, default=2)
     arguments.add_argument("--seconds", type=float, default=9)
-    arguments.add_argument("--whole", action="store_true", help="each round is one recording, from its start to its end")
+    how = arguments.add_mutually_exclusive_group()
+    how.add_argument("--whole", action="store_true", help="each round is one recording, from its start to its end")
+    how.add_argument("--pairs", action="store_true", help="each round is one recording and as many seconds of nothing")
     given, kinds = arguments.parse_known_args()
     kinds = kinds or ["--cpu 200", "-r 200", "nothing", "spin"]
     with tempfile.TemporaryDirectory() as folder:
@@ -157,7 +181,10 @@ def main():
                     sys.exit(f"the job {given.job!r} ended before its 20th step")
                 time.sleep(0.1)
             found = {kind: [] for kind in kinds}
-            for _ in range(given.rounds):
+            for kind in set(kinds) - {"nothing"} if given.pairs else []:
+                found[kind], noise = pairs(kind, given.memspy, job.pid, folder, steps, given.rounds, given.seconds)
+                found.setdefault("nothing", []).extend(noise)
+            for _ in range(0 if given.pairs else given.rounds):
                 for kind in random.sample(kinds, len(kinds)):
                     if given.whole:
                         found[kind].append(whole_recording(kind, given.memspy, job.pid, folder, steps, given.seconds))
@@ -169,7 +196,7 @@ def main():
         finally:
             job.kill()
             job.wait()
-    unit = "recordings" if given.whole else "windows"
+    unit = "recordings" if given.whole else "pairs" if given.pairs else "windows"
     print(f"{given.job}: speed beside it, {given.rounds} rounds of {given.seconds:g} s each")
     for kind, speeds in found.items():
         if len(speeds) < 4:
