@@ -246,7 +246,9 @@ pub(super) fn charge_alike(
     let known = others.into_iter().zip(left).filter(|(_, charge)| !charge.is_not_seen());
     let charged = known.map(|((address, own), charge)| {
         let (shares, span) = (charge.shares.clone(), charge.span);
-        (address, Arc::new(BlockAttribution { shares, span, certain: false, ..**own }))
+        // When is unknown of a block older than the recording, and it is none.
+        let allocated_at = if own.is_before() { charge.allocated_at } else { own.allocated_at };
+        (address, Arc::new(BlockAttribution { shares, span, allocated_at, certain: false }))
     });
     Some(charged.collect())
 }
@@ -296,6 +298,7 @@ mod tests {
         let newer = charge_alike(&in_map(&[(1, 8), (0, 8)]), &there).unwrap();
         assert_eq!((newer[0].0, newer.len()), (1, 1));
         assert!(!newer[0].1.is_before(), "it was freed, and another one made");
+        assert!(newer[0].1.allocated_at > 0, "within the recording");
         assert!(charge_alike(&in_map(&[(1, 8), (2, 8)]), &alive(&[(1, 8), (0, 8)])).is_none());
     }
 
