@@ -159,8 +159,14 @@ impl FreeSites {
 
     /// Forgets the choices made in a group: which of its blocks are alive is known by other means.
     pub(in crate::analysis) fn settle(&mut self, group: BlockGroup) {
-        let settled = self.choices.remove(&group).into_iter().flatten();
-        self.all_choices -= settled.map(|(_, choices)| choices.len()).sum::<usize>();
+        drop(self.take_choices(group));
+    }
+
+    fn take_choices(&mut self, group: BlockGroup) -> Vec<FreeChoice> {
+        let of_group = self.choices.remove(&group).into_iter().flat_map(FxHashMap::into_values);
+        let taken: Vec<FreeChoice> = of_group.flatten().collect();
+        self.all_choices -= taken.len();
+        taken
     }
 
     /// The groups with choices.
@@ -175,10 +181,8 @@ impl FreeSites {
         mut blocks: Vec<(u64, Arc<BlockAttribution>)>,
     ) -> Vec<(u64, Arc<BlockAttribution>)> {
         let mut corrected = Vec::new();
-        let Some(choices) = self.choices.remove(&group) else { return corrected };
-        let mut choices: Vec<FreeChoice> = choices.into_values().flatten().collect();
+        let mut choices = self.take_choices(group);
         choices.sort_by_key(|choice| choice.time);
-        self.all_choices -= choices.len();
         blocks.sort_by_key(|(address, block)| (block.allocated_at, *address));
         let mut kept = Vec::new();
         for choice in choices {
