@@ -10,6 +10,7 @@ nothing, in random order; what nothing is by the nothing of the round before is 
 """
 import argparse
 import bisect
+import collections
 import importlib.util
 import mmap
 import os
@@ -120,6 +121,15 @@ def end(kind, beside):
         process.wait()
 
 
+def settled_recording(kind, memspy, pid, folder, steps, seconds):
+    """The ratios of one recording, from when it has learned the job."""
+    beside = begin(kind, memspy, pid, folder)
+    time.sleep(SETTLES)
+    speeds = ratios(beside, steps, seconds)
+    end(kind, beside)
+    return speeds
+
+
 def one_recording(kind, memspy, pid, folder, seconds):
     """When it began and ended."""
     start = time.perf_counter()
@@ -135,7 +145,7 @@ def whole_recording(kind, memspy, pid, folder, steps, seconds):
     start, stop = one_recording(kind, memspy, pid, folder, seconds)
     time.sleep(AROUND)
     around = (steps.speed(start - AROUND, start) + steps.speed(stop, stop + AROUND)) / 2
-    return steps.speed(start, stop) / around
+    return [steps.speed(start, stop) / around]
 
 
 def pairs(kind, memspy, pid, folder, steps, rounds, seconds):
@@ -180,19 +190,16 @@ def main():
                 if job.poll() is not None:
                     sys.exit(f"the job {given.job!r} ended before its 20th step")
                 time.sleep(0.1)
-            found = {kind: [] for kind in kinds}
-            for kind in set(kinds) - {"nothing"} if given.pairs else []:
-                found[kind], noise = pairs(kind, given.memspy, job.pid, folder, steps, given.rounds, given.seconds)
-                found.setdefault("nothing", []).extend(noise)
-            for _ in range(0 if given.pairs else given.rounds):
-                for kind in random.sample(kinds, len(kinds)):
-                    if given.whole:
-                        found[kind].append(whole_recording(kind, given.memspy, job.pid, folder, steps, given.seconds))
-                        continue
-                    beside = begin(kind, given.memspy, job.pid, folder)
-                    time.sleep(SETTLES)
-                    found[kind] += ratios(beside, steps, given.seconds)
-                    end(kind, beside)
+            found = collections.defaultdict(list, {kind: [] for kind in kinds})
+            if given.pairs:
+                for kind in [kind for kind in kinds if kind != "nothing"]:
+                    found[kind], noise = pairs(kind, given.memspy, job.pid, folder, steps, given.rounds, given.seconds)
+                    found["nothing"] += noise
+            else:
+                measure = whole_recording if given.whole else settled_recording
+                for _ in range(given.rounds):
+                    for kind in random.sample(kinds, len(kinds)):
+                        found[kind] += measure(kind, given.memspy, job.pid, folder, steps, given.seconds)
         finally:
             job.kill()
             job.wait()
