@@ -1,5 +1,7 @@
 //! A process, named by its pid and the moment it started, so that a reused pid is noticed.
 
+mod threads;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,10 +17,11 @@ use crate::model::CoreOrigin;
 use super::bounded_worker::BoundedWorker;
 use super::core_file::{CoreError, CoreFile};
 use super::job_files::{FileError, auxiliary_vector};
-use super::kernel_wait::KernelWait;
 use super::mappings::{Mapping, Mappings};
 use super::memory::LiveMemory;
 use super::process_memory::ProcessMemory;
+
+pub use threads::OsThread;
 
 /// Why something about a process could not be learned.
 #[derive(Debug, thiserror::Error)]
@@ -66,32 +69,6 @@ impl ProcessError {
             }
             other => ProcessError::Other { action, pid, why: other.to_string() },
         }
-    }
-}
-
-/// One thread of the target, as the kernel sees it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OsThread {
-    /// Its id in memspy's pid namespace.
-    pub id: u32,
-    /// Its id in the innermost pid namespace it lives in (what the target itself sees).
-    pub id_in_target: u32,
-    /// Its kernel name, at most 15 bytes.
-    pub name: String,
-    /// Its scheduling state, one of `RSDZTtXI`.
-    pub state: char,
-}
-
-impl OsThread {
-    fn from_task(task: &procfs::process::Task) -> Option<OsThread> {
-        let stat = task.stat().ok()?;
-        let nested = task.status().ok().and_then(|s| s.nspid).and_then(|ids| ids.last().copied());
-        Some(OsThread {
-            id: task.tid as u32,
-            id_in_target: nested.unwrap_or(task.tid) as u32,
-            name: stat.comm,
-            state: stat.state,
-        })
     }
 }
 
@@ -375,87 +352,6 @@ impl Process {
         let vector = |pid: u32| std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
         let own = vector(self.pid);
         !own.is_empty() && own == vector(other.pid)
-    }
-
-    /// Its threads, in order of their ids. Threads that end meanwhile are left out.
-    pub fn threads(&self) -> Result<Vec<OsThread>, ProcessError> {
-        if let Some(core) = self.core() {
-            return Ok(core.os_threads().collect());
-        }
-        let action = "list the threads of";
-        let tasks = self.live_or(action)?.tasks().map_err(|e| self.error(action, e))?;
-        let mut threads: Vec<OsThread> =
-            tasks.flatten().filter_map(|task| OsThread::from_task(&task)).collect();
-        threads.sort_by_key(|t| t.id);
-        Ok(threads)
-    }
-
-    /// The ids of its threads, counted in memspy's pid namespace: much less work than [`Self::threads`].
-    pub fn thread_ids(&self) -> std::io::Result<Vec<u32>> {
-        if let Some(core) = self.core() {
-            return Ok(core.threads().iter().map(|thread| thread.id).collect());
-        }
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid))?;
-        Ok(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
-    }
-
-    /// Its thread `id`, counted in memspy's pid namespace; `None` when there is no such thread (any more).
-    pub fn thread(&self, id: u32) -> Option<OsThread> {
-        match &self.source {
-            ProcessSource::Live(live) => OsThread::from_task(&live.task_from_tid(id as i32).ok()?),
-            ProcessSource::Core(core) => core.os_threads().find(|thread| thread.id == id),
-        }
-    }
-
-    /// The kernel's scheduling state (`RSDZTtXI`) of its thread `id`, counted in memspy's pid
-    /// namespace; `None` when there is no such thread (any more).
-    pub fn thread_state(&self, id: u32) -> Option<char> {
-        self.live()?;
-        let stat = std::fs::read(format!("/proc/{}/task/{id}/stat", self.pid)).ok()?;
-        // The name before it may hold anything, parentheses too.
-        let after = stat.iter().rposition(|&byte| byte == b')')?;
-        stat.get(after + 2).map(|&state| char::from(state))
-    }
-
-    /// Whether its thread `id`, counted in memspy's pid namespace, sleeps for a time that it chose itself (`time.sleep`), by
-    /// the system call it is in; `None` when that is not known.
-    pub fn is_asleep(&self, id: u32) -> Option<bool> {
-        self.kernel_wait(id).map(|wait| wait == KernelWait::Sleep)
-    }
-
-    /// What its thread `id`, counted in memspy's pid namespace, waits for, by the system call it is in; `None` when that is
-    /// not known.
-    pub fn kernel_wait(&self, id: u32) -> Option<KernelWait> {
-        self.live()?;
-        let text = std::fs::read_to_string(format!("/proc/{}/task/{id}/syscall", self.pid)).ok()?;
-        KernelWait::parse(&text)
-    }
-
-    /// How long its thread `id`, counted in memspy's pid namespace, has run on a processor so far, in nanoseconds. Exact
-    /// while the thread sleeps. `None` when there is no such thread (any more), or the kernel does not tell.
-    pub fn thread_run_time(&self, id: u32) -> Option<u64> {
-        self.scheduling(id, 0)
-    }
-
-    /// How often its thread `id`, counted in memspy's pid namespace, was given a processor so far. `None` as for
-    /// [`Self::thread_run_time`].
-    pub fn thread_turns(&self, id: u32) -> Option<u64> {
-        self.scheduling(id, 2)
-    }
-
-    /// How often its thread `id`, counted in memspy's pid namespace, has gone to sleep so far. `None` as for [`Self::thread_run_time`].
-    pub fn thread_sleeps(&self, id: u32) -> Option<u64> {
-        self.live()?;
-        let text = std::fs::read_to_string(format!("/proc/{}/task/{id}/status", self.pid)).ok()?;
-        let sleeps = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-        sleeps.trim().parse().ok()
-    }
-
-    /// A field of `schedstat` (Documentation/scheduler/sched-stats.rst of Linux).
-    fn scheduling(&self, id: u32, field: usize) -> Option<u64> {
-        self.live()?;
-        let text = std::fs::read_to_string(format!("/proc/{}/task/{id}/schedstat", self.pid));
-        text.ok()?.split_ascii_whitespace().nth(field)?.parse().ok()
     }
 
     /// Opens the file behind a mapping: the very inode that is mapped. Where the kernel does not allow
