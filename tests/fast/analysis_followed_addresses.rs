@@ -153,6 +153,19 @@ fn a_block_that_lived_between_two_readings_leaves_the_others_as_they_were() {
     assert_eq!(known.certain, Some(2 * MIB));
 }
 
+/// The tables had one of the two when they were read. Which has the other address is certain only where one line made both.
+#[test]
+fn which_of_two_blocks_has_an_address_is_certain_only_if_one_line_made_both() {
+    for (second, certain) in [(1, 0), (0, 2 * MIB)] {
+        let mut script = Script::new();
+        script.allocates(2, 3_000, stood(0));
+        script.addresses = read(2, &[0], &[]);
+        script.allocates(2, 3_000, stood(second));
+        let (_, known) = script.end(&[(0, 2), (2, 2)]);
+        assert_eq!(known.certain, Some(certain), "the second was made by {second}");
+    }
+}
+
 /// Two blocks were allocated between two polls, one by each of the lines that were seen: each has one maker, neither is certain.
 #[test]
 fn blocks_allocated_between_two_polls_are_never_certain() {

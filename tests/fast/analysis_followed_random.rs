@@ -46,6 +46,8 @@ struct Job {
     numbers: u64,
     /// After how many of twelve changes the addresses are read; what they were the last time, and the changes since.
     readings: u64,
+    /// Whether a reading of them may miss a block that was just allocated, which the next one tells.
+    is_torn: bool,
     read: BTreeMap<u64, u64>,
     unread: u32,
     /// MiB by function after each change.
@@ -53,7 +55,7 @@ struct Job {
 }
 
 impl Job {
-    fn new(seed: u64, readings: u64) -> Job {
+    fn new(seed: u64, readings: u64, is_torn: bool) -> Job {
         let mut job = Job {
             dice: Dice(seed),
             profile: Profile::new(),
@@ -64,6 +66,7 @@ impl Job {
             untold: 0,
             numbers: 0,
             readings,
+            is_torn,
             read: BTreeMap::new(),
             unread: 0,
             course: Vec::new(),
@@ -233,7 +236,11 @@ impl Job {
         if is_read >= self.readings {
             return None;
         }
-        let now: BTreeMap<u64, u64> = self.live.iter().map(|(at, b)| (*at, b.number)).collect();
+        let mut now: BTreeMap<u64, u64> = self.live.iter().map(|(at, b)| (*at, b.number)).collect();
+        if self.is_torn && self.dice.roll(4) == 0 {
+            let new = now.keys().find(|at| !self.read.contains_key(at)).copied();
+            new.and_then(|at| now.remove(&at));
+        }
         let before = std::mem::replace(&mut self.read, now);
         let is_same = |of: &BTreeMap<u64, u64>, at: &u64, number: &u64| match in_between {
             true => of.get(at) == Some(number),
@@ -316,10 +323,10 @@ struct Found {
     right_at_peak: u64,
 }
 
-fn check(readings: u64) -> Found {
+fn check(readings: u64, is_torn: bool) -> Found {
     let mut found = Found::default();
     for seed in 0..400 {
-        let mut job = Job::new(seed, readings);
+        let mut job = Job::new(seed, readings, is_torn);
         let lost = job.dice.roll(4);
         for _ in 0..6 {
             for _ in 0..1 + job.dice.roll(8) {
@@ -354,18 +361,20 @@ fn check(readings: u64) -> Found {
 
 #[test]
 fn what_is_certain_is_so_whatever_the_job_does() {
-    let found = check(0);
+    let found = check(0, false);
     // A test that proves nothing would find nothing.
     assert!(found.certain * 50 > found.all, "{found:?}");
 }
 
-/// The addresses are read after each change, after most, and after some.
+/// The addresses are read after each change, after most, and after some; and by readings that miss blocks.
 #[test]
 fn addresses_tell_more_and_what_is_certain_stays_so() {
-    let without = check(0);
-    let [some, most, each] = [4, 8, 12].map(check);
+    let without = check(0, false);
+    let [some, most, each] = [4, 8, 12].map(|readings| check(readings, false));
     for found in [&some, &most, &each] {
         assert!(found.right > without.right, "{found:?}, {without:?}");
     }
+    let torn = [4, 8, 12].map(|readings| check(readings, true));
+    assert!(torn[2].certain > without.certain, "{torn:?}");
     assert!(each.certain > 2 * without.certain, "{each:?}, {without:?}");
 }

@@ -69,7 +69,10 @@ impl FollowReplay<'_> {
                     || window.frees_come_last(pool, changes))
         };
         let unclear = [Pool::Small, Pool::Large].map(|pool| (pool, !is_clear(pool)));
-        window.is_sure = changes.len() == 1 && unclear.iter().all(|(_, is_unclear)| !is_unclear);
+        // A reading of tables that change may have missed a block, which the next one tells.
+        let is_all = self.allocations - allocations == addresses.allocated.len() as u64;
+        window.is_sure =
+            is_all && changes.len() == 1 && unclear.iter().all(|(_, is_unclear)| !is_unclear);
         let reused = self.free_known(changes, allocations, &taken_back, &mut window);
         self.free_hidden(&mut window, &by_group);
         self.give_addresses(&mut window, by_group);
@@ -183,7 +186,9 @@ impl FollowReplay<'_> {
             let may_be_others = window.has_room(group);
             let replayed = self.groups.entry(group).or_default();
             let mut made = unplaced(replayed, window.first);
-            let is_sure = made.len() == 1
+            // An older block without an address may be at the new one.
+            let is_sure = unplaced(replayed, 0).len() == 1
+                && made.len() == 1
                 && addresses.len() == 1
                 && !may_be_others
                 && !window.unclear.contains(&group);
@@ -249,8 +254,8 @@ impl FollowReplay<'_> {
                 None if !is_there => continue,
                 freed => {
                     let (site, time) = freed.unwrap_or_default();
-                    replayed.remove(at, site, time, true);
                     replayed.doubt();
+                    replayed.remove(at, site, time, true);
                 }
             }
             self.places.remove(address);
@@ -318,6 +323,7 @@ impl FollowReplay<'_> {
         let is_only_one = self.groups.get(&group)?.live.len() == 1;
         let is_taken = is_only_one && self.has_taker(group.pool, freed.change, window);
         let replayed = self.groups.get_mut(&group)?;
+        let are_alike = replayed.are_alike();
         let is_later = |block: &ReplayedBlock| match block.from {
             BlockSource::Change(change) => change >= freed.change && block.given.is_none(),
             BlockSource::Snapshot(_) => false,
@@ -385,7 +391,9 @@ impl FollowReplay<'_> {
         });
         if !is_only {
             window.unclear.push(group);
-            replayed.doubt();
+            if !are_alike {
+                replayed.doubt_all();
+            }
         }
         // Without one it lived within the window.
         let Some(address) = chosen? else { return Some(None) };

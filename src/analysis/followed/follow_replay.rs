@@ -362,6 +362,7 @@ impl<'a> FollowReplay<'a> {
             let unclear = most_of(&group, &self.unclear_allocations, false);
             let freed_unclear = most_of(&group, &self.unclear_frees, true);
             let is_known = !self.is_open && unclear + freed_unclear == 0;
+            let [given, elsewhere] = replayed.uncertain_places();
             replayed.settle_given(&mut addresses, is_known, &mut result.attributions);
             let all_new = replayed.allocated == addresses.new.len() as u64
                 && unclear == 0
@@ -387,13 +388,16 @@ impl<'a> FollowReplay<'a> {
             let wanted = made.len().saturating_sub(addresses.new.len());
             let reused: Vec<u64> = freed.take(wanted).map(|(address, _)| *address).collect();
             made.drain(..made.len().saturating_sub(addresses.new.len() + reused.len()));
+            let are_alike = |block: &BlockAttribution, others: &[Option<AllocationOrigin>]| {
+                others.iter().all(|of| *of == certain_origin(block))
+            };
             for (address, old) in addresses.known.iter().filter(|(a, _)| !reused.contains(a)) {
                 let is_same = all_new || all_stayed;
                 let same_maker = unclear == 0
                     && !replayed.is_doubtful
                     && replayed.only.is_some()
                     && certain_origin(old) == replayed.only;
-                if old.certain && (open || !(is_same || same_maker)) {
+                if old.certain && (open || !(is_same || same_maker) || !are_alike(old, &given)) {
                     result.attributions.insert(*address, uncertain(old));
                 }
             }
@@ -405,7 +409,11 @@ impl<'a> FollowReplay<'a> {
             let reused = reused.into_iter().map(|address| (address, false));
             for (address, is_certain) in new.chain(reused) {
                 match made.pop() {
-                    Some(attribution) if is_certain => {
+                    Some(attribution)
+                        if is_certain
+                            && are_alike(&attribution, &given)
+                            && are_alike(&attribution, &elsewhere) =>
+                    {
                         result.attributions.insert(address, attribution);
                     }
                     Some(attribution) => {

@@ -341,8 +341,8 @@ impl FollowReplay<'_> {
         let at = replayed.numbered(freed.number)?;
         let address = replayed.live[at].address();
         let is_seen = address.is_some_and(|address| taken_back.contains(&address));
-        replayed.remove(at, freed.site, freed.time, is_seen);
         replayed.doubt();
+        replayed.remove(at, freed.site, freed.time, is_seen);
         self.places.remove(address?);
         address.filter(|_| !is_seen).map(|address| (address, freed.group))
     }

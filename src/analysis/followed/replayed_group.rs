@@ -237,6 +237,17 @@ impl GroupReplay {
         self.reused |= self.freed;
     }
 
+    /// Who made the blocks that may have changed places: another block of the group may have the address of one, or have been freed in its stead.
+    /// The first are those of which an address is known.
+    pub(super) fn uncertain_places(&self) -> [Vec<Option<AllocationOrigin>>; 2] {
+        let freed = self.frees.iter().map(|free| &free.block);
+        let made = self.live.iter().chain(freed.clone()).filter(|block| !block.is_from_map());
+        let given = made.filter(|block| block.given.is_some_and(|given| !given.is_sure));
+        let elsewhere = freed.filter(|block| !block.is_from_map() && block.given.is_none());
+        let origin = |block: &ReplayedBlock| certain_origin(&block.attribution);
+        [given.map(origin).collect(), elsewhere.map(origin).collect()]
+    }
+
     /// Adds a block that `change` allocated.
     pub(super) fn push(
         &mut self,
@@ -280,14 +291,18 @@ impl GroupReplay {
         self.frees.push_mut(free)
     }
 
-    /// One of its blocks was freed, or is another one now, and which is not known.
+    /// One of its blocks is freed, or is another one now, and which is not known.
     pub(super) fn doubt(&mut self) {
+        if !self.are_alike() {
+            self.doubt_all();
+        }
+    }
+
+    /// Whether one line made all its blocks for certain.
+    pub(super) fn are_alike(&self) -> bool {
         let first = self.live.first().and_then(|block| certain_origin(&block.attribution));
         let is_alike = |block: &ReplayedBlock| certain_origin(&block.attribution) == first;
-        if first.is_some() && self.live.iter().all(is_alike) {
-            return;
-        }
-        self.doubt_all();
+        first.is_some() && self.live.iter().all(is_alike)
     }
 
     /// The same where blocks of other groups may play a part.
