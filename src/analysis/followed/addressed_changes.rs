@@ -188,7 +188,6 @@ impl FollowReplay<'_> {
             let mut made = unplaced(replayed, window.first);
             // An older block without an address may be at the new one.
             let is_sure = unplaced(replayed, 0).len() == 1
-                && made.len() == 1
                 && addresses.len() == 1
                 && !may_be_others
                 && !window.unclear.contains(&group);

@@ -388,7 +388,8 @@ impl<'a> FollowReplay<'a> {
             let wanted = made.len().saturating_sub(addresses.new.len());
             let reused: Vec<u64> = freed.take(wanted).map(|(address, _)| *address).collect();
             made.drain(..made.len().saturating_sub(addresses.new.len() + reused.len()));
-            let are_alike = |block: &BlockAttribution, others: &[Option<AllocationOrigin>]| {
+            // Whether who made this block made all of those.
+            let made_all = |block: &BlockAttribution, others: &[Option<AllocationOrigin>]| {
                 others.iter().all(|of| *of == certain_origin(block))
             };
             for (address, old) in addresses.known.iter().filter(|(a, _)| !reused.contains(a)) {
@@ -397,7 +398,7 @@ impl<'a> FollowReplay<'a> {
                     && !replayed.is_doubtful
                     && replayed.only.is_some()
                     && certain_origin(old) == replayed.only;
-                if old.certain && (open || !(is_same || same_maker) || !are_alike(old, &given)) {
+                if old.certain && (open || !(is_same || same_maker) || !made_all(old, &given)) {
                     result.attributions.insert(*address, uncertain(old));
                 }
             }
@@ -411,8 +412,8 @@ impl<'a> FollowReplay<'a> {
                 match made.pop() {
                     Some(attribution)
                         if is_certain
-                            && are_alike(&attribution, &given)
-                            && are_alike(&attribution, &elsewhere) =>
+                            && made_all(&attribution, &given)
+                            && made_all(&attribution, &elsewhere) =>
                     {
                         result.attributions.insert(address, attribution);
                     }
