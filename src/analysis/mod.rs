@@ -20,6 +20,7 @@ mod owners;
 mod profile;
 pub mod report;
 
+pub use attribution::evidence::Evidence;
 pub use attribution::losses::{Loss, LossCounts};
 pub use attribution::sample_window::ThreadChoice;
 pub use autograd::autograd_outputs::results;

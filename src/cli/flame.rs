@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use crate::analysis::{
-    ComparedMoment, FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile, PseudoFrame,
-    StackLabel,
+    ComparedMoment, Evidence, FoldOptions, FoldedProfile, MemoryGroup, Moment, Profile,
+    PseudoFrame, StackLabel,
 };
 use crate::model::{AllocatorBackend, CudaIndex, Nanos};
 use crate::render::{self, FlamePicture, NameStyle, RankMemory, RankMode, RenderError};
@@ -306,7 +306,7 @@ impl FlameOptions {
             memory: self.memory.map(MemoryGroup::from),
             // The line alone is asked for.
             native: !self.innermost,
-            certain: self.certain,
+            evidence: self.certain.then_some(Evidence::Proven),
             with_addresses,
         };
         // What a stretch left is live at its end.

@@ -2,7 +2,9 @@
 
 #![allow(unreachable_pub, reason = "modules of a test binary")]
 
-use memspy::analysis::{FoldError, FoldOptions, FoldedProfile, Moment, Profile, TimeResolution};
+use memspy::analysis::{
+    Evidence, FoldError, FoldOptions, FoldedProfile, Moment, Profile, TimeResolution,
+};
 use memspy::model::{
     AllocatorSnapshot, Block, BlockState, CounterDelta, CudaIndex, Definition, FollowedAddresses,
     FollowedChange, FollowedChanges, FollowedThread, Frame, FrameId, Function, FunctionId, Nanos,
@@ -505,7 +507,7 @@ fn what_happened_after_a_map_is_left_for_the_next() {
 #[test]
 fn nothing_is_certain_of_a_recording_that_did_not_follow() {
     let script = Script::new();
-    let options = FoldOptions { certain: true, ..FoldOptions::default() };
+    let options = FoldOptions { evidence: Some(Evidence::Proven), ..FoldOptions::default() };
     let refused = script.profile.fold(GPU, Moment::End, options).unwrap_err();
     assert!(matches!(refused, FoldError::NotFollowed));
 }

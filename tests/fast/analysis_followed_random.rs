@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::trace_support::Dice;
-use memspy::analysis::{FoldOptions, FoldedProfile, Moment, Profile, StackLabel};
+use memspy::analysis::{Evidence, FoldOptions, FoldedProfile, Moment, Profile, StackLabel};
 use memspy::model::{
     AddressedBlock, AllocatorSnapshot, Block, BlockState, CounterDelta, CudaIndex, Definition,
     FollowedAddresses, FollowedChange, FollowedChanges, FollowedThread, Frame, FrameId, Function,
@@ -271,7 +271,8 @@ impl Job {
         certain: bool,
     ) -> (FoldedProfile, HashMap<String, u64>) {
         self.profile.finish();
-        let options = FoldOptions { certain, ..FoldOptions::default() };
+        let evidence = certain.then_some(Evidence::Proven);
+        let options = FoldOptions { evidence, ..FoldOptions::default() };
         let folded = self.profile.fold(GPU, moment, options).unwrap();
         let mut mib: HashMap<String, u64> = HashMap::new();
         for stack in &folded.stacks {

@@ -1,7 +1,7 @@
 //! All that was allocated in a followed recording, freed or not.
 
 use crate::analysis_followed::{MIB, Script, allocated, freed, in_mib, stood, went};
-use memspy::analysis::{FoldOptions, FoldedProfile};
+use memspy::analysis::{Evidence, FoldOptions, FoldedProfile};
 
 fn totals(script: &Script) -> (Vec<(String, u64)>, FoldedProfile) {
     script.folded(FoldOptions { churn: true, ..FoldOptions::default() })
@@ -21,7 +21,8 @@ fn what_was_freed_at_once_counts_with_its_stack() {
     assert_eq!((folded.total, folded.allocations), (10 * MIB, Some(4)));
     let known = folded.resolution;
     assert_eq!((known.seen, known.one_stack, known.certain), (10 * MIB, 6 * MIB, Some(6 * MIB)));
-    let proven = FoldOptions { churn: true, certain: true, ..FoldOptions::default() };
+    let proven =
+        FoldOptions { churn: true, evidence: Some(Evidence::Proven), ..FoldOptions::default() };
     let (stacks, folded) = script.folded(proven);
     assert_eq!((stacks, folded.total, folded.allocations), (in_mib(&[("f", 6)]), 6 * MIB, Some(3)));
 }

@@ -2,6 +2,7 @@
 
 pub(super) mod block_attribution;
 pub(super) mod counter_intervals;
+pub(super) mod evidence;
 pub(super) mod host_only;
 pub(super) mod losses;
 pub(super) mod rules;

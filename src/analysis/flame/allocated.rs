@@ -21,9 +21,10 @@ impl Profile {
     ) -> Result<FoldedProfile, FoldError> {
         let totals = self.followed_totals(device).ok_or(FoldError::NeitherExactNorFollowed)?;
         let bytes: u64 = totals.by_origin.values().sum();
-        let (by_origin, allocations) = match options.certain {
-            true => (&totals.certain, totals.certain_allocations),
-            false => (&totals.by_origin, totals.allocations),
+        let (by_origin, allocations) = match options.evidence {
+            None => (&totals.by_origin, totals.allocations),
+            // Of what is freed, only the proven part is kept apart.
+            Some(_) => (&totals.certain, totals.certain_allocations),
         };
         let (stacks, budget) = self.allocated_stacks(by_origin, options.by_thread);
         let snapshot = AttributedSnapshot {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
 
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::evidence::Evidence;
 use crate::analysis::exact::{ExactProfile, MemoryGroup};
 use crate::analysis::flame::fold_limit::TextBudget;
 use crate::analysis::flame::time_resolution::{TimeResolution, resolution};
@@ -111,8 +112,8 @@ pub struct FoldOptions {
     pub memory: Option<MemoryGroup>,
     /// Whether stacks have frames of C and C++ code, where these were recorded.
     pub native: bool,
-    /// Only bytes of which it is proven which stack allocated them; of recordings that followed the allocator only.
-    pub certain: bool,
+    /// Only bytes that are known in this way; of recordings that followed the allocator only.
+    pub evidence: Option<Evidence>,
     /// Of the peak, the highest moment at which the blocks and their addresses were read; else, where the allocator was followed, it
     /// may lie between two of these.
     pub with_addresses: bool,
@@ -259,13 +260,16 @@ impl Profile {
         FoldError::NoMemoryOfTorch { why }
     }
 
-    /// Bytes by origin at a moment; only those of which it is `certain`, or all.
+    /// Bytes by origin at a moment; only those that are known by this `evidence`, or all.
     pub(crate) fn bytes_by_origin(
         snapshot: &AttributedSnapshot,
-        certain: bool,
+        evidence: Option<Evidence>,
     ) -> FxHashMap<AllocationOrigin, u64> {
         let mut by_origin: FxHashMap<AllocationOrigin, u64> = FxHashMap::default();
-        for (size, charge) in snapshot.blocks.iter().filter(|(_, c)| c.certain || !certain) {
+        let is_asked = |charge: &BlockAttribution| {
+            evidence.is_none_or(|asked| charge.evidence(snapshot.followed) == asked)
+        };
+        for (size, charge) in snapshot.blocks.iter().filter(|(_, charge)| is_asked(charge)) {
             charge.split(*size, |origin, bytes| {
                 *by_origin.entry(origin).or_default() += bytes;
             });
@@ -310,13 +314,13 @@ impl Profile {
             _ => self.snapshot(device, moment),
         };
         let snapshot = snapshot.ok_or(FoldError::NoSnapshot { device })?.clone();
-        if options.certain && !snapshot.followed {
+        if options.evidence == Some(Evidence::Proven) && !snapshot.followed {
             return Err(FoldError::NotFollowed);
         }
-        let by_origin = Profile::bytes_by_origin(&snapshot, options.certain);
+        let by_origin = Profile::bytes_by_origin(&snapshot, options.evidence);
         let mut merged = self.by_fold_key(&by_origin, options.by_thread);
         let unmatched = snapshot.allocated - snapshot.in_blocks;
-        if unmatched > 0 && !options.certain {
+        if unmatched > 0 && options.evidence.is_none() {
             merged.insert((None, None, Some(PseudoFrame::Unmatched), None), unmatched);
         }
         let (stacks, budget) = self.spell_out(merged);
@@ -324,7 +328,7 @@ impl Profile {
         Ok(FoldedProfile {
             device,
             moment,
-            total: match options.certain {
+            total: match options.evidence.is_some() {
                 true => stacks.iter().map(|stack| stack.bytes).sum(),
                 false => snapshot.allocated,
             },
@@ -423,7 +427,7 @@ impl Profile {
         moment: Moment,
         options: FoldOptions,
     ) -> Result<FoldedProfile, FoldError> {
-        if options.certain {
+        if options.evidence.is_some() {
             return Err(FoldError::NotFollowed);
         }
         let folded = exact

@@ -1,10 +1,8 @@
 //! How sharply it is known who allocated the blocks of a moment.
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::attribution::evidence::Evidence;
 use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
-
-/// Polls are closer together, in nanoseconds; samples are not.
-const SAMPLED_SPAN: u64 = 1_000_000;
 
 /// How sharply the births behind a moment's blocks are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -38,7 +36,7 @@ pub(super) fn resolution(snapshot: &AttributedSnapshot) -> TimeResolution {
             resolution.seen += size;
             if let [(AllocationOrigin::Stack(..), _)] = charge.shares[..] {
                 resolution.one_stack += size;
-                if snapshot.followed && !charge.certain && span > SAMPLED_SPAN {
+                if snapshot.followed && charge.evidence(true) == Evidence::Sampled {
                     resolution.from_samples += size;
                 }
             }

@@ -308,7 +308,7 @@ impl Profile {
             }
         };
         if let Some(snapshot) = self.highest(device) {
-            for (origin, bytes) in Profile::bytes_by_origin(snapshot, false) {
+            for (origin, bytes) in Profile::bytes_by_origin(snapshot, None) {
                 add(origin, &mut |node| node.live += bytes);
             }
         }

@@ -1,0 +1,50 @@
+//! How it is known which stack allocated a block.
+
+use super::block_attribution::{AllocationOrigin, BlockAttribution};
+
+/// Polls lie closer together than this many nanoseconds, samples do not.
+const SAMPLED_SPAN: u64 = 1_000_000;
+
+/// How it is known which stack allocated a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Evidence {
+    /// No other stack can have allocated it.
+    Proven,
+    /// The polls leave one stack.
+    Likely,
+    /// One stack was sampled around the allocation; no poll saw it.
+    Sampled,
+    /// Several stacks come into question, and share the bytes.
+    Shared,
+    /// No stack is known.
+    NotSeen,
+    /// The block is older than the recording.
+    Older,
+}
+
+impl Evidence {
+    /// All kinds, the strongest first.
+    pub const ALL: [Evidence; 6] = [
+        Evidence::Proven,
+        Evidence::Likely,
+        Evidence::Sampled,
+        Evidence::Shared,
+        Evidence::NotSeen,
+        Evidence::Older,
+    ];
+}
+
+impl BlockAttribution {
+    /// How it is known who allocated; `followed` says whether the allocator was polled.
+    pub(in crate::analysis) fn evidence(&self, followed: bool) -> Evidence {
+        let by_polls = followed && self.span.is_some_and(|span| span <= SAMPLED_SPAN);
+        match self.shares[..] {
+            _ if self.certain => Evidence::Proven,
+            _ if self.is_before() => Evidence::Older,
+            [(AllocationOrigin::Stack(..), _)] if by_polls => Evidence::Likely,
+            [(AllocationOrigin::Stack(..), _)] => Evidence::Sampled,
+            [(_, _)] => Evidence::NotSeen,
+            _ => Evidence::Shared,
+        }
+    }
+}
