@@ -25,6 +25,9 @@ const MAX_LAG: Duration = Duration::from_secs(10);
 /// The same from when nothing more comes, and somebody waits for the end.
 const MAX_LAST: Duration = Duration::from_millis(500);
 
+/// The same from when somebody waits until all that was handed over has been taken: a recording that begins.
+const MAX_SYNC: Duration = Duration::from_secs(3);
+
 /// What is handed over.
 enum QueueItem {
     Records(Batch),
@@ -64,6 +67,8 @@ struct QueueState {
     over: bool,
     /// Since when nothing more comes.
     ends: Option<Instant>,
+    /// Since when somebody waits until all has been taken.
+    syncs: Option<Instant>,
 }
 
 impl RecordQueue {
@@ -88,9 +93,13 @@ struct QueueReader(Arc<RecordQueue>);
 impl QueueReader {
     /// Whether what was handed over at this time has waited too long, or the end has.
     fn is_late(&self, handed: Option<Instant>) -> bool {
-        let ends = self.0.state.lock().ends;
+        let (ends, syncs) = {
+            let state = self.0.state.lock();
+            (state.ends, state.syncs)
+        };
         handed.is_some_and(|handed| handed.elapsed() > MAX_LAG)
             || ends.is_some_and(|ends| ends.elapsed() > MAX_LAST)
+            || syncs.is_some_and(|syncs| syncs.elapsed() > MAX_SYNC)
     }
 }
 
@@ -159,8 +168,12 @@ impl<S: RecordSink + Send + 'static> RecordSink for BackgroundSink<S> {
     fn sync(&mut self) -> SinkResult {
         self.send_batch()?;
         let (answer, answered) = channel();
-        self.send(QueueItem::Sync(answer))?;
-        answered.recv().unwrap_or(Err(SinkError::ThreadEnded))
+        self.queue.state.lock().syncs = Some(Instant::now());
+        let synced = self
+            .send(QueueItem::Sync(answer))
+            .and_then(|()| answered.recv().unwrap_or(Err(SinkError::ThreadEnded)));
+        self.queue.state.lock().syncs = None;
+        synced
     }
 }
 

@@ -9,7 +9,7 @@ use crate::model::{Definition, Record};
 /// Work that may be done for any file, and for each byte of its blocks. A unit is a byte that a record
 /// takes in memory, which costs its reader and the analysis some nanoseconds. The busiest recordings (a
 /// thousand threads, a thousand times a second) need 2,000 units for a byte.
-const WORK: u64 = 512 << 20;
+const WORK: u64 = 256 << 20;
 const WORK_PER_BYTE: u64 = 8192;
 /// What definitions may take in the memory of whoever keeps them, for any file and for each byte of its
 /// blocks. Of recordings in which no stack comes twice they take some 100 bytes for a byte.

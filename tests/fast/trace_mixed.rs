@@ -26,7 +26,10 @@ fn blocks_of_another_recording_are_damage_however_well_their_numbers_fit() {
         let one = [&own[..at], &other[at..=at], &own[at + 1..]].concat().concat();
         let rest = [&own[..at], &other[at..]].concat().concat();
         let after = [&own[..=at], &other[at..]].concat().concat();
-        for (mixture, name) in [(one, "one"), (rest, "the rest"), (after, "one that is twice")] {
+        let mut mixtures = vec![(one, "one"), (rest, "the rest")];
+        // The last block closes the file: nothing is read behind it.
+        mixtures.extend((at + 1 < own.len()).then_some((after, "one that is twice")));
+        for (mixture, name) in mixtures {
             let (copy, summary) = read(&mixture);
             assert!(summary.damaged_places > 0 && !summary.is_whole(), "{name} at {at}");
             let why = summary.first_damage.unwrap().why;

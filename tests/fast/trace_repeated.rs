@@ -5,7 +5,7 @@ use memspy::model::{Record, RecordSink, SinkResult};
 use memspy::trace::{ReplaySummary, TraceReader};
 
 /// What any file may cost, and each of its bytes (src/trace/spending.rs).
-const WORK: u64 = 512 << 20;
+const WORK: u64 = 256 << 20;
 const WORK_PER_BYTE: u64 = 8192;
 
 /// Counts what it is given.

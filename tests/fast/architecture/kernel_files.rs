@@ -31,10 +31,13 @@ const UNBOUNDED: [&str; 10] = [
 const PY_SPY: &str = "python";
 
 fn uses(source: &Source, names: &[&str]) -> bool {
-    source.paths.iter().any(|path| match path {
-        UsedPath::Own(own) => own.iter().map(String::as_str).eq(names.iter().copied()),
-        UsedPath::External(external) => external.first().is_some_and(|it| *it == names[0]),
-    })
+    let is_it = |own: &[String]| own.iter().map(String::as_str).eq(names.iter().copied());
+    source.paths.iter().any(|path| matches!(path, UsedPath::Own(own) if is_it(own)))
+}
+
+fn uses_crate(source: &Source, name: &str) -> bool {
+    let is_it = |names: &[String]| names.first().is_some_and(|first| *first == name);
+    source.paths.iter().any(|path| matches!(path, UsedPath::External(names) if is_it(names)))
 }
 
 /// Complains about every other way to `/proc`.
@@ -49,7 +52,7 @@ pub fn check(sources: &Sources, complain: &mut dyn FnMut(String)) {
         if has_names && !NAMES.contains(&file.as_str()) {
             complain(format!("{file}: takes a name in /proc; read it by a function of {HOME}"));
         }
-        if uses(source, &["procfs"]) && !PROCFS.contains(&file.as_str()) {
+        if uses_crate(source, "procfs") && !PROCFS.contains(&file.as_str()) {
             complain(format!("{file}: the crate procfs reads without bounds; see {HOME}"));
         }
         if let Some(method) = UNBOUNDED.iter().find(|it| source.methods.contains(**it))
@@ -57,7 +60,7 @@ pub fn check(sources: &Sources, complain: &mut dyn FnMut(String)) {
         {
             complain(format!("{file}: {method}() reads without a bound what a job makes long"));
         }
-        if uses(source, &["py_spy"]) && source.room() != PY_SPY {
+        if uses_crate(source, "py_spy") && source.room() != PY_SPY {
             complain(format!("{file}: py-spy reads /proc without bounds"));
         }
     }
