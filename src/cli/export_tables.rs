@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::analysis::{CounterSamples, Moment, MomentBlocks, MomentBlocksBuilder, Profile};
+use crate::files::{PlaceError, create_folder};
 use crate::render::{ExportedTable, TableExport};
 
 use super::args::ExportArgs;
@@ -34,9 +35,9 @@ pub(super) fn write(args: &ExportArgs, ranks: &[RankTrace]) -> Result<()> {
     let path = |table: ExportedTable, name: &str| -> PathBuf {
         folder.join(table.name()).join(format!("{name}.parquet"))
     };
+    make_folder(folder)?;
     for table in ExportedTable::ALL {
-        std::fs::create_dir_all(folder.join(table.name()))
-            .with_context(|| format!("cannot make a folder in {}", folder.display()))?;
+        make_folder(&folder.join(table.name()))?;
         for name in &names {
             output::check(&path(table, name), args.force)?;
         }
@@ -50,6 +51,30 @@ pub(super) fn write(args: &ExportArgs, ranks: &[RankTrace]) -> Result<()> {
         folder.display()
     ));
     Ok(())
+}
+
+/// Makes a folder for this user only, and those that it is in. One that is there stays as it is, unless it is a link: the tables
+/// of a folder are found by their place in it.
+fn make_folder(path: &Path) -> Result<()> {
+    let is_link = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
+    if is_link {
+        bail!(
+            "cannot write into {}: it is a symbolic link; name another folder with -o",
+            path.display()
+        );
+    }
+    if path.is_dir() {
+        return Ok(());
+    }
+    let outer = path.parent().filter(|outer| !outer.as_os_str().is_empty());
+    if let Some(outer) = outer.filter(|outer| !outer.is_dir()) {
+        make_folder(outer)?;
+    }
+    match create_folder(path) {
+        // Another export made it meanwhile.
+        Err(PlaceError::Exists(_)) if path.is_dir() => Ok(()),
+        made => made.with_context(|| format!("cannot make the folder {}", path.display())),
+    }
 }
 
 fn one(args: &ExportArgs, rank: &RankTrace, path: &dyn Fn(ExportedTable) -> PathBuf) -> Result<()> {

@@ -23,6 +23,7 @@ mod hints;
 mod history;
 mod iterations;
 mod launch;
+mod lifetime;
 mod lines;
 mod man;
 mod mcp;
@@ -92,6 +93,10 @@ pub fn run() -> ExitCode {
         output::set_mode(mode);
     }
     privileges::give_up(&args.command);
+    // After that: a change of rights may cancel it.
+    if !lifetime::end_with_starter() {
+        return ExitCode::FAILURE;
+    }
     // With a handler for SIGXFSZ, a file that may not grow further is a write error with a message, and does not kill memspy.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let result = match &args.command {

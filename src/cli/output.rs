@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, bail};
+use parking_lot::Mutex;
 
-use crate::files::{FileCreation, PathKind, PlaceError, place};
+use crate::files::{FileCreation, FileIdentity, PathKind, PlaceError, place};
 use crate::model::RecordingStart;
+use crate::sampler::host_name;
 
 use super::eprint_line;
 
@@ -19,6 +21,14 @@ pub(super) fn set_mode(mode: u32) {
     let _ = MODE.set(mode);
 }
 
+/// The files that this run reads.
+static READ: Mutex<Vec<FileIdentity>> = Mutex::new(Vec::new());
+
+/// Lets nothing be written over `path`, which this run reads.
+pub(super) fn is_read(path: &Path) {
+    READ.lock().extend(FileIdentity::of(path));
+}
+
 /// How files are made.
 pub(super) fn creation(force: bool) -> FileCreation {
     FileCreation { replace: force, mode: MODE.get().copied() }
@@ -26,11 +36,7 @@ pub(super) fn creation(force: bool) -> FileCreation {
 
 /// The host's name; `unknown-host` when the kernel does not say.
 pub(super) fn host() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname")
-        .map(|name| name.trim().to_owned())
-        .ok()
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| "unknown-host".to_owned())
+    host_name().unwrap_or_else(|| "unknown-host".to_owned())
 }
 
 /// Characters per line where standard output is a terminal; what goes into a file or a pipe is not cut.
@@ -154,10 +160,14 @@ pub(super) fn check(path: &Path, force: bool) -> Result<()> {
         return Ok(());
     }
     match place(path) {
-        Ok(PathKind::Directory(_)) => {
+        Ok(PathKind::Directory) => {
             bail!("cannot write {}: it is a directory; name a file with -o", path.display());
         }
-        Ok(PathKind::File(..)) if !force => bail!("{}", exists(path)),
+        Ok(PathKind::File(file)) if READ.lock().contains(&file) => bail!(
+            "cannot write {}: it is what this command reads; name another file with -o",
+            path.display()
+        ),
+        Ok(PathKind::File(_)) if !force => bail!("{}", exists(path)),
         Err(foreign @ PlaceError::Foreign { .. }) => bail!("cannot write: {foreign} with -o"),
         // A path whose metadata cannot be read cannot be written either, and that error says more.
         Ok(_) | Err(_) => {}
@@ -324,7 +334,7 @@ mod tests {
     fn a_device_is_written_to_and_not_replaced() {
         let device = Path::new("/dev/null");
         write(device, false, |out| out.write_all(b"x")).unwrap();
-        assert!(matches!(place(device), Ok(PathKind::Stream(_))));
+        assert!(matches!(place(device), Ok(PathKind::Stream)));
     }
 
     fn mode(path: &Path) -> u32 {

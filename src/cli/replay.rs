@@ -14,7 +14,7 @@ use crate::analysis::{OomReportBuilder, Profile};
 use crate::model::RecordSink;
 use crate::trace::{self, ReplaySummary, TraceReader, segments};
 
-use super::eprint_line;
+use super::{eprint_line, output};
 
 /// Shorter traces are read before a bar could be seen.
 const MIN_PROGRESS_BAR_BYTES: u64 = 16 << 20;
@@ -45,11 +45,14 @@ impl StoredRecording<'_> {
                 path.display()
             );
         }
+        output::is_read(path);
         Ok(StoredRecording { path, is_ring: false, warned: RefCell::default() })
     }
 
     /// The trace at `path`, or the segments in it where it is a folder.
     pub(super) fn trace_or_ring(path: &Path) -> StoredRecording<'_> {
+        let segments = if path.is_dir() { segments(path).unwrap_or_default() } else { Vec::new() };
+        segments.iter().map(PathBuf::as_path).chain([path]).for_each(output::is_read);
         StoredRecording { path, is_ring: path.is_dir(), warned: RefCell::default() }
     }
 
@@ -142,6 +145,7 @@ impl StoredRecording<'_> {
 /// The segments of the ring in `folder`.
 pub(super) fn found(folder: &Path) -> Result<Vec<PathBuf>> {
     let segments = segments(folder)?;
+    segments.iter().for_each(|segment| output::is_read(segment));
     if segments.is_empty() {
         bail!(
             "{} has no segments of a recording (*.memspy): name the folder that 'record --keep' made beside its output",

@@ -8,6 +8,8 @@ use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag::{register, register_conditional_default};
 
+use crate::sampler::ignored_signals;
+
 /// What signals ask of memspy.
 pub(super) struct StopSignals {
     /// SIGINT, SIGTERM, SIGHUP: the recording is to end. A second one ends memspy at once.
@@ -53,8 +55,6 @@ impl StopSignals {
 
 /// Those of `signals` that memspy was not started to ignore (`nohup`): then neither it nor what it starts is to notice them.
 fn not_ignored(signals: &[i32]) -> Vec<i32> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let ignored = ignored.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
+    let ignored = ignored_signals();
     signals.iter().copied().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect()
 }

@@ -1,19 +1,30 @@
 //! Making a file: under its final name at once, or whole when it is done.
 
-use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::ffi::OsString;
+use std::fs::{File, Permissions};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
-use rustix::fs::OFlags;
-use tempfile::NamedTempFile;
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
 
-use super::place::{PathKind, PlaceError, folder_of, place};
+use super::place::{OutputPlace, PathKind, PlaceError};
 
 /// The mode of files when nothing else is asked for: traces hold source text.
 pub const OWNER_ONLY: u32 = 0o600;
 /// The rights to read and to write.
 const READ_AND_WRITE: u32 = 0o666;
+/// Names that are tried for a file that gets its own name when it is whole.
+const MAX_NAMES: u32 = 100;
+/// What is there already, a link too, is not opened.
+const NEW: OFlags = OFlags::WRONLY
+    .union(OFlags::CREATE)
+    .union(OFlags::EXCL)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
 
 /// How files are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,19 +52,18 @@ impl FileCreation {
             io::ErrorKind::AlreadyExists => PlaceError::Exists(path.to_owned()),
             _ => PlaceError::Io { path: path.to_owned(), source },
         };
-        match place(path)? {
-            PathKind::Directory(at) => Err(PlaceError::Directory(at)),
-            PathKind::Stream(at) => open_stream(&at).map_err(failed),
-            PathKind::File(..) if !self.replace => Err(PlaceError::Exists(path.to_owned())),
-            PathKind::File(at, old) => {
-                let file = self.temporary(&at, Some(&old)).map_err(failed)?;
-                file.persist(&at).map_err(|error| failed(error.error))
+        let place = OutputPlace::find(path)?;
+        match place.kind {
+            PathKind::Directory => Err(PlaceError::Directory(path.to_owned())),
+            PathKind::Stream => open_stream(&place).map_err(failed),
+            PathKind::File(_) if !self.replace => Err(PlaceError::Exists(path.to_owned())),
+            PathKind::File(_) => {
+                let file = TemporaryFile::beside(&place).map_err(failed)?;
+                self.give_mode(&file.file, place.stat.as_ref()).map_err(failed)?;
+                file.replace(&place).map_err(failed)
             }
-            PathKind::Nothing(at) => {
-                let mut options = OpenOptions::new();
-                // Not through a link either: O_EXCL says so.
-                let file = options.write(true).create_new(true).mode(OWNER_ONLY).open(at);
-                let file = file.map_err(failed)?;
+            PathKind::Nothing => {
+                let file = create_new(&place.folder, &place.name).map_err(failed)?;
                 self.give_mode(&file, None).map_err(failed)?;
                 Ok(file)
             }
@@ -70,41 +80,30 @@ impl FileCreation {
         content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), PlaceError> {
         let failed = |source| PlaceError::Io { path: path.to_owned(), source };
-        let (at, old) = match place(path)? {
-            PathKind::Directory(at) => return Err(PlaceError::Directory(at)),
-            PathKind::Stream(at) => {
-                let file = open_stream(&at).map_err(failed)?;
+        let place = OutputPlace::find(path)?;
+        match place.kind {
+            PathKind::Directory => return Err(PlaceError::Directory(path.to_owned())),
+            PathKind::Stream => {
+                let file = open_stream(&place).map_err(failed)?;
                 return fill(&file, content).map_err(failed);
             }
-            PathKind::File(..) if !self.replace => return Err(PlaceError::Exists(path.to_owned())),
-            PathKind::File(at, old) => (at, Some(old)),
-            PathKind::Nothing(at) => (at, None),
-        };
-        let file = self.temporary(&at, old.as_ref()).map_err(failed)?;
-        fill(file.as_file(), content).map_err(failed)?;
-        if self.replace {
-            file.persist(&at).map_err(|error| failed(error.error))?;
-            return Ok(());
+            PathKind::File(_) if !self.replace => return Err(PlaceError::Exists(path.to_owned())),
+            PathKind::File(_) | PathKind::Nothing => {}
         }
-        put(file, &at).map_err(|error| match error.kind() {
+        let file = TemporaryFile::beside(&place).map_err(failed)?;
+        self.give_mode(&file.file, place.stat.as_ref()).map_err(failed)?;
+        fill(&file.file, content).map_err(failed)?;
+        let named = if self.replace { file.replace(&place) } else { file.put(&place) };
+        named.map(drop).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => PlaceError::Exists(path.to_owned()),
             _ => failed(error),
         })
     }
 
-    /// A file with a name that nobody can guess, beside `path`; it goes away unless it is given that name.
-    fn temporary(self, path: &Path, old: Option<&Metadata>) -> io::Result<NamedTempFile> {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".memspy-").permissions(Permissions::from_mode(OWNER_ONLY));
-        let file = builder.tempfile_in(folder_of(path))?;
-        self.give_mode(file.as_file(), old)?;
-        Ok(file)
-    }
-
-    fn give_mode(self, file: &File, old: Option<&Metadata>) -> io::Result<()> {
+    fn give_mode(self, file: &File, old: Option<&Stat>) -> io::Result<()> {
         // The mode of a file that another user made says nothing about who is to read this one.
         let own = rustix::process::geteuid().as_raw();
-        let kept = old.filter(|old| old.uid() == own).map(Metadata::mode);
+        let kept = old.filter(|old| old.st_uid == own).map(|old| old.st_mode);
         match self.mode.or(kept) {
             Some(mode) => file.set_permissions(Permissions::from_mode(mode & READ_AND_WRITE)),
             None => Ok(()),
@@ -112,23 +111,74 @@ impl FileCreation {
     }
 }
 
-/// Gives a whole file its name, unless something has it.
-fn put(file: NamedTempFile, at: &Path) -> io::Result<()> {
-    let error = match file.persist_noclobber(at) {
-        Ok(_) => return Ok(()),
-        Err(error) => error,
-    };
-    if error.error.kind() == io::ErrorKind::AlreadyExists {
-        return Err(error.error);
-    }
-    // Some file systems (sshfs) know neither way to do this at once: take the name first, then put the file there.
-    OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(at)?;
-    error.file.persist(at).map(drop).map_err(|error| error.error)
+/// A file with a name of its own beside the one that it is to have; it goes away unless it is given that name.
+struct TemporaryFile<'a> {
+    folder: &'a OwnedFd,
+    /// `None` when it has the other one.
+    name: Option<OsString>,
+    file: File,
 }
 
-fn open_stream(at: &PathBuf) -> io::Result<File> {
-    let no_terminal = OFlags::NOCTTY.bits() as i32;
-    OpenOptions::new().write(true).custom_flags(no_terminal).open(at)
+impl<'a> TemporaryFile<'a> {
+    fn beside(place: &'a OutputPlace) -> io::Result<TemporaryFile<'a>> {
+        for _ in 0..MAX_NAMES {
+            let name = OsString::from(format!(".memspy-{:016x}", RandomState::new().hash_one(0)));
+            match create_new(&place.folder, &name) {
+                Ok(file) => {
+                    return Ok(TemporaryFile { folder: &place.folder, name: Some(name), file });
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::other("no name is free for a file beside it"))
+    }
+
+    /// Gives it its name, whatever has it.
+    fn replace(mut self, place: &OutputPlace) -> io::Result<File> {
+        if let Some(name) = &self.name {
+            rustix::fs::renameat(self.folder, name, &place.folder, &place.name)?;
+            self.name = None;
+        }
+        self.file.try_clone()
+    }
+
+    /// Gives it its name, unless something has it.
+    fn put(mut self, place: &OutputPlace) -> io::Result<File> {
+        if let Some(name) = &self.name {
+            let (folder, to) = (self.folder, &place.name);
+            match rustix::fs::renameat_with(folder, name, folder, to, RenameFlags::NOREPLACE) {
+                Err(Errno::EXIST) => return Err(Errno::EXIST.into()),
+                Err(_) => {
+                    // Some file systems (sshfs) cannot do this at once: take the name first, then put the file there.
+                    create_new(folder, to)?;
+                    rustix::fs::renameat(folder, name, folder, to)?;
+                }
+                Ok(()) => {}
+            }
+            self.name = None;
+        }
+        self.file.try_clone()
+    }
+}
+
+impl Drop for TemporaryFile<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = &self.name {
+            let _ = rustix::fs::unlinkat(self.folder, name, AtFlags::empty());
+        }
+    }
+}
+
+fn create_new(folder: &OwnedFd, name: &OsString) -> io::Result<File> {
+    let mode = Mode::from_raw_mode(OWNER_ONLY);
+    Ok(File::from(rustix::fs::openat(folder, name, NEW, mode)?))
+}
+
+fn open_stream(place: &OutputPlace) -> io::Result<File> {
+    let mut flags = OFlags::WRONLY | OFlags::NOCTTY | OFlags::CLOEXEC;
+    flags.set(OFlags::NOFOLLOW, !place.is_kernel_link);
+    Ok(File::from(rustix::fs::openat(&place.folder, &place.name, flags, Mode::empty())?))
 }
 
 fn fill(file: &File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
@@ -139,6 +189,8 @@ fn fill(file: &File, content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]

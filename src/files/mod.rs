@@ -11,4 +11,4 @@ mod place;
 
 pub use creation::{FileCreation, OWNER_ONLY};
 pub use own::{create_folder, is_own_folder, read_own, use_folder};
-pub use place::{PathKind, PlaceError, place};
+pub use place::{FileIdentity, PathKind, PlaceError, place};

@@ -1,23 +1,35 @@
 //! Folders and small files of this user's own, in places where others may write.
 
-use std::fs::{self, DirBuilder, Metadata, Permissions};
+use std::fs::{self, Metadata};
 use std::io::{self, Read};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use rustix::fs::OFlags;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
-use super::place::{PlaceError, WRITABLE_BY_OTHERS, is_trusted};
+use super::place::{OutputPlace, PathKind, PlaceError, WRITABLE_BY_OTHERS, is_trusted};
 
 /// The mode of folders: nobody else looks into them.
 const FOLDER: u32 = 0o700;
 
-/// Makes a folder for this user only.
+/// Makes a folder for this user only. No link of another user leads there.
 ///
 /// # Errors
 /// Something is there, or the folder cannot be made.
-pub fn create_folder(path: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(FOLDER).create(path)
+pub fn create_folder(path: &Path) -> Result<(), PlaceError> {
+    let failed = |error: Errno| PlaceError::Io { path: path.to_owned(), source: error.into() };
+    let place = OutputPlace::find(path)?;
+    match place.kind {
+        PathKind::Nothing => {
+            let made = rustix::fs::mkdirat(&place.folder, &place.name, Mode::from(FOLDER));
+            made.map_err(|error| match error {
+                Errno::EXIST => PlaceError::Exists(path.to_owned()),
+                error => failed(error),
+            })
+        }
+        _ => Err(PlaceError::Exists(path.to_owned())),
+    }
 }
 
 /// Goes on using a folder that is there, for this user only.
@@ -35,7 +47,12 @@ pub fn use_folder(path: &Path) -> Result<(), PlaceError> {
         let why = "it is no folder that only its owner may write to";
         return Err(failed(io::Error::other(why)));
     }
-    fs::set_permissions(path, Permissions::from_mode(FOLDER)).map_err(failed)
+    // The very folder, and whatever is on the way to it.
+    let place = OutputPlace::find(path)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(&place.folder, &place.name, flags, Mode::empty())
+        .and_then(|folder| rustix::fs::fchmod(folder, Mode::from(FOLDER)))
+        .map_err(|error| failed(error.into()))
 }
 
 /// Whether `path` is a folder of this very user to which nobody else may write.
@@ -65,6 +82,9 @@ pub fn read_own(path: &Path, limit: u64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

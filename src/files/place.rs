@@ -1,14 +1,24 @@
 //! What stands at a path that is to be written to, and whether it may be trusted.
+//!
+//! The folders of a path are opened one after the other, and what is made is made in the last one: whoever may write to one of
+//! them cannot put a link there in between.
 
-use std::fs::{self, Metadata};
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
 
 /// Links of links that are followed; the kernel follows as many.
 const MAX_LINKS: u32 = 40;
 /// Modes that let others than the owner write.
 pub(super) const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// A folder that is opened only to find what is in it.
+const FOLDER: OFlags =
+    OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Why something could not be made at a path.
 #[derive(Debug, thiserror::Error)]
@@ -19,10 +29,10 @@ pub enum PlaceError {
     /// A directory stands there.
     #[error("{} is a directory", .0.display())]
     Directory(PathBuf),
-    /// What stands there was put there by another user.
+    /// What stands there, or on the way there, was put there by another user.
     #[error("{} is {what} of user {user}, and what others put there is not written to; name another file", path.display())]
     Foreign {
-        /// The path asked for.
+        /// The path asked for, or a link on the way there.
         path: PathBuf,
         /// What it is.
         what: &'static str,
@@ -39,17 +49,49 @@ pub enum PlaceError {
     },
 }
 
+/// A stored file, whatever its names are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    /// That of the file `path` leads to; `None` where it cannot be looked at.
+    pub fn of(path: &Path) -> Option<FileIdentity> {
+        rustix::fs::stat(path).ok().as_ref().map(FileIdentity::from)
+    }
+}
+
+impl From<&Stat> for FileIdentity {
+    fn from(stat: &Stat) -> Self {
+        FileIdentity { device: stat.st_dev, inode: stat.st_ino }
+    }
+}
+
 /// What stands at a path.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathKind {
     /// Nothing; or a link that leads nowhere.
-    Nothing(PathBuf),
+    Nothing,
     /// A stored file.
-    File(PathBuf, Metadata),
+    File(FileIdentity),
     /// A device or a pipe: something that is written to, never replaced.
-    Stream(PathBuf),
+    Stream,
     /// A directory.
-    Directory(PathBuf),
+    Directory,
+}
+
+/// Where a path leads: a name in a folder that is open.
+#[derive(Debug)]
+pub(super) struct OutputPlace {
+    pub(super) folder: OwnedFd,
+    pub(super) name: OsString,
+    pub(super) kind: PathKind,
+    /// What stands there, and is no directory.
+    pub(super) stat: Option<Stat>,
+    /// Whether only the kernel can follow the link that stands there.
+    pub(super) is_kernel_link: bool,
 }
 
 /// Whether what belongs to `user` is to be trusted as memspy's own.
@@ -57,63 +99,186 @@ pub(super) fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// The folder that `path` is in.
-pub(super) fn folder_of(path: &Path) -> &Path {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => parent,
-        _ => Path::new("."),
-    }
-}
-
 /// What stands at `path`; links of this user (and of root) are followed.
 ///
 /// # Errors
-/// A link, or a pipe in a folder of everybody, that another user put there; a path that cannot be looked at.
+/// A link at its end or on the way there, or a pipe in a folder of everybody, that another user put there; a path that cannot be
+/// looked at.
 pub fn place(path: &Path) -> Result<PathKind, PlaceError> {
-    let failed = |source| PlaceError::Io { path: path.to_owned(), source };
-    let foreign = |what, user| PlaceError::Foreign { path: path.to_owned(), what, user };
-    let mut at = path.to_owned();
-    for _ in 0..MAX_LINKS {
-        let found = match fs::symlink_metadata(&at) {
-            Ok(found) => found,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(PathKind::Nothing(at));
-            }
-            Err(error) => return Err(failed(error)),
-        };
-        if !found.is_symlink() {
-            return if found.is_dir() {
-                Ok(PathKind::Directory(at))
-            } else if found.is_file() {
-                Ok(PathKind::File(at, found))
-            } else if is_planted(&at, &found) {
-                Err(foreign("a pipe or a device", found.uid()))
-            } else {
-                Ok(PathKind::Stream(at))
-            };
-        }
-        if !is_trusted(found.uid()) {
-            return Err(foreign("a symbolic link", found.uid()));
-        }
-        let next = folder_of(&at).join(fs::read_link(&at).map_err(failed)?);
-        if fs::symlink_metadata(&next).is_err() {
-            // A link of /proc leads to what has no name (`pipe:[123]`): only the kernel can follow it.
-            return match fs::metadata(&at) {
-                Ok(there) if !there.is_file() && !there.is_dir() => Ok(PathKind::Stream(at)),
-                _ => Ok(PathKind::Nothing(at)),
-            };
-        }
-        at = next;
-    }
-    Err(failed(io::Error::other("too many symbolic links")))
+    OutputPlace::find(path).map(|place| place.kind)
 }
 
-/// Whether another user may have put this pipe there for memspy to write into: what the kernel's `fs.protected_fifos` is
-/// about.
-fn is_planted(path: &Path, found: &Metadata) -> bool {
-    let device = found.file_type().is_char_device() || found.file_type().is_block_device();
-    let folder = fs::metadata(folder_of(path));
-    let open = folder
-        .is_ok_and(|folder| folder.mode() & WRITABLE_BY_OTHERS != 0 || !is_trusted(folder.uid()));
-    !device && open && !is_trusted(found.uid())
+impl OutputPlace {
+    /// Where `path` leads.
+    pub(super) fn find(path: &Path) -> Result<OutputPlace, PlaceError> {
+        let failed = |error: Errno| PlaceError::Io { path: path.to_owned(), source: error.into() };
+        let mut walk = PathWalk::new(path).map_err(failed)?;
+        while let Some(name) = walk.pending.pop() {
+            let found = match rustix::fs::statat(&walk.folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(found) => found,
+                Err(Errno::NOENT) if walk.pending.is_empty() => {
+                    return Ok(walk.end(name, PathKind::Nothing, None));
+                }
+                Err(error) => return Err(failed(error)),
+            };
+            let is_last = walk.pending.is_empty();
+            let kind = FileType::from_raw_mode(found.st_mode);
+            let foreign =
+                |path: PathBuf, what| Err(PlaceError::Foreign { path, what, user: found.st_uid });
+            match kind {
+                FileType::Symlink if !is_trusted(found.st_uid) => {
+                    let shown = if is_last { path.to_owned() } else { walk.shown.join(&name) };
+                    return foreign(shown, "a symbolic link");
+                }
+                FileType::Symlink => {
+                    if let Some(end) = walk.follow(name, is_last).map_err(failed)? {
+                        return Ok(end);
+                    }
+                }
+                FileType::Directory => walk.enter(&name).map_err(failed)?,
+                _ if !is_last => return Err(failed(Errno::NOTDIR)),
+                FileType::RegularFile => {
+                    let kind = PathKind::File(FileIdentity::from(&found));
+                    return Ok(walk.end(name, kind, Some(found)));
+                }
+                kind if walk.is_planted(kind, found.st_uid) => {
+                    return foreign(path.to_owned(), "a pipe or a device");
+                }
+                _ => return Ok(walk.end(name, PathKind::Stream, Some(found))),
+            }
+        }
+        Ok(walk.end(OsString::from("."), PathKind::Directory, None))
+    }
+}
+
+/// The way from folder to folder.
+struct PathWalk {
+    folder: OwnedFd,
+    /// What is still to be found, the next one last.
+    pending: Vec<OsString>,
+    /// The way so far.
+    shown: PathBuf,
+    links: u32,
+}
+
+impl PathWalk {
+    fn new(path: &Path) -> Result<PathWalk, Errno> {
+        let folder = rustix::fs::open(".", FOLDER, Mode::empty())?;
+        let mut walk = PathWalk { folder, pending: Vec::new(), shown: PathBuf::new(), links: 0 };
+        walk.add(path)?;
+        Ok(walk)
+    }
+
+    /// Goes on with `path`, from the folder or from the root.
+    fn add(&mut self, path: &Path) -> Result<(), Errno> {
+        if path.as_os_str().is_empty() {
+            return Err(Errno::NOENT);
+        }
+        if path.is_absolute() {
+            self.folder = rustix::fs::open("/", FOLDER, Mode::empty())?;
+            self.shown = PathBuf::from("/");
+        }
+        // `x/` and `x/.` are a directory, which `components` leaves out.
+        let ends_in_folder = path.as_os_str().as_encoded_bytes().ends_with(b"/")
+            || path.as_os_str().as_encoded_bytes().ends_with(b"/.");
+        if ends_in_folder {
+            self.pending.push(OsString::from("."));
+        }
+        let names = path.components().rev().filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some(OsString::from("..")),
+            Component::CurDir => Some(OsString::from(".")),
+            Component::RootDir | Component::Prefix(_) => None,
+        });
+        self.pending.extend(names);
+        Ok(())
+    }
+
+    fn enter(&mut self, name: &OsStr) -> Result<(), Errno> {
+        self.folder = rustix::fs::openat(&self.folder, name, FOLDER, Mode::empty())?;
+        self.shown.push(name);
+        Ok(())
+    }
+
+    /// Goes on with where the link `name` leads; the end, where only the kernel can follow it, or it leads nowhere.
+    fn follow(&mut self, name: OsString, is_last: bool) -> Result<Option<OutputPlace>, Errno> {
+        self.links += 1;
+        if self.links > MAX_LINKS {
+            return Err(Errno::LOOP);
+        }
+        let target = rustix::fs::readlinkat(&self.folder, &name, Vec::new())?;
+        let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
+        let is_there = rustix::fs::statat(&self.folder, &target, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+        if is_last && !is_there {
+            // A link of /proc leads to what has no name (`pipe:[123]`): only the kernel can follow it.
+            let there = rustix::fs::statat(&self.folder, &name, AtFlags::empty()).ok();
+            let is_stream = there.is_some_and(|there| {
+                let kind = FileType::from_raw_mode(there.st_mode);
+                !matches!(kind, FileType::RegularFile | FileType::Directory)
+            });
+            let kind = if is_stream { PathKind::Stream } else { PathKind::Nothing };
+            let folder = self.folder.try_clone().map_err(|_| Errno::MFILE)?;
+            return Ok(Some(OutputPlace {
+                folder,
+                name,
+                kind,
+                stat: None,
+                is_kernel_link: is_stream,
+            }));
+        }
+        self.add(&target)?;
+        Ok(None)
+    }
+
+    /// Whether another user may have put this pipe there for memspy to write into: what the kernel's `fs.protected_fifos` is
+    /// about.
+    fn is_planted(&self, kind: FileType, user: u32) -> bool {
+        let device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
+        let open = rustix::fs::fstat(&self.folder).is_ok_and(|folder| {
+            folder.st_mode & WRITABLE_BY_OTHERS != 0 || !is_trusted(folder.st_uid)
+        });
+        !device && open && !is_trusted(user)
+    }
+
+    fn end(self, name: OsString, kind: PathKind, stat: Option<Stat>) -> OutputPlace {
+        OutputPlace { folder: self.folder, name, kind, stat, is_kernel_link: false }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{lchown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_link_of_another_user_anywhere_on_the_way_is_refused_and_ones_own_are_followed() {
+        let outer = tempfile::tempdir().unwrap();
+        let at = |name: &str| outer.path().join(name);
+        fs::create_dir_all(at("real/deep")).unwrap();
+        fs::write(at("real/deep/x"), "").unwrap();
+        symlink("real/deep", at("own")).unwrap();
+        symlink(at("real"), at("theirs")).unwrap();
+        lchown(at("theirs"), Some(65534), None).expect("this test has to run as root");
+        // An own link that leads over theirs.
+        symlink("theirs/deep", at("over")).unwrap();
+        let file = PathKind::File(FileIdentity::of(&at("real/deep/x")).unwrap());
+        assert_eq!(place(&at("own/x")).unwrap(), file);
+        assert_eq!(place(&at("own/../deep/./x")).unwrap(), file);
+        assert_eq!(place(&at("own/new")).unwrap(), PathKind::Nothing);
+        for folder in ["own", "own/", "own/.", "own/.."] {
+            assert_eq!(place(&at(folder)).unwrap(), PathKind::Directory, "{folder}");
+        }
+        for planted in ["theirs/deep/x", "theirs/new", "over/x", "over/new"] {
+            let error = place(&at(planted)).unwrap_err();
+            let PlaceError::Foreign { path, user: 65534, .. } = &error else { panic!("{error}") };
+            assert_eq!(*path, at("theirs"));
+        }
+        assert!(place(&at("nowhere/x")).is_err() && place(&at("own/x/y")).is_err());
+        symlink("round", at("round")).unwrap();
+        assert!(place(&at("round")).is_err());
+        assert_eq!(place(Path::new("/dev/null")).unwrap(), PathKind::Stream);
+        assert!(place(Path::new("")).is_err());
+    }
 }

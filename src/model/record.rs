@@ -338,6 +338,9 @@ pub trait RecordSink {
     fn sync(&mut self) -> SinkResult {
         Ok(())
     }
+
+    /// Whether it is to leave out, from now on, what it adds to records by itself and what takes time: others wait for it.
+    fn hurry(&mut self, _hurries: bool) {}
 }
 
 impl RecordSink for Vec<Record> {

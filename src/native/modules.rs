@@ -49,17 +49,20 @@ impl NativeModule {
 /// Those met until now, by where they begin.
 pub(super) struct NativeModules<'a> {
     memory: &'a dyn Memory,
-    mappings: Mappings,
+    mappings: Arc<Mappings>,
     known: BTreeMap<Addr, Option<NativeModule>>,
 }
 
 impl<'a> NativeModules<'a> {
-    pub(super) fn new(memory: &'a dyn Memory, mappings: Mappings) -> NativeModules<'a> {
-        NativeModules { memory, mappings, known: BTreeMap::new() }
+    pub(super) fn new(
+        memory: &'a dyn Memory,
+        mappings: impl Into<Arc<Mappings>>,
+    ) -> NativeModules<'a> {
+        NativeModules { memory, mappings: mappings.into(), known: BTreeMap::new() }
     }
 
     /// What is mapped now; whether all modules that are known are still there.
-    pub(super) fn set_mappings(&mut self, mappings: Mappings) -> bool {
+    pub(super) fn set_mappings(&mut self, mappings: Arc<Mappings>) -> bool {
         self.mappings = mappings;
         // One that could not be read may be another by now.
         self.known.retain(|_, module| module.is_some());

@@ -12,7 +12,7 @@ use super::names::demangle;
 use super::stack_copy::StackCopy;
 use super::step::{RETURN_ADDRESS, StepOutcome, step};
 use crate::model::NativeFrame;
-use crate::target::{Addr, Memory, Process};
+use crate::target::{Addr, Mappings, Memory, Process};
 
 /// Frames of one stack.
 const MAX_DEPTH: usize = 1024;
@@ -57,7 +57,7 @@ impl<'a> RepeatedUnwinder<'a> {
     pub fn new(process: &'a Process, memory: &'a dyn Memory) -> RepeatedUnwinder<'a> {
         RepeatedUnwinder {
             process,
-            modules: NativeModules::new(memory, Default::default()),
+            modules: NativeModules::new(memory, Mappings::default()),
             read: None,
             has_ended: false,
             max_time: MAX_TIME,

@@ -24,6 +24,7 @@ pub use holding::keep_probes;
 use message::{MessageReader, ProbeRequest, send};
 
 use super::placement::{Placement, ProbeLink};
+use crate::target::proc_files;
 
 /// The word that has memspy be a keeper of probes.
 pub const KEEP_PROBES: &str = "keep-probes";
@@ -74,7 +75,7 @@ impl ProbeKeeper {
         let (requests, theirs) = pair()?;
         let name = std::env::args_os().next().unwrap_or_else(|| "memspy".into());
         // In a process group of its own, so that Ctrl-C does not end it before memspy. The pid is for whoever looks at 'ps'.
-        let child = Command::new("/proc/self/exe")
+        let child = Command::new(proc_files::own_program())
             .arg0(name)
             .arg(KEEP_PROBES)
             .arg(std::process::id().to_string())

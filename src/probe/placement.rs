@@ -1,7 +1,8 @@
 //! One request for probes to the kernel, made by memspy itself or for it by its keeper of probes; and what keeps them in place.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::sync::Arc;
 
 use perf_event::{Builder, Clock, SampleFlag};
@@ -11,6 +12,7 @@ use super::keeper::{KeptProbes, ProbeKeeper};
 use super::syscall::{self, ProbePoint};
 use super::uprobe::{OPEN_UPROBE, uprobe};
 use crate::model::ProbeBackend;
+use crate::target::proc_files;
 
 /// Bytes of the stack sampled where an argument is on it.
 const STACK: u32 = 512;
@@ -74,8 +76,8 @@ impl Placement<'_> {
     /// Places them: the descriptors of each, which keep it in place.
     pub(super) fn place(&self) -> Result<Vec<Vec<OwnedFd>>, ProbeError> {
         // The descriptor's own name leads to the file that is mapped, also when its path has gone.
-        let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let path = CString::new(path).unwrap_or_default();
+        let path = proc_files::own_descriptor(self.file.as_fd());
+        let path = CString::new(path.into_os_string().into_vec()).unwrap_or_default();
         let one = |point: &ProbePoint| match &self.action {
             ProbeAction::Run { program, at_return, .. } => {
                 self.link_event(&path, point, *program, *at_return)

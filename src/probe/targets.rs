@@ -1,6 +1,7 @@
 //! What PyTorch and the driver offer to be probed in a running process.
 
 use std::fs::File;
+use std::sync::Arc;
 
 use super::constants::MAX_SITES;
 use super::error::ProbeError;
@@ -13,7 +14,7 @@ pub(super) const DRIVER: &str = "libcuda.so";
 
 /// What PyTorch and the driver offer to be probed.
 pub(super) struct ProbeTargets {
-    mappings: Mappings,
+    mappings: Arc<Mappings>,
     /// PyTorch's library, its sites of `malloc` and of `free`.
     pub(super) torch: Option<(Mapping, Vec<UsdtProbe>, Vec<UsdtProbe>)>,
     pub(super) driver: Option<LoadedObject>,

@@ -7,8 +7,6 @@ use crate::target::{Addr, Field, Memory, MemoryError};
 pub(super) const MAX_STRING_LEN: usize = 4096;
 /// Bytes of the head of a string, at most.
 const MAX_HEAD_LEN: usize = 128;
-/// The longest bytes object taken; a longer one is refused.
-pub(super) const MAX_BYTES_LEN: usize = 1 << 20;
 
 /// Why an object could not be copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,20 +81,23 @@ fn decode(stored: &[u8], width: usize) -> String {
         .collect()
 }
 
-/// Reads a `bytes` object.
+/// Reads a `bytes` object; `None` when it is longer than `most`.
 pub(super) fn bytes(
     memory: &dyn Memory,
     layout: &ObjectLayout,
     at: Addr,
-) -> Result<Vec<u8>, ObjectDecodeError> {
+    most: usize,
+) -> Result<Option<Vec<u8>>, ObjectDecodeError> {
     if !at.is_plausible() {
         return Err(ObjectDecodeError::Malformed);
     }
     let head = memory.vec(at, layout.bytes_len.end())?;
     match layout.bytes_len.get(&head) {
-        Some(len) if len <= MAX_BYTES_LEN as u64 => {
-            Ok(memory.vec(at + layout.bytes_start as u64, len as usize)?)
+        Some(len) if len <= most as u64 => {
+            Ok(Some(memory.vec(at + layout.bytes_start as u64, len as usize)?))
         }
+        // No object is as large as half of all memory: that is none.
+        Some(len) if len < 1 << 47 => Ok(None),
         _ => Err(ObjectDecodeError::Malformed),
     }
 }

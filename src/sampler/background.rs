@@ -20,6 +20,14 @@ const BATCH_BYTES: usize = 1 << 20;
 /// instants are counted; exact events find no room in the kernel, and are counted there) rather than take ever more memory.
 const MAX_WAITING: usize = 192 << 20;
 
+/// How long records may wait for what takes them in before that is told to hurry: what it adds to them takes too long.
+const MAX_LAG: Duration = Duration::from_secs(10);
+/// The same from when nothing more comes, and somebody waits for the end.
+const MAX_LAST: Duration = Duration::from_millis(500);
+
+/// The same from when somebody waits until all that was handed over has been taken: a recording that begins.
+const MAX_SYNC: Duration = Duration::from_secs(3);
+
 /// What is handed over.
 enum QueueItem {
     Records(Batch),
@@ -41,6 +49,8 @@ pub struct BackgroundSink<S> {
 struct Batch {
     records: Vec<Record>,
     bytes: usize,
+    /// When it was handed over.
+    handed: Option<Instant>,
 }
 
 /// How much waits between the two threads.
@@ -55,6 +65,10 @@ struct QueueState {
     bytes: usize,
     /// Whether nobody takes anything out any more.
     over: bool,
+    /// Since when nothing more comes.
+    ends: Option<Instant>,
+    /// Since when somebody waits until all has been taken.
+    syncs: Option<Instant>,
 }
 
 impl RecordQueue {
@@ -75,6 +89,19 @@ impl RecordQueue {
 
 /// Lets go whoever waits for room when the thread ends, in whatever way.
 struct QueueReader(Arc<RecordQueue>);
+
+impl QueueReader {
+    /// Whether what was handed over at this time has waited too long, or the end has.
+    fn is_late(&self, handed: Option<Instant>) -> bool {
+        let (ends, syncs) = {
+            let state = self.0.state.lock();
+            (state.ends, state.syncs)
+        };
+        handed.is_some_and(|handed| handed.elapsed() > MAX_LAG)
+            || ends.is_some_and(|ends| ends.elapsed() > MAX_LAST)
+            || syncs.is_some_and(|syncs| syncs.elapsed() > MAX_SYNC)
+    }
+}
 
 impl Drop for QueueReader {
     fn drop(&mut self) {
@@ -102,6 +129,7 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
     /// Passes on what is left, waits for the thread and gives the sink back, with its first error.
     pub fn finish(mut self) -> (Option<S>, SinkResult) {
         let last = self.send_batch();
+        self.queue.state.lock().ends = Some(Instant::now());
         self.to_thread = None;
         match self.thread.take().and_then(Worker::join) {
             Some((sink, written)) => (Some(sink), written.and(last)),
@@ -113,8 +141,9 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
         if self.batch.records.is_empty() {
             return Ok(());
         }
-        let batch = std::mem::take(&mut self.batch);
+        let mut batch = std::mem::take(&mut self.batch);
         self.queue.enter(batch.bytes);
+        batch.handed = Some(Instant::now());
         self.send(QueueItem::Records(batch))
     }
 
@@ -139,8 +168,12 @@ impl<S: RecordSink + Send + 'static> RecordSink for BackgroundSink<S> {
     fn sync(&mut self) -> SinkResult {
         self.send_batch()?;
         let (answer, answered) = channel();
-        self.send(QueueItem::Sync(answer))?;
-        answered.recv().unwrap_or(Err(SinkError::ThreadEnded))
+        self.queue.state.lock().syncs = Some(Instant::now());
+        let synced = self
+            .send(QueueItem::Sync(answer))
+            .and_then(|()| answered.recv().unwrap_or(Err(SinkError::ThreadEnded)));
+        self.queue.state.lock().syncs = None;
+        synced
     }
 }
 
@@ -150,7 +183,7 @@ fn drain<S: RecordSink>(
     taking: &QueueReader,
 ) -> (S, SinkResult) {
     for handed in batches {
-        let Batch { records, bytes } = match handed {
+        let Batch { records, bytes, handed } = match handed {
             QueueItem::Records(batch) => batch,
             QueueItem::Sync(answer) => {
                 let synced = sink.sync();
@@ -164,6 +197,7 @@ fn drain<S: RecordSink>(
                 continue;
             }
         };
+        sink.hurry(taking.is_late(handed));
         for record in &records {
             if let Err(error) = sink.record(record) {
                 // Dropping the receiver tells the sampler at its next batch.
@@ -262,6 +296,40 @@ mod tests {
         drop(go);
         recording.join().unwrap().unwrap();
         assert!(most <= MAX_WAITING, "{most}");
+    }
+
+    #[test]
+    fn what_a_sink_adds_by_itself_is_left_out_when_the_end_waits_for_it() {
+        /// Takes long for each record, unless it is told to hurry.
+        #[derive(Default)]
+        struct Adding {
+            hurries: bool,
+            records: u64,
+            additions: u64,
+        }
+        impl RecordSink for Adding {
+            fn record(&mut self, _: &Record) -> SinkResult {
+                self.records += 1;
+                if !self.hurries {
+                    std::thread::sleep(Duration::from_millis(1));
+                    self.additions += 1;
+                }
+                Ok(())
+            }
+
+            fn hurry(&mut self, hurries: bool) {
+                self.hurries = hurries;
+            }
+        }
+        let mut sink = BackgroundSink::new(Adding::default()).unwrap();
+        for n in 0..10_000 {
+            sink.record(&sample(n)).unwrap();
+        }
+        let (sink, result) = sink.finish();
+        result.unwrap();
+        let Adding { records, additions, .. } = sink.unwrap();
+        assert_eq!(records, 10_000);
+        assert!((1..2_000).contains(&additions), "{additions}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The threads are stopped while their registers, their stacks and Python's frames are copied, some milliseconds; all else is
 //! done when they run again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::model::{
@@ -79,7 +80,7 @@ fn copy_moment(
     process: &Process,
     python: &mut PythonReader,
     table: &mut StackTable,
-) -> Result<(CopiedMoment, Mappings), MixedStacksError> {
+) -> Result<(CopiedMoment, Arc<Mappings>), MixedStacksError> {
     // What takes time is learned while it runs: names of functions, ids of threads, what is mapped.
     let mut samples = Vec::new();
     python.sample(table, &mut samples)?;

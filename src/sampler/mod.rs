@@ -44,7 +44,7 @@ mod worker;
 
 pub use crate::owners::{AnnounceStop, LookOptions, OwnerError, StopEstimate, StopPolicy};
 pub use crate::probe::ProbeError;
-pub use crate::target::CommandPattern;
+pub use crate::target::{CommandPattern, host_name, ignored_signals};
 pub use crate::torch::TorchError;
 pub use attach::{attach, attach_when_python};
 pub use attached_recorder::AttachedRecorder;

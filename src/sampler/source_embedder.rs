@@ -38,12 +38,14 @@ pub struct SourceEmbedder<S> {
     inner: S,
     sources: SourceReader,
     files: VecDeque<(Arc<str>, Option<Arc<str>>)>,
+    /// Whether functions go without their text: there is no time to look for it.
+    hurries: bool,
 }
 
 impl<S: RecordSink> SourceEmbedder<S> {
     /// Adds sources to what goes to `inner`.
     pub fn new(inner: S, sources: SourceReader) -> Self {
-        SourceEmbedder { inner, sources, files: VecDeque::new() }
+        SourceEmbedder { inner, sources, files: VecDeque::new(), hurries: false }
     }
 
     /// The sink within.
@@ -92,7 +94,8 @@ impl<S: RecordSink> SourceEmbedder<S> {
 impl<S: RecordSink> RecordSink for SourceEmbedder<S> {
     fn record(&mut self, record: &Record) -> SinkResult {
         self.inner.record(record)?;
-        if let Record::Definition(Definition::Function(id, function)) = record
+        if !self.hurries
+            && let Record::Definition(Definition::Function(id, function)) = record
             && let Some(source) = self.source(*id, function)
         {
             self.inner.record(&Record::Source(source))?;
@@ -102,6 +105,11 @@ impl<S: RecordSink> RecordSink for SourceEmbedder<S> {
 
     fn sync(&mut self) -> SinkResult {
         self.inner.sync()
+    }
+
+    fn hurry(&mut self, hurries: bool) {
+        self.hurries = hurries;
+        self.inner.hurry(hurries);
     }
 }
 
@@ -130,6 +138,16 @@ mod tests {
             last_line,
             is_native: false,
         };
+        let own = Arc::new(Process::open(std::process::id()).unwrap());
+        let mut sink =
+            SourceEmbedder::new(Vec::new(), SourceReader { process: own, line_cache: None });
+        for hurries in [true, false] {
+            sink.hurry(hurries);
+            let number = FunctionId(u32::from(!hurries));
+            let definition = Definition::Function(number, function(3, 5));
+            sink.record(&Record::Definition(definition)).unwrap();
+        }
+        assert_eq!(sink.into_inner().len(), 3, "the first one was in a hurry");
         let Record::Source(source) = sources_of(function(3, 5)).remove(0) else { panic!() };
         assert_eq!(&*source.text, "def f():\n    x = 'é'\n    return x");
         assert_eq!(source.first_line, 3);

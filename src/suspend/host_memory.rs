@@ -4,9 +4,7 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use procfs::Current;
-
-use crate::target::{Process, ProcessError};
+use crate::target::{Process, ProcessError, proc_files};
 
 /// Where the kernel shows control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -46,11 +44,10 @@ impl HostMemory {
         let pid = process.pid();
         let action = "find the host memory available to";
         let other = |why: String| ProcessError::Other { action, pid, why };
-        let machine = procfs::Meminfo::current().map_err(|e| other(e.to_string()))?;
-        let available = machine
-            .mem_available
+        let machine = proc_files::of_kernel("meminfo").map_err(|e| other(e.to_string()))?;
+        let available = kilobytes(&machine, "MemAvailable:")
             .ok_or_else(|| other("/proc/meminfo has no MemAvailable".to_owned()))?;
-        let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+        let groups = proc_files::fields(pid, "cgroup").unwrap_or_default();
         let least = rooms(Path::new(CGROUPS), &groups)
             .into_iter()
             .map(|(available, group)| HostMemory { available, limit: MemoryLimit::Group(group) })
@@ -63,13 +60,17 @@ impl HostMemory {
 impl Process {
     /// Host memory it uses in bytes, resident and swapped out; `None` when the kernel does not say.
     pub fn host_bytes(&self) -> Option<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
-        let kib = |name: &str| {
-            let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
-        };
-        Some((kib("VmRSS:")? + kib("VmSwap:").unwrap_or(0)) * 1024)
+        let status = proc_files::read(self.pid(), "status", proc_files::MAX_FIELDS).ok()?;
+        let status = String::from_utf8_lossy(&status.bytes);
+        let swapped = kilobytes(&status, "VmSwap:").unwrap_or(0);
+        Some(kilobytes(&status, "VmRSS:")? + swapped)
     }
+}
+
+/// The bytes that the line `name` of a file of the kernel states in kilobytes.
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// The bytes that each limited group in the file /proc/PID/cgroup leaves, and the group.

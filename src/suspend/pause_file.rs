@@ -6,13 +6,17 @@
 
 use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::files::{FileCreation, is_own_folder, read_own};
 use crate::model::{DeviceUsage, GpuDevice, ProcessUsage};
-use crate::target::Process;
+use crate::target::{Process, ProcessError};
 
+/// What the names of notes begin with.
+const PREFIX: &str = "memspy-paused-";
+/// Names in a folder that are looked at for notes of jobs that have ended.
+const MAX_NAMES: usize = 10_000;
 /// More than any note has.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
@@ -48,6 +52,7 @@ impl PauseFile {
 
     /// Leaves it for `process`. A note that cannot be written costs only what it would have told.
     pub fn write(&self, process: &Process) {
+        remove_of_ended(&folder());
         let path = path(process);
         let _ = fs::remove_file(&path);
         let lines = self.devices.iter().map(|(uuid, bytes)| format!("{uuid} {bytes}\n"));
@@ -61,6 +66,7 @@ impl PauseFile {
 
     /// The note about `process`, if memspy left one and this user may believe it.
     pub fn read(process: &Process) -> Option<PauseFile> {
+        remove_of_ended(&folder());
         PauseFile::read_text(process, &read_own(&path(process), MAX_FILE_BYTES)?)
     }
 
@@ -93,11 +99,36 @@ fn job(process: &Process) -> String {
 
 /// Where the note about a process lies.
 fn path(process: &Process) -> PathBuf {
+    folder().join(format!("{PREFIX}{}", job(process)))
+}
+
+/// Takes away the notes of this user's about jobs that have ended: nothing else ever would.
+fn remove_of_ended(folder: &Path) {
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_NAMES);
+    for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+        let Some(about) = name.strip_prefix(PREFIX) else { continue };
+        let note = folder.join(&name);
+        // Whoever may write to the folder may give any file such a name.
+        let is_own =
+            read_own(&note, MAX_FILE_BYTES).is_some_and(|text| text.lines().next() == Some(about));
+        let pid = about.split_once('-').and_then(|(pid, _)| pid.parse().ok());
+        let runs = |pid| match Process::open(pid) {
+            Ok(process) => job(&process) == about,
+            Err(ProcessError::NotFound { .. } | ProcessError::Exited { .. }) => false,
+            Err(_) => true,
+        };
+        if is_own && !pid.is_some_and(runs) {
+            let _ = fs::remove_file(note);
+        }
+    }
+}
+
+/// Where notes lie.
+fn folder() -> PathBuf {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     // The variable may be that of another user (sudo keeps it, if told to).
     let folder = folder.filter(|folder| is_own_folder(folder));
-    let name = format!("memspy-paused-{}", job(process));
-    folder.unwrap_or_else(std::env::temp_dir).join(name)
+    folder.unwrap_or_else(std::env::temp_dir)
 }
 
 #[cfg(test)]
@@ -119,6 +150,38 @@ mod tests {
         given.expect("this test has to run as root");
         assert_eq!(PauseFile::read(&other), None);
         PauseFile::remove(&other);
+    }
+
+    #[test]
+    fn notes_of_jobs_that_have_ended_are_taken_away_and_no_other_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = Process::open(std::process::id()).unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let ended = job(&Process::open(child.id()).unwrap());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let write = |name: &str, text: &str| fs::write(folder.path().join(name), text).unwrap();
+        let (of_own, of_ended) = (format!("{PREFIX}{}", job(&own)), format!("{PREFIX}{ended}"));
+        write(&of_own, &format!("{}\n1\n", job(&own)));
+        write(&of_ended, &format!("{ended}\n1\n"));
+        // The pid of the job is that of another process now.
+        let reused = format!("{}-1", own.pid());
+        write(&format!("{PREFIX}{reused}"), &format!("{reused}\n1\n"));
+        write(&format!("{PREFIX}7-7"), "a file of somebody else\n");
+        write("other", "");
+        for name in [&of_own, &of_ended] {
+            let path = folder.path().join(name);
+            let closed = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            fs::set_permissions(path, closed).unwrap();
+        }
+        remove_of_ended(folder.path());
+        let left = fs::read_dir(folder.path()).unwrap();
+        let mut left: Vec<_> =
+            left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        left.sort();
+        let mut kept = vec![of_own, format!("{PREFIX}7-7"), "other".to_owned()];
+        kept.sort();
+        assert_eq!(left, kept);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use super::proc_files;
 use super::process::{Process, ProcessError};
 
 /// Bit numbers of linux/capability.h.
@@ -40,7 +41,7 @@ impl AccessFacts {
         let capabilities = effective_capabilities().unwrap_or(0);
         let has = |bit: u8| capabilities >> bit & 1 == 1;
         AccessFacts {
-            ptrace_scope: fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+            ptrace_scope: proc_files::of_kernel("sys/kernel/yama/ptrace_scope")
                 .ok()
                 .and_then(|text| text.trim().parse().ok()),
             user: rustix::process::geteuid().as_raw(),
@@ -60,9 +61,9 @@ pub fn is_no_more_than_the_job(process: &Process) -> bool {
     let statuses =
         Process::open(std::process::id()).and_then(|own| Ok((own.status()?, process.status()?)));
     let Ok((own, job)) = statuses else { return false };
-    let link = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/user")).ok();
-    let namespace = link("self");
-    let same_namespace = namespace.is_some() && namespace == link(&process.pid().to_string());
+    let namespace = proc_files::link("self", "ns/user").ok();
+    let same_namespace =
+        namespace.is_some() && namespace == proc_files::link(process.pid(), "ns/user").ok();
     let users = [job.ruid, job.euid, job.suid, job.fuid];
     same_namespace && users.iter().all(|user| *user == own.euid) && own.capprm & !job.capprm == 0
 }
@@ -71,7 +72,7 @@ pub fn is_no_more_than_the_job(process: &Process) -> bool {
 fn effective_capabilities() -> Result<u64, ProcessError> {
     let pid = std::process::id();
     let error = |why: String| ProcessError::Other { action: "read the capabilities of", pid, why };
-    let status = fs::read_to_string("/proc/self/status").map_err(|e| error(e.to_string()))?;
+    let status = proc_files::fields("self", "status").map_err(|e| error(e.to_string()))?;
     status
         .lines()
         .find_map(|line| line.strip_prefix("CapEff:"))
@@ -79,11 +80,24 @@ fn effective_capabilities() -> Result<u64, ProcessError> {
         .ok_or_else(|| error("no CapEff line".to_owned()))
 }
 
+/// The signals that memspy was started to ignore: bit 0 for signal 1; none where the kernel does not say.
+pub fn ignored_signals() -> u64 {
+    let status = proc_files::fields("self", "status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// The name of the host; `None` when the kernel does not say.
+pub fn host_name() -> Option<String> {
+    let name = proc_files::of_kernel("sys/kernel/hostname").ok()?.trim().to_owned();
+    Some(name).filter(|name| !name.is_empty())
+}
+
 /// Container runtimes leave these marks.
 fn in_container() -> bool {
     ["/.dockerenv", "/run/.containerenv"].iter().any(|p| fs::exists(p).unwrap_or(false))
         || std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
-        || fs::read_to_string("/proc/self/status").is_ok_and(|s| {
+        || proc_files::fields("self", "status").is_ok_and(|s| {
             s.lines().any(|l| l.starts_with("NSpid:") && l.split_whitespace().count() > 2)
         })
 }

@@ -1,9 +1,9 @@
 //! How much a look at another process may cost: time, and memory of memspy's own.
 
-use std::fs;
 use std::time::{Duration, Instant};
 
 use super::memory::MemoryError;
+use super::proc_files;
 
 /// Bytes of a page of memspy's own, as the kernel counts them on x86-64.
 const PAGE: u64 = 4096;
@@ -49,7 +49,7 @@ impl Budget {
 
 /// Bytes of memspy in memory (the second number of `/proc/self/statm`); 0 where that cannot be read.
 fn resident() -> u64 {
-    let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let statm = proc_files::fields("self", "statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
     pages.unwrap_or(0) * PAGE
 }

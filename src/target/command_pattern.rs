@@ -1,13 +1,11 @@
 //! Processes by what they are called: a regular expression on the command line, or on the name that a process gave itself.
 
-use std::fs::File;
-use std::io::Read;
 use std::str::FromStr;
 
 use regex::{Regex, RegexBuilder};
 
-/// Longest part of a command line that is looked at.
-const MAX_COMMAND: u64 = 64 << 10;
+use super::proc_files::{self, MAX_COMMAND_LINE};
+
 /// Largest compiled pattern in bytes.
 const MAX_PATTERN: usize = 1 << 20;
 
@@ -19,21 +17,15 @@ impl CommandPattern {
     /// The processes whose command line, joined by spaces, or whose name (`/proc/PID/comm`) has a match now, in order; never memspy
     /// itself. Processes write both anew while they run, as setproctitle does.
     pub fn find(&self) -> Vec<u32> {
-        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let own = std::process::id();
-        let mut found: Vec<u32> = pids.filter(|pid| *pid != own && self.is_called(*pid)).collect();
+        let is_one = |pid: &u32| *pid != own && self.is_called(*pid);
+        let mut found: Vec<u32> = proc_files::pids().filter(is_one).collect();
         found.sort_unstable();
         found
     }
 
     fn is_called(&self, pid: u32) -> bool {
-        let read = |name: &str| {
-            let mut bytes = Vec::new();
-            let file = File::open(format!("/proc/{pid}/{name}")).ok()?;
-            file.take(MAX_COMMAND).read_to_end(&mut bytes).ok()?;
-            Some(bytes)
-        };
+        let read = |name| Some(proc_files::read(pid, name, MAX_COMMAND_LINE).ok()?.bytes);
         let Some(command) = read("cmdline") else { return false };
         // A kernel thread, or a process that has ended.
         !command.is_empty()

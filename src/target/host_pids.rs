@@ -2,6 +2,8 @@
 
 use procfs::process::Process;
 
+use super::proc_files::{self, MAX_MAPPINGS};
+
 /// Inode of the first pid namespace (include/linux/proc_ns.h, `PROC_PID_INIT_INO`).
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
@@ -31,7 +33,7 @@ pub struct HostPids {
 impl HostPids {
     /// Looks where memspy itself lives.
     pub fn read() -> HostPids {
-        let namespace = std::fs::read_link("/proc/self/ns/pid");
+        let namespace = proc_files::link("self", "ns/pid");
         let own = Process::myself().and_then(|own| own.status()).ok().and_then(|s| s.nspid);
         HostPids {
             initial: namespace.is_ok_and(|n| n.as_os_str() == INITIAL_PID_NAMESPACE),
@@ -61,7 +63,7 @@ impl HostPids {
         let id = |at: usize| ids.get(at).map(|id| *id as u32);
         let pid = if self.depth == 0 { listed } else { id(self.depth)? };
         let pid_inside = ids.last().map(|id| *id as u32).filter(|inside| *inside != pid);
-        let words = super::process::command_of(&process).unwrap_or_default();
+        let words = super::process::command_of(listed).unwrap_or_default();
         let name = || process.stat().ok().map(|stat| format!("[{}]", stat.comm));
         let command = if words.is_empty() { name() } else { Some(words.join(" ")) };
         Some(FoundProcess { pid, pid_inside, command })
@@ -70,11 +72,19 @@ impl HostPids {
 
 /// Whether process `pid` has anything of the driver mapped; one that may not be looked at has.
 fn may_use_gpu(pid: u32) -> bool {
-    match std::fs::read(format!("/proc/{pid}/maps")) {
-        Ok(maps) => [&b"nvidia"[..], b"libcuda"]
-            .iter()
-            .any(|name| maps.windows(name.len()).any(|window| window == *name)),
-        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+    let mut is_one = false;
+    let mut look = |line: &[u8]| {
+        let holds = |name: &[u8]| line.windows(name.len()).any(|window| window == name);
+        is_one = holds(b"nvidia") || holds(b"libcuda");
+        !is_one
+    };
+    match proc_files::each_line(pid, "maps", MAX_MAPPINGS, &mut look) {
+        Ok(()) => is_one,
+        // Of what lies behind the limit nothing is known.
+        Err(error) => matches!(
+            error.kind(),
+            std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::FileTooLarge
+        ),
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::unistd::{setfsgid, setfsuid};
@@ -15,6 +15,7 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
+use super::proc_files;
 use super::process::Process;
 
 /// `openat2` may be told to try again while names change under it; more often is no accident.
@@ -103,7 +104,8 @@ impl From<FileError> for io::Error {
 
 /// What a program was started with; another one has other addresses in it.
 pub(super) fn auxiliary_vector(pid: u32) -> Option<Vec<u8>> {
-    std::fs::read(format!("/proc/{pid}/auxv")).ok().filter(|vector| !vector.is_empty())
+    let vector = proc_files::read(pid, "auxv", proc_files::MAX_FIELDS).ok()?.bytes;
+    Some(vector).filter(|vector| !vector.is_empty())
 }
 
 /// Whether the program of this vector was started with more rights than the one who started it had.
@@ -130,14 +132,13 @@ impl UserRights {
     /// Those of `process`, if it still runs the program it ran when it was opened: else a job could let memspy read a name
     /// while the number is that of a program with more rights.
     fn new(process: &Process, started_with: Option<&[u8]>) -> Result<UserRights, FileError> {
-        let pid = process.pid();
+        let pid = process.through();
         let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::open(format!("/proc/{pid}/root"), directory, Mode::empty())?;
+        let root = rustix::fs::open(proc_files::path(pid, "root"), directory, Mode::empty())?;
         let status = process.status().map_err(|error| io::Error::other(error.to_string()))?;
-        let link = |name: &str| std::fs::read_link(name).ok();
         let same = |name: &str| {
-            let own = link(&format!("/proc/self/{name}"));
-            own.is_some() && own == link(&format!("/proc/{pid}/{name}"))
+            let own = proc_files::link("self", name).ok();
+            own.is_some() && own == proc_files::link(pid, name).ok()
         };
         let same_root = same("ns/mnt") && same("root");
         // What capabilities in a user namespace of its own are worth is not known outside of it.
@@ -239,7 +240,7 @@ pub(super) fn open_stored(found: BorrowedFd<'_>) -> Result<(File, u64), FileErro
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || MADE_UP.contains(&kind) {
         return Err(FileError::NotRegular);
     }
-    let name = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let name = proc_files::own_descriptor(found);
     // A file that somebody has a lease on is not waited for.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(name, flags, Mode::empty())?;
@@ -247,7 +248,7 @@ pub(super) fn open_stored(found: BorrowedFd<'_>) -> Result<(File, u64), FileErro
 }
 
 /// Opens what a name of `/proc/PID` stands for: the very file, whatever it is called.
-fn open_exact(name: &str) -> Result<File, FileError> {
+fn open_exact(name: &Path) -> Result<File, FileError> {
     let found = rustix::fs::open(name, FOUND, Mode::empty())?;
     open_stored(found.as_fd()).map(|(file, _)| file)
 }
@@ -305,7 +306,7 @@ impl Process {
 
     /// Opens the very file that `name` of its folder in `/proc` stands for, with memspy's own rights: the job has it open.
     pub(super) fn open_exact(&self, name: &str) -> Result<File, FileError> {
-        let name = format!("/proc/{}/{name}", self.pid());
+        let name = proc_files::path(self.through(), name);
         self.bounded().run(move || open_exact(&name))
     }
 
@@ -328,7 +329,7 @@ impl Process {
         let nowhere =
             || io::Error::new(io::ErrorKind::NotFound, "its working directory is not in its root");
         let folder = self.directory().ok_or_else(nowhere)?;
-        let root = std::fs::read_link(format!("/proc/{}/root", self.pid()))?;
+        let root = proc_files::link(self.through(), "root")?;
         let inside = folder.strip_prefix(&root).map_err(|_| nowhere())?;
         Ok(Path::new("/").join(inside).join(path))
     }

@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::Path;
 
+use super::proc_files::{self, MAX_FIELDS, MAX_MAPPINGS};
+
 /// What `/proc/PID/stat` says of where a process belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ProcessRelations {
@@ -12,8 +14,10 @@ struct ProcessRelations {
 }
 
 fn relations(proc: &Path, pid: u32) -> Option<ProcessRelations> {
-    let stat = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
+    let path = proc.join(pid.to_string()).join("stat");
+    let stat = proc_files::first_bytes(&path, MAX_FIELDS).ok()?.bytes;
     // The name before it may hold anything, parentheses too.
+    let stat = String::from_utf8_lossy(&stat);
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
     Some(ProcessRelations {
@@ -26,7 +30,7 @@ fn relations(proc: &Path, pid: u32) -> Option<ProcessRelations> {
 /// Whether the process that started `pid` has ended and left it behind: it was taken over by another parent, and what leads
 /// its process group is gone. Of a process that leads its own group (a service, a job of a shell) nothing can be told.
 pub fn is_orphan(pid: u32) -> bool {
-    is_orphan_in(Path::new("/proc"), pid)
+    is_orphan_in(&proc_files::root(), pid)
 }
 
 fn is_orphan_in(proc: &Path, pid: u32) -> bool {
@@ -55,17 +59,14 @@ const UNIFIED_MEMORY: &str = "/dev/nvidia-uvm";
 
 /// The processes that use CUDA and have `/dev/nvidia0` or its like open, as far as memspy may see it.
 pub fn device_file_holders() -> Vec<DeviceFileHolder> {
-    device_file_holders_in(Path::new("/proc"))
+    device_file_holders_in(&proc_files::root())
 }
 
 fn device_file_holders_in(proc: &Path) -> Vec<DeviceFileHolder> {
-    let Ok(processes) = fs::read_dir(proc) else { return Vec::new() };
     let mut holders = Vec::new();
-    for entry in processes.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        let Ok(open) = fs::read_dir(entry.path().join("fd")) else { continue };
+    for pid in proc_files::pids_in(proc) {
+        let process = proc.join(pid.to_string());
+        let Ok(open) = fs::read_dir(process.join("fd")) else { continue };
         let mut files: Vec<String> = open
             .flatten()
             .filter_map(|file| fs::read_link(file.path()).ok()?.into_os_string().into_string().ok())
@@ -76,10 +77,11 @@ fn device_file_holders_in(proc: &Path) -> Vec<DeviceFileHolder> {
             .collect();
         files.sort();
         files.dedup();
-        if files.is_empty() || !uses_cuda(&entry.path()) {
+        if files.is_empty() || !uses_cuda(&process) {
             continue;
         }
-        let name = fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        let name = proc_files::first_bytes(&process.join("comm"), MAX_FIELDS).unwrap_or_default();
+        let name = String::from_utf8_lossy(&name.bytes);
         holders.push(DeviceFileHolder { pid, name: name.trim_end().to_owned(), files });
     }
     holders.sort_by_key(|holder| holder.pid);
@@ -87,8 +89,14 @@ fn device_file_holders_in(proc: &Path) -> Vec<DeviceFileHolder> {
 }
 
 fn uses_cuda(process: &Path) -> bool {
-    let maps = fs::read(process.join("maps")).unwrap_or_default();
-    maps.split(|byte| *byte == b'\n').any(|line| line.ends_with(UNIFIED_MEMORY.as_bytes()))
+    let mut found = false;
+    let mut look = |line: &[u8]| {
+        found = line.ends_with(UNIFIED_MEMORY.as_bytes());
+        !found
+    };
+    let read = proc_files::each_line_of(&process.join("maps"), MAX_MAPPINGS, &mut look);
+    // One with so many mappings that they are not read to their end may be one.
+    found || read.is_err_and(|error| error.kind() == std::io::ErrorKind::FileTooLarge)
 }
 
 #[cfg(test)]

@@ -1,10 +1,16 @@
 //! What is mapped where in the target, and from which file.
 
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use procfs::process::{MMPermissions, MMapPath};
+use parking_lot::Mutex;
 
 use super::memory::Addr;
+use super::proc_files::{self, MAX_MAPPINGS};
 use super::process::ProcessError;
 
 /// One line of `/proc/PID/maps`.
@@ -29,6 +35,32 @@ pub struct Mapping {
 }
 
 impl Mapping {
+    /// A line of `/proc/PID/maps`, as in `7f0000001000-7f0000002000 r-xp 00001000 fd:01 123   /lib/libx.so (deleted)`.
+    fn parse(line: &[u8]) -> Option<Mapping> {
+        // Five fields with one blank between them; then blanks, and the name, which may hold blanks.
+        let mut fields = line.splitn(6, |&byte| byte == b' ');
+        let mut text = || str::from_utf8(fields.next()?).ok();
+        let (start, end) = text()?.split_once('-')?;
+        let may = text()?.as_bytes();
+        let offset = text()?;
+        let (_device, _inode) = (text()?, text()?);
+        let hex = |digits| u64::from_str_radix(digits, 16).ok();
+        let name = fields.next().unwrap_or_default().trim_ascii_start();
+        // `[heap]` and its like are no files, nor is System V's shared memory.
+        let is_file = !name.is_empty() && !name.starts_with(b"[") && !name.starts_with(b"/SYSV");
+        let kept = name.strip_suffix(b" (deleted)");
+        Some(Mapping {
+            start: Addr(hex(start)?),
+            end: Addr(hex(end)?),
+            offset: hex(offset)?,
+            readable: may.first() == Some(&b'r'),
+            writable: may.get(1) == Some(&b'w'),
+            executable: may.get(2) == Some(&b'x'),
+            path: is_file.then(|| PathBuf::from(OsStr::from_bytes(kept.unwrap_or(name)))),
+            deleted: is_file && kept.is_some(),
+        })
+    }
+
     /// Whether `addr` is in it.
     pub fn contains(&self, addr: Addr) -> bool {
         (self.start..self.end).contains(&addr)
@@ -52,32 +84,27 @@ impl Mappings {
         Mappings { list }
     }
 
-    pub(super) fn read(process: &procfs::process::Process) -> Result<Self, ProcessError> {
-        let maps = process
-            .maps()
-            .map_err(|e| ProcessError::from_proc("read the mappings of", process.pid, e))?;
-        let list = maps.into_iter().map(|map| {
-            let (path, deleted) = match map.pathname {
-                MMapPath::Path(path) => {
-                    match path.to_str().and_then(|p| p.strip_suffix(" (deleted)")) {
-                        Some(kept) => (Some(PathBuf::from(kept)), true),
-                        None => (Some(path), false),
-                    }
-                }
-                _ => (None, false),
-            };
-            Mapping {
-                start: Addr(map.address.0),
-                end: Addr(map.address.1),
-                offset: map.offset,
-                readable: map.perms.contains(MMPermissions::READ),
-                writable: map.perms.contains(MMPermissions::WRITE),
-                executable: map.perms.contains(MMPermissions::EXECUTE),
-                path,
-                deleted,
+    /// Those of process `pid`.
+    ///
+    /// # Errors
+    /// They cannot be read, or are more than memspy reads.
+    pub(super) fn read(pid: u32) -> Result<Self, ProcessError> {
+        let mut list = Vec::new();
+        let mut is_read = true;
+        let mut take = |line: &[u8]| {
+            match Mapping::parse(line) {
+                Some(mapping) => list.push(mapping),
+                None => is_read = false,
             }
+            is_read
+        };
+        let read = proc_files::each_line(pid, "maps", MAX_MAPPINGS, &mut take);
+        let read = read.and_then(|()| match is_read {
+            true => Ok(()),
+            false => Err(io::Error::other("a line of them has an unknown form")),
         });
-        Ok(Mappings { list: list.collect() })
+        read.map_err(|error| ProcessError::from_io("read the mappings of", pid, error))?;
+        Ok(Mappings { list })
     }
 
     /// All of them.
@@ -135,9 +162,87 @@ impl Mappings {
     }
 }
 
+/// The mappings read last. Whoever attaches asks for them again and again, and a job may have so many that it takes long.
+#[derive(Debug, Default)]
+pub(super) struct LastMappings(Mutex<Option<ReadMappings>>);
+
+#[derive(Debug)]
+struct ReadMappings {
+    /// Until when they count as those of now.
+    until: Instant,
+    mappings: Arc<Mappings>,
+}
+
+impl LastMappings {
+    /// They count as those of now for so many times what it took to read them: of a usual job, for some milliseconds.
+    const TIMES: u32 = 10;
+    const LONGEST: Duration = Duration::from_secs(2);
+
+    /// The mappings of now, by `read` unless those read last are.
+    pub(super) fn get<E>(
+        &self,
+        read: impl FnOnce() -> Result<Mappings, E>,
+    ) -> Result<Arc<Mappings>, E> {
+        let mut last = self.0.lock();
+        let began = Instant::now();
+        if let Some(known) = last.as_ref().filter(|known| began < known.until) {
+            return Ok(Arc::clone(&known.mappings));
+        }
+        let mappings = Arc::new(read()?);
+        let now = Instant::now();
+        let fresh = ((now - began) * LastMappings::TIMES).min(LastMappings::LONGEST);
+        *last = Some(ReadMappings { until: now + fresh, mappings: Arc::clone(&mappings) });
+        Ok(mappings)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn mappings_that_take_long_to_read_are_read_once_and_others_again() {
+        let last = LastMappings::default();
+        let mut reads = 0;
+        let mut get = |time: Duration| {
+            let read = || {
+                reads += 1;
+                std::thread::sleep(time);
+                Ok::<_, ()>(Mappings::default())
+            };
+            let mappings = last.get(read).unwrap();
+            (reads, mappings)
+        };
+        let (_, first) = get(Duration::from_millis(200));
+        for _ in 0..10 {
+            let (reads, again) = get(Duration::ZERO);
+            assert!(reads == 1 && Arc::ptr_eq(&first, &again));
+        }
+        std::thread::sleep(Duration::from_millis(2001));
+        assert_eq!(get(Duration::ZERO).0, 2);
+        std::thread::sleep(Duration::from_millis(100));
+        assert_eq!(get(Duration::ZERO).0, 3);
+        assert_eq!(LastMappings::default().get(|| Err(7)).unwrap_err(), 7);
+    }
+
+    #[test]
+    fn lines_of_the_kernel_are_read() {
+        let parse = |line: &str| Mapping::parse(line.as_bytes());
+        let line = "7f0000001000-7f0000003000 r-xp 00001000 fd:01 123                        /a b (deleted)";
+        let mapping = parse(line).unwrap();
+        assert_eq!((mapping.start, mapping.end), (Addr(0x7f00_0000_1000), Addr(0x7f00_0000_3000)));
+        assert_eq!(mapping.offset, 0x1000);
+        assert_eq!((mapping.readable, mapping.writable, mapping.executable), (true, false, true));
+        assert_eq!((mapping.path, mapping.deleted), (Some(PathBuf::from("/a b")), true));
+        for named in ["", "[heap]", "/SYSV00000000 (deleted)"] {
+            let line = format!("1000-2000 rw-s 00000000 00:00 0                    {named}");
+            let mapping = parse(&line).unwrap();
+            assert_eq!((mapping.path, mapping.deleted, mapping.writable), (None, false, true));
+        }
+        let odd = Mapping::parse(b"1000-2000 r--p 00000000 00:01 7    /a\xff.so").unwrap();
+        assert_eq!(odd.path.unwrap().as_os_str().as_bytes(), b"/a\xff.so");
+        assert_eq!(parse("1000 r--p 0 0 0"), None);
+    }
 
     #[test]
     fn a_library_that_is_also_read_as_a_file_is_found_where_it_is_loaded() {

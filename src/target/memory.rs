@@ -8,6 +8,8 @@ use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
+use super::process::running_thread;
+
 /// An address in the target.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Addr(pub u64);
@@ -179,6 +181,8 @@ fn left_in_page(addr: Addr) -> usize {
 #[derive(Debug, Clone, Copy)]
 pub struct LiveMemory {
     pid: Pid,
+    /// The thread to name to the kernel: the main one, unless that has ended.
+    through: Pid,
 }
 
 /// The kernel takes at most this many stretches in one call (`UIO_MAXIOV`).
@@ -189,7 +193,19 @@ const RANGES_ON_STACK: usize = 64;
 impl LiveMemory {
     /// The memory of process `pid`.
     pub fn new(pid: u32) -> Self {
-        LiveMemory { pid: Pid::from_raw(pid as i32) }
+        LiveMemory::through(pid, pid)
+    }
+
+    /// The same, shown through this thread of it.
+    pub(super) fn through(pid: u32, thread: u32) -> Self {
+        LiveMemory { pid: Pid::from_raw(pid as i32), through: Pid::from_raw(thread as i32) }
+    }
+
+    /// A thread that runs, where the one named before has ended and the process has not.
+    fn another_thread(&self) -> Option<Pid> {
+        let pid = self.pid.as_raw() as u32;
+        let other = Pid::from_raw(running_thread(pid)? as i32);
+        (other != self.through).then_some(other)
     }
 
     /// One system call; `remote` and `spans` describe the same places.
@@ -201,7 +217,13 @@ impl LiveMemory {
         out: &mut [u8],
     ) -> Result<(), MemoryError> {
         let wanted = out.len();
-        match process_vm_readv(self.pid, &mut [IoSliceMut::new(out)], remote) {
+        let mut read = process_vm_readv(self.through, &mut [IoSliceMut::new(out)], remote);
+        if read == Err(Errno::ESRCH)
+            && let Some(other) = self.another_thread()
+        {
+            read = process_vm_readv(other, &mut [IoSliceMut::new(out)], remote);
+        }
+        match read {
             Ok(read) if read == wanted => Ok(()),
             Ok(read) => Err(fault_after(spans, first, read)),
             Err(Errno::EFAULT) => Err(fault_after(spans, first, 0)),

@@ -27,6 +27,7 @@ mod page_index;
 mod page_reader;
 mod page_views;
 pub mod pages;
+pub mod proc_files;
 pub mod process;
 mod process_memory;
 pub mod ptrace_stop;
@@ -34,7 +35,7 @@ pub mod registers;
 mod tsc;
 pub mod usdt;
 
-pub use access::{AccessFacts, is_no_more_than_the_job};
+pub use access::{AccessFacts, host_name, ignored_signals, is_no_more_than_the_job};
 pub use bounded_worker::{BoundedWorker, WorkerError};
 pub use budget::Budget;
 pub use command_pattern::CommandPattern;

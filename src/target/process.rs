@@ -3,11 +3,12 @@
 mod threads;
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Read};
+use std::fs::{File, Metadata};
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use procfs::{Current, ProcError};
@@ -17,11 +18,13 @@ use crate::model::CoreOrigin;
 use super::bounded_worker::BoundedWorker;
 use super::core_file::{CoreError, CoreFile};
 use super::job_files::{FileError, auxiliary_vector};
-use super::mappings::{Mapping, Mappings};
+use super::mappings::{LastMappings, Mapping, Mappings};
 use super::memory::LiveMemory;
+use super::proc_files::{self, FirstBytes, MAX_COMMAND_LINE, MAX_ENVIRONMENT};
 use super::process_memory::ProcessMemory;
 
 pub use threads::OsThread;
+pub(super) use threads::running_thread;
 
 /// Why something about a process could not be learned.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +73,15 @@ impl ProcessError {
             other => ProcessError::Other { action, pid, why: other.to_string() },
         }
     }
+
+    pub(super) fn from_io(action: &'static str, pid: u32, error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::NotFound => ProcessError::NotFound { pid },
+            io::ErrorKind::PermissionDenied => ProcessError::Denied { action, pid },
+            _ if error.raw_os_error() == Some(nix::libc::ESRCH) => ProcessError::Exited { pid },
+            _ => ProcessError::Other { action, pid, why: error.to_string() },
+        }
+    }
 }
 
 /// A process to be looked at: one that runs, or one that a core file is of.
@@ -79,11 +91,14 @@ impl ProcessError {
 pub struct Process {
     source: ProcessSource,
     pid: u32,
+    /// The thread through which the kernel shows its memory and files: the main thread, unless that has ended.
+    through: AtomicU32,
     start_time: u64,
     executable: Option<(u64, u64)>,
     /// Its auxiliary vector when it was opened.
     started_with: Option<Vec<u8>>,
     bounded: BoundedWorker,
+    mapped: LastMappings,
 }
 
 /// Where what is known of a process comes from.
@@ -105,10 +120,12 @@ impl Process {
     fn of_core(core: Arc<CoreFile>) -> Self {
         Process {
             pid: core.pid(),
+            through: AtomicU32::new(core.pid()),
             start_time: 0,
             executable: None,
             started_with: Some(core.auxiliary_vector().to_vec()),
             bounded: core.bounded().clone(),
+            mapped: LastMappings::default(),
             source: ProcessSource::Core(core),
         }
     }
@@ -150,16 +167,17 @@ impl Process {
         let error = |e| ProcessError::from_proc("open", number, e);
         let proc = procfs::process::Process::new(number).map_err(error)?;
         let stat = proc.stat().map_err(error)?;
-        if matches!(stat.state, 'Z' | 'X') {
-            return Err(ProcessError::Exited { pid });
-        }
+        let through =
+            threads::shown_through(pid, stat.state).ok_or(ProcessError::Exited { pid })?;
         Ok(Process {
             source: ProcessSource::Live(proc),
             pid,
+            through: AtomicU32::new(through),
             start_time: stat.starttime,
-            executable: executable_identity(pid),
-            started_with: auxiliary_vector(pid),
+            executable: executable_identity(through),
+            started_with: auxiliary_vector(through),
             bounded: BoundedWorker::default(),
+            mapped: LastMappings::default(),
         })
     }
 
@@ -199,7 +217,9 @@ impl Process {
     /// Its memory.
     pub fn memory(&self) -> ProcessMemory {
         match &self.source {
-            ProcessSource::Live(_) => ProcessMemory::Live(LiveMemory::new(self.pid)),
+            ProcessSource::Live(_) => {
+                ProcessMemory::Live(LiveMemory::through(self.pid, self.through()))
+            }
             ProcessSource::Core(core) => ProcessMemory::of_core(Arc::clone(core)),
         }
     }
@@ -210,9 +230,22 @@ impl Process {
             return true;
         }
         // A fresh handle: the one kept would go on describing the old process.
-        procfs::process::Process::new(self.pid as i32)
-            .and_then(|p| p.stat())
-            .is_ok_and(|s| s.starttime == self.start_time && !matches!(s.state, 'Z' | 'X'))
+        let now = procfs::process::Process::new(self.pid as i32).and_then(|p| p.stat());
+        let Some(now) = now.ok().filter(|now| now.starttime == self.start_time) else {
+            return false;
+        };
+        match threads::shown_through(self.pid, now.state) {
+            Some(through) => {
+                self.through.store(through, Ordering::Relaxed);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// The thread to name in `/proc` where the process is meant.
+    pub(super) fn through(&self) -> u32 {
+        self.through.load(Ordering::Relaxed)
     }
 
     /// Whether no `exec` has happened in it since it was opened, of another program or of the same one again (`true` where that
@@ -221,40 +254,41 @@ impl Process {
         if self.is_core() {
             return true;
         }
-        match (&self.started_with, auxiliary_vector(self.pid)) {
+        match (&self.started_with, auxiliary_vector(self.through())) {
             (Some(before), Some(now)) => *before == now,
             _ => self.same_executable(),
         }
     }
 
     fn same_executable(&self) -> bool {
-        match (self.executable, executable_identity(self.pid)) {
+        match (self.executable, executable_identity(self.through())) {
             (Some(before), Some(now)) => before == now,
             _ => true,
         }
     }
 
-    /// What is mapped in it now.
-    pub fn mappings(&self) -> Result<Mappings, ProcessError> {
+    /// What is mapped in it now, or was a moment ago: for a tenth of the time at most, they are read.
+    pub fn mappings(&self) -> Result<Arc<Mappings>, ProcessError> {
         match &self.source {
-            ProcessSource::Live(live) => Mappings::read(live),
-            ProcessSource::Core(core) => Ok(core.mappings().clone()),
+            ProcessSource::Live(_) => self.mapped.get(|| Mappings::read(self.through())),
+            ProcessSource::Core(core) => Ok(Arc::new(core.mappings().clone())),
         }
     }
 
     /// Its command line; empty for a kernel thread.
     pub fn command(&self) -> Result<Vec<String>, ProcessError> {
         match &self.source {
-            ProcessSource::Live(live) => {
-                command_of(live).map_err(|e| self.error("read the command line of", e))
-            }
+            ProcessSource::Live(_) => command_of(self.through()).map_err(|error| {
+                ProcessError::from_io("read the command line of", self.pid, error)
+            }),
             ProcessSource::Core(core) => Ok(core.command()),
         }
     }
 
     /// Its working directory, as its mount namespace names it.
     pub fn directory(&self) -> Option<PathBuf> {
-        self.live()?.cwd().ok()
+        self.live()?;
+        proc_files::link(self.through(), "cwd").ok()
     }
 
     /// The program it runs, as its mount namespace names it (without ` (deleted)`).
@@ -265,7 +299,8 @@ impl Process {
             return core.program().ok_or_else(|| ProcessError::Other { action, pid, why: why() });
         }
         let action = "find the program of";
-        let path = self.live_or(action)?.exe().map_err(|e| self.error(action, e))?;
+        let error = |error| ProcessError::from_io(action, self.pid, error);
+        let path = proc_files::link(self.through(), "exe").map_err(error)?;
         Ok(match path.to_str().and_then(|p| p.strip_suffix(" (deleted)")) {
             Some(kept) => PathBuf::from(kept),
             None => path,
@@ -273,13 +308,23 @@ impl Process {
     }
 
     /// The value of `name` in the environment it was started with.
+    ///
+    /// # Errors
+    /// It cannot be read, or is longer than any that a program can be started with.
     pub fn environment(&self, name: &str) -> Result<Option<String>, ProcessError> {
         if let Some(core) = self.core() {
             return Ok(core.environment(name));
         }
-        let action = "read the environment of";
-        let all = self.live_or(action)?.environ().map_err(|e| self.error(action, e))?;
-        Ok(all.get(std::ffi::OsStr::new(name)).map(|v| v.to_string_lossy().into_owned()))
+        let error = |error| ProcessError::from_io("read the environment of", self.pid, error);
+        let read = proc_files::read(self.through(), "environ", MAX_ENVIRONMENT).map_err(error)?;
+        if read.is_cut {
+            return Err(error(io::Error::other("it is longer than 6 MiB")));
+        }
+        let value = |variable: &[u8]| {
+            let value = variable.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+            Some(String::from_utf8_lossy(value).into_owned())
+        };
+        Ok(read.bytes.split(|&byte| byte == 0).find_map(value))
     }
 
     /// User id of its owner.
@@ -311,10 +356,7 @@ impl Process {
         let tasks = tasks.into_iter().flatten().flatten();
         let mut children: Vec<(u32, Vec<String>)> = tasks
             .flat_map(|task| task.children().unwrap_or_default())
-            .filter_map(|pid| {
-                let child = procfs::process::Process::new(pid as i32).ok()?;
-                Some((pid, command_of(&child).ok()?))
-            })
+            .filter_map(|pid| Some((pid, command_of(pid).ok()?)))
             .collect();
         children.sort();
         children
@@ -349,9 +391,8 @@ impl Process {
         if self.is_core() || other.is_core() {
             return false;
         }
-        let vector = |pid: u32| std::fs::read(format!("/proc/{pid}/auxv")).unwrap_or_default();
-        let own = vector(self.pid);
-        !own.is_empty() && own == vector(other.pid)
+        let own = auxiliary_vector(self.through());
+        own.is_some() && own == auxiliary_vector(other.through())
     }
 
     /// Opens the file behind a mapping: the very inode that is mapped. Where the kernel does not allow
@@ -404,10 +445,21 @@ impl Process {
 }
 
 /// The words of a process's command line that are not empty. They may be any bytes: what is no UTF-8 is spelled `\xff`.
-pub(super) fn command_of(process: &procfs::process::Process) -> procfs::ProcResult<Vec<String>> {
-    let mut line = Vec::new();
-    process.open_relative("cmdline")?.read_to_end(&mut line)?;
-    Ok(line.split(|&b| b == 0).filter(|word| !word.is_empty()).map(text_of).collect())
+/// A line that is too long is cut, and its last word says so.
+pub(super) fn command_of(pid: u32) -> io::Result<Vec<String>> {
+    Ok(command_words(&proc_files::read(pid, "cmdline", MAX_COMMAND_LINE)?))
+}
+
+fn command_words(line: &FirstBytes) -> Vec<String> {
+    let words = line.bytes.split(|&byte| byte == 0).filter(|word| !word.is_empty());
+    let mut words: Vec<String> = words.map(text_of).collect();
+    if line.is_cut {
+        words.push(format!(
+            "(the rest is left out: the command line is longer than {} KiB)",
+            MAX_COMMAND_LINE >> 10
+        ));
+    }
+    words
 }
 
 fn text_of(bytes: &[u8]) -> String {
@@ -421,7 +473,7 @@ fn text_of(bytes: &[u8]) -> String {
 
 /// Device and inode of the program a process runs.
 fn executable_identity(pid: u32) -> Option<(u64, u64)> {
-    let meta = std::fs::metadata(format!("/proc/{pid}/exe")).ok()?;
+    let meta: Metadata = std::fs::metadata(proc_files::path(pid, "exe")).ok()?;
     Some((meta.dev(), meta.ino()))
 }
 

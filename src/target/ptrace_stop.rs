@@ -16,6 +16,7 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 use rustc_hash::FxHashMap;
 
+use super::proc_files;
 use super::process::Process;
 use super::registers::ThreadRegisters;
 
@@ -283,7 +284,7 @@ impl PtraceStop {
             }
             // Another memspy may let go of one thread after the other.
             if let Some(tracer) = self.tracer_of(thread) {
-                let program = std::fs::read_to_string(format!("/proc/{tracer}/comm"));
+                let program = proc_files::fields(tracer, "comm");
                 let program =
                     program.map_or_else(|_| "?".to_owned(), |name| name.trim().to_owned());
                 return Err(StopError::Traced { pid: self.pid, tracer, program });
@@ -298,8 +299,9 @@ impl PtraceStop {
 
     /// The thread that traces a thread.
     fn tracer_of(&self, thread: Pid) -> Option<u32> {
-        let path = format!("/proc/{}/task/{thread}/status", self.pid);
-        let status = std::fs::read_to_string(path).ok()?;
+        let task = format!("{}/task/{thread}", self.pid);
+        let status = proc_files::read(task, "status", proc_files::MAX_FIELDS).ok()?.bytes;
+        let status = String::from_utf8_lossy(&status);
         let line = status.lines().find_map(|line| line.strip_prefix("TracerPid:"))?;
         line.trim().parse().ok().filter(|&tracer| tracer != 0)
     }

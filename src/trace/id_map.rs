@@ -4,25 +4,27 @@
 //! damaged block took definitions with it, those that follow move up. In an undamaged trace every
 //! number stays what it is.
 
+use std::collections::BTreeMap;
+
 #[derive(Debug, Clone, Copy)]
 struct IdRun {
-    from: u32,
     to: u32,
     length: u32,
 }
 
-/// Which number each of the file's numbers has become, as runs: memory grows with damage only.
+/// Which number each of the file's numbers has become, as runs by their first number: memory grows with
+/// damage only. A tree, because a damaged file may bring a million runs in any order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IdMap {
-    runs: Vec<IdRun>,
+    runs: BTreeMap<u32, IdRun>,
     next: u32,
 }
 
 impl IdMap {
     /// The number for `file`; `None` when its definition was lost.
     pub(crate) fn get(&self, file: u32) -> Option<u32> {
-        let run = self.runs[..self.after(file)].last()?;
-        let offset = file - run.from;
+        let (from, run) = self.runs.range(..=file).next_back()?;
+        let offset = file - from;
         (offset < run.length).then(|| run.to + offset)
     }
 
@@ -33,15 +35,13 @@ impl IdMap {
         }
         let to = self.next;
         self.next = to.checked_add(1)?;
-        let place = self.after(file);
-        if let Some(run) = self.runs[..place].last_mut()
-            && run.from + run.length == file
+        if let Some((from, run)) = self.runs.range_mut(..=file).next_back()
+            && from + run.length == file
             && run.to + run.length == to
         {
             run.length += 1;
         } else {
-            let run = IdRun { from: file, to, length: 1 };
-            self.runs.insert(place, run);
+            self.runs.insert(file, IdRun { to, length: 1 });
         }
         Some(to)
     }
@@ -49,10 +49,6 @@ impl IdMap {
     /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.next as usize
-    }
-
-    fn after(&self, file: u32) -> usize {
-        self.runs.partition_point(|run| run.from <= file)
     }
 }
 

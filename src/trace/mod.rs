@@ -25,6 +25,8 @@
 //! * A `number` and all fields are encoded by bincode 2, `config::standard()`: below 251 one byte; else
 //!   251, 252 or 253 followed by a u16, u32 or u64. A string is its number of bytes and its UTF-8; an
 //!   option is 0, or 1 and the value; an enum the number of its variant and the variant's fields.
+//! * The records of a block may cost their reader no more than the share of its bytes, in work and in the memory of definitions
+//!   (`spending.rs` says how much): no recorder writes such blocks. What goes beyond is damage, up to the block's end.
 //! * A reader skips records whose tag it does not know, and bytes at the end of a record beyond the
 //!   fields it knows, so a later writer may add both without a new version.
 //! * The blocks can be unpacked and read one by one in any order, except that they use what earlier
@@ -41,7 +43,7 @@
 //!
 //! | tag | record | fields |
 //! |---|---|---|
-//! | 0 | head, first in every block | block number from 0, records in all earlier blocks, last time before, period (ns between samples; 0 unknown), functions, frames, stacks defined before |
+//! | 0 | head, first in every block | block number from 0, records in all earlier blocks, last time before, period (ns between samples; 0 unknown), functions, frames, stacks defined before; a random number, the same in all blocks of a recording and of its segments |
 //! | 1 | start | memspy version, pid, host, list of command words, opt directory, unix nanoseconds, rate, opt rank |
 //! | 2 | runtime | time, opt python, opt torch, allocator (enum: not loaded, not initialised, native, cudaMallocAsync, pluggable + name, unknown + text) |
 //! | 3 | function | name, file, first line, last line; of compiled code only: 1, and its file is the name of the library |
@@ -69,6 +71,9 @@
 //! | 25 | thrown | time, opt error: opt thread, opt stack, the error's words |
 //! | 26 | gap | time (its end), begin (ns since the recording began), what is missing |
 //! | 27 | followed | number of changes, lengths of columns, columns (below) |
+//!
+//! A block with another recording's number is damage, and so are blocks and records that are missing by their numbers. Traces
+//! written before heads had a random number are read as before: of these, a mixture of two recordings may go unnoticed.
 //!
 //! Functions, frames and stacks are numbered in the order of their records, from what the head of the
 //! block says; each uses numbers smaller than its own only. A thread's number is written: the next one
@@ -196,6 +201,7 @@ mod renumberer;
 mod ring;
 mod sequence;
 mod sniff;
+mod spending;
 mod summary;
 mod window;
 mod wire;

@@ -19,6 +19,8 @@ const STRIDE: u64 = 1 << 20;
 /// What looks like a block and is none costs the search as many bytes as it claims to have. Of these it may cost this much,
 /// and four times the file: damage has a few of them, a file made of nothing else would take the square of its size.
 const SEARCHED: u64 = 64 << 20;
+const MISSING_BLOCKS: &str = "blocks are missing before this one";
+const MISSING_RECORDS: &str = "records are missing before this block";
 const GIVEN_UP: &str = "too much looks like a block and is none: what follows was not searched";
 
 /// A trace open for reading.
@@ -27,6 +29,8 @@ pub struct TraceReader {
     path: PathBuf,
     window: TraceWindow,
     version: u16,
+    /// That of the first block that was read.
+    recording: Option<u64>,
 }
 
 impl TraceReader {
@@ -72,13 +76,18 @@ impl TraceReader {
             return Err(ReadError::HeadCut { path, bytes: length });
         }
         match u16::from_le_bytes([head[8], head[9]]) {
-            version @ v1::VERSION => Ok(TraceReader { path, window, version }),
+            version @ v1::VERSION => Ok(TraceReader { path, window, version, recording: None }),
             0 => Err(ReadError::NotATrace {
                 path,
                 looks_like: "a trace of version 0, which never existed",
             }),
             found => Err(ReadError::NewerVersion { path, found, supported: v1::VERSION }),
         }
+    }
+
+    /// What tells the recording from others: known when it was read, and of files that have it.
+    pub(super) fn recording(&self) -> Option<u64> {
+        self.recording
     }
 
     /// Format version of the file.
@@ -113,6 +122,8 @@ impl TraceReader {
         Replay {
             path: &self.path,
             window: &mut self.window,
+            recording: &mut self.recording,
+            is_begun: false,
             total,
             opener,
             decoder: RecordDecoder::new(total),
@@ -143,6 +154,9 @@ fn unreadable(path: &Path, why: WindowError, offset: u64, expected: u64) -> Read
 struct Replay<'a> {
     path: &'a Path,
     window: &'a mut TraceWindow,
+    recording: &'a mut Option<u64>,
+    /// Whether a block was read.
+    is_begun: bool,
     total: u64,
     opener: BlockReader,
     decoder: RecordDecoder,
@@ -308,21 +322,30 @@ impl Replay<'_> {
             }
         };
         let mut cursor = PayloadCursor(payload);
-        let head = match RecordDecoder::head(&mut cursor) {
+        let (head, recording) = match RecordDecoder::head(&mut cursor) {
             Ok(head) => head,
             Err(v1::MalformedPayload(why)) => {
                 self.damaged(at, why);
                 return Ok(());
             }
         };
+        if !self.is_begun {
+            self.is_begun = true;
+            *self.recording = recording;
+        } else if *self.recording != recording {
+            self.damaged(at, "a block of another recording stands here");
+            return Ok(());
+        }
         if head.number < self.next_block || head.records < self.next_record {
             self.damaged(at, "a block stands after a later one");
             return Ok(());
         }
         let before = self.tally.clone();
-        let outcome = self.decoder.records(&head, cursor, sink, &mut self.tally);
-        if head.number > self.next_block && !self.in_damage {
-            self.damaged(at, "blocks are missing before this one");
+        let outcome = self.decoder.records(&head, length, cursor, sink, &mut self.tally);
+        let is_gap = head.number > self.next_block || head.records > self.next_record;
+        if is_gap && !self.in_damage {
+            let are_blocks = head.number > self.next_block;
+            self.damaged(at, if are_blocks { MISSING_BLOCKS } else { MISSING_RECORDS });
         }
         self.in_damage = false;
         self.summary.lost_blocks += head.number - self.next_block;

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::CreateError;
-use super::writer::TraceWriter;
-use crate::files;
+use super::writer::{RecordingNumber, TraceWriter};
+use crate::files::{self, FileCreation, PlaceError};
 use crate::model::{Nanos, Record, RecordSink, SinkError, SinkResult};
 
 /// The end of a segment's name.
@@ -81,6 +81,7 @@ pub struct TraceRing {
     done: VecDeque<RingSegment>,
     open: Option<(RingSegment, TraceWriter<File>)>,
     number: u64,
+    recording: RecordingNumber,
     max_bytes: u64,
     /// What made the last segment go that went.
     bound: Option<RetentionLimit>,
@@ -110,7 +111,7 @@ impl TraceRing {
         let create = |source| CreateError::Create { path: path(), source };
         match files::create_folder(folder) {
             Ok(()) => {}
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            Err(PlaceError::Exists(_)) => {
                 if !overwrite {
                     return Err(CreateError::Exists { path: path() });
                 }
@@ -119,11 +120,12 @@ impl TraceRing {
                     fs::remove_file(old).map_err(create)?;
                 }
             }
-            Err(error) => return Err(create(error)),
+            Err(error) => return Err(CreateError::from_place(folder, error)),
         }
         Ok(TraceRing {
             folder: folder.to_owned(),
             keep,
+            recording: RecordingNumber::random(),
             done: VecDeque::new(),
             open: None,
             number: 0,
@@ -149,7 +151,9 @@ impl TraceRing {
         self.drop_oldest(now)?;
         self.number += 1;
         let path = self.folder.join(format!("{:08}.{SUFFIX}", self.number));
-        let mut writer = TraceWriter::create(&path, false).map_err(io::Error::other)?;
+        let creation = FileCreation::default();
+        let mut writer =
+            TraceWriter::create_part(&path, creation, self.recording).map_err(io::Error::other)?;
         if self.number == 1 {
             writer = writer.with_early_blocks();
         }

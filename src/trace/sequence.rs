@@ -26,8 +26,16 @@ pub(super) struct SegmentSequence {
     pub(super) warnings: Vec<String>,
 }
 
-/// A file open for reading, with what it says was recorded.
-type OpenedTrace = Result<(TraceReader, Option<RecordingStart>), ReadError>;
+/// A file open for reading, with the recording that it says it is of.
+type OpenedTrace = Result<(TraceReader, Option<SegmentOrigin>), ReadError>;
+
+/// What the segments of one recording have in common.
+#[derive(Debug, Clone, PartialEq)]
+struct SegmentOrigin {
+    /// The random number; of traces that memspy wrote before it had one: `None`.
+    recording: Option<u64>,
+    start: RecordingStart,
+}
 
 /// The segments of the recording that most of `paths` belong to.
 ///
@@ -69,7 +77,7 @@ pub(super) fn chosen(paths: &[PathBuf]) -> Result<SegmentSequence, ReadError> {
             sequence.warnings.push(format!(
                 "segment {name} belongs to another recording (of process {} on {}, not of {} on {}, or begun at another \
                  time): it is left out",
-                start.pid, start.host, most.pid, most.host
+                start.start.pid, start.start.host, most.start.pid, most.start.host
             ));
             continue;
         }
@@ -109,7 +117,11 @@ fn started(mut reader: TraceReader) -> OpenedTrace {
     }
     let mut first = StartSink(None);
     match reader.replay_with(&mut first, &mut |_| ControlFlow::Break(())) {
-        Ok(_) | Err(ReadError::Sink { .. }) => Ok((reader, first.0)),
+        Ok(_) | Err(ReadError::Sink { .. }) => {
+            let recording = reader.recording();
+            let origin = first.0.map(|start| SegmentOrigin { recording, start });
+            Ok((reader, origin))
+        }
         Err(error) => Err(error),
     }
 }

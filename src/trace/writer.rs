@@ -1,6 +1,7 @@
 //! From records to a trace.
 
 use std::fs::File;
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Write};
 use std::path::Path;
 
@@ -19,6 +20,19 @@ const MAX_BLOCK_AGE: u64 = 1_000_000_000;
 const FIRST_AGE: u64 = 100_000_000;
 /// Effort of the compressor: more costs time on the recording machine for a few per cent.
 const ZSTD_LEVEL: i32 = 6;
+
+/// What tells one recording from others: a random number, in the head of each of its blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RecordingNumber(u64);
+
+impl RecordingNumber {
+    /// That of a new recording.
+    pub(super) fn random() -> RecordingNumber {
+        // The standard library's random keys, and the time, should they be the same twice.
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        RecordingNumber(RandomState::new().hash_one(now))
+    }
+}
 
 /// Writes records as a trace, block by block.
 ///
@@ -63,23 +77,36 @@ impl TraceWriter<File> {
 
     /// The same, with a mode of its own.
     pub fn create_as(path: impl AsRef<Path>, creation: FileCreation) -> Result<Self, CreateError> {
-        let path = path.as_ref();
+        TraceWriter::create_part(path.as_ref(), creation, RecordingNumber::random())
+    }
+
+    /// The same of a recording that goes over several files.
+    pub(super) fn create_part(
+        path: &Path,
+        creation: FileCreation,
+        recording: RecordingNumber,
+    ) -> Result<Self, CreateError> {
         let create = |source| CreateError::Create { path: path.to_owned(), source };
         let file = creation.create(path).map_err(|error| CreateError::from_place(path, error))?;
-        TraceWriter::new(file).map_err(create)
+        TraceWriter::of_recording(file, recording).map_err(create)
     }
 }
 
 impl<W: Write> TraceWriter<W> {
     /// Writes the file's head to `to`, and then what is recorded.
-    pub fn new(mut to: W) -> io::Result<Self> {
+    pub fn new(to: W) -> io::Result<Self> {
+        TraceWriter::of_recording(to, RecordingNumber::random())
+    }
+
+    /// The same of a recording that goes over several files.
+    pub(super) fn of_recording(mut to: W, recording: RecordingNumber) -> io::Result<Self> {
         let mut head = MAGIC.to_vec();
         head.extend_from_slice(&v1::VERSION.to_le_bytes());
         to.write_all(&head)?;
         to.flush()?;
         Ok(TraceWriter {
             to,
-            encoder: RecordEncoder::new().map_err(rejected)?,
+            encoder: RecordEncoder::new(recording.0).map_err(rejected)?,
             sealer: BlockWriter::new(ZSTD_LEVEL)?,
             block: Vec::new(),
             full: MAX_BLOCK_BYTES,

@@ -1,6 +1,7 @@
 //! Keeps the promises of the map in `src/lib.rs`: floors, external crates per room, openings, file length, `unsafe`, type names.
 
 mod floors;
+mod kernel_files;
 mod rooms;
 mod source;
 
@@ -157,6 +158,7 @@ fn the_house_is_as_the_map_says() {
     let mut complaints = Vec::new();
     let mut complain = |c: String| complaints.push(c);
     check_rooms(&sources, &mut complain);
+    kernel_files::check(&sources, &mut complain);
     check_type_names(&sources, &mut complain);
     check_files(&sources, &mut complain);
     check_top_level(&mut complain);

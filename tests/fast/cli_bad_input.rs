@@ -255,3 +255,66 @@ fn a_full_device_as_standard_output_is_an_error_and_no_panic() {
         assert!(err.contains("cannot write to standard output"), "{words:?}: {err}");
     }
 }
+
+#[test]
+fn what_a_command_reads_it_does_not_overwrite() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("a.bin");
+    let records = crate::trace_support::Loop::story(3, 300);
+    let bytes = crate::trace_support::write(&records);
+    std::fs::write(&trace, &bytes).unwrap();
+    let link = folder.path().join("link");
+    std::os::unix::fs::symlink(&trace, &link).unwrap();
+    let (trace, link) = (trace.to_str().unwrap(), link.to_str().unwrap());
+    for words in [&["lines"][..], &["flame"], &["report"], &["export", "-f", "json"]] {
+        for output in [trace, link] {
+            refused(
+                &[words, &["--force", trace, "-o", output]].concat(),
+                &["what this command reads", "-o"],
+            );
+        }
+    }
+    let ring = folder.path().join("ring");
+    std::fs::create_dir(&ring).unwrap();
+    let segment = ring.join("00000001.memspy");
+    std::fs::copy(trace, &segment).unwrap();
+    let words = ["join", ring.to_str().unwrap(), "--force", "-o", segment.to_str().unwrap()];
+    refused(&words, &["what this command reads"]);
+    assert!(std::fs::read(trace).unwrap() == bytes && std::fs::read(&segment).unwrap() == bytes);
+}
+
+#[test]
+fn tables_go_into_folders_of_their_own_and_never_through_a_link() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let bytes = crate::trace_support::write(&crate::trace_support::Loop::story(3, 300));
+    std::fs::write(at("a.bin"), bytes).unwrap();
+    let export = |output: &str| {
+        let (trace, output) = (at("a.bin"), at(output));
+        memspy(&[
+            "export",
+            "-f",
+            "parquet",
+            trace.to_str().unwrap(),
+            "-o",
+            output.to_str().unwrap(),
+        ])
+    };
+    let (code, _, err) = export("deep/tables");
+    assert_eq!(code, 0, "{err}");
+    for made in ["deep", "deep/tables", "deep/tables/samples", "deep/tables/frames"] {
+        let mode = std::fs::metadata(at(made)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o700, "{made}");
+    }
+    // Another user's folder of everybody may have a link in it, or the folder itself be one.
+    std::fs::create_dir_all(at("elsewhere")).unwrap();
+    std::fs::create_dir_all(at("planted")).unwrap();
+    symlink(at("elsewhere"), at("planted/samples")).unwrap();
+    symlink(at("elsewhere"), at("link")).unwrap();
+    for output in ["planted", "link"] {
+        let (code, _, err) = export(output);
+        assert!(code == 1 && err.contains("is a symbolic link"), "{output}: {err}");
+    }
+    assert_eq!(std::fs::read_dir(at("elsewhere")).unwrap().count(), 0);
+}

@@ -73,6 +73,8 @@ mod trace_format;
 mod trace_gap;
 mod trace_inherited;
 mod trace_killed;
+mod trace_mixed;
+mod trace_repeated;
 mod trace_roundtrip;
 mod trace_size;
 mod trace_thrown;

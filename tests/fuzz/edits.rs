@@ -135,9 +135,12 @@ pub fn edit_records(trace: &[u8], random: &mut Random) -> Vec<u8> {
             10 => drop(blocks[block].remove(at)),
             11 => {
                 let copy = blocks[block][at].clone();
-                for _ in 0..random.few(200) {
-                    blocks[block].insert(at, copy.clone());
-                }
+                // Now and then as often as a few bytes of a file can stand for.
+                let times = match random.below(16) {
+                    0 => (8 << 20) / (copy.1.len() + 16),
+                    _ => random.few(200),
+                };
+                blocks[block].splice(at..at, std::iter::repeat_n(copy, times));
             }
             12 => blocks[block].swap(at, random.below(records)),
             13 => {
@@ -212,6 +215,34 @@ pub fn edit_numbers(trace: &[u8], random: &mut Random) -> Vec<u8> {
     }
     let each = random.few(200);
     blocks_of(&records, each)
+}
+
+/// The blocks of a trace, as they stand in the file.
+fn blocks(trace: &[u8]) -> Vec<&[u8]> {
+    let (mut blocks, mut rest) = (Vec::new(), &trace[HEAD..]);
+    while let Some(length) = rest.first_chunk() {
+        let (block, behind) = rest.split_at(8 + u32::from_le_bytes(*length) as usize);
+        blocks.push(block);
+        rest = behind;
+    }
+    blocks
+}
+
+/// A trace of two recordings: some blocks of `own` become those of `other`. `None` where none of one of them would be left.
+pub fn mix(own: &[u8], other: &[u8], random: &mut Random) -> Option<Vec<u8>> {
+    let (mut mixed, theirs) = (blocks(own), blocks(other));
+    if mixed.len() < 2 || theirs.is_empty() {
+        return None;
+    }
+    for _ in 0..random.few(4) {
+        // The first stays: by it a file is known.
+        let at = 1 + random.below(mixed.len() - 1);
+        let end = at + random.below(mixed.len() - at + 1);
+        let from = random.below(theirs.len());
+        let to = from + 1 + random.below(theirs.len() - from);
+        mixed.splice(at..end, theirs[from..to].iter().copied());
+    }
+    Some([&[&own[..HEAD]], &mixed[..]].concat().concat())
 }
 
 /// A trace with edits of one kind or the other.

@@ -16,7 +16,7 @@ use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::campaign::{self, Random};
-use super::edits::{edit_bytes, edit_trace};
+use super::edits::{edit_bytes, edit_trace, mix};
 use crate::flight_support::{FAST, SLOW, probed};
 use crate::hostile_support;
 use crate::trace_support::allocations::{Allocations, Likeness};
@@ -113,6 +113,28 @@ fn damaged_and_forged_traces_are_read_by_the_library() {
             }
         }
         Ok(256 * trace.len() + (64 << 20))
+    });
+}
+
+/// Blocks of two recordings in one file: none is taken for one of the other, and it is told.
+#[test]
+fn mixtures_of_two_recordings_are_told() {
+    let sampled = hostile_support::sampled(None);
+    let stories = [&sampled, &hostile_support::exact(), &Loop::story(3, 200)];
+    campaign::run("mixtures", 400, &mut |random: &mut Random| {
+        let each = random.few(60);
+        // Often the same records: then all numbers fit.
+        let (own, other) = (random.below(3), random.below(3));
+        let own = blocks_of(stories[own], each);
+        let other = blocks_of(stories[other], each);
+        let Some(mixed) = mix(&own, &other, random) else { return Ok(64 << 20) };
+        let mut records: Vec<Record> = Vec::new();
+        let summary = TraceReader::from_bytes(&mixed).unwrap().replay(&mut records).unwrap();
+        // What stands behind the end of a recording is left over, and told as well.
+        match summary.damaged_places > 0 || summary.unfinished_bytes > 0 {
+            true => Ok(64 << 20),
+            false => Err("a mixture of two recordings was read without a word".to_owned()),
+        }
     });
 }
 

@@ -2,14 +2,17 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, UNIX_EPOCH};
 
 use crate::support::everything_is_there;
 use crate::support::exact::Exact;
 use crate::support::memspy::{Recording, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
+use memspy::model::{EndReason, EventKind, Nanos, Record};
 use memspy::target::Process;
 use memspy::target::usdt;
+use memspy::trace::TraceReader;
 use nix::sys::signal::Signal;
 
 /// The counters that switch the target's probes on, as its memory has them.
@@ -120,4 +123,30 @@ fn a_target_that_forks_and_executes_goes_on() {
     assert!(done.err.contains("became another program"), "{}", done.err);
     assert!(target.wait().success());
     assert_eq!(Exact::read(recording.trace()).allocated().count(), 100);
+}
+
+#[test]
+fn a_job_that_makes_code_faster_than_it_can_be_read_does_not_keep_a_recording_from_its_end() {
+    let target = sim::start("new_code.py", &[]);
+    let mut recording = Recording::start_exact(target.pid(), &["-d", "1"]);
+    let done = recording.wait();
+    let trace = recording.trace();
+    assert!(done.status.success(), "{}", done.err);
+    assert!(semaphores(&target).iter().all(|&s| s == 0));
+    let read = Exact::read(trace);
+    let totals = read.totals.unwrap();
+    let told = read.events.iter().filter(|it| matches!(it.change, EventKind::Allocated { .. }));
+    assert_eq!(totals.allocations, told.count() as u64);
+    // What is in the record of the end was counted after the last event had been read.
+    let mut records: Vec<Record> = Vec::new();
+    TraceReader::open(trace).unwrap().replay(&mut records).unwrap();
+    let Some(Record::End(end)) = records.last() else { panic!("it has no end") };
+    assert_eq!(end.reason, EndReason::Duration);
+    assert!(end.time < Nanos(20_000_000_000), "{:?}: it went on", end.time);
+    // Nor is it written for long after that: the source text of so many functions is not waited for.
+    let Some(Record::Start(start)) = records.first() else { panic!("it has no start") };
+    let written = trace.metadata().unwrap().modified().unwrap();
+    let ended = UNIX_EPOCH + Duration::from_nanos(start.unix_nanos + end.time.0);
+    let later = written.duration_since(ended).unwrap_or_default();
+    assert!(later < Duration::from_secs(10), "{later:?}");
 }

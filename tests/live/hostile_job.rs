@@ -93,3 +93,27 @@ fn names_of_a_running_job_reach_no_terminal_as_they_are() {
     }
     target.finish();
 }
+
+/// A look at a job by a memspy that may have half a gigabyte of memory.
+fn bounded_look(pid: u32, words: &[&str]) -> Done {
+    let mut look = std::process::Command::new("prlimit");
+    look.args(["--data=536870912", env!("CARGO_BIN_EXE_memspy")]);
+    run(look.args(words).args(["-p", &pid.to_string()]).stdin(std::process::Stdio::null()))
+}
+
+#[test]
+fn a_command_line_that_is_as_long_as_the_job_likes_is_cut() {
+    for (what, bytes) in [("zeros", 3u64 << 30), ("words", 50 << 20), ("word", 50 << 20)] {
+        let mut job = sim::python();
+        job.arg("tests/targets/long_command_line.py").args([what, &bytes.to_string()]);
+        let target = Target::start(job);
+        let pid = target.pid();
+        for words in [&["dump"][..], &["dump", "--json"], &["doctor"]] {
+            let done = bounded_look(pid, words).ok();
+            let cut = "(the rest is left out: the command line is longer than 64 KiB)";
+            assert!(done.out.contains(cut), "{what}: {words:?}: {:.300}", done.out);
+            assert!(done.out.len() < 1 << 20, "{what}: {words:?}: {}", done.out.len());
+        }
+        target.finish();
+    }
+}

@@ -4,9 +4,11 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use crate::support::memspy::{command, run};
+use crate::support::memspy::{command, run, wait_until};
 use crate::support::sim;
 
 /// A running server.
@@ -93,7 +95,7 @@ fn calls_are_answered_with_the_documents_of_the_commands_and_failures_with_their
 fn a_call_that_is_cancelled_is_not_answered_and_leaves_no_program_behind() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     let mut server = Server::start(Some(target.pid()), &[]);
-    server.call(1, "growth", &json!({"pid": target.pid(), "duration": "1h"}));
+    server.call(1, "growth", &json!({"pid": target.pid(), "duration": "200s"}));
     let cancelled = json!({"requestId": 1, "reason": "test"});
     server
         .send(&json!({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled}));
@@ -102,6 +104,65 @@ fn a_call_that_is_cancelled_is_not_answered_and_leaves_no_program_behind() {
     // The server waits for all it started before it ends.
     server.input = None;
     assert!(server.child.wait().unwrap().success());
+}
+
+/// The processes that `pid` started and that run.
+fn children(pid: u32) -> Vec<u32> {
+    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
+    let of_task = |path: std::path::PathBuf| std::fs::read_to_string(path.join("children"));
+    let lists = tasks.filter_map(|task| of_task(task.path()).ok()).chain(list.ok());
+    let mut found: Vec<u32> = lists
+        .flat_map(|list| {
+            list.split_whitespace().map(|pid| pid.parse().unwrap()).collect::<Vec<_>>()
+        })
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+#[test]
+fn a_server_that_is_ended_in_any_way_leaves_no_call_behind() {
+    let target = sim::start("allocator_truth.py", &["plain"]);
+    for signal in [Signal::SIGTERM, Signal::SIGKILL] {
+        let mut server = Server::start(Some(target.pid()), &[]);
+        for id in 0..3 {
+            server.call(id, "growth", &json!({"pid": target.pid(), "duration": "200s"}));
+        }
+        let pid = server.child.id();
+        wait_until("all calls run", || children(pid).len() == 3);
+        let calls = children(pid);
+        // They know who started them: the variable is read when the program has begun.
+        wait_until("the calls have begun", || {
+            calls.iter().all(|call| {
+                let status = std::fs::read_to_string(format!("/proc/{call}/status")).unwrap();
+                status.contains("NoNewPrivs:\t1")
+            })
+        });
+        kill(Pid::from_raw(pid as i32), signal).unwrap();
+        server.child.wait().unwrap();
+        let runs = |call: &u32| {
+            std::fs::read_to_string(format!("/proc/{call}/stat"))
+                .is_ok_and(|stat| !stat.rsplit(')').next().unwrap().starts_with(" Z"))
+        };
+        wait_until("the calls have ended", || !calls.iter().any(runs));
+    }
+}
+
+#[test]
+fn a_message_that_is_too_long_is_answered_and_the_next_one_is_understood() {
+    let mut server = Server::start(None, &[]);
+    let long = json!({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": "x".repeat(3 << 20)});
+    server.send(&long);
+    let answer = server.answer();
+    assert_eq!((&answer["id"], &answer["error"]["code"]), (&Value::Null, &json!(-32600)));
+    assert!(answer["error"]["message"].as_str().unwrap().contains("longer than 1 MiB"));
+    server.send(&json!({"jsonrpc": "2.0", "id": 2, "method": "ping"}));
+    assert_eq!(server.answer()["id"], 2);
+    server.call(3, "growth", &json!({"pid": 1, "duration": "9999h"}));
+    let answer = server.answer();
+    assert!(answer["error"]["message"].as_str().unwrap().contains("at most 240 seconds"));
 }
 
 #[test]

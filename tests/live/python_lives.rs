@@ -239,3 +239,44 @@ fn threads_of_sub_interpreters_are_read_too() {
         assert!(asleep, "{}: {} threads", python.label, out.len());
     }
 }
+
+/// A target of the Python that PyTorch's environment has.
+fn started(script: &str, arguments: &[&str]) -> Target {
+    let mut command = crate::support::sim::python();
+    command.arg(format!("tests/targets/{script}")).args(arguments);
+    Target::start(command)
+}
+
+#[test]
+fn a_function_of_very_many_lines_is_read_or_has_no_line_and_its_callers_have() {
+    // Of 700,000 lines a table has some 3 MiB; 20 MiB are more than is read.
+    for (more, is_read) in [("3145728", true), ("20971520", false)] {
+        let target = started("long_table.py", &[more]);
+        let mut reader = attach(target.pid());
+        let (mut table, mut out) = (StackTable::new(), Vec::new());
+        let stats = reader.sample(&mut table, &mut out).unwrap();
+        assert_eq!((stats.stacks, stats.torn), (1, 0), "{more}");
+        let names: Vec<String> = frames(&table, &out[0]).into_iter().map(|it| it.1).collect();
+        assert_eq!(names, ["waits", "<module>"], "{more}");
+        let lines: Vec<u32> = table.frames(out[0].stack).map(|frame| frame.line).collect();
+        assert_eq!(lines, [if is_read { 8 } else { 0 }, 14], "{more}");
+        target.finish();
+    }
+}
+
+#[test]
+fn a_job_whose_main_thread_has_ended_while_others_run_is_alive() {
+    let target = started("main_thread_ended.py", &[]);
+    let process = Process::open(target.pid()).unwrap();
+    assert!(process.is_alive() && process.same_start());
+    assert_eq!(process.thread_state(target.pid()), Some('Z'));
+    assert!(process.command().unwrap().iter().any(|word| word.ends_with("main_thread_ended.py")));
+    let mut reader = attach(target.pid());
+    let (mut table, mut out) = (StackTable::new(), Vec::new());
+    reader.sample(&mut table, &mut out).unwrap();
+    let stacks: Vec<_> = out.iter().map(|sample| frames(&table, sample)).collect();
+    assert!(stacks.iter().any(|stack| stack.iter().any(|it| it.1 == "goes_on")), "{stacks:?}");
+    let status = target.finish();
+    assert_eq!(status, "");
+    assert!(!process.is_alive());
+}

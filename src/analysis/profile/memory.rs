@@ -115,7 +115,7 @@ impl Profile {
             | Record::Keyframe(_)
             | Record::Events(_)
             | Record::Ownership(_) => true,
-            Record::Source(source) if source.text.len() > 64 << 10 => true,
+            Record::Source(_) | Record::Definition(_) if text(record) > 64 << 10 => true,
             _ => self.memory.records >= CHECKED_EVERY,
         };
         let coming = self.coming(record);
@@ -136,7 +136,7 @@ impl Profile {
         let threads = match record {
             Record::Sample(sample) => self.open.threads.len() + sample.threads.len(),
             Record::Counters { .. } => self.open.threads.len(),
-            _ => return 0,
+            _ => return text(record),
         };
         let devices = match self.skips_lines {
             true => 0,
@@ -159,6 +159,14 @@ impl Profile {
             + self.exact.as_ref().map_or(0, |exact| exact.memory())
             + self.iterations.memory()
             + self.owners.memory()
+    }
+}
+
+/// Bytes of the text that a record brings.
+fn text(record: &Record) -> u64 {
+    match record {
+        Record::Source(_) | Record::Definition(_) => record.bytes_held() as u64,
+        _ => 0,
     }
 }
 

@@ -14,7 +14,8 @@ use super::values::{percent, pid};
   memspy exporter -p 12345                    http://127.0.0.1:9400/metrics, until the job ends or Ctrl-C
   memspy exporter -s -p 12345                 every rank of torchrun or another launcher, also those that start later
   memspy exporter -p 12345 --owners           also who holds the memory, within a budget of stops of the job
-  memspy exporter -p 12345 --listen 0.0.0.0:9400   for a Prometheus on another machine: anybody who reaches the port reads it")]
+  memspy exporter -p 12345 --listen 0.0.0.0:9400 --allow-host gpu17   for a Prometheus on another machine that scrapes
+                                              gpu17:9400: anybody who reaches the port reads it")]
 pub struct ExporterArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid)]
@@ -25,6 +26,10 @@ pub struct ExporterArgs {
     /// Address and port to listen on; port 0 takes a free one and says which
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9400")]
     pub listen: SocketAddr,
+    /// Also answer requests for this host name (without a port; may be given several times): others than those for its own
+    /// address are refused, so that no web page can read it through a browser
+    #[arg(long, value_name = "NAME")]
+    pub allow_host: Vec<String>,
     /// Go on when the job has ended, without series of it, until Ctrl-C [default: end with the job]
     #[arg(long)]
     pub wait: bool,

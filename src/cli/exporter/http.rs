@@ -1,13 +1,14 @@
 //! A small HTTP server for one page: few connections, short requests, a time limit for each, so that no client can hold it up.
 
+use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::sampler::{StopSignal, Worker};
 
-/// Connections at once; further ones are closed.
+/// Connections at once; for a further one the oldest is closed, so that slow clients keep no other out.
 const MAX_CONNECTIONS: usize = 8;
 /// Longest request.
 const MAX_REQUEST: usize = 8 << 10;
@@ -36,12 +37,17 @@ pub(super) struct MetricsServer {
 }
 
 impl MetricsServer {
-    /// Listens on `address` and serves `/metrics`.
-    pub(super) fn start(address: SocketAddr, page: Arc<MakePage>) -> io::Result<MetricsServer> {
+    /// Listens on `address` and serves `/metrics` to those who ask for its own address or for one of `hosts`.
+    pub(super) fn start(
+        address: SocketAddr,
+        hosts: Vec<String>,
+        page: Arc<MakePage>,
+    ) -> io::Result<MetricsServer> {
         let listener = TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
-        let thread = Worker::spawn("http", move |stop| serve(&listener, &page, stop))?;
+        let thread =
+            Worker::spawn("http", move |stop| serve(&listener, &hosts.into(), &page, stop))?;
         Ok(MetricsServer { address, thread })
     }
 
@@ -56,30 +62,37 @@ impl MetricsServer {
     }
 }
 
-fn serve(listener: &TcpListener, page: &Arc<MakePage>, stop: &StopSignal) {
-    let mut connections: Vec<Worker> = Vec::new();
+fn serve(listener: &TcpListener, hosts: &Arc<[String]>, page: &Arc<MakePage>, stop: &StopSignal) {
+    // The oldest first, each with a handle that ends its reads and writes.
+    let mut connections: VecDeque<(TcpStream, Worker)> = VecDeque::new();
     while !stop.is_set() {
-        connections.retain(|connection| !connection.is_finished());
+        connections.retain(|(_, connection)| !connection.is_finished());
         // An error is one of the connection (ECONNABORTED) or passes (EMFILE).
         let Ok((stream, _)) = listener.accept() else {
             stop.sleep(POLL_INTERVAL);
             continue;
         };
-        if connections.len() >= MAX_CONNECTIONS {
-            continue;
+        if connections.len() >= MAX_CONNECTIONS
+            && let Some((oldest, worker)) = connections.pop_front()
+        {
+            let _ = oldest.shutdown(Shutdown::Both);
+            drop(worker);
         }
-        let page = Arc::clone(page);
+        let Ok(handle) = stream.try_clone() else { continue };
+        let (page, hosts) = (Arc::clone(page), Arc::clone(hosts));
         let answer = move |stop: &StopSignal| {
             // Whoever goes away before the answer has nobody to be told.
-            let _ =
-                ClientConnection { stream, until: Instant::now() + TIMEOUT, stop }.answer(&*page);
+            let until = Instant::now() + TIMEOUT;
+            let _ = ClientConnection { stream, hosts: &hosts, until, stop }.answer(&*page);
         };
-        connections.extend(Worker::spawn("scrape", answer));
+        connections.extend(Worker::spawn("scrape", answer).map(|worker| (handle, worker)));
     }
 }
 
 struct ClientConnection<'a> {
     stream: TcpStream,
+    /// Names that may be asked for besides the address.
+    hosts: &'a [String],
     until: Instant,
     stop: &'a StopSignal,
 }
@@ -99,12 +112,20 @@ impl ClientConnection<'_> {
             }
             request.extend_from_slice(&more[..read]);
         };
+        let own = self.stream.local_addr()?.ip();
         let (status, content_type, body) = match &asked {
+            RequestTarget::Metrics { host, .. } | RequestTarget::Root { host }
+                if !is_own(host, own, self.hosts) =>
+            {
+                ("403 Forbidden", PLAIN, OTHER_HOST.to_owned())
+            }
             RequestTarget::Metrics { accept, .. } => match page(accept) {
                 Ok(page) => ("200 OK", page.content_type, page.body),
                 Err(why) => ("500 Internal Server Error", PLAIN, format!("{why}\n")),
             },
-            RequestTarget::Root => ("200 OK", PLAIN, "memspy exporter: see /metrics\n".to_owned()),
+            RequestTarget::Root { .. } => {
+                ("200 OK", PLAIN, "memspy exporter: see /metrics\n".to_owned())
+            }
             RequestTarget::Refused(status) => (*status, PLAIN, format!("{status}\n")),
         };
         let head = format!(
@@ -115,7 +136,7 @@ impl ClientConnection<'_> {
         if !matches!(asked, RequestTarget::Metrics { head: true, .. }) {
             self.send(body.as_bytes())?;
         }
-        self.stream.shutdown(std::net::Shutdown::Write)
+        self.stream.shutdown(Shutdown::Write)
     }
 
     fn send(&mut self, mut bytes: &[u8]) -> io::Result<()> {
@@ -156,12 +177,28 @@ impl ClientConnection<'_> {
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";
+/// Without a word of the request: it may be a page of somebody else who had his name lead here.
+const OTHER_HOST: &str = "this exporter answers to its own address only; \
+    to let it answer to the name in the request, start it with --allow-host NAME\n";
+
+/// Whether a request for this `Host` is meant for an exporter at address `own`. A page in a browser, whose name was made to
+/// lead here (DNS rebinding), asks for that name.
+fn is_own(host: &str, own: IpAddr, allowed: &[String]) -> bool {
+    let bare = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
+        Some((address, _port)) => address,
+        None => host.rsplit_once(':').map_or(host, |(name, _port)| name),
+    };
+    let is_address = bare.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical() == own.to_canonical());
+    let is_local = own.to_canonical().is_loopback() && bare.eq_ignore_ascii_case("localhost");
+    let is_allowed = allowed.iter().any(|name| name.eq_ignore_ascii_case(bare));
+    is_address || is_local || is_allowed
+}
 
 /// What a request asks for.
 #[derive(Debug, PartialEq, Eq)]
 enum RequestTarget {
-    Metrics { accept: String, head: bool },
-    Root,
+    Metrics { host: String, accept: String, head: bool },
+    Root { host: String },
     Refused(&'static str),
 }
 
@@ -184,12 +221,14 @@ impl RequestTarget {
             _ => return Some(RequestTarget::Refused("405 Method Not Allowed")),
         };
         let path = parsed.path.unwrap_or_default();
-        let accepts = parsed.headers.iter().find(|it| it.name.eq_ignore_ascii_case("accept"));
-        let accept =
-            accepts.map_or_else(String::new, |it| String::from_utf8_lossy(it.value).into_owned());
+        let header = |name: &str| {
+            let found = parsed.headers.iter().find(|it| it.name.eq_ignore_ascii_case(name));
+            found.map_or_else(String::new, |it| String::from_utf8_lossy(it.value).into_owned())
+        };
+        let (host, accept) = (header("host"), header("accept"));
         Some(match path.split_once('?').map_or(path, |(path, _)| path) {
-            "/metrics" => RequestTarget::Metrics { accept, head },
-            "/" => RequestTarget::Root,
+            "/metrics" => RequestTarget::Metrics { host, accept, head },
+            "/" => RequestTarget::Root { host },
             _ => RequestTarget::Refused("404 Not Found"),
         })
     }

@@ -49,12 +49,13 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
         let body = metrics_text(&shown.export(), format).map_err(|error| error.to_string())?;
         Ok(ServedPage { content_type: metrics_content_type(format), body })
     });
-    let server = MetricsServer::start(args.listen, page).map_err(|error| {
-        anyhow!(
-            "cannot listen on {}: {error}; give another one with --listen 127.0.0.1:PORT",
-            args.listen
-        )
-    })?;
+    let server =
+        MetricsServer::start(args.listen, args.allow_host.clone(), page).map_err(|error| {
+            anyhow!(
+                "cannot listen on {}: {error}; give another one with --listen 127.0.0.1:PORT",
+                args.listen
+            )
+        })?;
     let address = server.address();
     if !address.ip().is_loopback() {
         eprint_line(&format!(

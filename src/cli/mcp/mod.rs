@@ -1,6 +1,7 @@
 //! `memspy mcp`: the commands that look, for programs that speak the Model Context Protocol on standard input and output.
 //!
 //! Each call runs memspy anew: a call that hangs is ended, one that fails fails alone, and nothing of a job stays in memory.
+//! Those that run are ended by the kernel when the server ends, however it does.
 
 mod protocol;
 mod tools;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 use crate::sampler::{StopSignal, Worker};
 
 use super::args::McpArgs;
+use super::lifetime;
 use protocol::{ClientRequest, RpcError, ServerMessage, understand};
 use tools::McpTool;
 
@@ -32,26 +34,29 @@ const MAX_ANSWER: u64 = 16 << 20;
 /// Longest text on standard error that is told.
 const MAX_ERROR: u64 = 64 << 10;
 /// How long a call may take.
-const TIMEOUT: Duration = Duration::from_secs(300);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(300);
 /// Between two looks whether a call is done.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Runs it, until standard input ends.
 pub(super) fn run(args: &McpArgs) -> Result<()> {
     let mut input = io::stdin().lock();
-    let mut calls = ToolCalls { running: Vec::new(), waiting: Arc::default() };
+    let mut calls = ToolCalls::default();
     loop {
-        let mut line = Vec::new();
-        let read = (&mut input).take(MAX_MESSAGE).read_until(b'\n', &mut line);
-        if read.context("cannot read standard input")? == 0 {
-            // What was asked for before the end is answered.
-            calls.wait();
-            return Ok(());
-        }
-        let is_cut = line.last() != Some(&b'\n') && line.len() as u64 == MAX_MESSAGE;
-        if is_cut {
-            anyhow::bail!("a message on standard input is longer than {MAX_MESSAGE} bytes");
-        }
+        let line = match next_line(&mut input).context("cannot read standard input")? {
+            InputLine::End => {
+                // What was asked for before the end is answered.
+                calls.wait();
+                return Ok(());
+            }
+            InputLine::TooLong => {
+                // Its id, if it has one, was not read.
+                let why = format!("a message is longer than {} MiB", MAX_MESSAGE >> 20);
+                send(&ServerMessage::new(Value::Null, Err(RpcError::invalid_request(why))))?;
+                continue;
+            }
+            InputLine::Line(line) => line,
+        };
         let text = String::from_utf8_lossy(&line);
         if text.trim().is_empty() {
             continue;
@@ -73,6 +78,34 @@ pub(super) fn run(args: &McpArgs) -> Result<()> {
     }
 }
 
+/// What standard input brings.
+enum InputLine {
+    /// A line, with its end if it has one.
+    Line(Vec<u8>),
+    /// One that is longer than any message; all of it was skipped.
+    TooLong,
+    /// Nothing more.
+    End,
+}
+
+fn next_line(input: &mut impl BufRead) -> io::Result<InputLine> {
+    let mut line = Vec::new();
+    if input.take(MAX_MESSAGE + 1).read_until(b'\n', &mut line)? == 0 {
+        return Ok(InputLine::End);
+    }
+    if line.len() as u64 <= MAX_MESSAGE {
+        return Ok(InputLine::Line(line));
+    }
+    // Its rest in pieces, so that a line without end takes no memory.
+    while line.last() != Some(&b'\n') {
+        line.clear();
+        if input.take(MAX_MESSAGE).read_until(b'\n', &mut line)? == 0 {
+            break;
+        }
+    }
+    Ok(InputLine::TooLong)
+}
+
 /// Writes a message; messages of several threads do not mix.
 fn send(answer: &ServerMessage) -> Result<()> {
     let mut text = serde_json::to_string(answer)?;
@@ -90,36 +123,83 @@ struct ToolCall {
     words: Vec<String>,
 }
 
-type WaitingCalls = Arc<Mutex<VecDeque<ToolCall>>>;
+/// The calls that wait for their turn, and how many threads there are that will take them. Under one lock: a thread that finds
+/// nothing to do leaves before it lets go, so that no call can come that it would have had to take.
+#[derive(Default)]
+struct CallQueue {
+    calls: VecDeque<ToolCall>,
+    takers: usize,
+}
+
+impl CallQueue {
+    /// Puts a call at the end; whether another thread is needed for it. `None`: there are too many.
+    fn push(&mut self, call: ToolCall) -> Result<bool, ToolCall> {
+        if self.calls.len() >= MAX_WAITING {
+            return Err(call);
+        }
+        self.calls.push_back(call);
+        let needs_taker = self.takers < MAX_CALLS;
+        self.takers += usize::from(needs_taker);
+        Ok(needs_taker)
+    }
+
+    /// The next call for one of the threads; with `None` it is no more one of those that take calls.
+    fn take(&mut self) -> Option<ToolCall> {
+        let call = self.calls.pop_front();
+        if call.is_none() {
+            self.takers -= 1;
+        }
+        call
+    }
+}
 
 /// The calls that run, and those that wait for their turn.
+#[derive(Default)]
 struct ToolCalls {
     running: Vec<(Arc<Mutex<Option<Value>>>, Worker)>,
-    waiting: WaitingCalls,
+    queue: Arc<Mutex<CallQueue>>,
 }
 
 impl ToolCalls {
     fn add(&mut self, call: ToolCall) -> Result<()> {
-        let mut waiting = self.waiting.lock();
-        if waiting.len() >= MAX_WAITING {
-            let text = format!("{MAX_WAITING} calls wait already");
-            return send(&ServerMessage::new(call.id, Ok(failure(text))));
-        }
-        waiting.push_back(call);
-        drop(waiting);
+        let needs_taker = match self.queue.lock().push(call) {
+            Ok(needs_taker) => needs_taker,
+            Err(call) => {
+                let text = format!("{MAX_WAITING} calls wait already");
+                return send(&ServerMessage::new(call.id, Ok(failure(text))));
+            }
+        };
         self.running.retain(|(_, worker)| !worker.is_finished());
-        if self.running.len() < MAX_CALLS {
-            let (waiting, current) = (Arc::clone(&self.waiting), Arc::new(Mutex::new(None)));
-            let shown = Arc::clone(&current);
-            let work = move |stop: &StopSignal| answer_all(&waiting, &shown, stop);
-            self.running.push((current, Worker::spawn("mcp", work)?));
+        if !needs_taker {
+            return Ok(());
+        }
+        let (queue, current) = (Arc::clone(&self.queue), Arc::new(Mutex::new(None)));
+        let shown = Arc::clone(&current);
+        let work = move |stop: &StopSignal| answer_all(&queue, &shown, stop);
+        match Worker::spawn("mcp", work) {
+            Ok(worker) => self.running.push((current, worker)),
+            Err(error) => self.give_up(&error)?,
         }
         Ok(())
     }
 
+    /// No thread could be started: where no other takes the calls that wait, each is told so.
+    fn give_up(&mut self, error: &io::Error) -> Result<()> {
+        let mut queue = self.queue.lock();
+        queue.takers -= 1;
+        if queue.takers > 0 {
+            return Ok(());
+        }
+        let why = format!("cannot start a thread for this call: {error}");
+        queue
+            .calls
+            .drain(..)
+            .try_for_each(|call| send(&ServerMessage::new(call.id, Ok(failure(why.clone())))))
+    }
+
     /// Ends a call; nothing is answered to it any more.
     fn cancel(&mut self, id: &Value) {
-        self.waiting.lock().retain(|call| call.id != *id);
+        self.queue.lock().calls.retain(|call| call.id != *id);
         for (current, _) in &self.running {
             let mut current = current.lock();
             if current.as_ref() == Some(id) {
@@ -136,9 +216,9 @@ impl ToolCalls {
 }
 
 /// Answers calls until none waits. `current` names the call under way; it is taken away from a call that is cancelled.
-fn answer_all(waiting: &WaitingCalls, current: &Mutex<Option<Value>>, stop: &StopSignal) {
+fn answer_all(queue: &Mutex<CallQueue>, current: &Mutex<Option<Value>>, stop: &StopSignal) {
     loop {
-        let Some(call) = waiting.lock().pop_front() else { return };
+        let Some(call) = queue.lock().take() else { return };
         *current.lock() = Some(call.id.clone());
         let is_wanted = || !stop.is_set() && current.lock().is_some();
         let result =
@@ -147,6 +227,9 @@ fn answer_all(waiting: &WaitingCalls, current: &Mutex<Option<Value>>, stop: &Sto
             && send(&ServerMessage::new(call.id, Ok(result))).is_err()
         {
             // Nobody reads the answers any more.
+            let mut queue = queue.lock();
+            queue.calls.clear();
+            queue.takers -= 1;
             return;
         }
     }
@@ -157,6 +240,7 @@ fn call_tool(call: &ToolCall, is_wanted: &dyn Fn() -> bool) -> Result<Value> {
     let program = std::env::current_exe().context("cannot find memspy's own program")?;
     let child = Command::new(program)
         .args(&call.words)
+        .env(lifetime::ENDS_WITH, std::process::id().to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -240,5 +324,44 @@ impl Drop for KilledAtEnd {
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(id: u64) -> ToolCall {
+        let tool = McpTool::find("devices").unwrap();
+        ToolCall { id: id.into(), tool, words: Vec::new() }
+    }
+
+    #[test]
+    fn a_call_always_has_a_thread_that_will_take_it() {
+        let mut queue = CallQueue::default();
+        let starts: Vec<bool> = (0..6).map(|id| queue.push(call(id)).ok().unwrap()).collect();
+        assert_eq!(starts, [true, true, true, true, false, false]);
+        assert!((0..6).all(|id| queue.take().unwrap().id == id));
+        // One of the four finds nothing to do, and its thread has not ended yet: the next call needs another.
+        assert!(queue.take().is_none());
+        assert!(queue.push(call(6)).ok().unwrap());
+        assert!(!queue.push(call(7)).ok().unwrap(), "four are there again");
+        for id in 8..8 + MAX_WAITING as u64 {
+            let is_full = queue.calls.len() == MAX_WAITING;
+            assert_eq!(queue.push(call(id)).is_err(), is_full);
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_skipped_to_its_end_and_no_further() {
+        let long = vec![b'a'; 3 * MAX_MESSAGE as usize];
+        let most = [&long[..MAX_MESSAGE as usize - 1], b"\n"].concat();
+        let mut input = io::Cursor::new([&long[..], b"\nping\n", &most, &long].concat());
+        assert!(matches!(next_line(&mut input).unwrap(), InputLine::TooLong));
+        let InputLine::Line(line) = next_line(&mut input).unwrap() else { panic!() };
+        assert_eq!(line, b"ping\n");
+        assert!(matches!(next_line(&mut input).unwrap(), InputLine::Line(line) if line == most));
+        assert!(matches!(next_line(&mut input).unwrap(), InputLine::TooLong));
+        assert!(matches!(next_line(&mut input).unwrap(), InputLine::End));
     }
 }

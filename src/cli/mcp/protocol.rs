@@ -39,6 +39,11 @@ pub(super) struct RpcError {
 }
 
 impl RpcError {
+    /// A message that is no request.
+    pub(super) fn invalid_request(message: impl Into<String>) -> RpcError {
+        RpcError { code: -32600, message: message.into() }
+    }
+
     /// Parameters that make no sense.
     pub(super) fn invalid_params(message: impl Into<String>) -> RpcError {
         RpcError { code: -32602, message: message.into() }

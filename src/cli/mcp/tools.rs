@@ -1,5 +1,7 @@
 //! The tools of `memspy mcp`: each is a command that looks, with typed arguments.
 
+use std::time::Duration;
+
 use clap::ValueEnum;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -7,6 +9,10 @@ use serde_json::{Value, json};
 
 use super::protocol::RpcError;
 use crate::cli::args::DiffByArg;
+use crate::model::parse_time;
+
+/// What is left of a call's time for all but observing the job.
+const TIME_BESIDES: Duration = Duration::from_secs(60);
 
 /// Words for memspy's command line.
 type CommandWords = Vec<String>;
@@ -38,7 +44,8 @@ const NO_STOP: Argument = (
     "Do not stop the job for the milliseconds of the look; what it changes meanwhile may be torn",
 );
 const TRACE: Argument = ("trace", "string", true, "Path of a trace that 'memspy record' wrote");
-const FOR: Argument = ("duration", "string", false, "How long to observe the job: 5s, 2min");
+const FOR: Argument =
+    ("duration", "string", false, "How long to observe the job: 5s, 2min; at most 240 seconds");
 const DIFF_BY: Argument = (
     "by",
     "string",
@@ -282,10 +289,23 @@ fn job(command: &str, given: Value) -> Result<CommandWords, RpcError> {
     let mut words = vec![command.to_owned(), "--json".to_owned(), format!("--pid={}", given.pid)];
     words.extend(given.subprocesses.then(|| "--subprocesses".to_owned()));
     words.extend(given.no_stop.then(|| "--no-stop".to_owned()));
-    words.extend(given.duration.map(|time| format!("--for={time}")));
+    if let Some(time) = given.duration {
+        check_duration(&time).map_err(RpcError::invalid_params)?;
+        words.push(format!("--for={time}"));
+    }
     words.extend(given.gpu.map(|gpu| format!("--gpu={gpu}")));
     words.extend(given.tensor.into_iter().flat_map(|tensor| ["--".to_owned(), tensor]));
     Ok(words)
+}
+
+/// Whether a job can be observed for so long within the time of a call.
+fn check_duration(text: &str) -> Result<(), String> {
+    let most = super::TIMEOUT - TIME_BESIDES;
+    let time = parse_time(text).map_err(|error| format!("duration: {error}"))?;
+    match time <= most {
+        true => Ok(()),
+        false => Err(format!("duration: at most {} seconds", most.as_secs())),
+    }
 }
 
 fn devices(given: Value) -> Result<CommandWords, RpcError> {
@@ -402,8 +422,6 @@ mod tests {
         let given = json!({"before": hostile, "after": hostile});
         let Command::Diff(diff) = parsed(words("diff", given)) else { panic!() };
         assert_eq!(diff.output, None);
-        let time = words("summary", json!({"pid": 1, "duration": "5s --json"}));
-        assert!(CliArgs::from_words([vec!["memspy".to_owned()], time].concat()).is_err());
     }
 
     #[test]
@@ -433,6 +451,9 @@ mod tests {
             ("summary", json!({"pid": 7, "force": true})),
             ("doctor", json!({"pid": 7, "tensor": "x"})),
             ("lines", json!([])),
+            ("summary", json!({"pid": 1, "duration": "5s --json"})),
+            ("growth", json!({"pid": 1, "duration": "9999h"})),
+            ("growth", json!({"pid": 1, "duration": "241s"})),
         ] {
             assert!(
                 McpTool::find(name).unwrap().words(given.clone(), false).is_err(),

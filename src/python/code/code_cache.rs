@@ -12,7 +12,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::model::{Frame, FrameId, Function, FunctionId, StackTable};
-use crate::python::code::code_object::{BytecodeLocation, CodeObject};
+use crate::python::code::code_object::{BytecodeLocation, CodeObject, MAX_TABLE_LEN};
 use crate::python::code::generated_code::is_generated;
 use crate::python::code::line_table::CodeLines;
 use crate::python::layouts::layout::PythonLayout;
@@ -32,6 +32,8 @@ const FORGOTTEN_AFTER: u64 = 2;
 const MAX_GENERATED_LINES: usize = 1 << 12;
 /// More code objects than any program has alive; beyond, the cache starts anew.
 const MAX_CODES: usize = 1 << 17;
+/// Bytes of lines beyond which it starts anew as well: all code objects of a job may share one table of a million lines.
+const MAX_LINE_BYTES: usize = 128 << 20;
 
 /// A stretch of memory whose content identifies a code object.
 #[derive(Debug)]
@@ -98,6 +100,8 @@ pub(in crate::python) struct CodeCache {
     doubtful: Vec<Addr>,
     batch: u64,
     sample: u64,
+    /// Bytes of the lines of all, at least.
+    line_bytes: usize,
     generation: Option<u64>,
     /// Whether no code object died while the frames of this batch were copied.
     still: bool,
@@ -108,9 +112,14 @@ impl CodeCache {
     /// Begins a sample.
     pub(in crate::python) fn begin_sample(&mut self) {
         self.sample += 1;
-        if self.by_addr.len() > MAX_CODES {
+        if self.line_bytes > MAX_LINE_BYTES {
+            // Without those that died.
+            self.line_bytes = self.by_addr.values().map(|code| code.lines.bytes_held()).sum();
+        }
+        if self.by_addr.len() > MAX_CODES || self.line_bytes > MAX_LINE_BYTES {
             self.by_addr.clear();
             self.watched.clear();
+            self.line_bytes = 0;
         }
         let (sample, by_addr) = (self.sample, &mut self.by_addr);
         let before = self.watched.len();
@@ -295,7 +304,10 @@ impl CodeCache {
         at: Addr,
     ) -> Result<(), ObjectDecodeError> {
         let fields = &layout.code;
-        let object = CodeObject::read(memory, layout, code_type, at)?;
+        // Until the cache starts anew. Of a byte of a table come at most 16 in memory.
+        let room = (2 * MAX_LINE_BYTES).saturating_sub(self.line_bytes) / 16;
+        let most = room.min(MAX_TABLE_LEN);
+        let object = CodeObject::read_within(memory, layout, code_type, at, most)?;
         let bytecode = object.with_copies(memory, layout)?;
         let mut parts = vec![
             (fields.name.offset, fields.name.end()),
@@ -320,6 +332,7 @@ impl CodeCache {
                 }
             }
         }
+        self.line_bytes += object.lines.bytes_held();
         let code = CachedCode {
             is_generated: is_generated(&object.function),
             function: object.function,

@@ -9,6 +9,8 @@ use crate::target::{Addr, Field, Memory};
 
 /// More threads than any program has ever had at once.
 const MAX_COPIES: u64 = 1 << 16;
+/// The longest line table that is read: one of millions of lines.
+pub(in crate::python) const MAX_TABLE_LEN: usize = 16 << 20;
 /// Bytes of an instruction (`_Py_CODEUNIT`).
 const UNIT: u64 = 2;
 
@@ -71,6 +73,17 @@ impl CodeObject {
         code_type: Option<Addr>,
         at: Addr,
     ) -> Result<CodeObject, ObjectDecodeError> {
+        CodeObject::read_within(memory, layout, code_type, at, MAX_TABLE_LEN)
+    }
+
+    /// The same, without lines where its table is longer than `most`.
+    pub(in crate::python) fn read_within(
+        memory: &dyn Memory,
+        layout: &PythonLayout,
+        code_type: Option<Addr>,
+        at: Addr,
+        most: usize,
+    ) -> Result<CodeObject, ObjectDecodeError> {
         let fields = &layout.code;
         let head = memory.vec(at, fields.len)?;
         let class = layout.object.type_of.get(&head).ok_or(ObjectDecodeError::Malformed)?;
@@ -81,8 +94,14 @@ impl CodeObject {
         let first_line = fields.first_line.get(&head).ok_or(ObjectDecodeError::Malformed)?;
         let name = text(memory, &layout.object, of(fields.name)?)?;
         let file = text(memory, &layout.object, of(fields.file)?)?;
-        let table = bytes(memory, &layout.object, of(fields.line_table)?)?;
-        let lines = CodeLines::decode(fields.line_format, &table, first_line);
+        let table_object = of(fields.line_table)?;
+        let (table, lines) = match bytes(memory, &layout.object, table_object, most)? {
+            Some(table) => {
+                let lines = CodeLines::decode(fields.line_format, &table, first_line);
+                (table, lines)
+            }
+            None => (Vec::new(), CodeLines::unknown(first_line)),
+        };
         let function = Function {
             name: name.text.as_str().into(),
             file: file.text.as_str().into(),
@@ -98,7 +117,7 @@ impl CodeObject {
         };
         Ok(CodeObject {
             waits: is_wait_function(&file.text, &name.text),
-            table_at: of(fields.line_table)? + layout.object.bytes_start as u64,
+            table_at: table_object + layout.object.bytes_start as u64,
             head,
             name,
             file,

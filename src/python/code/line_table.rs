@@ -27,6 +27,16 @@ impl CodeLines {
         lines
     }
 
+    /// Those of a code object whose table is too long to be read: no instruction has a line.
+    pub(in crate::python) fn unknown(first_line: u32) -> CodeLines {
+        CodeLines { first_line, runs: vec![(0, 0)], last_line: first_line }
+    }
+
+    /// Bytes that they take in memory.
+    pub(in crate::python) fn bytes_held(&self) -> usize {
+        self.runs.capacity() * size_of::<(u32, u32)>()
+    }
+
     /// The greatest line of the table.
     pub(in crate::python) fn last_line(&self) -> u32 {
         self.last_line

@@ -12,6 +12,8 @@ use crate::target::{Addr, Field};
 const MAX_FRAMES: usize = 100_000;
 /// Values that one function works with.
 const MAX_STACK: u32 = 1024;
+/// Kinds of the slots of a function: a byte for each.
+const MAX_KINDS_LEN: usize = 1 << 20;
 /// How these are called.
 const STACK: &str = "<stack>";
 /// `CO_FAST_CELL`, `CO_FAST_FREE` (Include/internal/pycore_code.h): the slot holds a cell.
@@ -157,7 +159,7 @@ impl PythonHeap<'_> {
         let (names, kinds) = match layout.heap.local_names {
             LocalNames::Together { names: at, kinds } => {
                 let kinds = memory.pointer(kinds.in_target(code)).ok()?;
-                (names(at)?, bytes(memory, &layout.object, kinds).ok()?)
+                (names(at)?, bytes(memory, &layout.object, kinds, MAX_KINDS_LEN).ok()??)
             }
             LocalNames::Apart { variables, cells, free } => {
                 let (variables, cells, free) = (names(variables)?, names(cells)?, names(free)?);

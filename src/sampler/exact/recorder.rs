@@ -5,11 +5,12 @@ mod attach;
 mod beginning;
 mod failure_capture;
 mod forgetting;
+mod last_events;
 mod native_frames;
 mod step_watch;
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use attach::{AttachOutcome, detach};
 use failure_capture::FailureCapture;
@@ -39,6 +40,9 @@ use crate::torch::ClassNames;
 const RING_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The same where stacks are sampled at each.
 const SAMPLED_RING_POLL_INTERVAL: Duration = Duration::from_millis(2);
+/// How long the ring is emptied at once: names may come into it faster than they are read, and whoever waits for the end, or
+/// wants it, does not wait for that.
+const MAX_DRAIN: Duration = Duration::from_millis(50);
 /// How long an event waits for the description of its stack, which another thread may be writing.
 const STACK_TIMEOUT: Duration = Duration::from_millis(100);
 /// Nanoseconds. The counters are compared with the events only if no event came for this long, because an event comes a few
@@ -188,11 +192,13 @@ impl ExactRecorder {
         }
     }
 
-    fn empty_ring(&mut self) {
+    /// Takes what is in the ring, for [`MAX_DRAIN`] at most; how many records that were.
+    fn empty_ring(&mut self) -> usize {
+        let until = Instant::now() + MAX_DRAIN;
         if self.samples_stacks() {
             self.sample_stacks();
         }
-        let Some(probe) = &mut self.probe else { return };
+        let Some(probe) = &mut self.probe else { return 0 };
         // What waits for older events needs these.
         let most = if self.failing.is_waiting() { None } else { self.options.common.forget_after };
         let most = most.map_or(usize::MAX, |most| most + MAX_MORE_NUMBERS);
@@ -200,17 +206,19 @@ impl ExactRecorder {
         let placed = self.placed;
         let is_emptied = &mut self.is_emptied;
         *is_emptied = true;
+        let mut taken = 0;
         self.waiting.fill(|waiting| {
-            probe.drain(&mut |raw| {
+            taken = probe.drain(&mut |raw| {
                 let seen = match raw {
                     RingRecord::Step(step) => Some(PendingEvent::Step(step)),
                     raw => sites.describe(raw, table).map(PendingEvent::Event),
                 };
                 waiting.extend(seen.filter(|seen| seen.time() >= placed));
-                *is_emptied = table.size() <= most;
+                *is_emptied = table.size() <= most && Instant::now() < until;
                 *is_emptied
             });
         });
+        taken
     }
 
     /// Records what can be named; what waits for a description goes on waiting, and what came later with it.
@@ -398,7 +406,7 @@ impl RecordingSource for ExactRecorder {
         if let Some(probe) = &mut self.probe {
             detach(probe);
         }
-        self.empty_ring();
+        self.take_last_events();
         self.wait_for_native(true);
         self.record_all_events(sink)?;
         self.record_failing(sink)?;

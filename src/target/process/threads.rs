@@ -2,6 +2,7 @@
 
 use super::{Process, ProcessError, ProcessSource};
 use crate::target::kernel_wait::KernelWait;
+use crate::target::proc_files;
 
 /// One thread of the target, as the kernel sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,6 +15,34 @@ pub struct OsThread {
     pub name: String,
     /// Its scheduling state, one of `RSDZTtXI`.
     pub state: char,
+}
+
+/// The thread through which the kernel shows process `pid`, whose main thread is in `state`: another one where that has ended and
+/// others run. `None`: the process has ended.
+pub(super) fn shown_through(pid: u32, state: char) -> Option<u32> {
+    if !has_ended(state) {
+        return Some(pid);
+    }
+    let tasks = proc_files::folder(pid, "task").ok()?.flatten();
+    let ids = tasks.filter_map(|task| task.file_name().to_str()?.parse::<u32>().ok());
+    ids.into_iter().find(|id| state_of(pid, *id).is_some_and(|state| !has_ended(state)))
+}
+
+/// A thread of process `pid` that runs, the main one if it does; `None`: the process has ended.
+pub(in crate::target) fn running_thread(pid: u32) -> Option<u32> {
+    shown_through(pid, state_of(pid, pid)?)
+}
+
+fn has_ended(state: char) -> bool {
+    matches!(state, 'Z' | 'X')
+}
+
+fn state_of(pid: u32, id: u32) -> Option<char> {
+    let thread = format!("{pid}/task/{id}");
+    let stat = proc_files::read(thread, "stat", proc_files::MAX_FIELDS).ok()?.bytes;
+    // The name before it may hold anything, parentheses too.
+    let after = stat.iter().rposition(|&byte| byte == b')')?;
+    stat.get(after + 2).map(|&state| char::from(state))
 }
 
 impl OsThread {
@@ -48,7 +77,7 @@ impl Process {
         if let Some(core) = self.core() {
             return Ok(core.threads().iter().map(|thread| thread.id).collect());
         }
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid))?;
+        let tasks = proc_files::folder(self.pid, "task")?;
         Ok(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
     }
 
@@ -64,10 +93,7 @@ impl Process {
     /// namespace; `None` when there is no such thread (any more).
     pub fn thread_state(&self, id: u32) -> Option<char> {
         self.live()?;
-        let stat = std::fs::read(format!("/proc/{}/task/{id}/stat", self.pid)).ok()?;
-        // The name before it may hold anything, parentheses too.
-        let after = stat.iter().rposition(|&byte| byte == b')')?;
-        stat.get(after + 2).map(|&state| char::from(state))
+        state_of(self.pid, id)
     }
 
     /// Whether its thread `id`, counted in memspy's pid namespace, sleeps for a time that it chose itself (`time.sleep`), by
@@ -80,8 +106,7 @@ impl Process {
     /// not known.
     pub fn kernel_wait(&self, id: u32) -> Option<KernelWait> {
         self.live()?;
-        let text = std::fs::read_to_string(format!("/proc/{}/task/{id}/syscall", self.pid)).ok()?;
-        KernelWait::parse(&text)
+        KernelWait::parse(str::from_utf8(&self.thread_file(id, "syscall")?).ok()?)
     }
 
     /// How long its thread `id`, counted in memspy's pid namespace, has run on a processor so far, in nanoseconds. Exact
@@ -99,7 +124,9 @@ impl Process {
     /// How often its thread `id`, counted in memspy's pid namespace, has gone to sleep so far. `None` as for [`Self::thread_run_time`].
     pub fn thread_sleeps(&self, id: u32) -> Option<u64> {
         self.live()?;
-        let text = std::fs::read_to_string(format!("/proc/{}/task/{id}/status", self.pid)).ok()?;
+        // Its first line is the thread's name, which may be no UTF-8.
+        let status = self.thread_file(id, "status")?;
+        let text = String::from_utf8_lossy(&status);
         let sleeps = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
         sleeps.trim().parse().ok()
     }
@@ -107,7 +134,13 @@ impl Process {
     /// A field of `schedstat` (Documentation/scheduler/sched-stats.rst of Linux).
     fn scheduling(&self, id: u32, field: usize) -> Option<u64> {
         self.live()?;
-        let text = std::fs::read_to_string(format!("/proc/{}/task/{id}/schedstat", self.pid));
-        text.ok()?.split_ascii_whitespace().nth(field)?.parse().ok()
+        let text = String::from_utf8(self.thread_file(id, "schedstat")?).ok()?;
+        text.split_ascii_whitespace().nth(field)?.parse().ok()
+    }
+
+    /// What the kernel tells of its thread `id` in the file `name`.
+    fn thread_file(&self, id: u32, name: &str) -> Option<Vec<u8>> {
+        let thread = format!("{}/task/{id}", self.pid);
+        Some(proc_files::read(thread, name, proc_files::MAX_FIELDS).ok()?.bytes)
     }
 }

@@ -66,10 +66,7 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
                 &["nix", "rustix"],
             ),
         ),
-        (
-            "suspend",
-            room(&["model", "files", "target", "gpu"], &["cudarc", "libloading", "procfs"]),
-        ),
+        ("suspend", room(&["model", "files", "target", "gpu"], &["cudarc", "libloading"])),
         ("tui", room(&["model", "ownership", "analysis", "render", "sampler"], &["ratatui"])),
         (
             "cli",
@@ -143,6 +140,8 @@ pub const HANDED_ON: &[(&str, &str)] = &[
     ("probe", "ProbeError"),
     ("target", "AccessFacts"),
     ("target", "CommandPattern"),
+    ("target", "host_name"),
+    ("target", "ignored_signals"),
     ("target", "ProcessError"),
     ("target", "StopError"),
     ("torch", "BackwardError"),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use proc_macro2::{TokenStream, TokenTree};
+use proc_macro2::{Literal, TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
 /// The names of a path, from the crate's root (`crate` itself left out) or from an external crate.
@@ -24,6 +24,10 @@ pub struct Source {
     pub types: Vec<String>,
     /// Macros called, such as `println`.
     pub macros: BTreeSet<String>,
+    /// Texts in it, also those in arguments of macros.
+    pub texts: BTreeSet<String>,
+    /// Names of the methods that it calls.
+    pub methods: BTreeSet<String>,
     /// Whether it has unsafe code.
     pub is_unsafe: bool,
 }
@@ -178,6 +182,11 @@ impl Reader {
                     path.push(ident.to_string());
                     colons = 0;
                 }
+                TokenTree::Literal(text) => {
+                    self.add_text(&text);
+                    self.add_path(&std::mem::take(&mut path));
+                    colons = 0;
+                }
                 TokenTree::Group(group) => {
                     self.add_path(&std::mem::take(&mut path));
                     colons = 0;
@@ -190,6 +199,12 @@ impl Reader {
             }
         }
         self.add_path(&path);
+    }
+
+    fn add_text(&mut self, literal: &Literal) {
+        if let syn::Lit::Str(text) = syn::Lit::new(literal.clone()) {
+            self.source.texts.insert(text.value());
+        }
     }
 
     /// The paths in the type of something public.
@@ -273,6 +288,15 @@ impl<'ast> Visit<'ast> for Reader {
     fn visit_path(&mut self, path: &'ast syn::Path) {
         self.add_path(&names(path));
         visit::visit_path(self, path);
+    }
+
+    fn visit_lit_str(&mut self, text: &'ast syn::LitStr) {
+        self.source.texts.insert(text.value());
+    }
+
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        self.source.methods.insert(call.method.to_string());
+        visit::visit_expr_method_call(self, call);
     }
 
     fn visit_macro(&mut self, call: &'ast syn::Macro) {

@@ -99,7 +99,7 @@ impl ExactRecorder {
         }
         self.empty_ring();
         self.record_events(sink)?;
-        if self.waiting.len() > 0 || self.session.last_step().0 != told.0 {
+        if !self.is_emptied || self.waiting.len() > 0 || self.session.last_step().0 != told.0 {
             return Ok(()); // The next look is 5 ms away.
         }
         self.last = self.last.max(Nanos(before.saturating_sub(self.epoch)));

@@ -21,6 +21,7 @@ use crate::model::{
     ThreadSample, TrainingStep,
 };
 use crate::trace::limits::RecordLimits;
+use crate::trace::spending::ReadBudget;
 
 /// Why the reading of a block's records stopped.
 #[derive(Debug)]
@@ -62,6 +63,7 @@ pub(crate) struct RecordDecoder {
     events: EventsState,
     followed: WireFollowedState,
     limits: RecordLimits,
+    budget: ReadBudget,
     // The records that come often are made once and filled anew: a sample then costs no allocation.
     threads_out: StackSample,
     threads_lost: bool,
@@ -86,6 +88,7 @@ impl RecordDecoder {
             events: EventsState::default(),
             followed: WireFollowedState::default(),
             limits: RecordLimits::default(),
+            budget: ReadBudget::default(),
             threads_out: StackSample::default(),
             threads_lost: false,
             counters_out: Box::default(),
@@ -100,22 +103,26 @@ impl RecordDecoder {
         }
     }
 
-    /// Takes a payload's head off it.
-    pub(crate) fn head(from: &mut PayloadCursor<'_>) -> Result<WireBlockHead, MalformedPayload> {
+    /// Takes a payload's head off it, and what tells its recording from others, in files that have it.
+    pub(crate) fn head(
+        from: &mut PayloadCursor<'_>,
+    ) -> Result<(WireBlockHead, Option<u64>), MalformedPayload> {
         match next_record(from)? {
-            (tag::HEAD, mut body) => structure(&mut body),
+            (tag::HEAD, mut body) => Ok((structure(&mut body)?, appended(&mut body)?)),
             _ => Err(MalformedPayload("a block does not begin with its head")),
         }
     }
 
-    /// Reads the records of the block with this head into `sink`.
+    /// Reads the records of the block with this head into `sink`; it takes `bytes` of the file.
     pub(crate) fn records(
         &mut self,
         head: &WireBlockHead,
+        bytes: usize,
         mut from: PayloadCursor<'_>,
         sink: &mut dyn RecordSink,
         tally: &mut DecodeCounts,
     ) -> Result<(), DecodeStop> {
+        self.budget.grant(bytes);
         self.clock = BlockClock::new(head.time, head.period);
         self.ids.begin_block(head);
         self.sample.reset();
@@ -238,22 +245,18 @@ impl RecordDecoder {
                 Some(Record::End(end))
             }
             _ => {
-                tally.unknown_tags += 1;
-                return Ok(());
+                return self.skip(&mut tally.unknown_tags);
             }
         };
         match record {
             Some(record) => {
-                deliver(&record, &mut self.limits, sink, tally)?;
+                self.deliver(&record, sink, tally)?;
                 if let Record::End(end) = record {
                     tally.end = Some(end);
                 }
                 Ok(())
             }
-            None => {
-                tally.dropped += 1;
-                Ok(())
-            }
+            None => self.skip(&mut tally.dropped),
         }
     }
 
@@ -274,11 +277,10 @@ impl RecordDecoder {
             self.renumber_sample();
         }
         if self.threads_lost {
-            tally.dropped += 1;
-            return Ok(());
+            return self.skip(&mut tally.dropped);
         }
         let record = Record::Sample(std::mem::take(&mut self.threads_out));
-        let delivered = deliver(&record, &mut self.limits, sink, tally);
+        let delivered = self.deliver(&record, sink, tally);
         if let Record::Sample(sample) = record {
             self.threads_out = sample;
         }
@@ -316,7 +318,7 @@ impl RecordDecoder {
             device: CudaIndex(device),
             counters: std::mem::take(&mut self.counters_out),
         };
-        let delivered = deliver(&record, &mut self.limits, sink, tally);
+        let delivered = self.deliver(&record, sink, tally);
         if let Record::Counters { counters, .. } = record {
             self.counters_out = counters;
         }
@@ -339,7 +341,7 @@ impl RecordDecoder {
         };
         self.blocks.decode(&mut snapshot, from, self.most_blocks)?;
         let record = Record::Snapshot(snapshot);
-        let delivered = deliver(&record, &mut self.limits, sink, tally);
+        let delivered = self.deliver(&record, sink, tally);
         if let Record::Snapshot(snapshot) = record {
             self.map_out = snapshot;
         }
@@ -357,7 +359,7 @@ impl RecordDecoder {
         let site = |number| self.ids.sites.get(number);
         self.events.decode(from, &mut self.clock, &mut batch.events, site)?;
         let record = Record::Events(batch);
-        let delivered = deliver(&record, &mut self.limits, sink, tally);
+        let delivered = self.deliver(&record, sink, tally);
         if let Record::Events(batch) = record {
             self.events_out = batch;
         }
@@ -378,20 +380,27 @@ impl RecordDecoder {
         if with_addresses {
             followed_addresses::decode(from, &mut changes)?;
         }
-        deliver(&Record::Followed(FollowedChanges { changes }), &mut self.limits, sink, tally)
+        self.deliver(&Record::Followed(FollowedChanges { changes }), sink, tally)
     }
-}
 
-fn deliver(
-    record: &Record,
-    limits: &mut RecordLimits,
-    sink: &mut dyn RecordSink,
-    tally: &mut DecodeCounts,
-) -> Result<(), DecodeStop> {
-    limits.check(record).map_err(MalformedPayload)?;
-    sink.record(record).map_err(DecodeStop::Sink)?;
-    tally.records += 1;
-    Ok(())
+    fn deliver(
+        &mut self,
+        record: &Record,
+        sink: &mut dyn RecordSink,
+        tally: &mut DecodeCounts,
+    ) -> Result<(), DecodeStop> {
+        self.limits.check(record).map_err(MalformedPayload)?;
+        self.budget.spend(record).map_err(MalformedPayload)?;
+        sink.record(record).map_err(DecodeStop::Sink)?;
+        tally.records += 1;
+        Ok(())
+    }
+
+    /// A record is not given on.
+    fn skip(&mut self, counted: &mut u64) -> Result<(), DecodeStop> {
+        *counted += 1;
+        Ok(self.budget.spend_skipped().map_err(MalformedPayload)?)
+    }
 }
 
 fn next_record<'a>(

@@ -72,6 +72,8 @@ pub(crate) struct RecordEncoder {
     empty: usize,
     /// What the next block's head would say.
     head: WireBlockHead,
+    /// What tells this recording from others.
+    recording: u64,
     threads: u32,
     sites: u32,
     clock: BlockClock,
@@ -84,8 +86,8 @@ pub(crate) struct RecordEncoder {
 }
 
 impl RecordEncoder {
-    /// An encoder at the start of block 0.
-    pub(crate) fn new() -> Result<Self, RejectedRecord> {
+    /// An encoder at the start of block 0 of a recording with this random number.
+    pub(crate) fn new(recording: u64) -> Result<Self, RejectedRecord> {
         let head = WireBlockHead {
             number: 0,
             records: 0,
@@ -100,6 +102,7 @@ impl RecordEncoder {
             body: Vec::new(),
             empty: 0,
             head,
+            recording,
             threads: 0,
             sites: 0,
             clock: BlockClock::default(),
@@ -151,6 +154,7 @@ impl RecordEncoder {
         self.payload.clear();
         self.body.clear();
         put_struct(self.head, &mut self.body)?;
+        put(&mut self.body, self.recording);
         self.append(tag::HEAD)?;
         self.empty = self.payload.len();
         Ok(())

@@ -1,0 +1,217 @@
+//! Files below `/proc`, each read up to a limit: how long some of them are is the job's choice.
+//!
+//! A job may point its own command line at gigabytes of memory (`PR_SET_MM_MAP`), and the kernel
+//! hands out all of it to whoever reads `cmdline` to its end. Nothing else in memspy opens `/proc`.
+
+use std::fs::{self, File, ReadDir};
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+
+/// The most bytes read of a file of which the kernel writes every field (`stat`, `status`): most of
+/// it may be the 65,536 groups that a process can be in.
+pub const MAX_FIELDS: usize = 1 << 20;
+/// The most bytes read of a command line. It may be longer: it is cut then, and says so.
+pub const MAX_COMMAND_LINE: usize = 64 << 10;
+/// The most bytes read of an environment: `execve` takes no more than 6 MiB of it.
+pub const MAX_ENVIRONMENT: usize = 6 << 20;
+/// The most bytes read of a list of mappings: some 100 bytes each, of a million of them.
+pub const MAX_MAPPINGS: usize = 128 << 20;
+
+/// The first bytes of a file, up to a limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FirstBytes {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// Whether the file goes on behind them.
+    pub is_cut: bool,
+}
+
+/// Where `/proc` shows the file `name` of a process or thread (`self`, a pid, `PID/task/TID`). For
+/// links and folders; what is in a file is read by the functions below.
+pub(super) fn path(process: impl std::fmt::Display, name: &str) -> PathBuf {
+    root().join(process.to_string()).join(name)
+}
+
+/// The file `name` of a process or thread, at most `limit` bytes of it.
+pub fn read(process: impl std::fmt::Display, name: &str, limit: usize) -> io::Result<FirstBytes> {
+    first_bytes(&path(process, name), limit)
+}
+
+/// The file `name` of a process or thread, whose fields the kernel writes.
+///
+/// # Errors
+/// It cannot be read, or is longer than [`MAX_FIELDS`].
+pub fn fields(process: impl std::fmt::Display, name: &str) -> io::Result<String> {
+    whole_text(&path(process, name))
+}
+
+/// A file below `/proc` that is none of a process, such as `meminfo`.
+///
+/// # Errors
+/// It cannot be read, or is longer than [`MAX_FIELDS`].
+pub fn of_kernel(name: &str) -> io::Result<String> {
+    whole_text(&root().join(name))
+}
+
+/// The name that leads to the file behind a descriptor of memspy's own, also when it has no other.
+pub fn own_descriptor(descriptor: BorrowedFd<'_>) -> PathBuf {
+    path("self/fd", &descriptor.as_raw_fd().to_string())
+}
+
+/// The name that leads to memspy's own program, also when it was replaced meanwhile.
+pub fn own_program() -> PathBuf {
+    path("self", "exe")
+}
+
+/// Where the link `name` of a process leads.
+pub fn link(process: impl std::fmt::Display, name: &str) -> io::Result<PathBuf> {
+    fs::read_link(path(process, name))
+}
+
+/// What is in the folder `name` of a process; with an empty name, the process's own folder.
+pub fn folder(process: impl std::fmt::Display, name: &str) -> io::Result<ReadDir> {
+    fs::read_dir(path(process, name))
+}
+
+/// Where all of them are.
+pub(super) fn root() -> PathBuf {
+    PathBuf::from("/proc")
+}
+
+/// The pids of all processes, in no order.
+pub fn pids() -> impl Iterator<Item = u32> + use<> {
+    pids_in(&root())
+}
+
+/// The same of another folder that is laid out like `/proc`.
+pub(super) fn pids_in(proc: &Path) -> impl Iterator<Item = u32> + use<> {
+    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+}
+
+/// Gives the lines of the file `name` of a process to `take`, without their ends, one after the
+/// other: no more than one line is held. `take` may end it with `false`.
+///
+/// # Errors
+/// It cannot be read, or goes on behind `limit` bytes.
+pub fn each_line(
+    process: impl std::fmt::Display,
+    name: &str,
+    limit: usize,
+    take: &mut dyn FnMut(&[u8]) -> bool,
+) -> io::Result<()> {
+    each_line_of(&path(process, name), limit, take)
+}
+
+/// The same of the file at `path`, which lies below `/proc` or a folder like it.
+pub(super) fn each_line_of(
+    path: &Path,
+    limit: usize,
+    take: &mut dyn FnMut(&[u8]) -> bool,
+) -> io::Result<()> {
+    lines_of(File::open(path)?, &path.display().to_string(), limit, take)
+}
+
+/// The first bytes of the file at `path`, which lies below `/proc` or a folder like it.
+pub(super) fn first_bytes(path: &Path, limit: usize) -> io::Result<FirstBytes> {
+    first_bytes_of(File::open(path)?, limit)
+}
+
+/// The text of the file at `path`, the whole of it.
+pub(super) fn whole_text(path: &Path) -> io::Result<String> {
+    let FirstBytes { bytes, is_cut } = first_bytes(path, MAX_FIELDS)?;
+    match is_cut {
+        true => Err(too_long(&path.display().to_string(), MAX_FIELDS)),
+        false => String::from_utf8(bytes).map_err(io::Error::other),
+    }
+}
+
+fn first_bytes_of(from: impl Read, limit: usize) -> io::Result<FirstBytes> {
+    let mut bytes = Vec::new();
+    // One byte more tells whether there are more.
+    from.take(limit as u64 + 1).read_to_end(&mut bytes)?;
+    let is_cut = bytes.len() > limit;
+    bytes.truncate(limit);
+    Ok(FirstBytes { bytes, is_cut })
+}
+
+fn lines_of(
+    from: impl Read,
+    name: &str,
+    limit: usize,
+    take: &mut dyn FnMut(&[u8]) -> bool,
+) -> io::Result<()> {
+    let mut from = BufReader::with_capacity(64 << 10, from.take(limit as u64 + 1));
+    let (mut line, mut read) = (Vec::new(), 0);
+    loop {
+        line.clear();
+        match from.read_until(b'\n', &mut line)? {
+            0 => return Ok(()),
+            length => read += length,
+        }
+        if read > limit {
+            return Err(too_long(name, limit));
+        }
+        if !take(line.strip_suffix(b"\n").unwrap_or(&line)) {
+            return Ok(());
+        }
+    }
+}
+
+fn too_long(what: &str, limit: usize) -> io::Error {
+    let why =
+        format!("{what} is longer than {limit} bytes, which is as much as memspy reads of it");
+    io::Error::new(io::ErrorKind::FileTooLarge, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts what is taken of an endless file.
+    struct Endless(u64);
+
+    impl Read for Endless {
+        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+            into.fill(b'a');
+            self.0 += into.len() as u64;
+            Ok(into.len())
+        }
+    }
+
+    #[test]
+    fn of_an_endless_file_no_more_is_read_than_the_limit() {
+        let mut endless = Endless(0);
+        let first = first_bytes_of(&mut endless, 1000).unwrap();
+        assert_eq!((first.bytes.len(), first.is_cut), (1000, true));
+        assert_eq!(endless.0, 1001);
+        let mut endless = Endless(0);
+        let error = lines_of(&mut endless, "maps", 1000, &mut |_| true).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+        assert!(error.to_string().contains("maps is longer than 1000 bytes"), "{error}");
+        assert!(endless.0 <= 1001, "{}", endless.0);
+    }
+
+    #[test]
+    fn a_file_as_long_as_the_limit_is_whole() {
+        let first = first_bytes_of(&b"abcd"[..], 4).unwrap();
+        assert_eq!(first, FirstBytes { bytes: b"abcd".to_vec(), is_cut: false });
+        let mut lines = Vec::new();
+        let mut take = |line: &[u8]| {
+            lines.push(line.to_vec());
+            true
+        };
+        lines_of(&b"a\nbc\n\nd"[..], "maps", 7, &mut take).unwrap();
+        assert_eq!(lines, [&b"a"[..], b"bc", b"", b"d"]);
+    }
+
+    #[test]
+    fn the_own_files_are_read() {
+        assert!(fields("self", "status").unwrap().contains("Pid:"));
+        assert!(of_kernel("meminfo").unwrap().contains("MemAvailable"));
+        assert!(pids().any(|pid| pid == std::process::id()));
+        assert!(link("self", "exe").unwrap().is_absolute());
+        assert!(!read("self", "cmdline", MAX_COMMAND_LINE).unwrap().bytes.is_empty());
+    }
+}
