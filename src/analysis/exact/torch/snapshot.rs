@@ -32,7 +32,8 @@ impl TorchDevice {
             let extent = extent(segment, block);
             present.insert(block.address);
             match self.ledger.live.get(&block.address) {
-                Some(known) if known.size != block.size => {
+                // Another request may have got the address since the map was copied.
+                Some(known) if known.size != block.size && known.requested == block.requested => {
                     let known = known.extent();
                     self.held.subtract(&BlockStatistics::new(known));
                     self.held.add(&BlockStatistics::new(BlockSizes { size: block.size, ..known }));
