@@ -41,7 +41,7 @@ impl SourceReader {
     fn file(&self, name: &str) -> Option<Vec<u8>> {
         let path = Path::new(name);
         let read = self.process.read_file(path, MAX_FILE_BYTES);
-        let kept = self.kept.as_ref().filter(|_| read.is_err() && !self.process.is_alive());
+        let kept = self.kept.as_ref().filter(|_| read.is_err() && self.process.is_ending());
         match kept {
             Some(kept) => self.process.read_from(kept, path, MAX_FILE_BYTES).ok(),
             None => read.ok(),

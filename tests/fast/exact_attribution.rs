@@ -97,6 +97,7 @@ fn a_wrong_size_is_set_right_by_the_next_map_at_the_peak_too() {
 #[test]
 fn a_size_that_was_read_is_right_whatever_other_threads_allocate_meanwhile() {
     let mut s = Probed::new();
+    s.thread("other", false);
     s.enter(0, "main", 1);
     s.enter(1, "other", 1);
     s.begin();

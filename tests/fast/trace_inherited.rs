@@ -60,7 +60,6 @@ fn inherited() -> Record {
         memory_kind: MemoryKind::Torch(CudaIndex(0)),
         mapped: Some(Nanos(99)),
         levels: None,
-        block: None,
         freed_since: 0,
         blocks: vec![
             block(0x1000, 1024, 0, 0),
@@ -71,7 +70,6 @@ fn inherited() -> Record {
         memory_kind: MemoryKind::Torch(CudaIndex(1)),
         mapped: None,
         levels: Some(CounterSnapshot { allocated: 5, peak: 6, reserved: 7, active: -1 }),
-        block: None,
         freed_since: 8,
         blocks: vec![KeyframeBlock { stands_for: 510, ..block(0x200, 512, 1, 1) }],
     };

@@ -66,6 +66,9 @@ pub(crate) struct TorchDevice {
     lately: VecDeque<FreedBlock>,
     pub(super) frees_from_snapshots: bool,
     suspects: FxHashSet<u64>,
+    /// Blocks of the first map that an event had freed before: the free was under way for long, or the address was given
+    /// out again before allocations were seen.
+    doubtful: FxHashSet<u64>,
     pub(crate) snapshots: u64,
     /// When the last of them was read; also one of an earlier part of the recording.
     pub(crate) last_snapshot: Option<Nanos>,
@@ -111,6 +114,7 @@ impl TorchDevice {
             lately: VecDeque::new(),
             frees_from_snapshots: deaths_from_maps,
             suspects: FxHashSet::default(),
+            doubtful: FxHashSet::default(),
             snapshots: 0,
             from_zero: false,
             held: BlockStatistics::default(),
@@ -193,7 +197,9 @@ impl TorchDevice {
             // A block found in a map may only have been ahead of its event.
             self.gone += u64::from(replaced.allocated_at > 0 && !self.frees_from_snapshots);
             let age = time.0.saturating_sub(self.last_snapshot.unwrap_or_default().0);
-            if replaced.account as usize == BEFORE && self.snapshots == 1 && age < UNSETTLED {
+            let is_early = self.snapshots == 1 && age < UNSETTLED;
+            let is_doubtful = self.doubtful.remove(&address);
+            if replaced.account as usize == BEFORE && (is_early || is_doubtful) {
                 self.ledger.was_not_before(replaced);
             }
         }
@@ -354,6 +360,7 @@ impl TorchDevice {
         by_stack: Option<StackId>,
     ) -> Option<TrackedBlock> {
         let freed = self.ledger.free(address, time.0)?;
+        self.doubtful.remove(&address);
         self.freed_since += freed.size;
         self.freed_bytes += freed.size as i64;
         self.frees += 1;

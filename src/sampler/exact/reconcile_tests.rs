@@ -1,3 +1,5 @@
+//! The comparison of events with counters, of jobs at rest and of jobs that never are.
+
 use super::*;
 use crate::model::Stat;
 

@@ -393,6 +393,8 @@ impl RecordingSource for ExactRecorder {
         // Nothing comes after: all that is left fits.
         self.options.common.forget_after = None;
         self.empty_ring();
+        // A job that has ended gives no other look.
+        self.compare_counters(sink)?;
         self.record_events(sink)?;
         self.wait_for_native(true);
         self.record_events(sink)?;

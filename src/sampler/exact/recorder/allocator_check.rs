@@ -56,6 +56,16 @@ impl ExactRecorder {
         Ok(true)
     }
 
+    /// Compares the last look before events after it are recorded.
+    pub(super) fn finish_look(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
+        if self.look.is_some() {
+            std::thread::sleep(LAST_LOOK_INTERVAL);
+            self.empty_ring();
+            self.compare_counters(sink)?;
+        }
+        Ok(())
+    }
+
     /// At the end: looks until one is made with nothing under way, for [`MAX_LAST_LOOKS`] at most.
     pub(super) fn compare_at_end(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.settled = None;
@@ -103,7 +113,7 @@ impl ExactRecorder {
     }
 
     fn record_blocks(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
-        self.look = None; // Events after it are recorded here.
+        self.finish_look(sink)?;
         let TorchState::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
         if *torch.backend() != AllocatorBackend::Native {
             return Ok(());

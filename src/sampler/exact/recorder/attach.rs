@@ -56,8 +56,6 @@ impl ExactRecorder {
         };
         match AttachedProbes::attach(&self.session.readers.process, &self.plan) {
             Ok(probe) => {
-                // The probes of frees stood before those of allocations: what they saw alone says nothing.
-                self.placed = monotonic();
                 // At once: the job may begin any moment.
                 self.starts_empty = self.has_no_allocator(&probe);
                 self.probe = Some(probe);
@@ -82,7 +80,7 @@ impl ExactRecorder {
 
     /// Places probes where more can be probed than before; those of before have done their work until then.
     pub(super) fn reattach_probes(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
-        self.look = None; // Events after it are recorded here.
+        self.finish_look(sink)?;
         self.empty_ring();
         let before = self.probe.take();
         match self.try_place() {
