@@ -45,6 +45,7 @@ struct {
 struct levels_at {
 	u64 allocated; /* 0: unknown */
 	u32 reserved, active;
+	u64 tables; /* of the allocated blocks; 0: unknown */
 };
 #define MOST_DEVICES 64
 struct {
@@ -54,6 +55,7 @@ struct {
 	__type(value, struct levels_at);
 } LEVELS SEC(".maps");
 #define LEVELS_SPAN 256
+#include "block.bpf.h"
 
 /* Registers are read one by one: a read at a computed place in the context is not allowed. */
 #define CASE(n) if (index == n) { asm volatile("%0 = *(u64 *)(%1 + " #n " * 8)" : "=r"(value) : "r"(ctx)); return value; }
@@ -193,6 +195,7 @@ static __noinline int read_levels(u32 device, s64 *levels)
 static __always_inline int allocated(u8 arena, u32 device, u64 address, u64 size, const struct place *p)
 {
 	struct allocated_in_node *record;
+	u64 block = arena == ARENA_TORCH ? size_of_block(device, address, size) : 0;
 	/* Two sizes of record, reserved apart: sizes have to be constants. */
 	if (p->flags & FLAG_NODE) {
 		record = bpf_ringbuf_reserve(&RING, sizeof *record, 0);
@@ -207,6 +210,7 @@ static __always_inline int allocated(u8 arena, u32 device, u64 address, u64 size
 		record->allocated.who.device = device;
 		record->allocated.address = address;
 		record->allocated.size = size;
+		record->allocated.block = block;
 		if (arena == ARENA_TORCH && read_levels(device, record->allocated.levels))
 			record->allocated.who.flags |= FLAG_LEVELS;
 		bpf_ringbuf_submit(record, NO_WAKEUP);
@@ -221,6 +225,7 @@ static __always_inline int allocated(u8 arena, u32 device, u64 address, u64 size
 	plain->who.device = device;
 	plain->address = address;
 	plain->size = size;
+	plain->block = block;
 	if (arena == ARENA_TORCH && read_levels(device, plain->levels))
 		plain->who.flags |= FLAG_LEVELS;
 	bpf_ringbuf_submit(plain, NO_WAKEUP);

@@ -63,6 +63,7 @@ struct allocated {
 	u64 address;
 	u64 size;
 	s64 levels[4]; /* allocated, peak, reserved, active */
+	u64 block;     /* bytes that the block takes; 0: not known */
 };
 
 /* An allocation while an autograd node is evaluated. */
@@ -148,8 +149,8 @@ struct native_stack_head {
 _Static_assert(sizeof(struct native_stack_head) == 152, "native_stack_head");
 _Static_assert(sizeof(struct who) == 40, "who");
 _Static_assert(sizeof(struct freed) == 48, "freed");
-_Static_assert(sizeof(struct allocated) == 88, "allocated");
-_Static_assert(sizeof(struct allocated_in_node) == 112, "allocated_in_node");
+_Static_assert(sizeof(struct allocated) == 96, "allocated");
+_Static_assert(sizeof(struct allocated_in_node) == 120, "allocated_in_node");
 _Static_assert(sizeof(struct stack_head) == 16, "stack_head");
 _Static_assert(sizeof(struct small_stack) == 16 + 16 * FEW_FRAMES, "small_stack");
 _Static_assert(sizeof(struct code_record) == 64 + CHUNK * (OBJECT_CHUNKS + NAME_CHUNKS + FILE_CHUNKS + TABLE_CHUNKS), "code_record");

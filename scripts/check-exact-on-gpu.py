@@ -1,20 +1,23 @@
 """Checks exact recordings on a machine with a real GPU, and measures what they cost. No Rust is needed there.
 
-    python scripts/check-exact-on-gpu.py MEMSPY [--rounds N] [--seconds S] [--only equal,driver,native,cost]
+    python scripts/check-exact-on-gpu.py MEMSPY [--rounds N] [--seconds S] [--only equal,server,driver,native,cost]
 
 Equalities: a training job (transformer, conv net, with DataLoader workers) records itself by MEMSPY and compares events,
-frees, bytes, the peak and segments with PyTorch's own counters. Driver: cuda/workloads/driver_api.c, and CuPy where it is
+frees, bytes, the peak and segments with PyTorch's own counters. Server: four threads allocate and free without pause; three recordings of
+10 s that begin and end while they rest, and one that begins while they work: live bytes, peak and totals against PyTorch's own. Driver: cuda/workloads/driver_api.c, and CuPy where it is
 installed, without PyTorch. Native: the same jobs with frames of C and C++ code, which operators they name and what is unknown; what that costs. Cost: the iterations per second of a 12-layer transformer in windows without anything,
 under MEMSPY and under PyTorch's own memory history, in turn in one process.
 """
 import argparse
 import json
 import os
+import random
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import torch
@@ -142,6 +145,79 @@ def native_frames(recording):
     print(f"          {len(names)} operators:", " ".join(names), flush=True)
 
 
+class Server:
+    """Threads that answer requests of any size and keep some of the answers, without pause while they work."""
+
+    def __init__(self, threads=4):
+        self.works, self.resting = threading.Event(), threading.Barrier(threads + 1)
+        self.shared, self.lock = [], threading.Lock()
+        for number in range(threads):
+            threading.Thread(target=self.serve, args=(number,), name=f"worker-{number}", daemon=True).start()
+
+    def serve(self, number):
+        dice = random.Random(number)
+        weight = torch.randn(1024, 1024, device="cuda")
+        while True:
+            self.works.wait()
+            kept = []
+            while self.works.is_set():
+                batch = torch.empty(dice.randrange(16, 4096), 1024, device="cuda")
+                kept.append((batch @ weight).relu() * 2)
+                kept.append(torch.empty(dice.randrange(1, 40 << 20), dtype=torch.uint8, device="cuda"))
+                while len(kept) > 8:
+                    kept.pop(dice.randrange(len(kept)))
+                with self.lock:  # Another thread frees it.
+                    self.shared.append(kept.pop())
+                    del self.shared[:-6]
+            del batch
+            kept.clear()
+            self.resting.wait()
+
+    def rest(self):
+        self.works.clear()
+        self.resting.wait()
+
+
+def server(memspy):
+    threads = Server()
+    threads.works.set()
+    time.sleep(1)
+    threads.rest()
+    for number in range(4):
+        is_busy = number == 3
+        threads.shared.clear()
+        if is_busy:
+            threads.works.set()
+            time.sleep(1)
+        recording = Recording(memspy)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_stats()
+        threads.works.set()
+        time.sleep(10)
+        threads.rest()
+        after = torch.cuda.memory_stats()
+        time.sleep(1.5)
+        said = recording.stop()
+        name = f"server, {'begun at work' if is_busy else 'recording'} {number + 1}"
+        command = [memspy, "lines", "--json", recording.trace]
+        exact = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        grown = lambda key: after[key] - before[key]
+        rate = grown("allocated_bytes.all.allocated") / 10 / 1e9
+        print(f"          {name}: {grown('allocation.all.allocated') / 10:,.0f} allocations and {rate:.1f} GB a second")
+        if not is_busy:
+            check(f"{name}: allocations", recording.events()["allocations"],
+                  grown("allocation.all.allocated") + grown("segment.all.allocated"))
+            check(f"{name}: total bytes allocated", recording.total("--total-allocated")[0], grown("allocated_bytes.all.allocated"))
+            check(f"{name}: peak", exact["peak_allocated"]["seen_in_recording"], after["allocated_bytes.all.peak"])
+            check(f"{name}: bytes of the stacks at the peak", recording.total()[0], after["allocated_bytes.all.peak"])
+            # What is older than the recording lives on, and is not in the view of its end.
+            check(f"{name}: live bytes", recording.total("--at", "end")[0] + before["allocated_bytes.all.current"],
+                  after["allocated_bytes.all.current"])
+        off = exact["exact"]
+        print(f"          compared {off['comparisons']} times, equal {off['comparisons_equal']}; bytes {off['bytes_compared']} times, off {off['bytes_off']}")
+        print("          " + "\n          ".join(l.strip() for l in said.splitlines() if "exact (" in l or "warning" in l), flush=True)
+
+
 def driver(memspy):
     program = os.path.join(FOLDER, "driver_api")
     source = os.path.join(ROOT, "cuda/workloads/driver_api.c")
@@ -262,13 +338,15 @@ def main():
     parser.add_argument("memspy")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--only", default="equal,driver,native,cost")
+    parser.add_argument("--only", default="equal,server,driver,native,cost")
     args = parser.parse_args()
     parts = args.only.split(",")
     print(json.dumps({"torch": torch.__version__, "python": sys.version.split()[0], "gpu": torch.cuda.get_device_name(),
                       "kernel": os.uname().release}))
     if "equal" in parts:
         equalities(args.memspy)
+    if "server" in parts:
+        server(args.memspy)
     if "driver" in parts:
         driver(args.memspy)
     if "cost" in parts:

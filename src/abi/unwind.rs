@@ -76,6 +76,8 @@ pub struct CounterAddresses {
     pub reserved: u32,
     /// From there to `active_bytes.all.current`, in bytes.
     pub active: u32,
+    /// Address of the tables of allocated blocks, which all devices share; `None` before PyTorch 2.3.
+    pub blocks: Option<u64>,
 }
 
 /// How to find the autograd node that the calling thread evaluates, and what created it.

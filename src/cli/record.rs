@@ -12,8 +12,8 @@ use indicatif::ProgressBar;
 
 use crate::analysis::{OomReportBuilder, TriggerWatch};
 use crate::flight::{
-    Aggregation, FlightRecorder, OnTrigger, OomReportPrinter, RankContext, RecordOutput, SinkChain,
-    TableOutput, TriggerState, oom_report_path,
+    Aggregation, FlightRecorder, OnTrigger, OomReportPrinter, PrintInterval, RankContext,
+    RecordOutput, SinkChain, TableOutput, TriggerState, oom_report_path,
 };
 use crate::model::{FollowTotals, FreeTracking, ProbeBackend, RecordSink, SinkResult};
 use crate::render;
@@ -68,6 +68,16 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     let streams = args.output.as_ref().is_some_and(|o| o.as_os_str() == "-");
     if args.print_every.is_some() && streams {
         bail!("--print-every prints to standard output, too: name a file with -o");
+    }
+    if let Some(PrintInterval::Calls { function, every }) = &args.print_every {
+        if !args.exact {
+            bail!(
+                "--print-every {function}:{every} counts calls by exact stacks: add --exact, or give a time (--print-every 10s)"
+            );
+        }
+        if args.until.kept().is_some() {
+            bail!("--keep prints tables at intervals of time: --print-every 10s");
+        }
     }
     if args.threads && args.format == RecordFormat::Trace {
         bail!(
@@ -259,7 +269,7 @@ fn sinks(
         }
         (None, _) => RecordOutput::Nothing,
     };
-    let profile = match args.print_every {
+    let profile = match &args.print_every {
         Some(_) => filtered_profile(&args.stacks),
         None => filtered_profile(&args.stacks).without_line_statistics(),
     };
@@ -269,11 +279,13 @@ fn sinks(
         (None, false) => Aggregation::Profile(Box::new(profile)),
     };
     let full_filenames = args.stacks.full_filenames;
-    let printer = args.print_every.map(|every| {
+    let printer = args.print_every.as_ref().map(|interval| {
         let out = TableOutput { out: Box::new(io::stdout()), width: output::width() };
-        match until.kept() {
-            Some(_) => OomReportPrinter::since_last(every, full_filenames, choice, out),
-            None => OomReportPrinter::whole_recording(every, full_filenames, out),
+        match (until.kept(), interval) {
+            (Some(_), PrintInterval::Time(every)) => {
+                OomReportPrinter::since_last(*every, full_filenames, choice, out)
+            }
+            _ => OomReportPrinter::whole_recording(interval, full_filenames, out),
         }
     });
     let watch = TriggerWatch::new(until.until.clone());

@@ -5,6 +5,7 @@
 //! Never reads a target, never prints a message: a [`RecordingHost`] is told what happened.
 //! Start reading at [`FlightRecorder`]; [`SinkChain`] waits for conditions.
 
+mod calls;
 mod error;
 mod print;
 mod recorder;
@@ -13,7 +14,7 @@ mod sinks;
 mod window;
 
 pub use error::FlightError;
-pub use print::{OomReportPrinter, TableOutput};
+pub use print::{OomReportPrinter, PrintInterval, TableOutput};
 pub use recorder::FlightRecorder;
 pub use report::{RingRecording, join_segments, oom_report_path};
 pub use sinks::{

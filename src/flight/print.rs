@@ -4,9 +4,10 @@ use std::io::Write;
 use std::time::Duration;
 
 use crate::analysis::{LineOrder, Profile, ThreadChoice};
-use crate::model::{Nanos, Record, SinkError, SinkResult};
+use crate::model::{Definition, Nanos, Record, SinkError, SinkResult};
 use crate::render::{self, LinesOptions, RenderError};
 
+use super::calls::CallCounter;
 use super::window::{StreamState, StreamWindow};
 
 /// Where tables are printed to.
@@ -17,9 +18,25 @@ pub struct TableOutput {
     pub width: Option<usize>,
 }
 
+/// When tables are printed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PrintInterval {
+    /// After so much time.
+    Time(Duration),
+    /// After so many calls of a function, as far as allocations show them.
+    Calls {
+        /// Its name, or its qualified name.
+        function: String,
+        /// How many.
+        every: u64,
+    },
+}
+
 /// Prints it.
 pub struct OomReportPrinter {
     every: Duration,
+    /// Instead of at intervals of time.
+    calls: Option<CallCounter>,
     last: Option<Nanos>,
     now: Nanos,
     options: LinesOptions,
@@ -31,7 +48,7 @@ pub struct OomReportPrinter {
 impl OomReportPrinter {
     /// Prints one at this interval, of the recording so far.
     pub fn whole_recording(
-        every: Duration,
+        interval: &PrintInterval,
         full_filenames: bool,
         out: TableOutput,
     ) -> OomReportPrinter {
@@ -42,7 +59,13 @@ impl OomReportPrinter {
             limit: Some(render::RANKED_ROWS),
             ..LinesOptions::default()
         };
-        OomReportPrinter { every, last: None, now: Nanos(0), options, since: None, out }
+        let (every, calls) = match interval {
+            PrintInterval::Time(every) => (*every, None),
+            PrintInterval::Calls { function, every } => {
+                (Duration::MAX, Some(CallCounter::new(function, *every)))
+            }
+        };
+        OomReportPrinter { every, calls, last: None, now: Nanos(0), options, since: None, out }
     }
 
     /// Prints one at this interval, of the time since the last one.
@@ -54,7 +77,11 @@ impl OomReportPrinter {
     ) -> OomReportPrinter {
         let window = StreamWindow::new(Profile::with_filter(choice));
         let since = Some((StreamState::default(), window, choice));
-        OomReportPrinter { since, ..OomReportPrinter::whole_recording(every, full_filenames, out) }
+        let interval = PrintInterval::Time(every);
+        OomReportPrinter {
+            since,
+            ..OomReportPrinter::whole_recording(&interval, full_filenames, out)
+        }
     }
 
     /// Takes a record before `whole`, the profile of the recording so far, does.
@@ -65,15 +92,24 @@ impl OomReportPrinter {
         if let Some(time) = record.time() {
             self.now = self.now.max(time);
             let last = *self.last.get_or_insert(Nanos(0));
-            let is_due = u128::from(self.now.0.saturating_sub(last.0)) >= self.every.as_nanos();
-            if is_due && self.is_border(record) {
+            let is_late = u128::from(self.now.0.saturating_sub(last.0)) >= self.every.as_nanos();
+            let is_border = self.is_border(record);
+            let mut is_due = || self.calls.as_mut().map_or(is_late, CallCounter::take_due);
+            if is_border && is_due() {
                 self.print(whole)?;
                 // Not at once again, when printing came late.
-                let every = self.every.as_nanos() as u64;
+                let every = u64::try_from(self.every.as_nanos()).unwrap_or(u64::MAX);
                 self.last = Some(Nanos(self.now.0 - self.now.0.saturating_sub(last.0) % every));
                 if let Some((stream, window, choice)) = &mut self.since {
                     window.next(time, stream, Profile::with_filter(*choice), None)?;
                 }
+            }
+        }
+        if let (Some(calls), Some(whole)) = (&mut self.calls, whole) {
+            match record {
+                Record::Events(batch) => calls.on_events(&batch.events, whole.stacks()),
+                Record::Definition(Definition::Stack(stack, _)) => calls.redefine(*stack),
+                _ => {}
             }
         }
         let Some((stream, window, _)) = &mut self.since else { return Ok(()) };
@@ -112,7 +148,11 @@ impl OomReportPrinter {
                 let length = self.now.seconds() - from.seconds();
                 (profile, format!("the last {}", render::length(length)))
             }
-            (None, Some(profile)) => (profile, "the recording so far".to_owned()),
+            (None, Some(profile)) => {
+                let calls = self.calls.as_ref().map(CallCounter::counted);
+                let calls = calls.map_or_else(String::new, |calls| format!(", {calls}"));
+                (profile, format!("the recording so far{calls}"))
+            }
             (None, None) => return Ok(()),
         };
         // Written at once: tables of other recordings of the job go to the same place.

@@ -130,6 +130,8 @@ pub enum EventKind {
         size: u64,
         /// PyTorch's counters right after; `None` where there are none.
         levels: Option<CounterSnapshot>,
+        /// Bytes that its block takes, as PyTorch has it; `None` where that was not read.
+        block: Option<u64>,
     },
     /// Memory is being freed: its owner gave it up; the allocator has not taken it back yet.
     Freed {

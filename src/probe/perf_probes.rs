@@ -390,6 +390,7 @@ impl SampledSite {
                 address,
                 size: value(2)? as u64,
                 levels: None,
+                block: None,
             },
             SiteMeaning::Free => {
                 EventKind::Freed { memory_kind: AddressSpace::Torch, address, in_backward: false }

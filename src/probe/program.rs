@@ -118,12 +118,13 @@ impl BpfPrograms {
         device: u32,
         at: CounterAddresses,
     ) -> Result<(), ProbeError> {
-        let mut bytes = [0u8; 16];
+        let mut bytes = [0u8; 24];
         bytes[..8].copy_from_slice(&at.allocated.to_le_bytes());
         bytes[8..12].copy_from_slice(&at.reserved.to_le_bytes());
-        bytes[12..].copy_from_slice(&at.active.to_le_bytes());
+        bytes[12..16].copy_from_slice(&at.active.to_le_bytes());
+        bytes[16..].copy_from_slice(&at.blocks.unwrap_or(0).to_le_bytes());
         let map = self.maps.map_mut("LEVELS").ok_or_else(|| ProbeError::unprepared("no levels"))?;
-        let mut levels = Array::<_, [u8; 16]>::try_from(map).map_err(ProbeError::unprepared)?;
+        let mut levels = Array::<_, [u8; 24]>::try_from(map).map_err(ProbeError::unprepared)?;
         levels.set(device, bytes, 0).map_err(ProbeError::unprepared)
     }
 

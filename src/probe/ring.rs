@@ -28,7 +28,7 @@ const NO_DEVICE: u8 = 0xff;
 
 /// Sizes of the structures.
 const WHO: usize = 40;
-const ALLOCATION: usize = 88;
+const ALLOCATION: usize = 96;
 const STACK_HEAD: usize = 16;
 const FRAME: usize = 16;
 const CODE_HEAD: usize = 64;
@@ -113,6 +113,7 @@ fn event(record: &[u8]) -> Option<RawEvent> {
             address: u64_at(record, WHO)?,
             size: u64_at(record, WHO + 8)?,
             levels: (flags & LEVELS != 0).then(|| levels(record)).flatten(),
+            block: Some(u64_at(record, WHO + 48)?).filter(|bytes| *bytes > 0),
         },
         FREED => EventKind::Freed {
             memory_kind: freed(memory_kind)?,

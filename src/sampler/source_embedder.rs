@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::model::{Definition, Function, FunctionId, Record, RecordSink, SinkResult, SourceText};
 use crate::python::LineCache;
-use crate::target::Process;
+use crate::target::{JobFiles, Process};
 
 use super::readers::TargetReaders;
 
@@ -20,6 +20,8 @@ const FILES_KEPT: usize = 16;
 /// What the source text of a target's functions is read from.
 pub struct SourceReader {
     process: Arc<Process>,
+    /// The process may have ended before the last functions are known.
+    kept: Option<JobFiles>,
     /// What has the source of code that is in no file.
     line_cache: Option<LineCache>,
 }
@@ -29,7 +31,21 @@ impl TargetReaders {
     pub fn sources(&self) -> SourceReader {
         let process = Arc::clone(&self.process);
         let line_cache = self.python.as_ref().and_then(|python| python.line_cache(&process));
-        SourceReader { process, line_cache }
+        let kept = process.files().ok();
+        SourceReader { process, kept, line_cache }
+    }
+}
+
+impl SourceReader {
+    /// The content of a file; once the process has ended, by what was known of it at the beginning.
+    fn file(&self, name: &str) -> Option<Vec<u8>> {
+        let path = Path::new(name);
+        let read = self.process.read_file(path, MAX_FILE_BYTES);
+        let kept = self.kept.as_ref().filter(|_| read.is_err() && self.process.is_ending());
+        match kept {
+            Some(kept) => self.process.read_from(kept, path, MAX_FILE_BYTES).ok(),
+            None => read.ok(),
+        }
     }
 }
 
@@ -79,7 +95,7 @@ impl<S: RecordSink> SourceEmbedder<S> {
         }
         let in_file = match name.starts_with('<') {
             true => None,
-            false => self.sources.process.read_file(Path::new(&**name), MAX_FILE_BYTES).ok(),
+            false => self.sources.file(name),
         };
         let in_file = in_file.map(|bytes| Arc::from(String::from_utf8_lossy(&bytes)));
         let text = in_file.or_else(|| self.sources.line_cache.as_ref()?.text(name).map(Arc::from));
@@ -119,8 +135,10 @@ mod tests {
 
     fn sources_of(function: Function) -> Vec<Record> {
         let own = Arc::new(Process::open(std::process::id()).unwrap());
-        let mut sink =
-            SourceEmbedder::new(Vec::new(), SourceReader { process: own, line_cache: None });
+        let mut sink = SourceEmbedder::new(
+            Vec::new(),
+            SourceReader { process: own, kept: None, line_cache: None },
+        );
         sink.record(&Record::Definition(Definition::Function(FunctionId(0), function))).unwrap();
         sink.into_inner().into_iter().skip(1).collect()
     }
@@ -152,6 +170,34 @@ mod tests {
         assert_eq!(&*source.text, "def f():\n    x = 'é'\n    return x");
         assert_eq!(source.first_line, 3);
         assert!(sources_of(function(30, 35)).is_empty(), "lines the file does not have");
+    }
+
+    #[test]
+    fn a_job_that_has_ended_has_the_source_of_its_files_by_relative_names_too() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("job.py"), "def f():\n    return 1\n").unwrap();
+        let mut job = std::process::Command::new("sleep");
+        let mut job = job.arg("60").current_dir(folder.path()).spawn().unwrap();
+        let process = Arc::new(Process::open(job.id()).unwrap());
+        let kept = process.files().unwrap();
+        job.kill().unwrap();
+        job.wait().unwrap();
+        let function = Function {
+            name: "f".into(),
+            file: "job.py".into(),
+            first_line: 1,
+            last_line: 2,
+            is_native: false,
+        };
+        let source = |kept| {
+            let sources = SourceReader { process: process.clone(), kept, line_cache: None };
+            let mut sink = SourceEmbedder::new(Vec::new(), sources);
+            let defined = Definition::Function(FunctionId(0), function.clone());
+            sink.record(&Record::Definition(defined)).unwrap();
+            sink.into_inner().len() == 2
+        };
+        assert!(source(Some(kept)));
+        assert!(!source(None), "nothing else tells where it was");
     }
 
     #[test]

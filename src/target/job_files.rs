@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use nix::unistd::{setfsgid, setfsuid};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
@@ -275,12 +276,35 @@ impl Process {
     /// # Errors
     /// Its user may not read it; it is none that is read; its file system does not answer.
     pub fn read_file(&self, path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
+        self.read_from(&self.files()?, path, limit)
+    }
+
+    /// What its files are read with: kept, it reads them also when the process has ended.
+    ///
+    /// # Errors
+    /// As [`Process::read_file`].
+    pub fn files(&self) -> Result<JobFiles, FileError> {
         if self.core().is_some() {
             // What lies there now may be another version, or another machine's.
             return Err(FileError::Io(io::Error::other("a core file holds no files")));
         }
-        let path = self.whole(path)?;
+        let folder = self.folder();
         let rights = UserRights::new(self, self.started_with())?;
+        Ok(JobFiles { rights: Arc::new(rights), folder: folder.ok() })
+    }
+
+    /// [`Process::read_file`] with what was kept. While the process lives, its names and rights may have changed since.
+    ///
+    /// # Errors
+    /// As [`Process::read_file`].
+    pub fn read_from(
+        &self,
+        files: &JobFiles,
+        path: &Path,
+        limit: u64,
+    ) -> Result<Vec<u8>, FileError> {
+        let path = files.whole(path)?;
+        let rights = Arc::clone(&files.rights);
         self.bounded().run(move || {
             rights.assume()?;
             let (file, bytes) = open_stored(rights.find(&path)?.as_fd())?;
@@ -321,17 +345,33 @@ impl Process {
         self.bounded().run(move || work().map_err(FileError::Io))
     }
 
-    /// `path` from its root on.
+    /// Its working directory, from its root on.
+    fn folder(&self) -> Result<PathBuf, FileError> {
+        let folder = self.directory().ok_or_else(nowhere)?;
+        let root = proc_files::link(self.through(), "root")?;
+        let inside = folder.strip_prefix(&root).map_err(|_| nowhere())?;
+        Ok(Path::new("/").join(inside))
+    }
+}
+
+fn nowhere() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "its working directory is not in its root")
+}
+
+/// The root, the working directory and the rights of a process, as they were when it was asked for them.
+#[derive(Debug, Clone)]
+pub struct JobFiles {
+    rights: Arc<UserRights>,
+    folder: Option<PathBuf>,
+}
+
+impl JobFiles {
+    /// `path` from the root on.
     fn whole(&self, path: &Path) -> Result<PathBuf, FileError> {
         if path.is_absolute() {
             return Ok(path.to_owned());
         }
-        let nowhere =
-            || io::Error::new(io::ErrorKind::NotFound, "its working directory is not in its root");
-        let folder = self.directory().ok_or_else(nowhere)?;
-        let root = proc_files::link(self.through(), "root")?;
-        let inside = folder.strip_prefix(&root).map_err(|_| nowhere())?;
-        Ok(Path::new("/").join(inside).join(path))
+        Ok(self.folder.as_ref().ok_or_else(nowhere)?.join(path))
     }
 }
 

@@ -45,7 +45,7 @@ pub use field::{Field, Scalar};
 pub use function_table::FunctionTable;
 pub use host_pids::{FoundProcess, HostPids};
 pub use image::{MemoryImage, RecordingMemory};
-pub use job_files::FileError;
+pub use job_files::{FileError, JobFiles};
 pub use kernel_wait::KernelWait;
 pub use mappings::{Mapping, Mappings};
 pub use memory::{Addr, AddressRange, LiveMemory, Memory, MemoryError};

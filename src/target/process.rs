@@ -248,6 +248,11 @@ impl Process {
         self.through.load(Ordering::Relaxed)
     }
 
+    /// Whether it has ended or is just ending: its memory is gone first.
+    pub fn is_ending(&self) -> bool {
+        !self.is_alive() || !self.is_core() && auxiliary_vector(self.pid).is_none()
+    }
+
     /// Whether no `exec` has happened in it since it was opened, of another program or of the same one again (`true` where that
     /// cannot be seen: the same program again without address space layout randomization).
     pub fn same_start(&self) -> bool {

@@ -49,7 +49,10 @@ pub(super) struct DiscoveredDevices {
 
 impl DiscoveredDevices {
     /// Where the counters lie that a probe reads, device by device.
-    pub(super) fn levels(&self) -> impl Iterator<Item = CounterAddresses> + '_ {
+    pub(super) fn levels(
+        &self,
+        blocks: Option<Addr>,
+    ) -> impl Iterator<Item = CounterAddresses> + '_ {
         let of = |metric: Metric| self.counters.array(metric as usize);
         let [allocated, reserved, active] =
             [Metric::AllocatedBytes, Metric::ReservedBytes, Metric::ActiveBytes].map(of);
@@ -57,6 +60,7 @@ impl DiscoveredDevices {
             allocated: object.0 + allocated as u64,
             reserved: (reserved - allocated) as u32,
             active: (active - allocated) as u32,
+            blocks: blocks.map(|at| at.0),
         })
     }
 }

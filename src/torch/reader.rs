@@ -146,7 +146,10 @@ impl TorchReader {
     /// Where the counters of the devices lie, for a probe that reads them at each allocation.
     pub fn levels(&self) -> impl Iterator<Item = (CudaIndex, CounterAddresses)> + '_ {
         let native = self.native.iter();
-        native.flat_map(|native| native.devices.levels()).zip(0..).map(|(at, i)| (CudaIndex(i), at))
+        native
+            .flat_map(|native| native.devices.levels(native.address_tables))
+            .zip(0..)
+            .map(|(at, i)| (CudaIndex(i), at))
     }
 
     /// What a fast poller reads of the devices' counters; `None` while there is no native allocator.

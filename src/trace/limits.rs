@@ -99,9 +99,9 @@ impl RecordLimits {
     fn event(&mut self, event: &Event) -> Result<(), RefusalReason> {
         time(event.time)?;
         match event.change {
-            EventKind::Allocated { address, size, levels, .. } => {
-                region(address, size)?;
-                self.allocated(size)?;
+            EventKind::Allocated { address, size, levels, block, .. } => {
+                region(address, size.max(block.unwrap_or(0)))?;
+                self.allocated(size.max(block.unwrap_or(0)))?;
                 levels.as_ref().map_or(Ok(()), snapshot_of_counters)
             }
             // What failed may have asked for any size.

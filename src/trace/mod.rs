@@ -136,6 +136,9 @@
 //!   before, and active less active before, less what allocated grew by. What is not written differs by 0.
 //!   *Before* are the levels of this device before in this block, at first zeros; its number is below 1024.
 //!
+//! If the record goes on after the columns, it says how many bytes the block of each event of kind 0 takes, in their
+//! order: 0 not known, 1 what was asked for, rounded up to 512, or 2 and the bytes (folded).
+//!
 //! **Followed changes** are five columns, each with what the changes have of one thing, in their order: kinds, times,
 //! sizes, threads, stacks. First stands the number of changes, at most 32,768; then the bytes that each column but the
 //! first takes; then the columns. All but kinds are numbers:

@@ -107,7 +107,10 @@ impl Probed {
     ) {
         let site = self.script.table.site(site);
         let memory_kind = MemoryKind::Torch(CudaIndex(device));
-        self.push(EventKind::Allocated { memory_kind, address, size, levels: None }, Some(site));
+        self.push(
+            EventKind::Allocated { memory_kind, address, size, levels: None, block: None },
+            Some(site),
+        );
     }
 
     /// What is recorded once a second: counters and maps.
@@ -220,7 +223,10 @@ impl Probed {
         let site = self.script.table.site(site);
         let levels = Some(self.levels(device));
         let memory_kind = MemoryKind::Torch(CudaIndex(device));
-        self.push(EventKind::Allocated { memory_kind, address, size, levels }, Some(site));
+        self.push(
+            EventKind::Allocated { memory_kind, address, size, levels, block: None },
+            Some(site),
+        );
     }
 
     /// An allocation whose event is not told (lost, or from before).

@@ -81,7 +81,7 @@ fn a_wrong_size_is_set_right_by_the_next_map_at_the_peak_too() {
     let site = s.table.site(site);
     let memory_kind = MemoryKind::Torch(CudaIndex(0));
     s.push(
-        EventKind::Allocated { memory_kind, address: a, size: 5 * MIB, levels: None },
+        EventKind::Allocated { memory_kind, address: a, size: 5 * MIB, levels: None, block: None },
         Some(site),
     );
     s.line(0, 2);
@@ -92,6 +92,32 @@ fn a_wrong_size_is_set_right_by_the_next_map_at_the_peak_too() {
     let fold = peak(&s);
     assert_eq!(fold["main:1"], 5 * MIB + 1024, "{fold:?}");
     assert_eq!(fold["main:2"], 4 * MIB);
+}
+
+#[test]
+fn a_size_that_was_read_is_right_whatever_other_threads_allocate_meanwhile() {
+    let mut s = Probed::new();
+    s.thread("other", false);
+    s.enter(0, "main", 1);
+    s.enter(1, "other", 1);
+    s.begin();
+    // Both are counted before either is told, so the counter grows by both sizes at the first event.
+    let sizes = [(0, 5 * MIB), (1, 4 * MIB)];
+    let told = sizes.map(|(thread, size)| (thread, size, s.malloc_unseen(thread, 0, size)));
+    for (thread, size, address) in told {
+        let site = s.site(thread);
+        let site = s.table.site(site);
+        let memory_kind = MemoryKind::Torch(CudaIndex(0));
+        let (levels, block) = (Some(s.levels(0)), Some(size));
+        s.push(EventKind::Allocated { memory_kind, address, size, levels, block }, Some(site));
+    }
+    s.counters(0);
+    s.finish();
+    let fold = peak(&s);
+    assert_eq!((fold["main:1"], fold["other:1"]), (5 * MIB, 4 * MIB), "{fold:?}");
+    let profile = s.profile();
+    let balance = profile.exact().unwrap().balance(CudaIndex(0));
+    assert!(balance.is_none_or(|balance| balance.is_even()), "{balance:?}");
 }
 
 #[test]
@@ -195,6 +221,7 @@ fn memory_of_the_driver_is_drawn_by_kind() {
         address,
         size,
         levels: None,
+        block: None,
     };
     let freed =
         |memory_kind, address| EventKind::Freed { memory_kind, address, in_backward: false };

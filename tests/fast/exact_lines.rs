@@ -70,7 +70,10 @@ fn lines_of_a_job_without_memory_of_pytorch_say_so_and_not_that_a_gpu_is_missing
     let unused = "no memory of PyTorch was recorded on a GPU: the job had not used CUDA yet";
     assert_eq!(refused(&s), unused);
     let memory_kind = MemoryKind::Driver(None);
-    s.tell(0, EventKind::Allocated { memory_kind, address: 0x1000, size: 300, levels: None });
+    s.tell(
+        0,
+        EventKind::Allocated { memory_kind, address: 0x1000, size: 300, levels: None, block: None },
+    );
     s.finish();
     assert_eq!(
         refused(&s),

@@ -57,6 +57,28 @@ fn a_free_just_before_the_first_map_is_not_taken_for_lost() {
 }
 
 #[test]
+fn a_free_that_was_long_under_way_at_the_first_map_is_no_free_without_an_event() {
+    let mut s = Probed::new();
+    s.enter(0, "main", 1);
+    let old = s.malloc(0, 0, 6 * MIB);
+    s.malloc(0, 0, MIB);
+    s.begin();
+    let map = s.take_first_map();
+    s.tell_free(old, None);
+    // Its thread is interrupted before the allocator takes the block back.
+    s.now += 50_000_000;
+    s.push_map(map);
+    s.release_unseen(0, old);
+    s.now += 1_000_000_000;
+    s.finish();
+    let profile = s.profile();
+    assert_eq!(profile.exact().unwrap().without_event(CudaIndex(0)), (0, 0));
+    assert!(profile.warnings().is_empty(), "{:?}", profile.warnings());
+    let end = profile.fold(CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
+    assert_eq!((end.total, end.left_out), (0, MIB));
+}
+
+#[test]
 fn a_block_of_the_first_map_that_is_ahead_of_its_event_was_not_there_before() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);

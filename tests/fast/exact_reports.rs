@@ -40,6 +40,7 @@ fn training() -> Probed {
         address,
         size: 2 * MIB,
         levels: None,
+        block: None,
     };
     s.tell(0, pinned(0x1000));
     s.tell(0, pinned(0x2000));

@@ -205,7 +205,16 @@ fn memory_of_the_driver_is_not_drawn_as_that_of_a_gpu_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let taken = |s: &mut Probed| {
         let memory_kind = MemoryKind::Driver(None);
-        s.tell(0, EventKind::Allocated { memory_kind, address: 0x1000, size: MIB, levels: None });
+        s.tell(
+            0,
+            EventKind::Allocated {
+                memory_kind,
+                address: 0x1000,
+                size: MIB,
+                levels: None,
+                block: None,
+            },
+        );
         s.finish();
         std::fs::write(folder.path().join("run.bin"), trace_support::write(&s.records)).unwrap();
     };

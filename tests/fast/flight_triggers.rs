@@ -175,6 +175,7 @@ fn exact_events_tell_levels_between_two_looks() {
         address: 512,
         size: 512,
         levels: Some(levels),
+        block: None,
     };
     let records = [events(&[
         (1, change(level(10 * MIB, 20 * MIB))),
@@ -234,6 +235,7 @@ fn an_end_is_a_condition_and_may_tell_of_one() {
         address: 512,
         size: 512,
         levels: None,
+        block: None,
     };
     let dies = |changes: &[(u64, EventKind)], end: &Record| {
         let mut watch = watch(&["oom"]);

@@ -159,6 +159,7 @@ fn sizes_whose_sum_over_a_trace_cannot_be_are_refused() {
             address: n << 50,
             size: 1 << 50,
             levels: None,
+            block: None,
         },
         site: None,
     };

@@ -26,7 +26,7 @@ fn allocated(
     size: u64,
     levels: Option<CounterSnapshot>,
 ) -> EventKind {
-    EventKind::Allocated { memory_kind, address, size, levels }
+    EventKind::Allocated { memory_kind, address, size, levels, block: None }
 }
 
 fn freed(memory_kind: AddressSpace, address: u64) -> EventKind {

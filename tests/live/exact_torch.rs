@@ -32,6 +32,12 @@ fn wait_for_records(recording: &Recording, count: usize, wanted: fn(&Record) -> 
     });
 }
 
+/// A command whose output goes to a file.
+fn command_to(mut command: std::process::Command, file: &std::path::Path) -> std::process::Command {
+    command.stdout(std::fs::File::create(file).unwrap());
+    command
+}
+
 /// Lets the target do something and returns its truth.
 fn ask(target: &mut Target, request: &str) -> Value {
     target.say(request);
@@ -84,6 +90,31 @@ fn events_are_what_the_allocator_counted() {
     assert_eq!(total(&collapsed(recording.trace(), &[])), peak);
     let report = lines(recording.trace(), &[]);
     assert_eq!(report["peak_allocated"]["seen_in_recording"], peak);
+}
+
+#[test]
+fn tables_come_after_so_many_calls_of_a_function() {
+    let mut target = start();
+    let out = tempfile::NamedTempFile::new().unwrap();
+    let pid = target.pid().to_string();
+    let mut command = crate::support::memspy::command(Some(target.pid()));
+    command.args(["record", "--exact", "-p", &pid, "--print-every", "step:2"]);
+    let mut recording = Recording::run(command_to(command, out.path()));
+    recording.wait_for("probes are in place");
+    for _ in 0..4 {
+        ask(&mut target, "train 1");
+        ask(&mut target, "keep 512");
+    }
+    let printed = || std::fs::read_to_string(out.path()).unwrap();
+    wait_until("two tables", || printed().matches("=== memspy").count() == 2);
+    let _ = recording.interrupt();
+    let printed = printed();
+    let heads: Vec<&str> = printed.lines().filter(|line| line.contains("=== memspy")).collect();
+    let [first, second, last] = heads[..] else { panic!("{printed}") };
+    for (head, calls) in [(first, "2 calls of step"), (second, "4 calls"), (last, "4 calls")] {
+        assert!(head.contains(calls), "{head}");
+    }
+    assert!(printed.contains("exact_torch.py:"), "{printed}");
 }
 
 #[test]

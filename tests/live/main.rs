@@ -28,6 +28,7 @@ mod exact_keeper;
 mod exact_memlab;
 mod exact_native;
 mod exact_samples;
+mod exact_server;
 mod exact_stacks;
 mod exact_torch;
 mod export;

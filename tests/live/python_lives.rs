@@ -280,3 +280,39 @@ fn a_job_whose_main_thread_has_ended_while_others_run_is_alive() {
     assert_eq!(status, "");
     assert!(!process.is_alive());
 }
+
+#[test]
+fn an_interpreter_that_another_thread_runs_does_not_hide_the_thread_that_made_it() {
+    let mut tried = 0;
+    for python in pythons::one_per_version() {
+        let target = Target::start(python.target("sub_interpreter.py"));
+        if target.said.last().is_none_or(|said| said == "false") {
+            continue;
+        }
+        tried += 1;
+        let mut reader = attach(target.pid());
+        let (mut table, mut out) = (StackTable::new(), Vec::new());
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            reader.sample(&mut table, &mut out).unwrap();
+            let runs = |name: &str| {
+                let of = |sample: &&ThreadSample| {
+                    frames(&table, sample).iter().any(|frame| frame.1 == name)
+                };
+                out.iter().find(of).map(|sample| sample.thread)
+            };
+            let both = (runs("main_goes_its_own_way"), runs("inside_other_interpreter"));
+            if let (Some(main), Some(other)) = both {
+                assert_ne!(main, other, "{}", python.label);
+                assert!(!table.get_thread(other).unwrap().main, "{}", python.label);
+                // Before CPython 3.11 which one it is, is known a little later.
+                if table.get_thread(main).unwrap().main {
+                    break;
+                }
+            }
+            assert!(Instant::now() < deadline, "{}: not both were seen: {both:?}", python.label);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    assert!(tried > 0, "no Python here has other interpreters");
+}

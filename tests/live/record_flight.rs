@@ -460,12 +460,14 @@ fn words_that_make_no_sense_together_are_refused() {
     };
     refused(&["--keep", "2s", "-f", "flamegraph"], &["--keep writes traces"]);
     refused(&["--print-every", "1s", "-f", "collapsed", "-o", "-"], &["standard output"]);
+    refused(&["--print-every", "step:2"], &["step:2 counts calls by exact stacks", "add --exact"]);
     for (words, part) in [
         (&["--until", "full"][..], "growth>N/min"),
         (&["--keep", "2"], "expected a time"),
         (&["--keep", "1K"], "64K"),
         (&["--until", "oom", "--on-trigger", "continue"], "--keep"),
         (&["--print-every", "0s"], "from 1 ms"),
+        (&["--print-every", "step:0"], "train_step:20"),
     ] {
         let done = memspy::memspy_at(target.pid(), &[&["record"], words].concat());
         assert_eq!(done.status.code(), Some(2), "{words:?}: {}", done.err);

@@ -210,6 +210,7 @@ impl Allocations {
                 address,
                 size,
                 levels: Some(self.levels),
+                block: None,
             },
             Some(self.sites[site]),
         );

@@ -52,10 +52,14 @@ fn levels() -> impl Strategy<Value = CounterSnapshot> + Clone {
 }
 
 fn change() -> impl Strategy<Value = EventKind> {
-    let allocated = (memory_kind(), address(), number(), option::of(levels())).prop_map(
-        |(memory_kind, address, size, levels)| {
-            let levels = levels.filter(|_| matches!(memory_kind, MemoryKind::Torch(_)));
-            EventKind::Allocated { memory_kind, address, size, levels }
+    let block = option::of(prop_oneof![Just(None), number().prop_map(Some)]);
+    let allocated = (memory_kind(), address(), number(), option::of(levels()), block).prop_map(
+        |(memory_kind, address, size, levels, block)| {
+            let is_torch = matches!(memory_kind, MemoryKind::Torch(_));
+            let levels = levels.filter(|_| is_torch);
+            let rounded = size.max(1).checked_next_multiple_of(512);
+            let block = block.map(|other| other.or(rounded).unwrap_or(size)).filter(|_| is_torch);
+            EventKind::Allocated { memory_kind, address, size, levels, block }
         },
     );
     let freed = (memory_kind(), address()).prop_map(|(memory_kind, address)| EventKind::Freed {

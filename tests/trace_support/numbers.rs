@@ -50,9 +50,12 @@ fn event(event: &mut Event, visit: &mut Visit<'_>) {
     let Event { time: at, change, site: _ } = event;
     time(at, visit);
     match change {
-        EventKind::Allocated { memory_kind: _, address, size, levels: after } => {
+        EventKind::Allocated { memory_kind: _, address, size, levels: after, block } => {
             visit(Number::Address(address));
             visit(Number::Size(size));
+            if let Some(block) = block {
+                visit(Number::Size(block));
+            }
             if let Some(after) = after {
                 levels(after, visit);
             }

@@ -23,7 +23,7 @@ class MemspyMagics(Magics):
               help="A further column: a key of torch.cuda.memory_stats (again for more); with the source of the functions")
     @argument("-D", "--no_default_columns", "--no-default-columns", action="store_true", help="Only the columns of -c")
     @argument("-g", "--gpu", type=int, help="Only this device")
-    @argument("-e", "--exact", action="store_true", help="Every allocation with its exact line (the kernel needs root)")
+    @argument("-e", "--exact", action="store_true", help="Every allocation and free with its exact line (the kernel needs root)")
     @argument("-q", "--quiet", action="store_true", help="Show nothing")
     @argument("-T", "--dump-profile", metavar="FILE", help="Write the table into this file")
     @argument("-t", "--trace", metavar="FILE", help="Keep the trace in this file")
@@ -37,9 +37,11 @@ class MemspyMagics(Magics):
         code = statement if cell is None else cell
         if not code.strip():
             raise MemspyError("there is nothing to run: %memspy STATEMENT, or %%memspy above the code of a cell")
-        recording = Recording(trace=options.trace, exact=options.exact)
-        with recording:
+        recording = self._start(options)
+        try:
             ran = self.shell.run_cell(code, store_history=False)
+        finally:
+            recording.stop()
         self._report(recording, options)
         if options.return_profiler:
             return recording
@@ -47,6 +49,21 @@ class MemspyMagics(Magics):
         # The error has been shown where it came from; what follows in the notebook is not to run.
         ran.raise_error()
         return None
+
+    def _start(self, options):
+        """A recording under way. A cell is short, so an exact one has the stacks of frees as well."""
+        if options.exact:
+            recording = Recording(trace=options.trace, exact=True, options=["--frees", "stacks"])
+            try:
+                recording.start()
+                return recording
+            except MemspyError as error:
+                # Where the kernel takes no programs there are exact sizes, and no stacks of frees.
+                if "--frees stacks" not in str(error):
+                    raise
+        recording = Recording(trace=options.trace, exact=options.exact)
+        recording.start()
+        return recording
 
     def _options(self, line):
         """The options, and the statement behind them, which is not split into words."""

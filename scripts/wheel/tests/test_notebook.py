@@ -96,6 +96,23 @@ def test_functions_columns_devices_and_a_file_are_as_asked_for(ready, tmp_path):
     assert trace.stat().st_size > 0, "a trace that was named is kept"
 
 
+def test_an_exact_cell_knows_what_each_line_freed(ready):
+    run(ready, """
+del held
+def frees():
+    kept = grow(6)
+    more = grow(8)
+    del kept
+    return more
+""")
+    told = run(ready, "recording = %memspy -q -r -e frees()")
+    assert told["error"] is None, told
+    lines = value(ready, "recording.lines('--all-lines')")
+    function = next(f for f in lines["functions"] if f["function"] == "frees")
+    freed = [row for row in function["lines"] if row["allocated"] == 0 and row["freed"] == 6 << 20]
+    assert len(freed) == 1, function
+
+
 def test_the_error_of_a_cell_is_the_cells_and_wrong_words_are_told(ready):
     told = run(ready, "%%memspy -q\n1 / 0")
     assert told["error"].startswith("ZeroDivisionError"), told

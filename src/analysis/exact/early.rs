@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use super::ExactProfile;
-use super::books::RunningTotals;
+use super::books::{CountedTotals, RunningTotals};
 use super::extent::{BlockSizes, rounded};
 use super::line_levels::{ANYTHING, LevelRange};
 use crate::model::{
@@ -67,9 +67,13 @@ impl EarlyEvents {
     pub(super) fn add(&mut self, event: Event) -> bool {
         match event.change {
             EventKind::Allocated {
-                memory_kind: MemoryKind::Torch(index), address, size, ..
+                memory_kind: MemoryKind::Torch(index),
+                address,
+                size,
+                block,
+                ..
             } => {
-                let least = rounded(size);
+                let least = block.unwrap_or_else(|| rounded(size));
                 let sums = self.sums.entry(index).or_default();
                 sums.allocations += 1;
                 sums.requested += size as i64;
@@ -98,7 +102,7 @@ impl EarlyEvents {
         before: RunningTotals,
     ) -> bool {
         let waiting = self.sums.get(&index).copied().unwrap_or_default();
-        let counted = RunningTotals::counted(counters);
+        let counted = CountedTotals::of(counters).totals;
         let is_settled = counted.allocations == before.allocations + waiting.allocations
             && counted.requested == before.requested + waiting.requested;
         let known = before.allocated_bytes + waiting.allocated_bytes;
@@ -181,6 +185,7 @@ impl ExactProfile {
                 memory_kind: MemoryKind::Torch(index),
                 size,
                 levels: None,
+                block,
                 ..
             } = event.change
                 && let Some(beginning) = devices.get_mut(&index)
@@ -188,7 +193,7 @@ impl ExactProfile {
                 let device = self.device(index);
                 device.has_unconfirmed = true;
                 let mut in_pools = device.held_by_pool();
-                let block = BlockSizes::new(rounded(size), size);
+                let block = BlockSizes::new(block.unwrap_or_else(|| rounded(size)), size);
                 in_pools[usize::from(!block.small)] += block.size as i64;
                 synthesized = sees_frees.then(|| beginning.after(number, in_pools));
             }

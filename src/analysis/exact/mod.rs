@@ -216,8 +216,8 @@ impl ExactProfile {
         self.last = self.last.max(event.time);
         self.interrupted = false;
         self.events += 1;
-        if let EventKind::Allocated { size, .. } = event.change
-            && size > MAX_ALLOCATION
+        if let EventKind::Allocated { size, block, .. } = event.change
+            && size.max(block.unwrap_or(0)) > MAX_ALLOCATION
         {
             // Only a damaged trace says so, and sums with it would run over: as good as a lost event.
             self.interrupted = true;
@@ -247,12 +247,13 @@ impl ExactProfile {
                 address,
                 size,
                 levels,
+                block,
             } => {
                 let owner = self.owner(event.site, size, table);
                 let who = self.who(event.site, table);
                 let levels = synthesized.map_or(levels, |known| known.levels);
                 let device = self.device(index);
-                let extent = device.allocate(time, address, size, levels, owner);
+                let extent = device.allocate(time, address, (size, block), levels, owner);
                 let held = device.held();
                 let span = match (synthesized, levels) {
                     (Some(known), _) => {

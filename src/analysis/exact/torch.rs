@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::books::{BalanceCheck, ByteBalance, RunningTotals};
+use super::books::{BalanceCheck, ByteBalance, CountedTotals, RunningTotals};
 use super::extent::{BlockSizes, BlockStatistics, SMALL_POOL, UNIT, rounded};
 use super::live_blocks::{BEFORE, BlockOwner, LiveBlocks, NO_SITE, OWNED, TrackedBlock};
 use crate::model::{AllocatorCounters, CounterSnapshot, Metric, Nanos, Pool, StackId};
@@ -66,6 +66,9 @@ pub(crate) struct TorchDevice {
     lately: VecDeque<FreedBlock>,
     pub(super) frees_from_snapshots: bool,
     suspects: FxHashSet<u64>,
+    /// Blocks of the first map that an event had freed before: the free was under way for long, or the address was given
+    /// out again before allocations were seen.
+    doubtful: FxHashSet<u64>,
     pub(crate) snapshots: u64,
     /// When the last of them was read; also one of an earlier part of the recording.
     pub(crate) last_snapshot: Option<Nanos>,
@@ -111,6 +114,7 @@ impl TorchDevice {
             lately: VecDeque::new(),
             frees_from_snapshots: deaths_from_maps,
             suspects: FxHashSet::default(),
+            doubtful: FxHashSet::default(),
             snapshots: 0,
             from_zero: false,
             held: BlockStatistics::default(),
@@ -152,38 +156,26 @@ impl TorchDevice {
         }
     }
 
-    /// A block was allocated; returns what it takes.
+    /// A block was allocated, which takes `block` bytes where that was read; returns what it takes.
     pub(crate) fn allocate(
         &mut self,
         time: Nanos,
         address: u64,
-        requested: u64,
+        (requested, block): (u64, Option<u64>),
         levels: Option<CounterSnapshot>,
         owner: BlockOwner,
     ) -> BlockSizes {
         let least = rounded(requested);
-        let size = match (self.levels, levels) {
-            (Some(before), Some(now)) => {
-                // Numbers of a forged trace wrap, and then fit nothing.
-                let grown = now
-                    .allocated
-                    .wrapping_sub(before.allocated)
-                    .wrapping_add(self.freed_since as i64);
-                // `roundup_power2_divisions` at most doubles what was asked for.
-                let remainder = if least > SMALL_POOL { REMAINDER } else { 0 };
-                let most = least.saturating_mul(2).saturating_add(remainder);
-                let fits = grown % UNIT as i64 == 0 && grown >= least as i64;
-                if grown < least as i64 {
-                    self.set_right((least as i64).wrapping_sub(grown) as u64);
-                }
-                if fits && grown as u64 <= most { grown as u64 } else { least }
-            }
-            _ => least,
+        let size = match block {
+            Some(block) => block,
+            None => self.size_by_levels(least, levels),
         };
+        // Another thread may have allocated or freed between the allocation and the event: then the level of this
+        // moment is below the peak that was just reached.
+        let rose_to = levels.zip(self.levels).filter(|(now, before)| now.peak > before.peak);
+        let rose_to = rose_to.map_or(0, |(now, _)| now.peak.max(0) as u64);
         if let Some(now) = levels {
-            if let Some(before) = self.levels
-                && now.peak > before.peak
-            {
+            if rose_to > 0 {
                 self.counted_peak = self.counted_peak.max(Some(now.peak));
             }
             self.counted_peak = self.counted_peak.max(Some(now.allocated));
@@ -197,17 +189,22 @@ impl TorchDevice {
         self.freed_since = 0;
         let extent = BlockSizes::new(size, requested);
         let replaced = self.ledger.allocate(address, extent, owner, time.0);
+        // What a map had at this address was only ahead of its event.
+        self.suspects.remove(&address);
         self.held.add_block(extent);
         if let Some(replaced) = replaced {
             self.held.subtract_block(replaced.extent());
             // A block found in a map may only have been ahead of its event.
             self.gone += u64::from(replaced.allocated_at > 0 && !self.frees_from_snapshots);
             let age = time.0.saturating_sub(self.last_snapshot.unwrap_or_default().0);
-            if replaced.account as usize == BEFORE && self.snapshots == 1 && age < UNSETTLED {
+            let is_early = self.snapshots == 1 && age < UNSETTLED;
+            let is_doubtful = self.doubtful.remove(&address);
+            if replaced.account as usize == BEFORE && (is_early || is_doubtful) {
                 self.ledger.was_not_before(replaced);
             }
         }
         if size > least
+            && block.is_none()
             && let Some(&block) = self.ledger.live.get(&address)
         {
             if self.larger.len() == MAX_LARGER {
@@ -221,9 +218,27 @@ impl TorchDevice {
         self.knows_held |= !self.frees_from_snapshots && counted == Some(held);
         if !self.frees_from_snapshots {
             let bytes = levels.map_or(self.ledger.total, |l| l.allocated.max(0) as u64);
+            let bytes = bytes.max(rose_to);
             self.record_peak(TorchPeak { time, bytes, levels });
         }
         extent
+    }
+
+    /// What a block takes by what the counter grew by since the event before. That is of all threads: it says so only
+    /// while no other one allocates.
+    fn size_by_levels(&mut self, least: u64, levels: Option<CounterSnapshot>) -> u64 {
+        let (Some(before), Some(now)) = (self.levels, levels) else { return least };
+        // Numbers of a forged trace wrap, and then fit nothing.
+        let grown =
+            now.allocated.wrapping_sub(before.allocated).wrapping_add(self.freed_since as i64);
+        // `roundup_power2_divisions` at most doubles what was asked for.
+        let remainder = if least > SMALL_POOL { REMAINDER } else { 0 };
+        let most = least.saturating_mul(2).saturating_add(remainder);
+        let fits = grown % UNIT as i64 == 0 && grown >= least as i64;
+        if grown < least as i64 {
+            self.set_right((least as i64).wrapping_sub(grown) as u64);
+        }
+        if fits && grown as u64 <= most { grown as u64 } else { least }
     }
 
     /// The counter has grown by `missing` bytes less than an allocation takes: what it grew by before an earlier event
@@ -283,11 +298,11 @@ impl TorchDevice {
             self.levels = Some(levels);
             self.freed_since = 0;
         }
-        self.books.compare(RunningTotals::counted(counters), self.seen());
+        self.books.compare(CountedTotals::of(counters), self.seen());
         let off = self.books.balance().filter(|balance| !balance.is_even());
         if let Some(at) = off.and_then(|balance| self.find_too_large(balance)) {
             self.shrink(at);
-            self.books.compare(RunningTotals::counted(counters), self.seen());
+            self.books.compare(CountedTotals::of(counters), self.seen());
         }
         if self.books.balance().is_some_and(|balance| balance.is_even()) {
             self.has_unconfirmed = false;
@@ -345,6 +360,7 @@ impl TorchDevice {
         by_stack: Option<StackId>,
     ) -> Option<TrackedBlock> {
         let freed = self.ledger.free(address, time.0)?;
+        self.doubtful.remove(&address);
         self.freed_since += freed.size;
         self.freed_bytes += freed.size as i64;
         self.frees += 1;

@@ -156,7 +156,7 @@ mod tests {
 
     fn malloc(address: u64, size: u64, site: u32) -> Event {
         let memory_kind = MemoryKind::Torch(CudaIndex(0));
-        let change = EventKind::Allocated { memory_kind, address, size, levels: None };
+        let change = EventKind::Allocated { memory_kind, address, size, levels: None, block: None };
         Event { time: Nanos(0), change, site: Some(SiteId(site)) }
     }
 

@@ -174,12 +174,13 @@ impl RecordingSurvey {
     fn on_event(&mut self, event: &Event) {
         let time = event.time;
         match event.change {
-            EventKind::Allocated { memory_kind, address, size, levels } => {
+            EventKind::Allocated { memory_kind, address, size, levels, block } => {
                 let Some(kind) = whole_kind(memory_kind) else { return };
                 let size = size.min(1 << 48);
                 // PyTorch's blocks are multiples of 512 bytes; the counters correct what is more than that.
                 let is_torch = matches!(kind, MemoryKind::Torch(_));
                 let taken = if is_torch { size.max(1).next_multiple_of(512) } else { size };
+                let taken = block.map_or(taken, |block| block.min(1 << 48));
                 let replaced = self.blocks.insert((kind.freed(), address), (kind, taken));
                 match levels {
                     Some(levels) => {

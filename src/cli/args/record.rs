@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::values::{percent, pid, processor_percent, size, time};
+use super::values::{percent, pid, print_interval, processor_percent, size, time};
 use super::{SnapshotArgs, StackArgs, TriggerArgs};
+use crate::flight::PrintInterval;
 use crate::sampler::CommandPattern;
 
 /// `memspy record`.
@@ -27,7 +28,8 @@ use crate::sampler::CommandPattern;
   memspy record --match 'ray::.*' -o ray-%p.bin  every process called so, also those that start later
   memspy record -p 12345 --keep 120s --until oom            for days: keeps the last two minutes before it runs out of memory
   memspy record -p 12345 --keep 500M --until 'used>90%'     the last 500 MiB of trace before the device is full
-  memspy record -p 12345 --print-every 10s                  the table of lines, every 10 seconds")]
+  memspy record -p 12345 --print-every 10s                  the table of lines, every 10 seconds
+  memspy record --exact -p 12345 --print-every train_step:20    after every 20 calls of a function (root)")]
 pub struct RecordArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid, required_unless_present_any = ["program", "called"], conflicts_with_all = ["program", "called"])]
@@ -70,9 +72,10 @@ pub struct RecordArgs {
     #[arg(long)]
     pub no_source: bool,
     /// Print the table of lines at this interval (10s, 5min) and at the end: for the recording so far, or with --keep for the
-    /// time since the last table
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    pub print_every: Option<Duration>,
+    /// time since the last table. With --exact also after every so many calls of a function (train_step:20): a call is over
+    /// with the first allocation of its thread outside of the function
+    #[arg(long, value_name = "TIME|FUNCTION:CALLS", value_parser = print_interval)]
+    pub print_every: Option<PrintInterval>,
     /// With --format flamegraph or collapsed: separate the threads
     #[arg(short, long, help_heading = "Stacks")]
     pub threads: bool,

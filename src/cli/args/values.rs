@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::analysis::MarkerLine;
+use crate::flight::PrintInterval;
 use crate::model::{parse_size, parse_time};
 
 /// A process id, decimal or hexadecimal.
@@ -25,6 +26,20 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 /// A length of time.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     parse_time(text).map_err(|error| error.to_string())
+}
+
+/// When tables are printed: a length of time, or a function and a number of its calls.
+pub(super) fn print_interval(text: &str) -> Result<PrintInterval, String> {
+    let Some((function, calls)) = text.rsplit_once(':') else {
+        return time(text).map(PrintInterval::Time);
+    };
+    match calls.parse() {
+        Ok(every) if every > 0 && !function.is_empty() => {
+            Ok(PrintInterval::Calls { function: function.to_owned(), every })
+        }
+        _ => Err("a time (10s), or a function and after how many of its calls (train_step:20)"
+            .to_owned()),
+    }
 }
 
 /// A part of the time, in per cent.

@@ -14,7 +14,7 @@ use crate::python::stacks::bpf_stacks;
 use crate::python::stacks::c_calls::frames_by_call;
 use crate::python::stacks::scatter_read::ScatterRead;
 use crate::python::stacks::thread::{ReadBuffers, ReadOutcome, SampleContext, SampledThread};
-use crate::python::stacks::thread_list::{InterpreterList, ListError, ThreadEntry};
+use crate::python::stacks::thread_list::{InterpreterList, ListError, ThreadEntry, tell_apart};
 use crate::python::stacks::thread_names::ThreadNames;
 use crate::target::{Addr, KernelWait, Memory, MemoryError, Process};
 
@@ -336,7 +336,8 @@ impl StackSampler {
     /// Walks the list of threads and keeps what is known of those that are still there.
     fn list(&mut self, table: &mut StackTable) -> Result<(), PythonError> {
         self.listed = false;
-        let places = self.thread_entries()?;
+        let mut places = self.thread_entries()?;
+        tell_apart(&mut places);
         let mut old = std::mem::take(&mut self.threads);
         let mut is_new = false;
         for place in places {

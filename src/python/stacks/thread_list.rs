@@ -1,5 +1,7 @@
 //! The interpreters of the runtime and the list of their threads.
 
+use rustc_hash::FxHashSet;
+
 use crate::python::layouts::layout::PythonLayout;
 use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
@@ -29,6 +31,24 @@ pub(in crate::python) struct ThreadEntry {
     pub(in crate::python) python_id: u64,
     pub(in crate::python) os_id: Option<u64>,
     pub(in crate::python) identity: u64,
+    /// Which interpreter's it is, from the newest on; the last one is the main one.
+    pub(in crate::python) interpreter: usize,
+    /// Whether another interpreter has a state for the thread of this id, too: then the id may be that of the thread that
+    /// made the interpreter, and not of the one that runs it (CPython 3.11 and older).
+    pub(in crate::python) is_shared: bool,
+}
+
+/// Tells apart the states that several interpreters have for a thread: those of sub-interpreters are known by their
+/// addresses.
+pub(in crate::python) fn tell_apart(threads: &mut [ThreadEntry]) {
+    let mut known = FxHashSet::default();
+    // The main interpreter's, which are listed last, keep theirs.
+    let main = threads.last().map_or(0, |thread| thread.interpreter);
+    for thread in threads.iter_mut().rev() {
+        if !known.insert(thread.python_id) && thread.interpreter != main {
+            (thread.python_id, thread.os_id, thread.is_shared) = (thread.at.0, None, true);
+        }
+    }
 }
 
 /// How much of a `PyThreadState` is copied.
@@ -119,7 +139,8 @@ impl InterpreterList {
                 }
                 (None, None) => None,
             };
-            list_threads(memory, layout, at, first_thread, &mut places)?;
+            let number = self.interpreters.len();
+            list_threads(memory, layout, (at, number), first_thread, &mut places)?;
             self.interpreters.push(InterpreterEntry {
                 at,
                 first_thread,
@@ -252,7 +273,7 @@ fn within<T: Scalar>(bytes: &[u8], field: Field<T>, from: usize) -> Option<T> {
 fn list_threads(
     memory: &dyn Memory,
     layout: &PythonLayout,
-    interpreter: Addr,
+    (interpreter, number): (Addr, usize),
     first: Addr,
     places: &mut Vec<ThreadEntry>,
 ) -> Result<(), ListError> {
@@ -276,6 +297,8 @@ fn list_threads(
                     None => None,
                 },
                 identity: thread.identity.get(&bytes)?,
+                interpreter: number,
+                is_shared: false,
             })
         })()
         .ok_or(ListError::Changing)?;

@@ -79,7 +79,8 @@ impl ThreadNames {
             }
         }
         if layout.thread.os_id.is_none() {
-            let pthreads: Vec<u64> = places.map(|place| place.python_id).collect();
+            let pthreads = places.filter(|place| !place.is_shared).map(|place| place.python_id);
+            let pthreads: Vec<u64> = pthreads.collect();
             self.tid_in_pthread = self.find_tid(memory, &pthreads);
         }
         let tired = self.searched.is_some_and(|at| now - at < self.timeout);
@@ -124,7 +125,8 @@ impl ThreadNames {
             .cloned()
             .or_else(|| self.kernel.get(&os_id?).map(|(_, name)| name.clone()))
             // A core file tells the kernel's name of the main thread only.
-            .filter(|name| !name.is_empty());
+            .filter(|name| !name.is_empty())
+            .or_else(|| place.is_shared.then(|| "sub-interpreter".into()));
         Thread {
             os_id,
             python_id: place.python_id,
@@ -135,7 +137,7 @@ impl ThreadNames {
 
     /// Its id for the kernel, in the target's own pid namespace.
     pub(in crate::python) fn os_id(&self, memory: &dyn Memory, place: &ThreadEntry) -> Option<u64> {
-        if place.os_id.is_some() {
+        if place.os_id.is_some() || place.is_shared {
             return place.os_id;
         }
         let at = Addr(place.python_id) + self.tid_in_pthread?;

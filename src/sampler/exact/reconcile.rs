@@ -1,15 +1,29 @@
 //! The events so far against the allocator's own running counts.
 //!
-//! Nothing stops the target, so a count read may be ahead of the events by what is just under way: an
-//! allocation is counted before its event, a free after it. Several looks a second are compared; what
-//! differs in all of them is missing for good.
+//! Nothing stops the target, so operations are under way at any time: an allocation is counted before its event, a free
+//! after it. Either makes the allocator count more live blocks than the events leave, and nothing makes it count fewer. So
+//! the looks at which it counts the fewest beyond the events are those with nothing under way, and these are compared. The
+//! number of live blocks also stays what it is when the job resets its running counts.
+
+use std::collections::BTreeMap;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::MemoryKind;
 use crate::model::{
-    AddressSpace, AllocatorCounters, CounterCheck, CudaIndex, Event, EventKind, Metric, Nanos, Pool,
+    AddressSpace, AllocatorCounters, CounterCheck, CudaIndex, Event, EventKind, MemoryKind, Metric,
+    Nanos, Pool,
 };
+
+/// So many looks have to agree on the number of blocks before that is taken for rest.
+const MIN_SIGHTINGS: u32 = 3;
+/// What rest is, is not said before so many looks.
+const MIN_LOOKS: u32 = 20;
+/// After so many, fewer blocks than at rest mean that frees were not seen.
+const CERTAIN_SIGHTINGS: u32 = 50;
+/// Numbers of blocks that are remembered.
+const MAX_LEVELS: usize = 64;
+/// Calls of [`CounterReconciler::take_checks`] without a look at rest after which what differs is missing.
+const MAX_RESTLESS: u32 = 2;
 
 /// What the probes saw of one device since the beginning.
 #[derive(Debug, Clone, Copy, Default)]
@@ -18,12 +32,79 @@ struct ProbeTotals {
     requested: i64,
 }
 
-/// How far the counters are ahead of the events.
-#[derive(Debug, Clone, Copy)]
+/// How far the running counts are ahead of the events.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct CounterLead {
     allocations: i64,
     frees: i64,
     requested: i64,
+}
+
+impl CounterLead {
+    fn since(self, base: CounterLead) -> CounterLead {
+        CounterLead {
+            allocations: self.allocations - base.allocations,
+            frees: self.frees - base.frees,
+            requested: self.requested - base.requested,
+        }
+    }
+
+    fn plus(self, other: CounterLead) -> CounterLead {
+        CounterLead {
+            allocations: self.allocations + other.allocations,
+            frees: self.frees + other.frees,
+            requested: self.requested + other.requested,
+        }
+    }
+}
+
+/// How a look compares with rest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RestState {
+    /// Nothing was under way.
+    AtRest,
+    /// The same, and less than whenever that was believed before.
+    AtLowerRest,
+    Busy,
+}
+
+/// How many more blocks the allocator counts than the events leave while nothing is under way.
+#[derive(Debug, Default)]
+struct RestLevel {
+    sightings: BTreeMap<i64, u32>,
+    looks: u32,
+    level: Option<i64>,
+    is_certain: bool,
+}
+
+impl RestLevel {
+    fn see(&mut self, blocks: i64) -> RestState {
+        let sightings = self.sightings.entry(blocks).or_default();
+        *sightings = sightings.saturating_add(1);
+        let is_certain = *sightings >= CERTAIN_SIGHTINGS;
+        if self.sightings.len() > MAX_LEVELS {
+            self.sightings.pop_last();
+        }
+        self.looks = self.looks.saturating_add(1);
+        match self.level {
+            Some(level) if blocks > level => return RestState::Busy,
+            Some(level) if blocks == level => {
+                self.is_certain |= is_certain;
+                return RestState::AtRest;
+            }
+            None if self.looks < MIN_LOOKS => return RestState::Busy,
+            _ => {}
+        }
+        let mut known = self.sightings.iter().filter(|(_, seen)| **seen >= MIN_SIGHTINGS);
+        let lowest = known.next().map(|(blocks, _)| *blocks);
+        match lowest.filter(|lowest| *lowest == blocks) {
+            Some(_) => {
+                self.level = lowest;
+                RestState::AtLowerRest
+            }
+            None => RestState::Busy,
+        }
+    }
 }
 
 /// One device.
@@ -32,11 +113,45 @@ struct ReconciledDevice {
     seen: ProbeTotals,
     /// At the beginning: counted before the probes were in place.
     base: Option<CounterLead>,
-    /// The best look since the last record.
-    best: Option<CounterLead>,
-    last: Option<AllocatorCounters>,
-    /// Whether the job has begun to count anew.
-    was_reset: bool,
+    /// What was missing when the job last reset its running counts.
+    carried: CounterLead,
+    /// What is missing by the last look at rest.
+    missing: CounterLead,
+    /// What is missing by the last look at rest, if there was one since the last check.
+    at_rest: Option<CounterLead>,
+    /// What differs by the look with the least under way since the last check.
+    least: Option<(i64, CounterLead)>,
+}
+
+impl ReconciledDevice {
+    /// Takes a look with nothing under way: what is missing by it.
+    fn on_rest(&mut self, lead: CounterLead, starts_empty: bool) {
+        let base = match self.base {
+            None if starts_empty => CounterLead::default(),
+            None => lead,
+            Some(base) => base,
+        };
+        let missing = lead.since(base);
+        if missing.allocations < 0 || missing.requested < 0 {
+            // The job has reset them (reset_accumulated_memory_stats). The number of live blocks is right.
+            self.base = Some(lead);
+            self.carried = self.missing;
+            self.at_rest = Some(self.missing);
+            return;
+        }
+        let is_first = self.base.is_none() && !starts_empty;
+        self.base = Some(base);
+        if !is_first {
+            self.missing = self.carried.plus(missing);
+            self.at_rest = Some(self.missing);
+        }
+    }
+
+    /// What differs while something is always under way, if the running counts were not reset meanwhile.
+    fn restless(&self) -> Option<CounterLead> {
+        let missing = self.least?.1.since(self.base?);
+        (missing.allocations >= 0 && missing.requested >= 0).then(|| self.carried.plus(missing))
+    }
 }
 
 /// Compares events and counters.
@@ -47,6 +162,11 @@ pub(super) struct CounterReconciler {
     frees_probed: bool,
     /// Whether nothing had been counted yet when the probes were in place.
     starts_empty: bool,
+    rest: RestLevel,
+    /// Whether a look was at rest since checks were asked for.
+    has_rested: bool,
+    /// How often they were asked for since one was.
+    restless: u32,
 }
 
 impl CounterReconciler {
@@ -58,6 +178,8 @@ impl CounterReconciler {
     /// Nothing has been counted yet, and every event from now on is seen: what the counters have more is missing.
     pub(super) fn start_empty(&mut self) {
         self.starts_empty = true;
+        self.rest.level = Some(0);
+        self.rest.is_certain = true;
     }
 
     /// Counts an event.
@@ -73,56 +195,68 @@ impl CounterReconciler {
         }
     }
 
-    /// Takes a look at the counters, all events up to which have been counted.
-    pub(super) fn on_counters(&mut self, device: CudaIndex, counters: &AllocatorCounters) {
-        let frees = self.frees;
-        let device = self.devices.entry(device).or_default();
-        let total = |metric: Metric| counters.stat(metric, Pool::All);
-        let ahead = CounterLead {
-            allocations: total(Metric::Allocation).allocated - device.seen.allocations,
-            frees: total(Metric::Allocation).freed - frees,
-            requested: total(Metric::RequestedBytes).allocated - device.seen.requested,
-        };
-        let was_reset = device.last.is_some_and(|last| {
-            total(Metric::Allocation).allocated < last.stat(Metric::Allocation, Pool::All).allocated
-        });
-        if was_reset {
-            // The job has begun to count anew (reset_accumulated_memory_stats).
-            device.base = None;
-            device.best = None;
-            device.was_reset = true;
+    /// Takes a look at the counters of all devices, all events before which have been counted, and none after it. Says
+    /// whether nothing was under way.
+    pub(super) fn on_counters(&mut self, all: &[(CudaIndex, AllocatorCounters)]) -> bool {
+        let blocks = self.blocks_beyond_events(all);
+        let state = self.rest.see(blocks);
+        if state == RestState::AtLowerRest && !self.rest.is_certain {
+            // What it was compared with before was ahead of the events itself.
+            for device in self.devices.values_mut() {
+                *device = ReconciledDevice { seen: device.seen, ..ReconciledDevice::default() };
+            }
         }
-        device.last = Some(*counters);
-        device.best = Some(match device.best {
-            None => ahead,
-            Some(best) => CounterLead {
-                allocations: best.allocations.min(ahead.allocations),
-                frees: best.frees.max(ahead.frees),
-                requested: best.requested.min(ahead.requested),
-            },
-        });
+        self.has_rested |= state != RestState::Busy;
+        let (frees, starts_empty) = (self.frees, self.starts_empty);
+        for (index, counters) in all {
+            let device = self.devices.entry(*index).or_default();
+            let total = |metric: Metric| counters.stat(metric, Pool::All);
+            let lead = CounterLead {
+                allocations: total(Metric::Allocation).allocated - device.seen.allocations,
+                frees: total(Metric::Allocation).freed - frees,
+                requested: total(Metric::RequestedBytes).allocated - device.seen.requested,
+            };
+            if state != RestState::Busy {
+                device.on_rest(lead, starts_empty);
+            }
+            if device.least.is_none_or(|(least, _)| blocks <= least) {
+                device.least = Some((blocks, lead));
+            }
+        }
+        state != RestState::Busy
+    }
+
+    /// How many more live blocks the allocator counts than the events leave. A free does not tell its device.
+    fn blocks_beyond_events(&self, all: &[(CudaIndex, AllocatorCounters)]) -> i64 {
+        let seen: i64 = self.devices.values().map(|device| device.seen.allocations).sum();
+        let stats = all.iter().map(|(_, counters)| counters.stat(Metric::Allocation, Pool::All));
+        match self.frees_probed {
+            true => stats.map(|stat| stat.current).sum::<i64>() - (seen - self.frees),
+            // Without events of frees there is only the running count.
+            false => stats.map(|stat| stat.allocated).sum::<i64>() - seen,
+        }
     }
 
     /// What the looks since the last call came to; the first ones only set the beginning.
     pub(super) fn take_checks(&mut self, time: Nanos) -> Vec<CounterCheck> {
-        // A free does not tell its device.
         let frees_known = self.frees_probed && self.devices.len() == 1;
+        if std::mem::take(&mut self.has_rested) {
+            self.restless = 0;
+        } else if self.devices.values().any(|device| device.least.is_some()) {
+            self.restless += 1;
+        }
+        let gives_up = self.restless >= MAX_RESTLESS;
         let mut found = Vec::new();
         for (&index, device) in &mut self.devices {
-            let Some(best) = device.best.take() else { continue };
-            if device.base.is_none() && self.starts_empty && !device.was_reset {
-                device.base = Some(CounterLead { allocations: 0, frees: 0, requested: 0 });
-            }
-            let Some(base) = device.base else {
-                device.base = Some(best);
-                continue;
-            };
+            let differs = device.at_rest.or_else(|| device.restless().filter(|_| gives_up));
+            (device.at_rest, device.least) = (None, None);
+            let Some(differs) = differs else { continue };
             found.push(CounterCheck {
                 time,
                 device: index,
-                allocations: best.allocations - base.allocations,
-                frees: frees_known.then_some(best.frees - base.frees),
-                requested: best.requested - base.requested,
+                allocations: differs.allocations,
+                frees: frees_known.then_some(differs.frees),
+                requested: differs.requested,
             });
         }
         found.sort_unstable_by_key(|r| r.device);
@@ -131,74 +265,5 @@ impl CounterReconciler {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::Stat;
-
-    fn counters(allocated: i64, freed: i64, requested: i64) -> AllocatorCounters {
-        let mut counters = AllocatorCounters::default();
-        counters.stats[Metric::Allocation as usize][0] =
-            Stat { allocated, freed, ..Stat::default() };
-        counters.stats[Metric::RequestedBytes as usize][0] =
-            Stat { allocated: requested, ..Stat::default() };
-        counters
-    }
-
-    fn allocated(size: u64) -> Event {
-        let memory_kind = MemoryKind::Torch(CudaIndex(0));
-        let change = EventKind::Allocated { memory_kind, address: 512, size, levels: None };
-        Event { time: Nanos(1), change, site: None }
-    }
-
-    fn freed() -> Event {
-        let change =
-            EventKind::Freed { memory_kind: AddressSpace::Torch, address: 512, in_backward: false };
-        Event { time: Nanos(2), change, site: None }
-    }
-
-    #[test]
-    fn what_is_under_way_at_one_look_is_settled_by_another() {
-        let mut reconciler = CounterReconciler::new(true);
-        reconciler.on_counters(CudaIndex(0), &counters(1000, 900, 5000));
-        assert!(reconciler.take_checks(Nanos(0)).is_empty(), "the beginning");
-        reconciler.on_event(&allocated(64));
-        reconciler.on_event(&freed());
-        // One more allocation is counted than seen, one free fewer.
-        reconciler.on_counters(CudaIndex(0), &counters(1002, 900, 5128));
-        reconciler.on_event(&allocated(64));
-        reconciler.on_counters(CudaIndex(0), &counters(1002, 901, 5128));
-        let found = reconciler.take_checks(Nanos(9));
-        let expected = CounterCheck {
-            time: Nanos(9),
-            device: CudaIndex(0),
-            allocations: 0,
-            frees: Some(0),
-            requested: 0,
-        };
-        assert_eq!(found, [expected]);
-    }
-
-    #[test]
-    fn a_job_that_had_counted_nothing_is_compared_from_its_first_allocation_on() {
-        let mut reconciler = CounterReconciler::new(true);
-        reconciler.start_empty();
-        reconciler.on_event(&allocated(64));
-        reconciler.on_counters(CudaIndex(0), &counters(3, 0, 192));
-        let found = reconciler.take_checks(Nanos(0));
-        assert_eq!((found[0].allocations, found[0].frees, found[0].requested), (2, Some(0), 128));
-        reconciler.on_counters(CudaIndex(0), &counters(1, 0, 10));
-        assert!(reconciler.take_checks(Nanos(2)).is_empty(), "counted anew");
-    }
-
-    #[test]
-    fn what_no_event_told_stays_missing() {
-        let mut reconciler = CounterReconciler::new(true);
-        reconciler.on_counters(CudaIndex(0), &counters(10, 5, 100));
-        reconciler.take_checks(Nanos(0));
-        reconciler.on_counters(CudaIndex(0), &counters(12, 6, 300));
-        let found = reconciler.take_checks(Nanos(1));
-        assert_eq!((found[0].allocations, found[0].frees, found[0].requested), (2, Some(1), 200));
-        reconciler.on_counters(CudaIndex(0), &counters(1, 0, 10));
-        assert!(reconciler.take_checks(Nanos(2)).is_empty(), "counted anew");
-    }
-}
+#[path = "reconcile_tests.rs"]
+mod tests;

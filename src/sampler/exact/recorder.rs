@@ -12,6 +12,7 @@ mod step_watch;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use allocator_check::CounterLook;
 use attach::{AttachOutcome, detach};
 use failure_capture::FailureCapture;
 use forgetting::MAX_MORE_NUMBERS;
@@ -45,8 +46,7 @@ const SAMPLED_RING_POLL_INTERVAL: Duration = Duration::from_millis(2);
 const MAX_DRAIN: Duration = Duration::from_millis(50);
 /// How long an event waits for the description of its stack, which another thread may be writing.
 const STACK_TIMEOUT: Duration = Duration::from_millis(100);
-/// Nanoseconds. The counters are compared with the events only if no event came for this long, because an event comes a few
-/// microseconds before or after the counters change.
+/// Nanoseconds. Whether an event came before or after a look is certain only if none came for this long around it.
 const MIN_QUIET_NANOS: u64 = 20_000;
 /// Events of one record.
 const MAX_EVENTS: usize = 1 << 14;
@@ -93,6 +93,8 @@ pub struct ExactRecorder {
     counted: ProbeCounts,
     reconciler: CounterReconciler,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
+    /// A look at them that is to be compared with the events.
+    look: Option<CounterLook>,
     /// When counters were last recorded with nothing under way (CLOCK_MONOTONIC in nanoseconds).
     settled: Option<u64>,
     /// Whether there was no allocator yet when the probes were placed.
@@ -132,6 +134,7 @@ impl ExactRecorder {
             counted: ProbeCounts::default(),
             reconciler: CounterReconciler::new(wanted.frees != FreeTracking::Snapshots),
             counters: Vec::new(),
+            look: None,
             settled: None,
             starts_empty: false,
             placed: 0,
@@ -343,12 +346,13 @@ impl RecordingSource for ExactRecorder {
     fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult<Option<EndReason>> {
         self.find_devices(sink)?;
         self.empty_ring();
-        self.record_events(sink)?;
         self.compare_counters(sink)?;
+        self.record_events(sink)?;
         self.follow_steps(sink)?;
         self.session.see_moment(self.moments.take());
         self.session.record_watched(sink)?;
         self.session.record_oom_exceptions(sink)?;
+        self.look_at_counters();
         Ok(None)
     }
 
@@ -397,11 +401,12 @@ impl RecordingSource for ExactRecorder {
         // Nothing comes after: all that is left fits.
         self.options.common.forget_after = None;
         self.empty_ring();
+        // A job that has ended gives no other look.
+        self.compare_counters(sink)?;
         self.record_events(sink)?;
         self.wait_for_native(true);
         self.record_events(sink)?;
-        self.settled = None;
-        self.compare_counters(sink)?;
+        self.compare_at_end(sink)?;
         self.check_events(sink)?;
         if let Some(probe) = &mut self.probe {
             detach(probe);

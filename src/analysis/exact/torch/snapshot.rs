@@ -32,7 +32,8 @@ impl TorchDevice {
             let extent = extent(segment, block);
             present.insert(block.address);
             match self.ledger.live.get(&block.address) {
-                Some(known) if known.size != block.size => {
+                // Another request may have got the address since the map was copied.
+                Some(known) if known.size != block.size && known.requested == block.requested => {
                     let known = known.extent();
                     self.held.subtract(&BlockStatistics::new(known));
                     self.held.add(&BlockStatistics::new(BlockSizes { size: block.size, ..known }));
@@ -42,6 +43,9 @@ impl TorchDevice {
                 Some(_) => {}
                 None if first && freed_early.get(&block.address) >= Some(&settled) => {}
                 None if first => {
+                    if freed_early.contains_key(&block.address) {
+                        self.doubtful.insert(block.address);
+                    }
                     self.ledger.find(block.address, extent, BEFORE);
                 }
                 None if self.suspects.contains(&block.address) => {
@@ -65,7 +69,11 @@ impl TorchDevice {
             .collect();
         let mut too_early_to_say = Vec::new();
         for (address, is_gone) in absent {
-            if is_gone {
+            if self.doubtful.remove(&address) {
+                if let Some(block) = self.ledger.free(address, snapshot.time.0) {
+                    self.ledger.was_not_before(block);
+                }
+            } else if is_gone {
                 self.gone += u64::from(!self.frees_from_snapshots);
                 self.knows_held = false;
                 self.ledger.free(address, snapshot.time.0);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{ExactRecorder, MIN_QUIET_NANOS, monotonic};
+use super::{ExactRecorder, monotonic};
 use crate::model::{
     AllocatorBackend, MissReason, Nanos, ReaderKind, Record, RecordSink, SinkResult,
 };
@@ -11,38 +11,77 @@ use crate::torch::TorchError;
 
 /// How long a snapshot is tried for until the target keeps still.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(20);
+/// How long the end of a recording waits for a look at the counters with nothing under way.
+const MAX_LAST_LOOKS: Duration = Duration::from_millis(100);
+/// What is written into the ring has come out of it after this.
+const LAST_LOOK_INTERVAL: Duration = Duration::from_millis(2);
+
+/// The counters were read between these moments (CLOCK_MONOTONIC in nanoseconds).
+#[derive(Debug, Clone, Copy)]
+pub(super) struct CounterLook {
+    before: u64,
+    after: u64,
+}
 
 impl ExactRecorder {
-    /// One more look at the counters for the reconciliation: it counts if the target allocated nothing
-    /// around it, so that no event is ahead of its count or behind.
-    pub(super) fn compare_counters(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
-        let TorchState::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
+    /// Reads the counters, to be compared once all events of that moment have come out of the ring.
+    pub(super) fn look_at_counters(&mut self) {
+        self.look = None;
+        let TorchState::Attached(torch) = &mut self.session.readers.torch else { return };
         if *torch.backend() != AllocatorBackend::Native || self.probe.is_none() {
-            return Ok(());
+            return;
         }
         let before = monotonic();
         if torch.counters(&mut self.counters).is_err() {
-            return Ok(()); // The next look is 5 ms away.
+            return; // The next look is 5 ms away.
         }
+        self.look = Some(CounterLook { before, after: monotonic() });
         self.observe_failures();
-        let after = monotonic() + MIN_QUIET_NANOS;
-        while monotonic() < after {
-            std::hint::spin_loop();
-        }
-        self.empty_ring();
-        let seen = self.waiting.until(before - 1);
+    }
+
+    /// Compares the counters read by [`Self::look_at_counters`] with the events before it, if none came while they were
+    /// read. Says whether nothing was under way.
+    pub(super) fn compare_counters(&mut self, sink: &mut dyn RecordSink) -> SinkResult<bool> {
+        let Some(look) = self.look.take() else { return Ok(false) };
+        let seen = self.waiting.until(look.before - 1);
         self.record_described(seen, sink)?;
         self.record_failing(sink)?;
-        let quiet = self.is_emptied
-            && before.saturating_sub(self.last.0 + self.epoch) > MIN_QUIET_NANOS
-            && self.waiting.first_time().is_none_or(|time| time > after);
-        if quiet {
-            for (device, counters) in &self.counters {
-                self.reconciler.on_counters(*device, counters);
-            }
-            self.record_settled(before, sink)?;
+        let is_one_moment = self.is_emptied
+            && self.last.0 + self.epoch < look.before
+            && self.waiting.first_time().is_none_or(|time| time > look.after);
+        if !is_one_moment || !self.reconciler.on_counters(&self.counters) {
+            return Ok(false);
+        }
+        self.record_settled(look.before, sink)?;
+        Ok(true)
+    }
+
+    /// Compares the last look before events after it are recorded.
+    pub(super) fn finish_look(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
+        if self.look.is_some() {
+            std::thread::sleep(LAST_LOOK_INTERVAL);
+            self.empty_ring();
+            self.compare_counters(sink)?;
         }
         Ok(())
+    }
+
+    /// At the end: looks until one is made with nothing under way, for [`MAX_LAST_LOOKS`] at most.
+    pub(super) fn compare_at_end(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
+        self.settled = None;
+        let until = monotonic() + MAX_LAST_LOOKS.as_nanos() as u64;
+        loop {
+            self.look_at_counters();
+            if self.look.is_none() {
+                return Ok(());
+            }
+            std::thread::sleep(LAST_LOOK_INTERVAL);
+            self.empty_ring();
+            if self.compare_counters(sink)? || monotonic() > until {
+                return Ok(());
+            }
+            self.record_events(sink)?;
+        }
     }
 
     /// Records of the first `count` waiting events those before the first that waits for a description.
@@ -74,6 +113,7 @@ impl ExactRecorder {
     }
 
     fn record_blocks(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
+        self.finish_look(sink)?;
         let TorchState::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
         if *torch.backend() != AllocatorBackend::Native {
             return Ok(());

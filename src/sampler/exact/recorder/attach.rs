@@ -80,6 +80,7 @@ impl ExactRecorder {
 
     /// Places probes where more can be probed than before; those of before have done their work until then.
     pub(super) fn reattach_probes(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
+        self.finish_look(sink)?;
         self.empty_ring();
         let before = self.probe.take();
         match self.try_place() {

@@ -38,6 +38,13 @@ const SAME_DEVICE: u8 = 128;
 /// Of frees of PyTorch.
 const IN_BACKWARD: u8 = 16;
 
+/// What a trailing column says of the block of an allocation of PyTorch.
+const NO_BLOCK: u64 = 0;
+const ROUNDED_BLOCK: u64 = 1;
+const BLOCK_FOLLOWS: u64 = 2;
+/// PyTorch's unit: a block takes at least what was asked for, rounded up to it.
+const UNIT: u64 = 512;
+
 const TOO_MANY: MalformedPayload = MalformedPayload("more events than fit into one record");
 const UNKNOWN_KIND: MalformedPayload = MalformedPayload("an event of an unknown kind");
 
@@ -48,6 +55,8 @@ pub(crate) struct EventsState {
     address: u64,
     device: u32,
     levels: Vec<CounterSnapshot>,
+    blocks: Vec<u8>,
+    has_blocks: bool,
 }
 
 impl EventsState {
@@ -71,6 +80,8 @@ impl EventsState {
         for column in &mut self.columns {
             column.clear();
         }
+        self.blocks.clear();
+        self.has_blocks = false;
         for event in events {
             let time = clock.encode(event.time.0);
             put(&mut self.columns[TIMES], time);
@@ -88,16 +99,32 @@ impl EventsState {
         for column in &self.columns {
             out.extend_from_slice(column);
         }
+        if self.has_blocks {
+            out.extend_from_slice(&self.blocks);
+        }
         Ok(())
+    }
+
+    fn put_block(&mut self, requested: u64, block: Option<u64>) {
+        self.has_blocks |= block.is_some();
+        match block {
+            None => put(&mut self.blocks, NO_BLOCK),
+            Some(block) if block == rounded(requested) => put(&mut self.blocks, ROUNDED_BLOCK),
+            Some(block) => {
+                put(&mut self.blocks, BLOCK_FOLLOWS);
+                put(&mut self.blocks, fold(block));
+            }
+        }
     }
 
     fn change(&mut self, change: &EventKind) -> Result<u8, MalformedPayload> {
         Ok(match *change {
-            EventKind::Allocated { memory_kind, address, size, levels } => {
+            EventKind::Allocated { memory_kind, address, size, levels, block } => {
                 self.put_address(address);
                 put(&mut self.columns[SIZES], fold(size));
                 match memory_kind {
                     MemoryKind::Torch(device) => {
+                        self.put_block(size, block);
                         let same = self.put_device(device);
                         let levels = match levels {
                             Some(levels) => HAS_LEVELS | self.put_levels(device.0, levels)?,
@@ -105,9 +132,9 @@ impl EventsState {
                         };
                         ALLOCATED_TORCH | same | levels
                     }
-                    _ if levels.is_some() => {
+                    _ if levels.is_some() || block.is_some() => {
                         return Err(MalformedPayload(
-                            "PyTorch's counters with memory that is not its own",
+                            "PyTorch's counters or block with memory that is not its own",
                         ));
                     }
                     other => {
@@ -211,6 +238,21 @@ impl EventsState {
             let change = self.read_change(kind, &mut columns)?;
             events.push(Event { time, change, site: number.and_then(&site).map(SiteId) });
         }
+        if from.is_empty() {
+            return Ok(());
+        }
+        for event in events {
+            if let EventKind::Allocated { memory_kind: MemoryKind::Torch(_), size, block, .. } =
+                &mut event.change
+            {
+                *block = match from.number()? {
+                    NO_BLOCK => None,
+                    ROUNDED_BLOCK => Some(rounded(*size)),
+                    BLOCK_FOLLOWS => Some(unfold(from.number()?)),
+                    _ => return Err(MalformedPayload("a block of an unknown kind")),
+                };
+            }
+        }
         Ok(())
     }
 
@@ -232,13 +274,13 @@ impl EventsState {
                     _ => Some(self.read_levels(device, kind, &mut columns[LEVELS])?),
                 };
                 let memory_kind = MemoryKind::Torch(CudaIndex(device));
-                EventKind::Allocated { memory_kind, address, size, levels }
+                EventKind::Allocated { memory_kind, address, size, levels, block: None }
             }
             ALLOCATED => {
                 let address = self.address(columns)?;
                 let size = unfold(columns[SIZES].number()?);
                 let memory_kind = get_memory_kind(&mut columns[PLACES])?;
-                EventKind::Allocated { memory_kind, address, size, levels: None }
+                EventKind::Allocated { memory_kind, address, size, levels: None, block: None }
             }
             FREED_TORCH => {
                 let in_backward = kind & IN_BACKWARD != 0;
@@ -302,6 +344,11 @@ impl EventsState {
         *self.levels_of(device)? = now;
         Ok(now)
     }
+}
+
+/// What a block for a request of `requested` bytes takes, as a rule.
+fn rounded(requested: u64) -> u64 {
+    requested.max(1).checked_next_multiple_of(UNIT).unwrap_or(u64::MAX)
 }
 
 /// A byte for the kind, and where there may be a device, 0 or its number plus 1.
@@ -378,8 +425,19 @@ mod tests {
             address,
             size,
             levels,
+            block: None,
+        };
+        let with_block = |size, block| EventKind::Allocated {
+            memory_kind: torch(0),
+            address: 1 << 40,
+            size,
+            levels: None,
+            block: Some(block),
         };
         let changes = [
+            with_block(1000, 1024),
+            with_block(1000, 2048),
+            with_block(u64::MAX, 7),
             allocated(torch(0), 0x7f00_0000_0000, 1000, levels(1024, 1024, 2 << 20, 1024)),
             allocated(torch(1), 0x7f00_0000_0200, 512, None),
             allocated(torch(0), u64::MAX, u64::MAX, levels(i64::MIN, i64::MAX, -1, 7)),
@@ -458,10 +516,22 @@ mod tests {
 
     #[test]
     fn what_breaks_off_is_refused() {
-        let bytes = encoded(&mut EventsState::default(), &mut BlockClock::default(), &events());
-        for length in 0..bytes.len() {
+        let encoded = |events: &[Event]| {
+            encoded(&mut EventsState::default(), &mut BlockClock::default(), events)
+        };
+        let bytes = encoded(&events());
+        let mut without_blocks = events();
+        for event in &mut without_blocks {
+            if let EventKind::Allocated { block, .. } = &mut event.change {
+                *block = None;
+            }
+        }
+        // That is what an earlier memspy wrote.
+        let columns = encoded(&without_blocks).len();
+        for length in (0..bytes.len()).filter(|length| *length != columns) {
             assert!(read_anew(&bytes[..length]).is_err(), "{length}");
         }
+        assert_eq!(read_anew(&bytes[..columns]), Ok(without_blocks));
     }
 
     proptest! {

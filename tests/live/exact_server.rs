@@ -1,0 +1,105 @@
+//! Exact recordings of jobs whose threads allocate and free without pause: what is under way at any moment upsets nothing.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::support::exact::Exact;
+use crate::support::memspy::{Recording, collapsed, lines, total, warnings};
+use crate::support::sim;
+use crate::support::target::Target;
+use memspy::model::EventKind;
+use serde_json::Value;
+
+fn ask(target: &mut Target, request: &str) -> Value {
+    target.say(request);
+    serde_json::from_str(&target.line()).unwrap()
+}
+
+/// Panics unless the events were compared with the counters, and were equal each time.
+fn compared_equal(recording: &Recording) {
+    let read = Exact::read(recording.trace());
+    assert!(!read.counter_check.is_empty());
+    for check in &read.counter_check {
+        assert_eq!((check.allocations, check.requested), (0, 0), "{check:?}");
+        assert_eq!(check.frees, Some(0), "{check:?}");
+    }
+    let report = lines(recording.trace(), &[]);
+    let off = &report["exact"]["bytes_off"];
+    assert_eq!((&off["allocated"], &off["freed"]), (&0.into(), &0.into()), "{}", report["exact"]);
+}
+
+fn to_the_byte(arguments: &[&str]) {
+    let mut target = sim::start("busy_server.py", arguments);
+    let mut recording = Recording::start_exact(target.pid(), &[]);
+    ask(&mut target, "start");
+    std::thread::sleep(Duration::from_secs(3));
+    let truth = ask(&mut target, "stop");
+    let done = recording.interrupt();
+    assert!(warnings(&done.err).is_empty(), "{}", done.err);
+    assert!(done.err.contains(" 0 lost"), "{}", done.err);
+    let read = Exact::read(recording.trace());
+    let grown = |key: &str| truth["grown"][key].as_u64().unwrap();
+    assert_eq!(read.allocated().count() as u64, grown("allocation.all.allocated"));
+    let all = collapsed(recording.trace(), &["--total-allocated"]);
+    assert_eq!(total(&all), grown("allocated_bytes.all.allocated"));
+    // The size of each block is read, whoever allocates at the same time.
+    let unread = |change| matches!(change, EventKind::Allocated { block: None, .. });
+    let unread = read.allocated().filter(|(_, _, event)| unread(event.change)).count();
+    assert!(unread * 1000 <= read.allocated().count(), "{unread} blocks were not read");
+    let left = collapsed(recording.trace(), &["--at", "end"]);
+    let live = truth["live"].as_object().unwrap().values();
+    assert_eq!(live.clone().map(|size| size.as_u64().unwrap()).sum::<u64>(), truth["current"]);
+    assert_eq!(total(&left), truth["current"]);
+    let peak = truth["peak"].as_u64().unwrap();
+    assert_eq!(lines(recording.trace(), &[])["peak_allocated"]["seen_in_recording"], peak);
+    let at_peak = collapsed(recording.trace(), &[]);
+    assert_eq!(total(&at_peak), peak);
+    let no_event = at_peak.iter().filter(|stack| stack.0.starts_with("[no event]"));
+    let no_event: u64 = no_event.map(|stack| stack.1).sum();
+    assert!(no_event * 10 <= peak, "{no_event} of {peak} bytes at the peak have no stack");
+    compared_equal(&recording);
+}
+
+#[test]
+fn four_threads_without_pause_are_recorded_to_the_byte() {
+    to_the_byte(&[]);
+}
+
+#[test]
+#[ignore = "takes long, and four_threads_without_pause_are_recorded_to_the_byte is the harder case: scripts/test.sh --all runs it"]
+fn four_threads_in_bursts_are_recorded_to_the_byte() {
+    to_the_byte(&["--bursts"]);
+}
+
+#[test]
+fn threads_at_work_are_compared_although_they_never_rest_and_reset_the_counters() {
+    let mut target = sim::start("busy_server.py", &["--resets"]);
+    ask(&mut target, "start");
+    let mut recording = Recording::start_exact(target.pid(), &[]);
+    std::thread::sleep(Duration::from_secs(3));
+    let done = recording.interrupt();
+    assert!(warnings(&done.err).is_empty(), "{}", done.err);
+    compared_equal(&recording);
+    // What lives when another recording ends, after some time at work, is what the allocator has.
+    let mut recording = Recording::start_exact(target.pid(), &[]);
+    std::thread::sleep(Duration::from_secs(2));
+    let truth = ask(&mut target, "stop");
+    let done = recording.interrupt();
+    assert!(warnings(&done.err).is_empty(), "{}", done.err);
+    let read = Exact::read(recording.trace());
+    let mut live: BTreeMap<u64, u64> = BTreeMap::new();
+    for event in &read.events {
+        match event.change {
+            EventKind::Allocated { address, size, block, .. } => {
+                live.insert(address, block.unwrap_or(size));
+            }
+            EventKind::Freed { address, .. } => _ = live.remove(&address),
+            _ => {}
+        }
+    }
+    for (address, size) in &live {
+        assert_eq!(truth["live"][address.to_string()], *size, "{address:#x}");
+    }
+    let left = collapsed(recording.trace(), &["--at", "end"]);
+    assert_eq!(total(&left), live.values().sum::<u64>());
+}
