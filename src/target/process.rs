@@ -1,5 +1,6 @@
 //! A process, named by its pid and the moment it started, so that a reused pid is noticed.
 
+mod thread_watch;
 mod threads;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use super::mappings::{Mapping, Mappings};
 use super::memory::LiveMemory;
 use super::process_memory::ProcessMemory;
 
+pub use thread_watch::{ThreadTurns, ThreadWatch};
 pub use threads::OsThread;
 
 /// Why something about a process could not be learned.

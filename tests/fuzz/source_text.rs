@@ -162,7 +162,7 @@ impl FollowedFunction {
             small: CounterDelta::default(),
             large,
             live: [0, self.live],
-            threads: vec![FollowedThread { thread: ThreadId(0), before, after, held_lock: false }],
+            threads: vec![FollowedThread { thread: ThreadId(0), before, after, held_lock: false, wait: Default::default() }],
             others_possible: false,
             counters_torn: false,
             totals_reset: false,

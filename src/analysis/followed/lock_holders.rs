@@ -54,7 +54,14 @@ impl LockHolders {
 
     /// Whether a stack of a thread says something of who allocates: not of one that stands still while others are seen with the lock.
     pub(super) fn may_vote(&self, origin: AllocationOrigin) -> bool {
-        let AllocationOrigin::Stack(thread, _) = origin else { return true };
+        match origin {
+            AllocationOrigin::Stack(thread, _) => self.may_vote_of(thread),
+            origin => origin != AllocationOrigin::NotSeen,
+        }
+    }
+
+    /// Whether a thread is none that others were always seen with the lock beside.
+    pub(super) fn may_vote_of(&self, thread: ThreadId) -> bool {
         let stands = |known: &ThreadLocks| !known.has_held && known.others_held >= MIN_FOR_VOTES;
         !self.0.get(&thread).is_some_and(stands)
     }
@@ -114,6 +121,7 @@ mod tests {
             before: reading,
             after: reading,
             held_lock,
+            wait: Default::default(),
         };
         let mut steps = FollowedSteps::default();
         let changes = u64::from(2 * MIN_CHANGES);

@@ -13,7 +13,7 @@ use crate::analysis::profile::timeline::TimelinePoint;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, Definition, DeviceUsage, Event, EventKind,
     MemoryKind, MissReason, Nanos, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap,
-    SinkResult, StackSample,
+    SinkResult, StackSample, ThreadActivity,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most this many
@@ -51,6 +51,16 @@ impl Profile {
         self.stacks_read += sample.threads.len() as u64;
         self.gil_threads += sample.threads.iter().filter(|t| t.gil).count() as u64;
         self.open.sampled = true;
+        for thread in sample.threads.iter().filter_map(|t| self.choice.filter(*t)) {
+            match thread.activity {
+                ThreadActivity::Idle => self.places.waits(thread.thread, thread.stack),
+                ThreadActivity::Active => {
+                    self.places.goes_on(thread.thread);
+                    self.places.works(thread.stack);
+                }
+                ThreadActivity::Unknown => self.places.goes_on(thread.thread),
+            }
+        }
         self.open.threads.extend(sample.threads.iter().filter_map(|t| self.choice.filter(*t)));
     }
 
@@ -125,6 +135,7 @@ impl Profile {
             stacks: &self.stacks,
             engine: &self.engine,
             host_only: &self.host_only,
+            places: &self.places,
             depths: &self.depths,
         }
     }

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::host_only::HostOnlyStacks;
+use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::analysis::attribution::losses::{Loss, LossCounts};
 use crate::analysis::attribution::sample_window::{SampleWindow, ThreadChoice};
 use crate::analysis::autograd::engine_frames::EngineFrames;
@@ -88,6 +89,7 @@ pub struct Profile {
     stacks: StackTable,
     engine: EngineFrames,
     host_only: HostOnlyStacks,
+    places: WaitingPlaces,
     depths: Vec<u32>,
     sources: FxHashMap<FunctionId, SourceText>,
     start: Option<RecordingStart>,
