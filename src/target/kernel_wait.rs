@@ -16,8 +16,8 @@ const LOCKS: &[&str] = &["202", "455"];
 /// `waitid`, `ppoll`, `epoll_pwait`, `accept4`, `recvmmsg`, `io_uring_enter`, `epoll_pwait2`.
 #[cfg(target_arch = "x86_64")]
 const OTHERS: &[&str] = &[
-    "0", "1", "7", "19", "20", "34", "42", "43", "44", "45", "46", "47", "61", "65", "70", "73", "128",
-    "130", "208", "220", "232", "243", "247", "271", "281", "288", "299", "426", "441",
+    "0", "1", "7", "19", "20", "34", "42", "43", "44", "45", "46", "47", "61", "65", "70", "73",
+    "128", "130", "208", "220", "232", "243", "247", "271", "281", "288", "299", "426", "441",
 ];
 /// `mmap`, `mprotect`, `munmap`, `brk`, `ioctl`, `mremap`, `madvise`: what `cudaMalloc` does in the kernel.
 #[cfg(target_arch = "x86_64")]
@@ -74,7 +74,9 @@ impl KernelWait {
             call if SLEEPS.contains(&call) => KernelWait::Sleep,
             call if SELECTS.contains(&call) && is_for_no_file => KernelWait::Sleep,
             call if SELECTS.contains(&call) || OTHERS.contains(&call) => KernelWait::Others,
-            call if LOCKS.contains(&call) => address().map_or(KernelWait::MayWork, KernelWait::Lock),
+            call if LOCKS.contains(&call) => {
+                address().map_or(KernelWait::MayWork, KernelWait::Lock)
+            }
             _ => KernelWait::MayWork,
         })
     }
@@ -112,7 +114,10 @@ mod tests {
         let lock = Some(KernelWait::Lock(0x7f00));
         assert_eq!(wait("202 0x7f00 0x189 0x0 0x0 0x0 0x0 0x7ffe 0x7f"), lock);
         assert_eq!(wait("202"), Some(KernelWait::MayWork));
-        assert_eq!(wait("257 0xffffff9c 0x7f00 0x0 0x0 0x0 0x0 0x0 0x0"), Some(KernelWait::MayWork));
+        assert_eq!(
+            wait("257 0xffffff9c 0x7f00 0x0 0x0 0x0 0x0 0x0 0x0"),
+            Some(KernelWait::MayWork)
+        );
         assert_eq!(
             wait("16 0x5 0xc030462b 0x7ffe 0x0 0x0 0x0 0x7ffe 0x7f"),
             Some(KernelWait::Working)

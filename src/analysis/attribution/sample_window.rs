@@ -85,7 +85,9 @@ impl SampleWindow {
             before.is_some_and(|b| b.stack == t.stack && b.activity == ThreadActivity::Idle)
         };
         let class = |t: &ThreadSample| match t.activity {
-            activity if !known.waits().may_allocate(t.stack, activity == ThreadActivity::Idle) => None,
+            activity if !known.waits().may_allocate(t.stack, activity == ThreadActivity::Idle) => {
+                None
+            }
             // It has just woken up, or is about to sleep.
             ThreadActivity::Active if woke_here(t) => None,
             ThreadActivity::Active => Some(0),

@@ -9,7 +9,8 @@ use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::stack_calls::DEEP;
 use crate::model::{
-    CounterDelta, FollowedChange, FollowedThread, Pool, StackReading, StackTable, ThreadId, ThreadWait,
+    CounterDelta, FollowedChange, FollowedThread, Pool, StackReading, StackTable, ThreadId,
+    ThreadWait,
 };
 
 /// Polls at most so far apart prove that a stack seen at both was there all the time, in nanoseconds.

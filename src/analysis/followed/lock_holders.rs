@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::model::{FollowedChange, StackId, ThreadId};
 
 /// So many changes beside which others held the lock show that a thread does not allocate: had it made a tenth of the
@@ -71,13 +72,18 @@ impl LockHolders {
         self.0.get(&thread).is_some_and(|known| known.has_held)
     }
 
-    /// A charge without the threads that allocate nothing, which may have been found out since: to nobody if nobody is left. `None` where that
-    /// is the same.
-    pub(super) fn without_idle(&self, charge: &BlockAttribution) -> Option<Arc<BlockAttribution>> {
+    /// A charge without the threads that allocate nothing, and the `places` where they wait, which may have been found out since: to
+    /// nobody if nobody is left. `None` where that is the same.
+    pub(super) fn without_idle(
+        &self,
+        charge: &BlockAttribution,
+        places: &WaitingPlaces,
+    ) -> Option<Arc<BlockAttribution>> {
         let allocates = |&&(origin, _): &&(AllocationOrigin, u64)| match origin {
-            AllocationOrigin::Stack(thread, _) | AllocationOrigin::Below(thread, _) => {
-                !self.never_holds(thread)
+            AllocationOrigin::Stack(thread, stack) => {
+                !self.never_holds(thread) && !places.has(stack)
             }
+            AllocationOrigin::Below(thread, _) => !self.never_holds(thread),
             _ => true,
         };
         if charge.shares.iter().all(|share| allocates(&share)) {

@@ -102,14 +102,14 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::BlockGroup;
-use crate::analysis::attribution::waiting::{WaitFacts, WaitingPlaces};
+use crate::analysis::attribution::waiting::WaitFacts;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
 use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums, place_behind};
 use crate::analysis::followed::buffer_alignment::BufferAlignment;
 use crate::analysis::followed::change_origins::{
-    BetweenPolls, CERTAIN_WITHIN, ChangeSources, allocated_kind, allocation_sources, between_polls, free_site,
-    makers,
+    BetweenPolls, CERTAIN_WITHIN, ChangeSources, allocated_kind, allocation_sources, between_polls,
+    free_site, makers,
 };
 use crate::analysis::followed::dropped_variables::{DroppedByStatement, LineSteps, ProgramText};
 use crate::analysis::followed::engine_waits::EngineWaits;
@@ -144,7 +144,6 @@ pub(crate) struct FollowedSteps {
     last_site: FreeSite,
     last_stacks: LastStacks,
     engine_waits: EngineWaits,
-    places: WaitingPlaces,
     /// The last stack that came into question for a change.
     seen_last: Option<AllocationOrigin>,
     /// The last block and who made it, where that is most likely one stack.
@@ -185,11 +184,12 @@ impl FollowedSteps {
         host_only: &HostOnlyStacks,
     ) {
         let stacks = text.stacks;
-        self.places.see(change);
-        let facts = WaitFacts { stacks, engine, host_only, places: &self.places };
-        let is_waiting = |stack| facts.is_for_engine(stack);
+        let is_waiting = |stack| engine.is_waiting(stacks, stack);
         self.allocation_sources.locks.add(change, is_waiting);
         self.engine_waits.add(change, is_waiting);
+        self.allocation_sources.places.see_change(change, is_waiting);
+        let places = &self.allocation_sources.places;
+        let facts = WaitFacts { stacks, engine, host_only, places };
         let locks = &self.allocation_sources.locks;
         let sources = |change: &FollowedChange| allocation_sources(change, facts, locks);
         let mut found = sources(change);
@@ -231,7 +231,7 @@ impl FollowedSteps {
         if let [AllocationOrigin::Stack(_, stack)] = origins[..]
             && (is_whole && !waited && apart <= CERTAIN_WITHIN && change.allocations() > 0)
         {
-            self.places.works(stack);
+            self.allocation_sources.places.works(stack);
         }
         let is_inside = change.threads.iter().any(|thread| thread.held_lock);
         let between = match origins[..] {

@@ -21,9 +21,9 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::host_only::HostOnlyStacks;
-use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::analysis::attribution::losses::{Loss, LossCounts};
 use crate::analysis::attribution::sample_window::{SampleWindow, ThreadChoice};
+use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::exact::ExactProfile;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;

@@ -95,13 +95,18 @@ pub(in crate::python) fn classify(signs: ThreadEvidence) -> ThreadActivity {
     if signs.in_waiting_place {
         return ThreadActivity::Idle;
     }
-    let [before, after] = signs.waits;
-    match before.filter(|_| before == after) {
-        Some(WaitKind::Idle) if signs.in_engine => return ThreadActivity::Unknown,
-        Some(WaitKind::Idle) => return ThreadActivity::Idle,
+    match signs.waits {
+        [Some(WaitKind::Idle), Some(WaitKind::Idle)] if !signs.in_engine => {
+            return ThreadActivity::Idle;
+        }
         // It came here and waits: whether it allocated before that is not to be seen.
-        Some(WaitKind::ForItsWork) => return ThreadActivity::Unknown,
-        Some(WaitKind::MayWork | WaitKind::Working) | None => {}
+        [
+            Some(WaitKind::Idle | WaitKind::ForItsWork),
+            Some(WaitKind::Idle | WaitKind::ForItsWork),
+        ] => {
+            return ThreadActivity::Unknown;
+        }
+        _ => {}
     }
     if signs.moved || signs.waits.contains(&Some(WaitKind::Working)) {
         return ThreadActivity::Active;

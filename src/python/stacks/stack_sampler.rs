@@ -9,9 +9,7 @@ use crate::python::error::PythonError;
 use crate::python::follow::PollTarget;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::python::objects::ObjectDecodeError;
-use crate::python::stacks::activity::{
-    ThreadEvidence, WaitKind, classify, is_engine_function,
-};
+use crate::python::stacks::activity::{ThreadEvidence, WaitKind, classify, is_engine_function};
 use crate::python::stacks::bpf_stacks;
 use crate::python::stacks::c_calls::frames_by_call;
 use crate::python::stacks::scatter_read::ScatterRead;
@@ -216,13 +214,12 @@ impl StackSampler {
         Ok(stats)
     }
 
-    /// Asks the kernel which threads wait, and for what: of those that ran Python at the last sample in a place that is not
-    /// known to wait.
+    /// Asks the kernel which threads wait, and for what: of those that ran Python at the last sample.
     fn find_waits(&mut self) {
         let mut checks = 0;
         // The oldest thread is listed last: it is the main one.
         for thread in self.threads.iter_mut().rev() {
-            let may_wait = matches!(thread.found, Some(ReadOutcome::Stack { waits: false, .. }));
+            let may_wait = matches!(thread.found, Some(ReadOutcome::Stack { .. }));
             thread.waited_before = None;
             if may_wait && checks < MAX_WAIT_CHECKS {
                 checks += 1;
@@ -395,12 +392,7 @@ impl StackSampler {
     }
 
     /// Turns what was found into the sample.
-    fn finish(
-        &mut self,
-        table: &StackTable,
-        stats: &mut SampleStats,
-        out: &mut Vec<ThreadSample>,
-    ) {
+    fn finish(&mut self, table: &StackTable, stats: &mut SampleStats, out: &mut Vec<ThreadSample>) {
         let now = Instant::now();
         let look_up = self.os_states_at.is_none_or(|at| now - at >= OS_STATES_INTERVAL);
         if look_up {

@@ -104,8 +104,7 @@ impl PollerHandle {
         let part = Arc::new(part);
         let signals: Arc<PollSignals> = Arc::default();
         let waits = ThreadWaits::new(Arc::clone(process));
-        let state =
-            PollState::new(Box::new(process.memory()), stacks, waits, Arc::clone(&signals));
+        let state = PollState::new(Box::new(process.memory()), stacks, waits, Arc::clone(&signals));
         let addresses =
             AddressReader::start(process, Arc::clone(&part), start, Arc::clone(&signals))?;
         let (for_thread, process) = (Arc::clone(&shared), Arc::clone(process));

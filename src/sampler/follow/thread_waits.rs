@@ -59,7 +59,8 @@ impl ThreadWaits {
         let mut old = std::mem::take(&mut self.threads);
         for target in targets {
             let key = target.key();
-            let known = old.iter().position(|thread| thread.key == key && thread.id == target.id_here);
+            let known =
+                old.iter().position(|thread| thread.key == key && thread.id == target.id_here);
             let watch = |id| ThreadWatch::open(&self.process, id);
             self.threads.push(match known {
                 Some(at) => old.swap_remove(at),

@@ -53,3 +53,48 @@ fn read<'t>(file: &File, text: &'t mut [u8]) -> Option<&'t str> {
     let len = file.read_at(text, 0).ok()?;
     std::str::from_utf8(text.get(..len)?).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::process::{Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    /// A shell that waits for its next line: it runs between two readings just where it got one.
+    #[test]
+    fn a_thread_that_waits_has_the_same_turns_until_it_runs() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "while read line; do echo $line; done"]);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        let mut output = BufReader::new(child.stdout.take().unwrap());
+        let process = Process::open(child.id()).unwrap();
+        let watch = ThreadWatch::open(&process, child.id()).unwrap();
+        let waiting = || {
+            let end = Instant::now() + Duration::from_secs(60);
+            loop {
+                let turns = watch.turns().unwrap();
+                if watch.wait() == Some(KernelWait::Others) {
+                    return turns;
+                }
+                assert!(Instant::now() < end, "it does not come to wait");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        let mut turns = waiting();
+        for _ in 0..200 {
+            assert_eq!(watch.turns(), Some(turns));
+            input.write_all(b"go on\n").unwrap();
+            output.read_line(&mut String::new()).unwrap();
+            let after = waiting();
+            assert_ne!(after, turns, "it ran");
+            turns = after;
+        }
+        drop(input);
+        child.wait().unwrap();
+        assert_eq!((watch.turns(), watch.wait()), (None, None), "it has ended");
+        assert!(ThreadWatch::open(&process, 1 << 30).is_none());
+    }
+}

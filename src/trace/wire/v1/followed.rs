@@ -8,8 +8,8 @@ use super::varint::{
 };
 use super::{BlockClock, MAX_DEVICES, MalformedPayload};
 use crate::model::{
-    CounterDelta, CudaIndex, FollowedChange, FollowedThread, Nanos, StackId, StackReading, ThreadId,
-    ThreadWait,
+    CounterDelta, CudaIndex, FollowedChange, FollowedThread, Nanos, StackId, StackReading,
+    ThreadId, ThreadWait,
 };
 
 /// Changes of one record: bounds what a hostile file can make a reader keep.
