@@ -4,10 +4,11 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::followed::CANDIDATES_WITHIN;
 use crate::model::{FollowedChange, FollowedThread, StackId, StackTable, ThreadId, ThreadWait};
 
 /// Where threads wait, they are seen to in at least one of so many visits.
-const VISITS_A_WAIT: u32 = 8;
+const VISITS_A_WAIT: u32 = 64;
 /// Where they allocate as well, they are seen to at least once in so many waits.
 const WAITS_A_WORK: u32 = 8;
 /// Stacks remembered.
@@ -63,7 +64,7 @@ struct PlaceCounts {
     /// How often a thread came there, and in how many of these visits it was seen to wait.
     visits: u32,
     waits: u32,
-    /// How often nobody but a thread that stood there can have allocated.
+    /// How often a thread that stood there was seen to allocate.
     works: u32,
 }
 
@@ -96,10 +97,18 @@ impl WaitingPlaces {
                     None => _ = self.visits.remove(&thread.thread),
                 }
             }
+            // Who has the allocator's lock, and stays where it is, allocates there.
+            let near = change.after.0.saturating_sub(change.before.0) <= CANDIDATES_WITHIN;
+            if thread.held_lock
+                && (near && thread.before == thread.after)
+                && let Some(stack) = thread.after.stack()
+            {
+                self.works(stack);
+            }
         }
     }
 
-    /// Nobody but a thread that stood there can have allocated.
+    /// A thread allocated there: nobody else can have, or it had the allocator's lock.
     pub(crate) fn works(&mut self, stack: StackId) {
         if let Some(counts) = self.counts.get_mut(&stack) {
             counts.works = counts.works.saturating_add(1);
@@ -153,9 +162,9 @@ mod tests {
     fn who_waits_does_not_allocate_and_neither_does_who_wakes_up_there() {
         assert_eq!(may(&[], 0), [false, true]);
         assert_eq!(may(&[true], 0), [false, false]);
-        let mostly_runnable = [&[true][..], &[false; 7]].concat();
+        let mostly_runnable = [&[true][..], &[false; 63]].concat();
         assert_eq!(may(&mostly_runnable, 0), [false, false]);
-        let hardly_ever = [&[true][..], &[false; 8]].concat();
+        let hardly_ever = [&[true][..], &[false; 64]].concat();
         assert_eq!(may(&hardly_ever, 0), [false, true]);
     }
 

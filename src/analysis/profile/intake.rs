@@ -54,6 +54,7 @@ impl Profile {
         for thread in sample.threads.iter().filter_map(|t| self.choice.filter(*t)) {
             let waits = thread.activity == ThreadActivity::Idle;
             self.places.see(thread.thread, thread.stack, waits);
+            self.open.threads.push(thread);
         }
     }
 
