@@ -49,6 +49,48 @@ impl StackReading {
     }
 }
 
+/// What the kernel said of a thread at the two polls beside a change.
+///
+/// A thread waits when it is off the processor, in a system call that sleeps, or that waits for a lock, a file, a socket or a
+/// child. It does not count as waiting where it wants the GIL or the allocator's lock: it takes these in the middle of its work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ThreadWait {
+    /// It waited at neither, or nothing is known of it.
+    #[default]
+    Unknown,
+    /// It waited at the poll before the change.
+    Before,
+    /// It waited at the poll after the change.
+    After,
+    /// It waited at both, and may have run in between.
+    Both,
+    /// It did not run from the poll before the change to the one after it: whatever it waits for, it did not make the change itself.
+    Throughout,
+}
+
+impl ThreadWait {
+    /// Whether it waited before the change, and after it.
+    pub fn sides(self) -> [bool; 2] {
+        match self {
+            ThreadWait::Unknown => [false, false],
+            ThreadWait::Before => [true, false],
+            ThreadWait::After => [false, true],
+            ThreadWait::Both | ThreadWait::Throughout => [true, true],
+        }
+    }
+}
+
+impl From<[bool; 2]> for ThreadWait {
+    fn from(sides: [bool; 2]) -> ThreadWait {
+        match sides {
+            [false, false] => ThreadWait::Unknown,
+            [true, false] => ThreadWait::Before,
+            [false, true] => ThreadWait::After,
+            [true, true] => ThreadWait::Both,
+        }
+    }
+}
+
 /// A thread that may have made a [`FollowedChange`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FollowedThread {
@@ -61,6 +103,8 @@ pub struct FollowedThread {
     /// Whether this thread held the lock of the device's allocator at one of these two polls. Whoever changes the counters
     /// holds this lock: a thread that was seen with it beside a change made this change or one right next to it.
     pub held_lock: bool,
+    /// Whether it waited at these two polls.
+    pub wait: ThreadWait,
 }
 
 impl FollowedThread {
@@ -106,8 +150,8 @@ pub struct FollowedChange {
     pub large: CounterDelta,
     /// Bytes allocated to the program after the change, in the small and in the large pool: `allocated_bytes.POOL.current`.
     pub live: [i64; 2],
-    /// The threads that may have made it, at most [`FollowedChange::MAX_THREADS`], in the order of the reader. Threads known
-    /// to have waited from `before` to `after` in a place that allocates nothing are not listed.
+    /// The threads that were polled, at most [`FollowedChange::MAX_THREADS`], in the order of the reader. Recordings of earlier
+    /// versions do not list threads that waited at both polls.
     pub threads: Vec<FollowedThread>,
     /// Whether a thread that is not listed may have made it: one without Python, one that has just begun, one more than can
     /// be listed. And whether a listed one may have made it elsewhere: the counters changed while the stacks before it were

@@ -40,7 +40,7 @@ pub use events::{
 };
 pub use followed::{
     AddressedBlock, CounterDelta, FollowTotals, FollowedAddresses, FollowedChange, FollowedChanges,
-    FollowedThread, StackReading,
+    FollowedThread, StackReading, ThreadWait,
 };
 pub use gpu::{CudaIndex, DeviceUsage, GpuDevice, ProcessUsage};
 pub use history::{

@@ -15,7 +15,7 @@ use crate::python::layouts::layout::LayoutSource;
 use crate::python::stacks::bpf_stacks::StackSymbolizer;
 use crate::python::stacks::fallback::PySpyReader;
 use crate::python::stacks::stack_sampler::{SampleStats, StackSampler};
-use crate::target::{PageCache, Process, is_no_more_than_the_job};
+use crate::target::{AddressRange, PageCache, Process, is_no_more_than_the_job};
 
 /// Reads the stacks of a running CPython from outside, without stopping it.
 pub struct PythonReader {
@@ -189,6 +189,21 @@ impl PythonReader {
     pub fn poll_targets(&self) -> Vec<PollTarget> {
         match &self.reader {
             ReaderBackend::Own(own) => own.poll_targets(),
+            ReaderBackend::PySpy(_) => Vec::new(),
+        }
+    }
+
+    /// The allocator's locks: a thread that waits for one is at work.
+    pub fn set_allocator_locks(&mut self, locks: Vec<AddressRange>) {
+        if let ReaderBackend::Own(own) = &mut self.reader {
+            own.set_allocator_locks(locks);
+        }
+    }
+
+    /// The locks that a thread takes in the middle of its work: the GIL of each interpreter, and the allocator's.
+    pub fn working_locks(&self) -> Vec<AddressRange> {
+        match &self.reader {
+            ReaderBackend::Own(own) => own.working_locks(),
             ReaderBackend::PySpy(_) => Vec::new(),
         }
     }

@@ -246,6 +246,7 @@ impl TargetReaders {
             announce: None,
         };
         readers.find_torch();
+        readers.tell_locks();
         readers.took = start.elapsed();
         readers
     }
@@ -267,12 +268,21 @@ impl TargetReaders {
             }
             TorchState::Refused(_) => {}
         }
+        self.tell_locks();
         let changed = before != self.allocator();
         if changed {
             // Programs choose their devices (os.environ) before they initialise CUDA.
             self.visibility = CudaVisibility::of_process(&self.process);
         }
         changed
+    }
+
+    /// Who waits for the allocator's lock is at work.
+    fn tell_locks(&mut self) {
+        if let (Some(python), TorchState::Attached(torch)) = (&mut self.python, &self.torch) {
+            let locks = torch.counter_poller().map(|poller| poller.locks());
+            python.set_allocator_locks(locks.unwrap_or_default());
+        }
     }
 
     fn find_torch(&mut self) {

@@ -1,14 +1,24 @@
 //! What a thread waits for, by the system call that the kernel says it is in.
 
+use super::memory::AddressRange;
+
 /// `nanosleep`, `clock_nanosleep` (arch/x86/entry/syscalls/syscall_64.tbl).
 #[cfg(target_arch = "x86_64")]
 const SLEEPS: &[&str] = &["35", "230"];
 /// `select`, `pselect6`: CPython before 3.11 sleeps in one that waits for no file.
 #[cfg(target_arch = "x86_64")]
 const SELECTS: &[&str] = &["23", "270"];
-/// `read`, `poll`, `accept`, `recvfrom`, `recvmsg`, `wait4`, `epoll_wait`, `waitid`, `ppoll`, `epoll_pwait`, `accept4`.
+/// `futex`, `futex_wait`: their first argument is the address of the lock.
 #[cfg(target_arch = "x86_64")]
-const OTHERS: &[&str] = &["0", "7", "43", "45", "47", "61", "232", "247", "271", "281", "288"];
+const LOCKS: &[&str] = &["202", "455"];
+/// `read`, `write`, `poll`, `readv`, `writev`, `pause`, `connect`, `accept`, `sendto`, `recvfrom`, `sendmsg`, `recvmsg`, `wait4`,
+/// `semop`, `msgrcv`, `flock`, `rt_sigtimedwait`, `rt_sigsuspend`, `io_getevents`, `semtimedop`, `epoll_wait`, `mq_timedreceive`,
+/// `waitid`, `ppoll`, `epoll_pwait`, `accept4`, `recvmmsg`, `io_uring_enter`, `epoll_pwait2`.
+#[cfg(target_arch = "x86_64")]
+const OTHERS: &[&str] = &[
+    "0", "1", "7", "19", "20", "34", "42", "43", "44", "45", "46", "47", "61", "65", "70", "73",
+    "128", "130", "208", "220", "232", "243", "247", "271", "281", "288", "299", "426", "441",
+];
 /// `mmap`, `mprotect`, `munmap`, `brk`, `ioctl`, `mremap`, `madvise`: what `cudaMalloc` does in the kernel.
 #[cfg(target_arch = "x86_64")]
 const WORK: &[&str] = &["9", "10", "11", "12", "16", "25", "28"];
@@ -19,9 +29,17 @@ const SLEEPS: &[&str] = &["101", "115"];
 /// `pselect6`.
 #[cfg(not(target_arch = "x86_64"))]
 const SELECTS: &[&str] = &["72"];
-/// `epoll_pwait`, `read`, `ppoll`, `waitid`, `accept`, `recvfrom`, `recvmsg`, `accept4`, `wait4`.
+/// `futex`, `futex_wait`.
 #[cfg(not(target_arch = "x86_64"))]
-const OTHERS: &[&str] = &["22", "63", "73", "95", "202", "207", "212", "242", "260"];
+const LOCKS: &[&str] = &["98", "455"];
+/// `io_getevents`, `epoll_pwait`, `flock`, `read`, `write`, `readv`, `writev`, `ppoll`, `waitid`, `rt_sigsuspend`,
+/// `rt_sigtimedwait`, `mq_timedreceive`, `msgrcv`, `semtimedop`, `semop`, `accept`, `connect`, `sendto`, `recvfrom`, `sendmsg`,
+/// `recvmsg`, `accept4`, `recvmmsg`, `wait4`, `io_uring_enter`, `epoll_pwait2`.
+#[cfg(not(target_arch = "x86_64"))]
+const OTHERS: &[&str] = &[
+    "4", "22", "32", "63", "64", "65", "66", "73", "95", "133", "137", "183", "188", "192", "193",
+    "202", "203", "206", "207", "211", "212", "242", "243", "260", "426", "441",
+];
 /// `ioctl`, `brk`, `munmap`, `mremap`, `mmap`, `mprotect`, `madvise`.
 #[cfg(not(target_arch = "x86_64"))]
 const WORK: &[&str] = &["29", "214", "215", "216", "222", "226", "233"];
@@ -33,7 +51,9 @@ pub enum KernelWait {
     Sleep,
     /// Somebody else: a file, a socket, a process.
     Others,
-    /// Something that may be its own work: a lock (the GIL is one), or threads that help it.
+    /// The lock, condition or queue at this address.
+    Lock(u64),
+    /// Something that is not known.
     MayWork,
     /// Nobody else: it runs, is about to, or is in a call that works for it.
     Working,
@@ -44,7 +64,9 @@ impl KernelWait {
     pub(super) fn parse(text: &str) -> Option<KernelWait> {
         let mut words = text.split_whitespace();
         let call = words.next()?;
-        let is_for_no_file = words.next() == Some("0x0");
+        let argument = words.next();
+        let is_for_no_file = argument == Some("0x0");
+        let address = || u64::from_str_radix(argument?.strip_prefix("0x")?, 16).ok();
         Some(match call {
             // Outside a system call it stands still for a page of memory at most.
             "running" | "-1" => KernelWait::Working,
@@ -52,14 +74,35 @@ impl KernelWait {
             call if SLEEPS.contains(&call) => KernelWait::Sleep,
             call if SELECTS.contains(&call) && is_for_no_file => KernelWait::Sleep,
             call if SELECTS.contains(&call) || OTHERS.contains(&call) => KernelWait::Others,
+            call if LOCKS.contains(&call) => {
+                address().map_or(KernelWait::MayWork, KernelWait::Lock)
+            }
             _ => KernelWait::MayWork,
         })
     }
+
+    /// Whether a thread that waits so does no work of its own meanwhile. The locks at `working` are those that a thread takes
+    /// in the middle of its work: CPython's GIL, the allocator's lock.
+    pub fn is_idle(self, working: &[AddressRange]) -> bool {
+        match self {
+            KernelWait::Sleep | KernelWait::Others => true,
+            KernelWait::Lock(address) => !is_in(address, working),
+            KernelWait::MayWork | KernelWait::Working => false,
+        }
+    }
+}
+
+fn is_in(address: u64, ranges: &[AddressRange]) -> bool {
+    let is_within = |range: &AddressRange| {
+        address.checked_sub(range.addr.0).is_some_and(|offset| offset < range.len as u64)
+    };
+    ranges.iter().any(is_within)
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
-    use super::KernelWait;
+    use super::*;
+    use crate::target::Addr;
 
     #[test]
     fn a_sleep_of_any_python_is_told_from_a_lock_and_from_work() {
@@ -68,7 +111,13 @@ mod tests {
         assert_eq!(wait("23 0x0 0x0 0x0 0x0 0x7ffe 0x0 0x7ffe 0x7fcc"), Some(KernelWait::Sleep));
         assert_eq!(wait("23 0x4 0x7f00 0x0 0x0 0x0 0x0 0x7ffe 0x7fcc"), Some(KernelWait::Others));
         assert_eq!(wait("0 0x3 0x5634 0x2000 0x0 0x0 0x0 0x7ffe 0x7fcc"), Some(KernelWait::Others));
-        assert_eq!(wait("202 0x7f00 0x189 0x0 0x0 0x0 0x0 0x7ffe 0x7f"), Some(KernelWait::MayWork));
+        let lock = Some(KernelWait::Lock(0x7f00));
+        assert_eq!(wait("202 0x7f00 0x189 0x0 0x0 0x0 0x0 0x7ffe 0x7f"), lock);
+        assert_eq!(wait("202"), Some(KernelWait::MayWork));
+        assert_eq!(
+            wait("257 0xffffff9c 0x7f00 0x0 0x0 0x0 0x0 0x0 0x0"),
+            Some(KernelWait::MayWork)
+        );
         assert_eq!(
             wait("16 0x5 0xc030462b 0x7ffe 0x0 0x0 0x0 0x7ffe 0x7f"),
             Some(KernelWait::Working)
@@ -76,5 +125,14 @@ mod tests {
         assert_eq!(wait("running"), Some(KernelWait::Working));
         assert_eq!(wait("-1 0x7ffd5b6c8f10 0x7f0e6a9b5c3d"), Some(KernelWait::Working));
         assert_eq!(wait(""), None);
+    }
+
+    #[test]
+    fn who_waits_for_the_gil_is_in_the_middle_of_its_work() {
+        let gil = [AddressRange { addr: Addr(0x7000), len: 0x100 }];
+        let [in_gil, behind] = [0x7040, 0x7100].map(KernelWait::Lock);
+        assert!(!in_gil.is_idle(&gil) && behind.is_idle(&gil));
+        assert!(KernelWait::Sleep.is_idle(&gil) && KernelWait::Others.is_idle(&gil));
+        assert!(!KernelWait::Working.is_idle(&gil) && !KernelWait::MayWork.is_idle(&gil));
     }
 }

@@ -53,7 +53,7 @@ pub use page_copy::{CopyProgress, PAGE, PagePlan};
 pub use page_reader::PageReader;
 pub use page_views::ViewedPages;
 pub use pages::PageCache;
-pub use process::{OsThread, Process, ProcessError};
+pub use process::{OsThread, Process, ProcessError, ThreadTurns, ThreadWatch};
 pub use process_memory::ProcessMemory;
 pub use ptrace_stop::{GoneOn, PtraceStop, StopError, StoppedProcess};
 pub use registers::{DWARF_REGISTERS, ThreadRegisters};

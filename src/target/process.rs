@@ -1,5 +1,6 @@
 //! A process, named by its pid and the moment it started, so that a reused pid is noticed.
 
+mod thread_watch;
 mod threads;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use super::memory::LiveMemory;
 use super::proc_files::{self, FirstBytes, MAX_COMMAND_LINE, MAX_ENVIRONMENT};
 use super::process_memory::ProcessMemory;
 
+pub use thread_watch::{ThreadTurns, ThreadWatch};
 pub use threads::OsThread;
 pub(super) use threads::running_thread;
 

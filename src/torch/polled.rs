@@ -1,6 +1,6 @@
 //! The few counters that tell every allocation and every free, for a fast poller: read with other memory in one system call.
 
-use super::layout::{CounterLayout, MUTEX_OWNER, STAT_ARRAY, stat_at};
+use super::layout::{CounterLayout, MUTEX_OWNER, STAT_ARRAY, STATS, stat_at};
 use crate::model::{CudaIndex, Metric, Pool};
 use crate::target::{Addr, AddressRange, Field};
 
@@ -121,6 +121,12 @@ impl CounterPoller {
         let (from, _) = self.part();
         let at = MUTEX_OWNER.offset.checked_sub(from)?;
         Field::<u32>::at(at).get(copy).filter(|&owner| owner != 0 && self.layout.mutex)
+    }
+
+    /// Where the lock of each device's allocator lies.
+    pub fn locks(&self) -> Vec<AddressRange> {
+        let lock = |(_, addr): &(CudaIndex, Addr)| AddressRange { addr: *addr, len: STATS };
+        self.devices.iter().filter(|_| self.layout.mutex).map(lock).collect()
     }
 
     /// The counters in a copy, which has what changes once more at its end or has not; `None` when it is too short.

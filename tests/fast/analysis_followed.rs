@@ -203,7 +203,13 @@ impl Script {
 }
 
 pub(crate) fn at(thread: u32, before: StackReading, after: StackReading) -> FollowedThread {
-    FollowedThread { thread: ThreadId(thread), before, after, held_lock: false }
+    FollowedThread {
+        thread: ThreadId(thread),
+        before,
+        after,
+        held_lock: false,
+        wait: Default::default(),
+    }
 }
 
 pub(crate) fn stood(stack: u32) -> Vec<FollowedThread> {

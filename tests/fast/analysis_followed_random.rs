@@ -192,6 +192,7 @@ impl Job {
             before,
             after,
             held_lock: false,
+            wait: Default::default(),
         };
         let mut threads = vec![thread(0, whole(before), whole(after))];
         if self.dice.roll(3) == 0 {

@@ -78,6 +78,7 @@ fn followed_changes_made_by_hand_read_as_their_prose_says() {
             before: StackReading::Whole(StackId(1)),
             after: StackReading::Whole(StackId(1)),
             held_lock: true,
+            wait: Default::default(),
         }],
         others_possible: false,
         counters_torn: false,
@@ -117,6 +118,7 @@ fn followed_changes_made_by_hand_read_as_their_prose_says() {
                 before: StackReading::Torn,
                 after: StackReading::Whole(StackId(0)),
                 held_lock: false,
+                wait: Default::default(),
             }],
             counters_torn: true,
             ..change

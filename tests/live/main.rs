@@ -67,6 +67,7 @@ mod record_ranks;
 mod record_rights;
 mod record_training;
 mod record_truth;
+mod record_waiting;
 mod record_words;
 mod recorded_history;
 mod report_page;

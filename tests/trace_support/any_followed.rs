@@ -46,12 +46,14 @@ fn reading() -> impl Strategy<Value = StackReading> {
 
 /// Changes in an order of times that a poller would not write, too.
 pub fn followed() -> impl Strategy<Value = Record> {
-    let thread = (0..3u32, reading(), reading(), any::<bool>()).prop_map(
-        |(thread, before, after, held_lock)| FollowedThread {
+    let waits = any::<[bool; 2]>();
+    let thread = (0..3u32, reading(), reading(), any::<bool>(), waits).prop_map(
+        |(thread, before, after, held_lock, waits)| FollowedThread {
             thread: ThreadId(thread),
             before,
             after,
             held_lock,
+            wait: waits.into(),
         },
     );
     let change = (

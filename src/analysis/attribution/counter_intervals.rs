@@ -3,6 +3,8 @@
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::attribution::sample_window::END_WEIGHT;
+use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::model::{AllocatorCounters, Metric, Pool};
 
 /// The most intervals kept; beyond it neighbours are merged.
@@ -174,6 +176,20 @@ impl CounterIntervals {
         if let Some(last) = self.intervals.last_mut() {
             lower(&mut last.low_after);
         }
+    }
+
+    /// Leaves out the places of which is known by now that threads only wait there: what was seen beside nothing else is nobody's.
+    pub(crate) fn leave_out(&mut self, places: &WaitingPlaces) {
+        let waits = |&(origin, _): &(AllocationOrigin, u64)| matches!(origin, AllocationOrigin::Stack(_, stack) if places.has(stack));
+        for interval in &mut self.intervals {
+            if interval.seen.iter().any(waits) {
+                interval.seen.retain(|seen| !waits(seen));
+                if interval.seen.is_empty() {
+                    interval.seen.push((AllocationOrigin::NotSeen, END_WEIGHT));
+                }
+            }
+        }
+        self.seen = self.intervals.iter().map(|interval| interval.seen.len()).sum();
     }
 
     /// About how many bytes it takes.

@@ -7,3 +7,4 @@ pub(super) mod host_only;
 pub(super) mod losses;
 pub(super) mod rules;
 pub(super) mod sample_window;
+pub(super) mod waiting;

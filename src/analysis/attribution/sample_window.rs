@@ -4,6 +4,7 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::host_only::HostOnlyStacks;
+use crate::analysis::attribution::waiting::{WaitFacts, WaitingPlaces};
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::model::{Nanos, StackId, StackTable, ThreadActivity, ThreadId, ThreadSample};
 
@@ -84,13 +85,16 @@ impl SampleWindow {
             before.is_some_and(|b| b.stack == t.stack && b.activity == ThreadActivity::Idle)
         };
         let class = |t: &ThreadSample| match t.activity {
-            _ if known.host_only.has(t.stack) => None,
+            activity if !known.waits().may_allocate(t.stack, activity == ThreadActivity::Idle) => {
+                None
+            }
             // It has just woken up, or is about to sleep.
             ThreadActivity::Active if woke_here(t) => None,
             ThreadActivity::Active => Some(0),
             _ if waits(t) => Some(0),
-            ThreadActivity::Unknown => (!slept.contains_key(&t.thread)).then_some(1),
-            ThreadActivity::Idle => None,
+            ThreadActivity::Unknown | ThreadActivity::Idle => {
+                (!slept.contains_key(&t.thread)).then_some(1)
+            }
         };
         if self.threads.is_empty() {
             return Vec::new();
@@ -130,11 +134,18 @@ pub(crate) struct StackFacts<'a> {
     pub(crate) stacks: &'a StackTable,
     pub(crate) engine: &'a EngineFrames,
     pub(crate) host_only: &'a HostOnlyStacks,
+    pub(crate) places: &'a WaitingPlaces,
     /// How many callers each has, by number.
     pub(crate) depths: &'a [u32],
 }
 
-impl StackFacts<'_> {
+impl<'a> StackFacts<'a> {
+    /// What tells who cannot have allocated.
+    fn waits(self) -> WaitFacts<'a> {
+        let StackFacts { stacks, engine, host_only, places, .. } = self;
+        WaitFacts { stacks, engine, host_only, places }
+    }
+
     /// The innermost stack that two stacks have in common.
     pub(crate) fn common(self, a: StackId, b: StackId) -> Option<StackId> {
         let depth = |s: StackId| self.depths.get(s.0 as usize).copied().unwrap_or(0);

@@ -3,6 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::analysis::followed::repeated_steps::PoolDeltas;
 
 /// Sums of changes, each charged as a block of a map is: rules 1 to 3 and 7.
@@ -40,6 +41,21 @@ impl AllocatedTotals {
                 *self.certain.entry(origin).or_default() += bytes;
             }
         });
+    }
+
+    /// Leaves out the places of which was found out later that threads only wait there: nobody was seen to allocate these bytes.
+    pub(super) fn leave_out(&mut self, places: &WaitingPlaces) {
+        let waits = |origin: &AllocationOrigin| {
+            let AllocationOrigin::Stack(_, stack) = origin else { return false };
+            !self.certain.contains_key(origin) && places.has(*stack)
+        };
+        let wrong: Vec<AllocationOrigin> = self.by_origin.keys().copied().filter(waits).collect();
+        for origin in wrong {
+            let bytes = self.by_origin.remove(&origin).unwrap_or(0);
+            *self.by_origin.entry(AllocationOrigin::NotSeen).or_default() += bytes;
+        }
+        let all: u64 = self.by_origin.values().sum();
+        self.one_stack = self.one_stack.min(all - self.not_seen());
     }
 
     /// Bytes of which no thread was seen that can have allocated them.

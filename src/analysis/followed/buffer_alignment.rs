@@ -368,7 +368,13 @@ mod tests {
             };
             self.now += 50_000;
             self.number += 1;
-            let thread = FollowedThread { thread: MAIN, before, after, held_lock: false };
+            let thread = FollowedThread {
+                thread: MAIN,
+                before,
+                after,
+                held_lock: false,
+                wait: Default::default(),
+            };
             let change = FollowedChange {
                 before: Nanos(self.now - 10_000),
                 after: Nanos(self.now),

@@ -1,8 +1,8 @@
 //! Who can have made a followed change, and where the program was: rules 1 to 3.
 
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
-use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::waiting::WaitFacts;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::CANDIDATES_WITHIN;
 use crate::analysis::followed::free_sites::FreeSite;
@@ -10,10 +10,11 @@ use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::stack_calls::DEEP;
 use crate::model::{
     CounterDelta, FollowedChange, FollowedThread, Pool, StackReading, StackTable, ThreadId,
+    ThreadWait,
 };
 
 /// Polls at most so far apart prove that a stack seen at both was there all the time, in nanoseconds.
-const CERTAIN_WITHIN: u64 = 20_000;
+pub(super) const CERTAIN_WITHIN: u64 = 20_000;
 /// In this time a thread that waits for the autograd engine has not gone elsewhere and come back: one backward pass would have had to end and the next
 /// to begin. Nor has one that is deep in calls, and stands at one instruction.
 const STAYS_WITHIN: u64 = 1_000_000;
@@ -36,7 +37,8 @@ pub(super) fn makers(change: &FollowedChange, origins: &[AllocationOrigin]) -> V
     let mut makers: Vec<ThreadId> = origins.iter().filter_map(thread).collect();
     makers.dedup();
     if makers.is_empty() {
-        makers.extend(change.threads.iter().map(|listed| listed.thread));
+        let ran = |listed: &&FollowedThread| listed.wait != ThreadWait::Throughout;
+        makers.extend(change.threads.iter().filter(ran).map(|listed| listed.thread));
     }
     makers
 }
@@ -70,6 +72,9 @@ pub(super) struct ChangeSources {
     pub(super) certain: bool,
     /// Whether all stacks of those that can have made it could be read: else there may be another candidate.
     pub(super) is_whole: bool,
+    /// Whether a thread that waits may have made it where it was not seen: it had left the line on which it waits, or had not come
+    /// to it.
+    pub(super) waited: bool,
 }
 
 /// Whether a thread that two polls saw at one stack can have been elsewhere in between.
@@ -106,29 +111,26 @@ pub(super) fn between_polls(
 /// Rules 1 to 3: who is charged for a change, and whether that is certain.
 pub(super) fn allocation_sources(
     change: &FollowedChange,
-    stacks: &StackTable,
-    engine: &EngineFrames,
-    host_only: &HostOnlyStacks,
+    facts: WaitFacts<'_>,
     locks: &LockHolders,
 ) -> ChangeSources {
-    let waits =
-        |thread: &FollowedThread| thread.stacks().any(|stack| engine.is_waiting(stacks, stack));
+    let waits = |thread: &FollowedThread| thread.stacks().any(|stack| facts.is_for_engine(stack));
     let without_frames = |thread: &FollowedThread| {
         thread.sides().into_iter().all(|reading| reading == StackReading::NoFrames)
     };
-    let is_host_only = |thread: &FollowedThread| {
-        !thread.held_lock && thread.stacks().any(|stack| host_only.has(stack))
-    };
     let allocates = |thread: &&FollowedThread| !locks.never_holds(thread.thread);
-    let listed = || change.threads.iter().filter(|thread| !is_host_only(thread));
+    let listed = || change.threads.iter().filter(|thread| !facts.cannot_have_allocated(thread));
+    let is_idle = |thread: &&FollowedThread| places(thread, facts).iter().all(Option::is_none);
     let owners: Vec<&FollowedThread> = listed().filter(|t| t.held_lock).collect();
     let waiting: Vec<&FollowedThread> = listed().filter(|t| waits(t)).collect();
     let all_others = || listed().filter(|t| !waits(t) && !without_frames(t));
-    let others: Vec<&FollowedThread> = all_others().filter(allocates).collect();
-    let left_out = owners.len() != 1 && all_others().count() > others.len();
+    let (idle, others): (Vec<&FollowedThread>, Vec<&FollowedThread>) =
+        all_others().filter(allocates).partition(is_idle);
+    let left_out = owners.len() != 1 && !all_others().all(|thread| allocates(&thread));
     // A thread waits for the engine, and one of the engine's runs C++ (each has a state of Python's, torch/csrc/autograd/python_engine.cpp).
     let engine_runs = !waiting.is_empty() && listed().any(without_frames);
     let may_be_engine = owners.len() != 1 && engine_runs && !others.is_empty();
+    let has_owner = !owners.is_empty();
     let chosen = match owners[..] {
         // C++ code of the engine, for which a thread waits.
         [owner] if without_frames(owner) => waiting,
@@ -142,9 +144,17 @@ pub(super) fn allocation_sources(
     let all_count = !may_be_engine && !left_out && chosen.iter().all(may_make);
     let apart = change.after.0.saturating_sub(change.before.0);
     let mut origins: Vec<AllocationOrigin> = Vec::new();
+    let may_be = |thread: &&FollowedThread| locks.may_vote_of(thread.thread);
+    // In a longer time it can have woken up, allocated, and come back.
+    let mut waited =
+        !has_owner && apart > CANDIDATES_WITHIN && idle.iter().any(|thread| may_be(thread));
     let mut is_whole = true;
     for thread in chosen.into_iter().filter(may_make) {
-        for reading in thread.sides() {
+        for place in places(thread, facts) {
+            let Some(reading) = place else {
+                waited |= may_be(&thread);
+                continue;
+            };
             let Some(stack) = reading.stack() else {
                 is_whole = false;
                 continue;
@@ -156,11 +166,23 @@ pub(super) fn allocation_sources(
         }
     }
     let certain = is_whole
+        && !waited
         && all_count
         && origins.len() == 1
         && apart <= CERTAIN_WITHIN
         && !change.others_possible;
-    ChangeSources { origins, certain, is_whole }
+    ChangeSources { origins, certain, is_whole, waited }
+}
+
+/// What was read of a thread where it can have made a change: `None` for the side on which it waited.
+fn places(thread: &FollowedThread, facts: WaitFacts<'_>) -> [Option<StackReading>; 2] {
+    // Where it has the allocator's lock and does not leave its line, it waits in the middle of an allocation.
+    let allocates = thread.held_lock && thread.before == thread.after;
+    let [before, after] = thread.wait.sides();
+    [(thread.before, before), (thread.after, after)].map(|(reading, waits)| {
+        let may = |stack| allocates || facts.may_allocate(stack, waits);
+        reading.stack().map_or(!waits, may).then_some(reading)
+    })
 }
 
 #[cfg(test)]

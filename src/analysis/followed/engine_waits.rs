@@ -83,7 +83,13 @@ mod tests {
             let change = FollowedChange {
                 before: Nanos(at),
                 after: Nanos(at + 10),
-                threads: vec![FollowedThread { thread, before, after, held_lock: false }],
+                threads: vec![FollowedThread {
+                    thread,
+                    before,
+                    after,
+                    held_lock: false,
+                    wait: Default::default(),
+                }],
                 ..FollowedChange::empty()
             };
             waiting.add(&change, |stack| stack == StackId(1));

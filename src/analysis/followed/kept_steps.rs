@@ -33,6 +33,7 @@ impl FollowedSteps {
     pub(crate) fn allocated(&self) -> AllocatedTotals {
         let mut totals = self.totals.clone();
         self.steps.iter().for_each(|step| step.add_to(&mut totals, &self.allocation_sources));
+        totals.leave_out(&self.allocation_sources.places);
         totals
     }
 

@@ -6,6 +6,7 @@ use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::analysis::followed::allocation_places::ReachSums;
 use crate::analysis::followed::follow_replay::uncertain;
 use crate::analysis::followed::line_votes::LineVotes;
@@ -30,6 +31,8 @@ pub(in crate::analysis) struct KindOrigins {
     older: FxHashMap<u64, StackVotes>,
     /// Who allocates at all.
     pub(super) locks: LockHolders,
+    /// Where nobody allocates.
+    pub(super) places: WaitingPlaces,
     /// In which calls the stacks stand that came into question.
     pub(super) calls: StackCalls,
     lines: LineVotes,
@@ -168,7 +171,7 @@ impl KindOrigins {
         if charge.certain {
             return self.is_doubted(kind, charge).then(|| uncertain(charge));
         }
-        let allocating = self.locks.without_idle(charge);
+        let allocating = self.without_idle(charge);
         let fitting = self.fitting(kind, allocating.as_deref().unwrap_or(charge));
         // The thread went from one line to another; that it did not make the block by the one does not say that it did by the other.
         let is_doubtful = sighting.is_doubtful || fitting.is_some();
@@ -176,6 +179,14 @@ impl KindOrigins {
         let fitting = fitting.or(allocating);
         let charge = fitting.as_deref().unwrap_or(charge);
         self.likelier(kind, places, charge, sighting).or(fitting)
+    }
+
+    /// A charge without the threads that allocate nothing and the places where they wait. `None` where that is the same.
+    pub(super) fn without_idle(&self, charge: &BlockAttribution) -> Option<Arc<BlockAttribution>> {
+        if charge.certain {
+            return None;
+        }
+        self.locks.without_idle(charge, &self.places)
     }
 
     /// A charge without the lines that make far smaller blocks only. `None` where that is the same, or nobody is left.

@@ -52,7 +52,8 @@ const KIND: BlockGroup = BlockGroup { size: 512, requested: 512, pool: Pool::Sma
 /// A change beside which the thread went from one line to another.
 fn change(before: StackId, after: StackId) -> FollowedChange {
     let [before, after] = [before, after].map(StackReading::Whole);
-    let thread = FollowedThread { thread: THREAD, before, after, held_lock: true };
+    let thread =
+        FollowedThread { thread: THREAD, before, after, held_lock: true, wait: Default::default() };
     FollowedChange { after: Nanos(5_000), threads: vec![thread], ..FollowedChange::empty() }
 }
 

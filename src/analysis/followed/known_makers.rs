@@ -124,6 +124,7 @@ mod tests {
                     before,
                     after,
                     held_lock: true,
+                    wait: Default::default(),
                 }],
                 ..FollowedChange::empty()
             };

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
+use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::model::{FollowedChange, StackId, ThreadId};
 
 /// So many changes beside which others held the lock show that a thread does not allocate: had it made a tenth of the
@@ -54,7 +55,14 @@ impl LockHolders {
 
     /// Whether a stack of a thread says something of who allocates: not of one that stands still while others are seen with the lock.
     pub(super) fn may_vote(&self, origin: AllocationOrigin) -> bool {
-        let AllocationOrigin::Stack(thread, _) = origin else { return true };
+        match origin {
+            AllocationOrigin::Stack(thread, _) => self.may_vote_of(thread),
+            origin => origin != AllocationOrigin::NotSeen,
+        }
+    }
+
+    /// Whether a thread is none that others were always seen with the lock beside.
+    pub(super) fn may_vote_of(&self, thread: ThreadId) -> bool {
         let stands = |known: &ThreadLocks| !known.has_held && known.others_held >= MIN_FOR_VOTES;
         !self.0.get(&thread).is_some_and(stands)
     }
@@ -64,13 +72,18 @@ impl LockHolders {
         self.0.get(&thread).is_some_and(|known| known.has_held)
     }
 
-    /// A charge without the threads that allocate nothing, which may have been found out since: to nobody if nobody is left. `None` where that
-    /// is the same.
-    pub(super) fn without_idle(&self, charge: &BlockAttribution) -> Option<Arc<BlockAttribution>> {
+    /// A charge without the threads that allocate nothing, and the `places` where they wait, which may have been found out since: to
+    /// nobody if nobody is left. `None` where that is the same.
+    pub(super) fn without_idle(
+        &self,
+        charge: &BlockAttribution,
+        places: &WaitingPlaces,
+    ) -> Option<Arc<BlockAttribution>> {
         let allocates = |&&(origin, _): &&(AllocationOrigin, u64)| match origin {
-            AllocationOrigin::Stack(thread, _) | AllocationOrigin::Below(thread, _) => {
-                !self.never_holds(thread)
+            AllocationOrigin::Stack(thread, stack) => {
+                !self.never_holds(thread) && !places.has(stack)
             }
+            AllocationOrigin::Below(thread, _) => !self.never_holds(thread),
             _ => true,
         };
         if charge.shares.iter().all(|share| allocates(&share)) {
@@ -114,6 +127,7 @@ mod tests {
             before: reading,
             after: reading,
             held_lock,
+            wait: Default::default(),
         };
         let mut steps = FollowedSteps::default();
         let changes = u64::from(2 * MIN_CHANGES);

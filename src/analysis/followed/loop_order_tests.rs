@@ -66,7 +66,13 @@ impl LoopScene {
             ..CounterDelta::default()
         };
         self.number += 1;
-        let thread = FollowedThread { thread: MAIN, before, after, held_lock: false };
+        let thread = FollowedThread {
+            thread: MAIN,
+            before,
+            after,
+            held_lock: false,
+            wait: Default::default(),
+        };
         let change = FollowedChange {
             before: Nanos(self.number * 50_000),
             after: Nanos(self.number * 50_000 + 10_000),

@@ -102,13 +102,14 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::waiting::WaitFacts;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
 use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums, place_behind};
 use crate::analysis::followed::buffer_alignment::BufferAlignment;
 use crate::analysis::followed::change_origins::{
-    BetweenPolls, ChangeSources, allocated_kind, allocation_sources, between_polls, free_site,
-    makers,
+    BetweenPolls, CERTAIN_WITHIN, ChangeSources, allocated_kind, allocation_sources, between_polls,
+    free_site, makers,
 };
 use crate::analysis::followed::dropped_variables::{DroppedByStatement, LineSteps, ProgramText};
 use crate::analysis::followed::engine_waits::EngineWaits;
@@ -132,7 +133,7 @@ use crate::analysis::followed::usual_order::usual_order;
 use crate::model::{FollowedChange, FollowedThread, StackReading, StackTable};
 
 /// In a longer time a thread can have gone somewhere else, allocated there, and come back.
-pub(super) const CANDIDATES_WITHIN: u64 = 100_000;
+pub(in crate::analysis) const CANDIDATES_WITHIN: u64 = 100_000;
 /// The changes of one device since the last map.
 #[derive(Debug, Default)]
 pub(crate) struct FollowedSteps {
@@ -186,9 +187,11 @@ impl FollowedSteps {
         let is_waiting = |stack| engine.is_waiting(stacks, stack);
         self.allocation_sources.locks.add(change, is_waiting);
         self.engine_waits.add(change, is_waiting);
+        self.allocation_sources.places.see_change(change, is_waiting);
+        let places = &self.allocation_sources.places;
+        let facts = WaitFacts { stacks, engine, host_only, places };
         let locks = &self.allocation_sources.locks;
-        let sources =
-            |change: &FollowedChange| allocation_sources(change, stacks, engine, host_only, locks);
+        let sources = |change: &FollowedChange| allocation_sources(change, facts, locks);
         let mut found = sources(change);
         // Who was never seen with the lock is no reason to leave out a thread that was, and whose stack could not be read.
         let is_nobody = |origin: &AllocationOrigin| match *origin {
@@ -205,7 +208,7 @@ impl FollowedSteps {
         } else if is_nobodys && change.threads.iter().any(|thread| locks.has_held(thread.thread)) {
             found.origins.clear();
         }
-        let ChangeSources { origins, certain, is_whole } = found;
+        let ChangeSources { origins, certain, is_whole, waited } = found;
         self.allocation_sources.calls.add(&origins, stacks);
         // Where no stack could be read the program moved fast, and most likely within the same call.
         let site = match &origins[..] {
@@ -225,9 +228,14 @@ impl FollowedSteps {
         };
         let makers = makers(change, &origins);
         let apart = whole.after.0.saturating_sub(whole.before.0);
+        if let [AllocationOrigin::Stack(_, stack)] = origins[..]
+            && (is_whole && !waited && apart <= CERTAIN_WITHIN && change.allocations() > 0)
+        {
+            self.allocation_sources.places.works(stack);
+        }
         let is_inside = change.threads.iter().any(|thread| thread.held_lock);
         let between = match origins[..] {
-            [origin] if !is_inside => {
+            [origin] if !is_inside && !waited => {
                 between_polls(origin, apart, engine, self.engine_waits.stay(), stacks)
             }
             _ => BetweenPolls::Stayed,
@@ -236,7 +244,8 @@ impl FollowedSteps {
         let shares = if origins.is_empty() || came_back {
             vec![(AllocationOrigin::NotSeen, 1)]
         } else {
-            origins.into_iter().map(|origin| (origin, 1)).collect()
+            let unseen = waited.then_some(AllocationOrigin::NotSeen);
+            origins.into_iter().chain(unseen).map(|origin| (origin, 1)).collect()
         };
         let is_doubtful = !is_whole || shares.len() > 1 || between != BetweenPolls::Stayed;
         let has_arrived = self.has_arrived(&shares);

@@ -11,6 +11,7 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::{CounterIntervals, PerPool};
 use crate::analysis::attribution::rules::BlockGroup;
+use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::analysis::followed::FollowedSteps;
 use crate::analysis::followed::dropped_variables::ProgramText;
 use crate::analysis::lines::bounds::CounterBracket;
@@ -173,6 +174,11 @@ impl DeviceProfile {
         }
         self.ledger.step((from.0, now.0), &old, new, seen);
         Some(old)
+    }
+
+    /// Nobody allocated at the places of which is known by now that threads only wait there.
+    pub(crate) fn leave_out_waits(&mut self, places: &WaitingPlaces) {
+        self.ledger.leave_out(places);
     }
 
     /// Takes a map: finds births, charges them, keeps the moment if it is the highest. `seen_last`

@@ -12,8 +12,8 @@ use crate::analysis::profile::device::{DeviceProfile, SnapshotBlocks};
 use crate::analysis::profile::timeline::TimelinePoint;
 use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, Definition, DeviceUsage, Event, EventKind,
-    MemoryKind, MissReason, Nanos, ProcessUsage, ReaderKind, Record, RecordSink, RecordingGap,
-    SinkResult, StackSample,
+    MemoryKind, Metric, MissReason, Nanos, Pool, ProcessUsage, ReaderKind, Record, RecordSink,
+    RecordingGap, SinkResult, StackSample, ThreadActivity,
 };
 
 /// Two looks that both see a line tell that it stayed in between only when they are at most this many
@@ -51,7 +51,11 @@ impl Profile {
         self.stacks_read += sample.threads.len() as u64;
         self.gil_threads += sample.threads.iter().filter(|t| t.gil).count() as u64;
         self.open.sampled = true;
-        self.open.threads.extend(sample.threads.iter().filter_map(|t| self.choice.filter(*t)));
+        for thread in sample.threads.iter().filter_map(|t| self.choice.filter(*t)) {
+            let waits = thread.activity == ThreadActivity::Idle;
+            self.places.see(thread.thread, thread.stack, waits);
+            self.open.threads.push(thread);
+        }
     }
 
     fn define(&mut self, definition: &Definition) {
@@ -103,6 +107,7 @@ impl Profile {
             for (device, snapshot) in std::mem::take(&mut self.open_snapshots) {
                 let profile = self.profiles.entry(device).or_default();
                 let left = self.memory.work_left();
+                profile.leave_out_waits(&self.places);
                 let work = profile.on_snapshot(snapshot, self.open.time, &seen, left, text);
                 if let Some(owned) = self.owned_before.remove(&device) {
                     profile.set_owners_of_before(&owned);
@@ -125,6 +130,7 @@ impl Profile {
             stacks: &self.stacks,
             engine: &self.engine,
             host_only: &self.host_only,
+            places: &self.places,
             depths: &self.depths,
         }
     }
@@ -163,6 +169,15 @@ impl Profile {
                 let from = previous.time.max(looked);
                 let old = profile.step(from, open.time, &look.first, &seen);
                 if let Some(old) = old {
+                    if let [
+                        (AllocationOrigin::Stack(_, left), _),
+                        (AllocationOrigin::Stack(_, came), _),
+                    ] = seen[..]
+                        && left == came
+                        && allocated_in_all(&look.first) > allocated_in_all(&old)
+                    {
+                        self.places.works(left);
+                    }
                     let between = IntervalBounds::between(&old, &look.first);
                     if charge_lines {
                         bounds.charge(&between, &stacks_of(&seen));
@@ -241,6 +256,10 @@ impl Profile {
         };
         peak.last = usage.clone();
     }
+}
+
+fn allocated_in_all(counters: &AllocatorCounters) -> i64 {
+    counters.stat(Metric::AllocatedBytes, Pool::All).allocated
 }
 
 fn stacks_of(seen: &[(AllocationOrigin, u64)]) -> Vec<(u32, u64)> {

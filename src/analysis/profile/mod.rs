@@ -23,6 +23,7 @@ use rustc_hash::FxHashMap;
 use crate::analysis::attribution::host_only::HostOnlyStacks;
 use crate::analysis::attribution::losses::{Loss, LossCounts};
 use crate::analysis::attribution::sample_window::{SampleWindow, ThreadChoice};
+use crate::analysis::attribution::waiting::WaitingPlaces;
 use crate::analysis::autograd::engine_frames::EngineFrames;
 use crate::analysis::exact::ExactProfile;
 use crate::analysis::followed::allocated_totals::AllocatedTotals;
@@ -88,6 +89,7 @@ pub struct Profile {
     stacks: StackTable,
     engine: EngineFrames,
     host_only: HostOnlyStacks,
+    places: WaitingPlaces,
     depths: Vec<u32>,
     sources: FxHashMap<FunctionId, SourceText>,
     start: Option<RecordingStart>,

@@ -252,6 +252,11 @@ impl StackPoller {
         self.threads.get(number).is_some_and(|polled| polled.still == 0)
     }
 
+    /// The same of the thread with this key.
+    pub fn moved_by_key(&self, key: ThreadKey) -> bool {
+        self.threads.iter().any(|polled| polled.still == 0 && polled.target.key() == key)
+    }
+
     /// The stack of thread `number` at the last poll.
     pub fn now(&mut self, number: usize) -> PolledStack<'_> {
         let Some(polled) = self.threads.get(number) else { return PolledStack::Torn };

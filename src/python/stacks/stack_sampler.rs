@@ -3,20 +3,20 @@
 use std::time::{Duration, Instant};
 
 use crate::abi::UnwindInfo;
-use crate::model::{StackTable, ThreadId, ThreadSample};
+use crate::model::{StackId, StackTable, ThreadId, ThreadSample};
 use crate::python::code::code_cache::CodeCache;
 use crate::python::error::PythonError;
 use crate::python::follow::PollTarget;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::python::objects::ObjectDecodeError;
-use crate::python::stacks::activity::{ThreadEvidence, classify};
+use crate::python::stacks::activity::{ThreadEvidence, WaitKind, classify, is_engine_function};
 use crate::python::stacks::bpf_stacks;
 use crate::python::stacks::c_calls::frames_by_call;
 use crate::python::stacks::scatter_read::ScatterRead;
 use crate::python::stacks::thread::{ReadBuffers, ReadOutcome, SampleContext, SampledThread};
 use crate::python::stacks::thread_list::{InterpreterList, ListError, ThreadEntry, tell_apart};
 use crate::python::stacks::thread_names::ThreadNames;
-use crate::target::{Addr, KernelWait, Memory, MemoryError, Process};
+use crate::target::{Addr, AddressRange, KernelWait, Memory, MemoryError, Process};
 
 /// A thread whose stack was inconsistent this many times in one sample is left out of it.
 const MAX_TORN_READS: u32 = 24;
@@ -59,6 +59,7 @@ pub(in crate::python) struct StackSampler {
     scratch: ReadBuffers,
     names: ThreadNames,
     holders: Vec<Addr>,
+    allocator_locks: Vec<AddressRange>,
     listed: bool,
     os_states_at: Option<Instant>,
 }
@@ -83,6 +84,7 @@ impl StackSampler {
             marks: ScatterRead::default(),
             scratch: ReadBuffers::default(),
             holders: Vec::new(),
+            allocator_locks: Vec::new(),
             listed: false,
             os_states_at: None,
         }
@@ -113,6 +115,16 @@ impl StackSampler {
                 id_here: self.names.id_here(&*self.memory, &thread.place),
             })
             .collect()
+    }
+
+    /// The allocator's locks: a thread that waits for one is at work.
+    pub(in crate::python) fn set_allocator_locks(&mut self, locks: Vec<AddressRange>) {
+        self.allocator_locks = locks;
+    }
+
+    /// The locks that a thread takes in the middle of its work.
+    pub(in crate::python) fn working_locks(&self) -> Vec<AddressRange> {
+        self.heads.gils().chain(self.allocator_locks.iter().copied()).collect()
     }
 
     /// How many frames of each thread last listed run in each call of the interpreter, the innermost call first. The process has to
@@ -195,20 +207,19 @@ impl StackSampler {
                 self.decode_threads_unchecked(table);
             }
         }
-        self.finish(&mut stats, out);
+        self.finish(table, &mut stats, out);
         if self.names.are_due() {
             self.name_threads(table);
         }
         Ok(stats)
     }
 
-    /// Asks the kernel which threads wait, and for what: of those that ran Python at the last sample in a place that is not
-    /// known to wait.
+    /// Asks the kernel which threads wait, and for what: of those that ran Python at the last sample.
     fn find_waits(&mut self) {
         let mut checks = 0;
         // The oldest thread is listed last: it is the main one.
         for thread in self.threads.iter_mut().rev() {
-            let may_wait = matches!(thread.found, Some(ReadOutcome::Stack { waits: false, .. }));
+            let may_wait = matches!(thread.found, Some(ReadOutcome::Stack { .. }));
             thread.waited_before = None;
             if may_wait && checks < MAX_WAIT_CHECKS {
                 checks += 1;
@@ -382,12 +393,13 @@ impl StackSampler {
     }
 
     /// Turns what was found into the sample.
-    fn finish(&mut self, stats: &mut SampleStats, out: &mut Vec<ThreadSample>) {
+    fn finish(&mut self, table: &StackTable, stats: &mut SampleStats, out: &mut Vec<ThreadSample>) {
         let now = Instant::now();
         let look_up = self.os_states_at.is_none_or(|at| now - at >= OS_STATES_INTERVAL);
         if look_up {
             self.os_states_at = Some(now);
         }
+        let working = self.working_locks();
         for thread in &mut self.threads {
             thread.settle();
             let Some(ReadOutcome::Stack { stack, waits, cut }) = thread.found else {
@@ -404,6 +416,7 @@ impl StackSampler {
             let needs_after = before.is_some_and(|wait| wait != KernelWait::Working);
             let after =
                 process().filter(|_| needs_after).and_then(|(process, id)| process.kernel_wait(id));
+            let kind = |wait: Option<KernelWait>| wait.map(|wait| WaitKind::of(wait, &working));
             // What was true of another place says nothing of this one.
             thread.os_state = thread.os_state.filter(|_| !thread.moved);
             // One small file per thread, at a low rate, and only where nothing else tells.
@@ -413,13 +426,21 @@ impl StackSampler {
             let signs = ThreadEvidence {
                 gil,
                 in_waiting_place: waits,
+                in_engine: ends_in_engine(table, stack),
                 moved: thread.moved,
                 os_state: thread.os_state,
-                waits: [before, after],
+                waits: [kind(before), kind(after)],
             };
             out.push(ThreadSample { thread: thread.id, stack, gil, activity: classify(signs) });
         }
     }
+}
+
+/// Whether the innermost frame of a stack waits for the autograd engine.
+fn ends_in_engine(table: &StackTable, stack: StackId) -> bool {
+    let frame = table.get_stack(stack).and_then(|node| table.get_frame(node.frame));
+    let function = frame.and_then(|frame| table.get_function(frame.function));
+    function.is_some_and(|function| is_engine_function(&function.file, &function.name))
 }
 
 #[cfg(test)]

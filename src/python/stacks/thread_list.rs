@@ -5,10 +5,13 @@ use rustc_hash::FxHashSet;
 use crate::python::layouts::layout::PythonLayout;
 use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
-use crate::target::{Addr, Field, Memory, MemoryError, Scalar};
+use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, Scalar};
 
 /// A list that changed under every one of this many walks is given up for now.
 const MAX_LIST_ATTEMPTS: usize = 8;
+
+/// Bytes of `struct _gil_runtime_state`, at most: what a thread waits for is in it.
+const GIL: usize = 256;
 
 /// Why the threads could not be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +99,12 @@ impl InterpreterList {
     /// `PyInterpreterState` of the first interpreter listed is the newest; the main one is the last.
     pub(in crate::python) fn main(&self) -> Option<Addr> {
         self.interpreters.last().map(|interpreter| interpreter.at)
+    }
+
+    /// Where the GILs lie.
+    pub(in crate::python) fn gils(&self) -> impl Iterator<Item = AddressRange> + '_ {
+        let gils = self.interpreters.iter().filter_map(|interpreter| interpreter.gil);
+        gils.map(|addr| AddressRange { addr, len: GIL })
     }
 
     /// Walks the lists anew and returns all threads.

@@ -3,13 +3,12 @@
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::poll::{PollPlan, RawBatch, RawChange, RawReading};
-use super::sleepers::SleepStates;
 use crate::model::{
     CudaIndex, FollowTotals, FollowedChange, FollowedThread, Nanos, StackReading, StackTable,
-    ThreadActivity, ThreadId, ThreadSample,
+    ThreadActivity, ThreadId, ThreadSample, ThreadWait,
 };
 use crate::python::{ChainFrame, ChainNamer, NamedChain, PollTarget, ThreadKey};
-use crate::target::{MemoryError, Process};
+use crate::target::MemoryError;
 use crate::torch::AllocationTotals;
 
 /// A thread is polled for this many samples after it was last seen doing anything.
@@ -17,6 +16,9 @@ const STAYS_FOR: u32 = 200;
 
 /// A change, and what the allocator has allocated and freed in all after it.
 pub(super) type TotaledChange = (FollowedChange, AllocationTotals);
+
+/// Which threads are polled, and their ids for the kernel; and of which devices the counters are.
+type PlannedPolls = (Vec<(ThreadKey, Option<u32>)>, Vec<CudaIndex>);
 
 /// Names what a poller gathered, and decides what is polled.
 pub(super) struct Assembler {
@@ -27,10 +29,9 @@ pub(super) struct Assembler {
     /// Threads that were seen with the allocator's lock, as the target's kernel numbers them.
     allocating: FxHashSet<u32>,
     devices: FxHashSet<CudaIndex>,
-    planned: (Vec<ThreadKey>, Vec<CudaIndex>),
+    planned: PlannedPolls,
     /// Whether a thread began, or began to do something, since the last changes were taken.
     newcomers: bool,
-    sleepers: SleepStates,
     single_changes: u64,
     steady_changes: u64,
     changes: u64,
@@ -47,7 +48,6 @@ impl Assembler {
             devices: FxHashSet::default(),
             planned: Default::default(),
             newcomers: false,
-            sleepers: SleepStates::default(),
             single_changes: 0,
             steady_changes: 0,
             changes: 0,
@@ -113,7 +113,7 @@ impl Assembler {
         polled.sort_by_key(rank);
         polled.truncate(FollowedChange::MAX_THREADS);
         polled.sort_by_key(|target| target.thread);
-        let keys: Vec<ThreadKey> = polled.iter().map(PollTarget::key).collect();
+        let keys = polled.iter().map(|target| (target.key(), target.id_here)).collect();
         let mut devices: Vec<CudaIndex> = self.devices.iter().copied().collect();
         devices.sort_unstable();
         let planned = (keys, devices);
@@ -121,7 +121,7 @@ impl Assembler {
             return None;
         }
         self.planned = planned;
-        Some(PollPlan { counters: None, targets: polled })
+        Some(PollPlan { targets: polled, ..PollPlan::default() })
     }
 
     /// What is planned was lost: the next call of [`Self::plan`] gives it again.
@@ -133,7 +133,6 @@ impl Assembler {
     pub(super) fn changes(
         &mut self,
         batches: Vec<RawBatch>,
-        process: &Process,
         table: &mut StackTable,
     ) -> Result<Vec<TotaledChange>, MemoryError> {
         if batches.is_empty() {
@@ -142,15 +141,6 @@ impl Assembler {
         for id in batches.iter().flat_map(|b| &b.changes).flat_map(|c| c.counters.owners).flatten()
         {
             self.allocating.insert(id);
-        }
-        match self.planned.0.len() {
-            0 | 1 => self.sleepers.clear(),
-            _ => {
-                let polled = |target: &&PollTarget| self.planned.0.contains(&target.key());
-                let targets: Vec<PollTarget> =
-                    self.targets.iter().filter(polled).copied().collect();
-                self.sleepers.look(process, &targets);
-            }
         }
         let mut changes = Vec::new();
         for batch in batches {
@@ -171,7 +161,6 @@ impl Assembler {
     fn change(&mut self, raw: RawChange, named: &[Option<NamedChain>]) -> FollowedChange {
         let counters = &raw.counters;
         let mut owners: Vec<u32> = counters.owners.into_iter().flatten().collect();
-        let mut waiting = Vec::new();
         let mut threads = Vec::new();
         for thread in &raw.threads {
             let target = self.targets.iter().find(|target| target.key() == thread.key);
@@ -182,17 +171,11 @@ impl Assembler {
             let os_id = target.os_id.map(|id| id as u32);
             let held_lock = os_id.is_some_and(|id| owners.contains(&id));
             owners.retain(|&owner| Some(owner) != os_id);
-            let (before, waits_before) = reading(thread.before, named);
-            let (after, waits_after) = reading(thread.after, named);
-            let entry = FollowedThread { thread: target.thread, before, after, held_lock };
-            let waits = waits_before && waits_after || self.sleepers.slept(thread.key);
-            if waits && !held_lock { waiting.push(entry) } else { threads.push(entry) }
+            let before = reading(thread.before, named);
+            let after = reading(thread.after, named);
+            threads.push(listed(target.thread, [before, after], held_lock, thread.wait));
         }
-        // For C++ code without Python frames a thread may be waiting in Python.
-        if threads.is_empty() || threads.iter().any(|t| is_empty(t.before) || is_empty(t.after)) {
-            threads.append(&mut waiting);
-        }
-        let gone = raw.threads.len() - threads.len() - waiting.len();
+        let gone = raw.threads.len() - threads.len();
         let change = FollowedChange {
             before: Nanos(raw.before),
             after: Nanos(raw.after),
@@ -228,8 +211,29 @@ impl Assembler {
     }
 }
 
-fn is_empty(reading: StackReading) -> bool {
-    reading == StackReading::NoFrames
+/// A thread of a change, by its readings and whether each is a place known to wait.
+fn listed(
+    thread: ThreadId,
+    readings: [(StackReading, bool); 2],
+    held_lock: bool,
+    wait: ThreadWait,
+) -> FollowedThread {
+    let [(mut before, waits_before), (mut after, waits_after)] = readings;
+    let [before_by_kernel, after_by_kernel] = wait.sides();
+    let mut sides =
+        ThreadWait::from([waits_before || before_by_kernel, waits_after || after_by_kernel]);
+    if wait == ThreadWait::Throughout {
+        // Who did not run stands where it stood.
+        match (before, after) {
+            (StackReading::Torn, StackReading::Whole(_)) => before = after,
+            (StackReading::Whole(_), StackReading::Torn) => after = before,
+            _ => {}
+        }
+        if before == after && before.stack().is_some() {
+            sides = ThreadWait::Throughout;
+        }
+    }
+    FollowedThread { thread, before, after, held_lock, wait: sides }
 }
 
 /// What a reading is once named, and whether it is a place known to wait.

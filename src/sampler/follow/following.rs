@@ -68,6 +68,7 @@ impl Following {
             self.addressed = Some(device);
         }
         if let Some(mut plan) = self.assembler.plan(python.poll_targets(), &sample.threads) {
+            plan.working_locks = python.working_locks();
             plan.counters = torch.counter_poller().map(|mut poller| {
                 poller.retain(|device| self.assembler.has(device));
                 poller
@@ -108,9 +109,8 @@ impl Following {
         sink: &mut dyn RecordSink,
     ) -> SinkResult {
         let batches = self.poller.take();
-        let process = session.readers.process.clone();
         self.addresses.add(self.poller.take_addresses());
-        match self.assembler.changes(batches, &process, &mut session.table) {
+        match self.assembler.changes(batches, &mut session.table) {
             Ok(changes) => self.later.extend(changes),
             // A target that has ended is noticed by the recorder.
             Err(error) => {

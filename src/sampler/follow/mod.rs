@@ -15,7 +15,7 @@ mod following;
 mod pace;
 mod poll;
 mod repetition;
-mod sleepers;
+mod thread_waits;
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -42,6 +42,7 @@ pub use budget::FollowBudget;
 pub(super) use following::Following;
 use pace::{FollowPace, NextPoll};
 use poll::{PollPlan, PollState, RawBatch};
+use thread_waits::ThreadWaits;
 
 /// How long the recorder waits for the poller to hand over what it has.
 const HAND_OVER_WITHIN: Duration = Duration::from_micros(300);
@@ -102,7 +103,8 @@ impl PollerHandle {
         });
         let part = Arc::new(part);
         let signals: Arc<PollSignals> = Arc::default();
-        let state = PollState::new(Box::new(process.memory()), stacks, Arc::clone(&signals));
+        let waits = ThreadWaits::new(Arc::clone(process));
+        let state = PollState::new(Box::new(process.memory()), stacks, waits, Arc::clone(&signals));
         let addresses =
             AddressReader::start(process, Arc::clone(&part), start, Arc::clone(&signals))?;
         let (for_thread, process) = (Arc::clone(&shared), Arc::clone(process));
@@ -279,7 +281,8 @@ impl PollingThread<'_> {
 
     fn sleep(&mut self, time: Duration) {
         self.hand_over();
-        self.state.sleeps();
+        let start = self.start;
+        self.state.sleeps(&|| start.elapsed().as_nanos() as u64);
         self.shared.asleep.store(true, Ordering::Release);
         std::thread::sleep(time);
         self.shared.asleep.store(false, Ordering::Release);
@@ -287,7 +290,8 @@ impl PollingThread<'_> {
 
     /// Sleeps for a moment in which the job goes on; `now` is in nanoseconds.
     fn rest(&mut self, time: Duration, now: u64) {
-        self.state.sleeps();
+        let start = self.start;
+        self.state.sleeps(&|| start.elapsed().as_nanos() as u64);
         let until = now + time.as_nanos() as u64;
         // What happens until then is not seen: the allocator does not stand still.
         self.last_change.set(until);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustc_hash::FxHashMap;
 
-use crate::model::FollowedChange;
+use crate::model::{FollowedChange, ThreadWait};
 use crate::python::{PollTarget, PolledStack, StackPoller, ThreadKey};
 use crate::target::{AddressRange, Memory, MemoryError};
 use crate::torch::CounterPoller;
@@ -14,6 +14,7 @@ use super::PollSignals;
 use super::chains::{CodeCopies, FrameChains};
 use super::counter_watch::{CopyMoment, CounterChange, CounterWatch, StackCopies};
 use super::repetition::Repetition;
+use super::thread_waits::ThreadWaits;
 
 /// Places that cannot be read in one poll, each forgotten before it is read again.
 const MAX_FAULTS: u32 = 300;
@@ -32,6 +33,8 @@ pub(super) struct PollPlan {
     pub(super) counters: Option<CounterPoller>,
     /// The threads.
     pub(super) targets: Vec<PollTarget>,
+    /// The locks that a thread takes in the middle of its work.
+    pub(super) working_locks: Vec<AddressRange>,
 }
 
 /// A thread's stack at a poll, not yet named.
@@ -50,6 +53,7 @@ pub(super) struct RawThread {
     pub(super) after: RawReading,
     /// Whether the next poll has still to confirm `after`.
     unconfirmed: bool,
+    pub(super) wait: ThreadWait,
 }
 
 /// A change, not yet named.
@@ -84,6 +88,7 @@ pub(super) struct PollOutcome {
 pub(super) struct PollState {
     memory: Box<dyn Memory>,
     stacks: StackPoller,
+    waits: ThreadWaits,
     watch: CounterWatch,
     /// What has changed since the stacks were copied last.
     changed: Vec<CounterChange>,
@@ -114,11 +119,13 @@ impl PollState {
     pub(super) fn new(
         memory: Box<dyn Memory>,
         stacks: StackPoller,
+        waits: ThreadWaits,
         signals: Arc<PollSignals>,
     ) -> PollState {
         PollState {
             memory,
             stacks,
+            waits,
             watch: CounterWatch::new(signals),
             changed: Vec::new(),
             spans: Vec::new(),
@@ -142,6 +149,7 @@ impl PollState {
     pub(super) fn set(&mut self, plan: PollPlan) {
         self.confirm(false);
         self.stacks.set_targets(&plan.targets);
+        self.waits.set(&plan.targets, plan.working_locks);
         self.watch.set(plan.counters);
         self.lay_out();
     }
@@ -203,7 +211,8 @@ impl PollState {
     }
 
     /// Polling sleeps: what the stacks are after that is not known.
-    pub(super) fn sleeps(&mut self) {
+    pub(super) fn sleeps(&mut self, clock: &impl Fn() -> u64) {
+        self.waits.pause(clock);
         self.stack_polls = 0;
     }
 
@@ -257,9 +266,13 @@ impl PollState {
         let ended = clock();
         self.comparable = true;
         let counters_again = self.read_again()?;
-        let mut outcome = self.compare(began, ended);
+        let mut outcome = self.compare(began, ended, clock);
         let copies = self.again_copy.get(counters_again..).unwrap_or_default();
         outcome.changed |= self.watch.see(copies, CopyMoment::Alone, &mut self.changed);
+        if outcome.changed {
+            // These stacks are those before what has changed since they were copied.
+            self.waits.look(clock);
+        }
         self.began_before = began;
         if self.stacks.trim() {
             self.lay_out();
@@ -291,8 +304,10 @@ impl PollState {
     }
 
     /// Finds what changed since the poll before.
-    fn compare(&mut self, began: u64, ended: u64) -> PollOutcome {
+    fn compare(&mut self, began: u64, ended: u64, clock: &impl Fn() -> u64) -> PollOutcome {
         self.confirm(true);
+        let stacks = &self.stacks;
+        self.waits.polled(began, ended, |key| stacks.moved_by_key(key));
         let threads = self.stacks.len();
         let moved = (0..threads).any(|number| self.stacks.moved(number));
         let stacks = StackCopies { threads, took: ended.saturating_sub(began) };
@@ -302,6 +317,9 @@ impl PollState {
         let changes = std::mem::take(&mut self.changed);
         let mut outcome = PollOutcome { changed: ahead, moved };
         outcome.changed |= !changes.is_empty();
+        if outcome.changed {
+            self.waits.look(clock);
+        }
         for counters in changes {
             let (before, threads) = (self.began_before, Vec::new());
             self.change(RawChange { before, after: ended, counters, threads });
@@ -324,7 +342,8 @@ impl PollState {
         for (number, key) in keys.into_iter().enumerate() {
             let (before, _) = self.reading(number, false);
             let (after, unconfirmed) = self.reading(number, true);
-            change.threads.push(RawThread { key, before, after, unconfirmed });
+            let wait = self.waits.wait(key, change.before);
+            change.threads.push(RawThread { key, before, after, unconfirmed, wait });
         }
         if self.pending > 0 || change.threads.iter().any(|thread| thread.unconfirmed) {
             self.pending += 1;
@@ -341,6 +360,7 @@ impl PollState {
         last.counters.join(&change.counters);
         for thread in &mut last.threads {
             (thread.after, thread.unconfirmed) = (RawReading::Torn, false);
+            thread.wait = ThreadWait::from([thread.wait.sides()[0], false]);
         }
     }
 

@@ -109,19 +109,13 @@ impl Process {
         KernelWait::parse(str::from_utf8(&self.thread_file(id, "syscall")?).ok()?)
     }
 
-    /// How long its thread `id`, counted in memspy's pid namespace, has run on a processor so far, in nanoseconds. Exact
-    /// while the thread sleeps. `None` when there is no such thread (any more), or the kernel does not tell.
-    pub fn thread_run_time(&self, id: u32) -> Option<u64> {
-        self.scheduling(id, 0)
-    }
-
-    /// How often its thread `id`, counted in memspy's pid namespace, was given a processor so far. `None` as for
-    /// [`Self::thread_run_time`].
+    /// How often its thread `id`, counted in memspy's pid namespace, was given a processor so far. `None` when there is
+    /// no such thread (any more), or the kernel does not tell.
     pub fn thread_turns(&self, id: u32) -> Option<u64> {
         self.scheduling(id, 2)
     }
 
-    /// How often its thread `id`, counted in memspy's pid namespace, has gone to sleep so far. `None` as for [`Self::thread_run_time`].
+    /// How often its thread `id`, counted in memspy's pid namespace, has gone to sleep so far. `None` as for [`Self::thread_turns`].
     pub fn thread_sleeps(&self, id: u32) -> Option<u64> {
         self.live()?;
         // Its first line is the thread's name, which may be no UTF-8.

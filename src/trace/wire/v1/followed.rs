@@ -8,7 +8,8 @@ use super::varint::{
 };
 use super::{BlockClock, MAX_DEVICES, MalformedPayload};
 use crate::model::{
-    CounterDelta, CudaIndex, FollowedChange, FollowedThread, Nanos, StackId, StackReading, ThreadId,
+    CounterDelta, CudaIndex, FollowedChange, FollowedThread, Nanos, StackId, StackReading,
+    ThreadId, ThreadWait,
 };
 
 /// Changes of one record: bounds what a hostile file can make a reader keep.
@@ -33,6 +34,8 @@ const TOTALS_RESET: u8 = 128;
 /// Flags of a thread: two bits for the reading before, two for the one after, and these.
 const HELD_LOCK: u8 = 16;
 const SAME_STACK: u8 = 32;
+const WAITED_BEFORE: u8 = 64;
+const WAITED_AFTER: u8 = 128;
 
 const TOO_MANY: MalformedPayload =
     MalformedPayload("more followed changes than fit into one record");
@@ -141,12 +144,23 @@ impl WireFollowedState {
         for entry in threads {
             put(&mut self.columns[THREADS], entry.thread.0.into());
             let same = entry.before == entry.after && entry.before.stack().is_some();
-            self.columns[THREADS].push(
-                reading_code(entry.before)
-                    | reading_code(entry.after) << 2
-                    | if entry.held_lock { HELD_LOCK } else { 0 }
-                    | if same { SAME_STACK } else { 0 },
-            );
+            // A reader that finds the same stack does not look at the second reading: where that says that nothing was read, the thread
+            // did not run in between.
+            let after = match entry.wait {
+                ThreadWait::Throughout if same => reading_code(StackReading::NotRead),
+                _ => reading_code(entry.after),
+            };
+            let [waited_before, waited_after] = entry.wait.sides();
+            let mut flags = reading_code(entry.before) | after << 2;
+            for (flag, bit) in [
+                (entry.held_lock, HELD_LOCK),
+                (same, SAME_STACK),
+                (waited_before, WAITED_BEFORE),
+                (waited_after, WAITED_AFTER),
+            ] {
+                flags |= if flag { bit } else { 0 };
+            }
+            self.columns[THREADS].push(flags);
             let stacks = [entry.before, entry.after].map(StackReading::stack);
             for stack in stacks.into_iter().take(if same { 1 } else { 2 }).flatten() {
                 let step = i64::from(stack.0) - i64::from(self.stack);
@@ -254,12 +268,16 @@ impl WireFollowedState {
                 _ => before,
             };
             let held_lock = flags & HELD_LOCK != 0;
+            let sides = [WAITED_BEFORE, WAITED_AFTER].map(|bit| flags & bit != 0);
+            let ran_not = sides == [true; 2] && flags & SAME_STACK != 0 && flags >> 2 & 3 == 0;
+            let wait = if ran_not { ThreadWait::Throughout } else { ThreadWait::from(sides) };
             match thread(number) {
                 Some(known) => change.threads.push(FollowedThread {
                     thread: ThreadId(known),
                     before,
                     after,
                     held_lock,
+                    wait,
                 }),
                 None => change.others_possible = true,
             }

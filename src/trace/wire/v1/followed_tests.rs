@@ -51,11 +51,14 @@ fn changes() -> Vec<FollowedChange> {
                 large,
                 live,
                 threads: (0..i % 4)
-                    .map(|t| FollowedThread {
-                        thread: ThreadId(t),
-                        before: readings[n % 5],
-                        after: readings[(n / 3) % 5],
-                        held_lock: t == 1,
+                    .map(|t| {
+                        let [before, after] = [readings[n % 5], readings[(n / 3) % 5]];
+                        let wait = match before == after && before.stack().is_some() {
+                            true if t == 0 => ThreadWait::Throughout,
+                            _ => ThreadWait::from([n & 2 == 0, n & 4 == 0]),
+                        };
+                        let thread = ThreadId(t);
+                        FollowedThread { thread, before, after, held_lock: t == 1, wait }
                     })
                     .collect(),
                 others_possible: i % 3 == 0,
@@ -148,6 +151,7 @@ fn a_single_allocation_takes_few_bytes() {
             before: StackReading::Whole(StackId(3000)),
             after: StackReading::Whole(StackId(3000)),
             held_lock: false,
+            wait: ThreadWait::Unknown,
         }],
         others_possible: false,
         counters_torn: false,

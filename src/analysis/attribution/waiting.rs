@@ -1,0 +1,225 @@
+//! Who waits did not allocate: the one rule for samples and for followed changes.
+
+use rustc_hash::FxHashMap;
+
+use crate::analysis::attribution::host_only::HostOnlyStacks;
+use crate::analysis::autograd::engine_frames::EngineFrames;
+use crate::analysis::followed::CANDIDATES_WITHIN;
+use crate::model::{FollowedChange, FollowedThread, StackId, StackTable, ThreadId, ThreadWait};
+
+/// Where threads wait, they are seen to in at least one of so many visits.
+const VISITS_A_WAIT: u32 = 64;
+/// Where they allocate as well, they are seen to at least once in so many waits.
+const WAITS_A_WORK: u32 = 8;
+/// Stacks remembered.
+const MAX_STACKS: usize = 1 << 16;
+
+/// What tells whether a thread can have allocated where it was seen.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WaitFacts<'a> {
+    pub(crate) stacks: &'a StackTable,
+    pub(crate) engine: &'a EngineFrames,
+    pub(crate) host_only: &'a HostOnlyStacks,
+    pub(crate) places: &'a WaitingPlaces,
+}
+
+impl WaitFacts<'_> {
+    /// Whether a thread waits there for the autograd engine, whose threads allocate on its behalf.
+    pub(crate) fn is_for_engine(self, stack: StackId) -> bool {
+        self.engine.is_waiting(self.stacks, stack)
+    }
+
+    /// Whether a line on which a thread `waits`, or does not, can be the one that allocated beside this reading of its stack.
+    ///
+    /// A thread that sleeps, or waits for a lock, a queue, a socket, a child or another rank, allocates nothing there: where it
+    /// allocated meanwhile, it had left that line or had not come to it. So it is where it wakes up, or is about to wait.
+    pub(crate) fn may_allocate(self, stack: StackId, waits: bool) -> bool {
+        let waits_there = if waits { !self.places.has_work(stack) } else { self.places.has(stack) };
+        !self.host_only.has(stack) && (!waits_there || self.is_for_engine(stack))
+    }
+
+    /// Whether a thread that was listed beside a change cannot have made it, wherever it went: it did not run meanwhile, or it works
+    /// on the host's memory only. The engine's threads allocate for one that waits for them, whether it runs or not.
+    pub(crate) fn cannot_have_allocated(self, thread: &FollowedThread) -> bool {
+        !thread.held_lock
+            && !thread.stacks().any(|stack| self.is_for_engine(stack))
+            && (thread.wait == ThreadWait::Throughout
+                || thread.stacks().any(|stack| self.host_only.has(stack)))
+    }
+}
+
+/// On which stacks threads were seen to wait, and on which to work.
+///
+/// On a busy machine a thread that has woken up may not get a processor, or the GIL, for longer than it waited: it stands where it
+/// waited, and the kernel says that it runs. So what is known of a place counts as well.
+#[derive(Debug, Default)]
+pub(crate) struct WaitingPlaces {
+    counts: FxHashMap<StackId, PlaceCounts>,
+    /// Where each thread is, and whether it was seen to wait there.
+    visits: FxHashMap<ThreadId, (StackId, bool)>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct PlaceCounts {
+    /// How often a thread came there, and in how many of these visits it was seen to wait.
+    visits: u32,
+    waits: u32,
+    /// How often a thread that stood there was seen to allocate.
+    works: u32,
+}
+
+impl WaitingPlaces {
+    /// A thread was seen at a stack, and to wait there or not.
+    pub(crate) fn see(&mut self, thread: ThreadId, stack: StackId, waits: bool) {
+        let known = self.visits.get(&thread).filter(|visit| visit.0 == stack);
+        let (is_new, waited) = known.map_or((true, false), |visit| (false, visit.1));
+        self.visits.insert(thread, (stack, waited || waits));
+        if self.counts.len() < MAX_STACKS || self.counts.contains_key(&stack) {
+            let counts = self.counts.entry(stack).or_default();
+            counts.visits = counts.visits.saturating_add(u32::from(is_new));
+            counts.waits = counts.waits.saturating_add(u32::from(waits && !waited));
+        }
+    }
+
+    /// Takes the threads of a change. Who waits for the autograd engine, as `is_for_engine` says of a stack, does not wait while others
+    /// work for it.
+    pub(crate) fn see_change(
+        &mut self,
+        change: &FollowedChange,
+        is_for_engine: impl Fn(StackId) -> bool,
+    ) {
+        for thread in &change.threads {
+            for (reading, waits) in thread.sides().into_iter().zip(thread.wait.sides()) {
+                match reading.stack() {
+                    Some(stack) => {
+                        self.see(thread.thread, stack, waits && !is_for_engine(stack));
+                    }
+                    None => _ = self.visits.remove(&thread.thread),
+                }
+            }
+            // Who has the allocator's lock, and stays where it is, allocates there.
+            let near = change.after.0.saturating_sub(change.before.0) <= CANDIDATES_WITHIN;
+            if thread.held_lock
+                && (near && thread.before == thread.after)
+                && let Some(stack) = thread.after.stack()
+            {
+                self.works(stack);
+            }
+        }
+    }
+
+    /// A thread allocated there: nobody else can have, or it had the allocator's lock.
+    pub(crate) fn works(&mut self, stack: StackId) {
+        if let Some(counts) = self.counts.get_mut(&stack) {
+            counts.works = counts.works.saturating_add(1);
+        }
+    }
+
+    /// Whether threads wait there, and do nothing else.
+    pub(crate) fn has(&self, stack: StackId) -> bool {
+        self.counts.get(&stack).is_some_and(|of| {
+            of.waits > 0 && of.waits.saturating_mul(VISITS_A_WAIT) >= of.visits && !of.are_of_work()
+        })
+    }
+
+    /// Whether threads work there, though they wait as well: for the device, as a rule.
+    fn has_work(&self, stack: StackId) -> bool {
+        self.counts.get(&stack).is_some_and(PlaceCounts::are_of_work)
+    }
+}
+
+impl PlaceCounts {
+    fn are_of_work(&self) -> bool {
+        self.works.saturating_mul(WAITS_A_WORK) > self.waits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Frame, Function, Nanos, StackReading};
+
+    const THREAD: ThreadId = ThreadId(0);
+    const LINE: StackId = StackId(7);
+    const ELSEWHERE: StackId = StackId(8);
+
+    /// Whether a thread can have allocated on a line where it waits, and where it does not, after these visits of it.
+    fn may(visits: &[bool], works: u32) -> [bool; 2] {
+        let mut places = WaitingPlaces::default();
+        for waits in visits {
+            places.see(THREAD, LINE, *waits);
+            places.see(THREAD, ELSEWHERE, false);
+        }
+        (0..works).for_each(|_| places.works(LINE));
+        let (stacks, engine) = (StackTable::new(), EngineFrames::default());
+        let host_only = HostOnlyStacks::default();
+        let places = &places;
+        let facts = WaitFacts { stacks: &stacks, engine: &engine, host_only: &host_only, places };
+        [true, false].map(|waits| facts.may_allocate(LINE, waits))
+    }
+
+    #[test]
+    fn who_waits_does_not_allocate_and_neither_does_who_wakes_up_there() {
+        assert_eq!(may(&[], 0), [false, true]);
+        assert_eq!(may(&[true], 0), [false, false]);
+        let mostly_runnable = [&[true][..], &[false; 63]].concat();
+        assert_eq!(may(&mostly_runnable, 0), [false, false]);
+        let hardly_ever = [&[true][..], &[false; 64]].concat();
+        assert_eq!(may(&hardly_ever, 0), [false, true]);
+    }
+
+    /// A copy to the device, which waits until it is done.
+    #[test]
+    fn a_line_that_waits_for_its_own_work_allocates() {
+        assert_eq!(may(&[true; 8], 1), [false, false]);
+        assert_eq!(may(&[true; 8], 2), [true, true]);
+    }
+
+    #[test]
+    fn one_wait_counts_once_however_often_it_is_seen() {
+        let mut places = WaitingPlaces::default();
+        (0..99).for_each(|_| places.see(THREAD, LINE, true));
+        assert!(places.has(LINE));
+        places.works(LINE);
+        assert!(!places.has(LINE));
+    }
+
+    #[test]
+    fn who_did_not_run_made_no_change_but_the_engine_may_for_who_waits_for_it() {
+        let mut stacks = StackTable::new();
+        let file = "/site-packages/torch/autograd/graph.py".into();
+        let function = Function { file, ..Function::of_test("_engine_run_backward", 860) };
+        let mut engine = EngineFrames::default();
+        engine.observe(&function);
+        let function = stacks.function(function);
+        let frame = stacks.frame(Frame { function, line: 869 });
+        let backward = stacks.stack(None, frame);
+        let (host_only, places) = (HostOnlyStacks::default(), WaitingPlaces::default());
+        let facts =
+            WaitFacts { stacks: &stacks, engine: &engine, host_only: &host_only, places: &places };
+        let cannot = |stack, wait, held_lock| {
+            let [before, after] = [StackReading::Whole(stack); 2];
+            let thread = FollowedThread { thread: THREAD, before, after, held_lock, wait };
+            facts.cannot_have_allocated(&thread)
+        };
+        assert!(cannot(LINE, ThreadWait::Throughout, false));
+        assert!(!cannot(LINE, ThreadWait::Both, false), "it may have run in between");
+        assert!(!cannot(LINE, ThreadWait::Throughout, true), "it has the allocator's lock");
+        assert!(!cannot(backward, ThreadWait::Throughout, false));
+        assert!(facts.may_allocate(backward, true));
+        let mut seen = WaitingPlaces::default();
+        let change = FollowedChange {
+            after: Nanos(1),
+            threads: vec![FollowedThread {
+                thread: THREAD,
+                before: StackReading::Whole(backward),
+                after: StackReading::Whole(backward),
+                held_lock: false,
+                wait: ThreadWait::Both,
+            }],
+            ..FollowedChange::empty()
+        };
+        seen.see_change(&change, |stack| engine.is_waiting(&stacks, stack));
+        assert!(!seen.has(backward));
+    }
+}

@@ -1,0 +1,160 @@
+//! Which of the polled threads wait, by the kernel's word: asked where a change was seen, or polls are about to pause.
+//!
+//! A look at a thread that runs takes a third of a microsecond, at one that waits a third as well once it is known to wait, and
+//! two microseconds before that. A poll in which nothing changed asks for nothing.
+
+use std::sync::Arc;
+
+use crate::model::ThreadWait;
+use crate::python::{PollTarget, ThreadKey};
+use crate::target::{AddressRange, KernelWait, Process, ThreadTurns, ThreadWatch};
+
+/// A thread that ran at the last look is not looked at again for so long, in nanoseconds, unless polls paused meanwhile.
+const RUNS_FOR: u64 = 10_000;
+/// A longer time between two polls of the stacks is a pause.
+const PAUSE: u64 = 30_000;
+
+/// What is known of the polled threads.
+pub(super) struct ThreadWaits {
+    process: Arc<Process>,
+    /// The locks that a thread takes in the middle of its work.
+    working: Vec<AddressRange>,
+    threads: Vec<WatchedThread>,
+    /// When the last poll of the stacks ended.
+    polled: u64,
+    /// Whether the threads were looked at in the last poll.
+    looked: bool,
+}
+
+struct WatchedThread {
+    key: ThreadKey,
+    id: Option<u32>,
+    watch: Option<ThreadWatch>,
+    /// Since when it is off the processor, if it is.
+    off: Option<OffProcessor>,
+    /// Whether it waited at the last poll of the stacks, and at the one before.
+    now: bool,
+    before: bool,
+    looks_again: u64,
+}
+
+/// A thread off the processor.
+#[derive(Clone, Copy)]
+struct OffProcessor {
+    since: u64,
+    turns: ThreadTurns,
+    /// Whether it waits for something that is not its own work.
+    waits: bool,
+}
+
+impl ThreadWaits {
+    pub(super) fn new(process: Arc<Process>) -> ThreadWaits {
+        let (working, threads) = (Vec::new(), Vec::new());
+        ThreadWaits { process, working, threads, polled: 0, looked: false }
+    }
+
+    /// Sets which threads are polled, and which locks are no reason to call one waiting.
+    pub(super) fn set(&mut self, targets: &[PollTarget], working: Vec<AddressRange>) {
+        self.working = working;
+        let mut old = std::mem::take(&mut self.threads);
+        for target in targets {
+            let key = target.key();
+            let known =
+                old.iter().position(|thread| thread.key == key && thread.id == target.id_here);
+            let watch = |id| ThreadWatch::open(&self.process, id);
+            self.threads.push(match known {
+                Some(at) => old.swap_remove(at),
+                None => WatchedThread {
+                    key,
+                    id: target.id_here,
+                    watch: target.id_here.and_then(watch),
+                    off: None,
+                    now: false,
+                    before: false,
+                    looks_again: 0,
+                },
+            });
+        }
+    }
+
+    /// The stacks were polled, from `began` on: what was true of the poll before the last is forgotten. `moved` says which thread
+    /// stands elsewhere than at the last poll.
+    pub(super) fn polled(&mut self, began: u64, ended: u64, moved: impl Fn(ThreadKey) -> bool) {
+        let paused = began.saturating_sub(self.polled) > PAUSE;
+        self.polled = ended;
+        self.looked = false;
+        for thread in &mut self.threads {
+            thread.before = thread.now;
+            if paused {
+                thread.looks_again = 0;
+            }
+            if moved(thread.key) {
+                (thread.off, thread.now) = (None, false);
+            }
+        }
+    }
+
+    /// Looks at all threads, unless that was done since the last poll.
+    pub(super) fn look(&mut self, clock: &impl Fn() -> u64) {
+        if !std::mem::replace(&mut self.looked, true) {
+            for thread in &mut self.threads {
+                thread.look(&self.working, clock);
+            }
+        }
+    }
+
+    /// Polls pause: the last one has the stacks from before whatever happens meanwhile.
+    pub(super) fn pause(&mut self, clock: &impl Fn() -> u64) {
+        for thread in &mut self.threads {
+            thread.looks_again = 0;
+        }
+        self.looked = false;
+        self.look(clock);
+    }
+
+    /// Whether a thread waited at the last two polls; the one before the last began at `before`.
+    pub(super) fn wait(&self, key: ThreadKey, before: u64) -> ThreadWait {
+        let Some(thread) = self.threads.iter().find(|thread| thread.key == key) else {
+            return ThreadWait::Unknown;
+        };
+        match thread.off {
+            Some(off) if self.looked && off.since <= before => ThreadWait::Throughout,
+            _ => ThreadWait::from([thread.before, thread.now]),
+        }
+    }
+}
+
+impl WatchedThread {
+    fn look(&mut self, working: &[AddressRange], clock: &impl Fn() -> u64) {
+        let Some(watch) = &self.watch else { return };
+        if let Some(off) = self.off
+            && watch.turns() == Some(off.turns)
+        {
+            self.now = off.waits;
+            return;
+        }
+        (self.off, self.now) = (None, false);
+        if clock() < self.looks_again {
+            return;
+        }
+        self.off = off_processor(watch, working, clock);
+        match self.off {
+            Some(off) => self.now = off.waits,
+            None => self.looks_again = clock() + RUNS_FOR,
+        }
+    }
+}
+
+/// Whether a thread is off the processor, and in what.
+fn off_processor(
+    watch: &ThreadWatch,
+    working: &[AddressRange],
+    clock: &impl Fn() -> u64,
+) -> Option<OffProcessor> {
+    let is_off = |wait: &KernelWait| *wait != KernelWait::Working;
+    watch.wait().filter(is_off)?;
+    // Read ahead of a look that finds the thread off the processor: where they are the same later, it has not come back to one.
+    let turns = watch.turns()?;
+    let wait = watch.wait().filter(is_off)?;
+    Some(OffProcessor { since: clock(), turns, waits: wait.is_idle(working) })
+}
