@@ -17,7 +17,7 @@ use super::values::{percent, pid};
   memspy exporter -p 12345 --listen 0.0.0.0:9400   for a Prometheus on another machine: anybody who reaches the port reads it")]
 pub struct ExporterArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid)]
+    #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
     /// The process's descendants too, also those that start later: each that uses CUDA has series of its own
     #[arg(short, long)]

@@ -30,7 +30,7 @@ use crate::sampler::CommandPattern;
   memspy record -p 12345 --print-every 10s                  the table of lines, every 10 seconds")]
 pub struct RecordArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid, required_unless_present_any = ["program", "called"], conflicts_with_all = ["program", "called"])]
+    #[arg(short, long, value_parser = pid, allow_negative_numbers = true, required_unless_present_any = ["program", "called"], conflicts_with_all = ["program", "called"])]
     pub pid: Option<u32>,
     /// File to write; %p becomes the pid, %h the host name, %r the rank [default: memspy-%p.bin, or .svg, .txt; with -s memspy-rank-%r.bin]
     #[arg(short, long)]
