@@ -119,10 +119,13 @@ fn environment(proc: &Path, pid: u32) -> Vec<String> {
 /// its pid now is younger.
 fn named_launcher(proc: &Path, variable: &str, own: ProcessRelations) -> Option<(u32, String)> {
     let (name, value) = variable.split_once('=')?;
-    let words = ["LAUNCHER", "PARENT", "PPID"];
-    let is_named = words.iter().any(|word| name.to_ascii_uppercase().contains(word));
-    let is_raylet = name == "RAY_RAYLET_PID";
-    let pid: u32 = value.parse().ok().filter(|pid| *pid > 1 && (is_named || is_raylet))?;
+    let upper = name.to_ascii_uppercase();
+    let is_pid = ["LAUNCHER_PID", "PARENT_PID", "PPID", "RAYLET_PID"];
+    let is_pid = is_pid.iter().any(|end| upper.ends_with(end));
+    // Without the word the number may be anything, unless its parent did end.
+    let is_bare = || upper.ends_with("LAUNCHER") || upper.ends_with("PARENT");
+    let is_named = is_pid || is_bare() && is_adopted(proc, own);
+    let pid: u32 = value.parse().ok().filter(|pid| *pid > 1 && is_named)?;
     let is_gone = relations(proc, pid)
         .is_none_or(|found| matches!(found.state, 'Z' | 'X') || found.started > own.started);
     (is_gone && pid != own.parent).then(|| (pid, name.to_owned()))
@@ -269,7 +272,7 @@ mod tests {
         process(proc, 50, "S 1 50 50", &[]);
         file(50, "cgroup", "0::/system.slice/server.service\n");
         process(proc, 45, "S 1 45 7", &[]); // names the one that started it
-        file(45, "environ", "LAUNCHER=39\0MASTER_PORT=29500\0");
+        file(45, "environ", "LAUNCHER_LIVES=9\0LAUNCHER=39\0MASTER_PORT=29500\0");
         process(proc, 46, "S 1 46 46", &[]); // its launcher is process 1 of the container
         for pid in [1, 46] {
             std::os::unix::fs::symlink("/usr/bin/python3", proc.join(format!("{pid}/exe")))
