@@ -27,15 +27,16 @@ pub use autograd::autograd_outputs::results;
 pub use autograd::modelsize::{ModelSize, model_sizes};
 pub use autograd::saved_tensors::{NodeClass, SavedSummary, saved};
 pub use autograd::trumpy::{BackwardMemory, LossMemory, losses, memory_for_backward};
-pub use blocks::fragmentation::{Fragmentation, SegmentSum, SizeClass};
+pub use blocks::fragmentation::{Fragmentation, FreeBlocks, SegmentSum, SizeClass};
 pub use blocks::free_fit::{FreeFit, UnusableBlocks, UnusableReason};
 pub use blocks::moment_blocks::{BlockEvent, DeviceBlocks, MomentBlocks, MomentBlocksBuilder};
+pub use blocks::private_pools::{PrivatePool, private_pools};
 pub use blocks::stream_blocks::StreamMemory;
 pub use exact::{
     ByteBalance, CounterAgreement, ExactProfile, LineDoubt, MemoryGroup, RefusalTotals,
     UnknownReason,
 };
-pub use findings::{Finding, FindingFacts, GpuFacts, findings};
+pub use findings::{CacheFacts, Finding, FindingFacts, GpuFacts, HoldingCycle, findings};
 pub use flame::fold::{
     AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack, PseudoFrame, StackLabel,
 };

@@ -47,7 +47,7 @@ pub use retention::RetentionArgs;
 pub use summary::{GrowthArgs, SummaryArgs};
 pub use tensors::{GraphArgs, PeerTool, ReferrersArgs, TensorReadArgs, TensorsArgs};
 pub use top::TopArgs;
-use values::{marker, mode, pid};
+use values::{gpu, marker, mode, pid};
 
 /// What is holding this GPU memory, and which line put it there?
 ///
@@ -88,7 +88,10 @@ fn with_default_command(words: impl Iterator<Item = OsString>) -> Vec<OsString> 
         });
         number || word == "-p" || word == "--pid" || word.starts_with("--pid=")
     };
-    if words.get(1).is_some_and(is_pid) {
+    // Options of the summary may stand before the pid: `memspy -s -p PID`.
+    let mut options =
+        words.iter().skip(1).take_while(|word| word.to_string_lossy().starts_with('-'));
+    if options.any(is_pid) {
         words.insert(1, "summary".into());
     }
     words
@@ -201,7 +204,7 @@ pub struct TableArgs {
     #[arg(short, long, conflicts_with = "format")]
     pub json: bool,
     /// Only this device, as the job numbers it [default: the one with the highest peak]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = gpu)]
     pub gpu: Option<u32>,
 }
 
@@ -233,7 +236,8 @@ pub struct IterationsArgs {
     /// Find iterations by the period of the allocator's counters: the same values return after as many allocations
     #[arg(long, help_heading = "What an iteration is")]
     pub period: bool,
-    /// CSV and JSON only: add the bytes of each parameter and of its gradient (traces recorded with --owners)
+    /// Add the bytes of each parameter and of its gradient; in text those of the last step (traces
+    /// recorded with --owners)
     #[arg(long)]
     pub parameters: bool,
     /// Text only: list this many of the last iterations; 0 lists all
@@ -249,7 +253,7 @@ pub struct IterationsArgs {
 #[command(override_usage = "memspy dump [OPTIONS] -p PID\n       memspy dump [OPTIONS] CORE")]
 pub struct DumpArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid, required_unless_present_any = ["core", "core_option"])]
+    #[arg(short, long, value_parser = pid, allow_negative_numbers = true, required_unless_present_any = ["core", "core_option"])]
     pub pid: Option<u32>,
     /// Core file of a job that crashed, instead of a process
     #[arg(value_name = "CORE", conflicts_with = "pid")]
@@ -264,7 +268,7 @@ pub struct DumpArgs {
     #[arg(short, long)]
     pub json: bool,
     /// Only this device, as the job numbers it
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = gpu)]
     pub gpu: Option<u32>,
     /// Show full file names
     #[arg(long)]
@@ -290,7 +294,7 @@ pub struct DumpArgs {
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid)]
+    #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
     /// Print JSON
     #[arg(short, long)]
@@ -326,6 +330,32 @@ mod tests {
         for wrong in ["0", "-1", "x", "4294967295", "0xffffffff"] {
             assert!(parse(&format!("memspy dump --pid={wrong}")).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn options_of_the_summary_may_stand_before_the_pid() {
+        for line in ["memspy -s -p 31", "memspy -p 31 -s", "memspy --json -s -p31", "memspy -p 31"]
+        {
+            let words = line.split(' ');
+            let Command::Summary(summary) = CliArgs::from_words(words).unwrap().command else {
+                panic!("{line}")
+            };
+            assert_eq!((summary.pid, summary.subprocesses), (31, line.contains("-s")), "{line}");
+        }
+        assert!(CliArgs::from_words(["memspy", "--version"]).is_err());
+    }
+
+    #[test]
+    fn a_device_is_a_gpu_or_the_cpu() {
+        let of = |device: &str| match parse(&format!("memspy tensors -p 1 --gpu {device}")) {
+            Ok(CliArgs { command: Command::Tensors(tensors), .. }) => tensors.gpu,
+            _ => None,
+        };
+        use crate::render::DeviceChoice::{Cpu, Gpu};
+        let found = ["cpu", "1", "cuda:2", "gpu"].map(of);
+        assert_eq!(found, [Some(Cpu), Some(Gpu(1)), Some(Gpu(2)), None]);
+        let refused = parse("memspy flame a.bin --gpu cpu").unwrap_err().to_string();
+        assert!(refused.contains("memspy tensors --gpu cpu"), "{refused}");
     }
 
     #[test]

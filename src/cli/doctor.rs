@@ -261,9 +261,10 @@ fn about_torch<W: Write>(
                 (
                     check.0,
                     format!(
-                        "GPU {}: {count} blocks in {} segments, read in {:.1} ms; {}",
+                        "GPU {}: {} in {}, read in {:.1} ms; {}",
                         device.0,
-                        snapshot.segments.len(),
+                        render::number(count as u64, "block"),
+                        render::number(snapshot.segments.len() as u64, "segment"),
                         took.as_secs_f64() * 1e3,
                         check.1
                     ),

@@ -462,8 +462,5 @@ fn why_none(profile: &Profile) -> String {
 
 /// For places that write, which know only I/O errors.
 pub(super) fn into_io(error: RenderError) -> io::Error {
-    match error {
-        RenderError::Write(error) => error,
-        other => io::Error::other(other),
-    }
+    error.into_io()
 }

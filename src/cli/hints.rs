@@ -1,6 +1,7 @@
 //! What to do next, for errors whose remedy memspy knows.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Error, anyhow};
 
@@ -19,7 +20,13 @@ pub(super) fn attach(error: AttachError, pid: u32) -> Error {
         return anyhow!("{error}; {}", python_nearby(pid));
     }
     if error.is_starting() {
-        return anyhow!("{error}; try again in a moment");
+        return match ends_after(pid) {
+            Some(age) => anyhow!(
+                "{error}; it has run for {} s, so its Python is ending: nothing can be read of it any more",
+                age.as_secs()
+            ),
+            None => anyhow!("{error}; try again in a moment"),
+        };
     }
     match error {
         AttachError::Process(ProcessError::NotFound { .. }) => {
@@ -27,6 +34,12 @@ pub(super) fn attach(error: AttachError, pid: u32) -> Error {
         }
         other => Error::new(other).context(format!("cannot attach to process {pid}")),
     }
+}
+
+/// How long a process has run that is not only starting; `None` for a young one.
+fn ends_after(pid: u32) -> Option<Duration> {
+    const MAX_START: Duration = Duration::from_secs(60);
+    TargetIdentity::open(pid).ok()?.age().filter(|age| *age > MAX_START)
 }
 
 /// The error of an attempt to read the core file `path`, with what to do next.

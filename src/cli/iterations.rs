@@ -22,7 +22,9 @@ pub(super) fn run(args: &IterationsArgs) -> Result<()> {
     let format = args.table.format();
     let write = |out: &mut dyn std::io::Write| {
         match format {
-            LinesFormat::Text => render::iterations_text(out, &profile, device, args.limit),
+            LinesFormat::Text => {
+                render::iterations_text(out, &profile, device, args.limit, args.parameters)
+            }
             LinesFormat::Csv => render::iterations_csv(out, &profile, device),
             LinesFormat::Json => render::iterations_json(out, &profile, device),
         }

@@ -149,7 +149,7 @@ impl GroupingThread {
         let thread = Worker::spawn("owners", move |_| {
             let mut last = None;
             for (time, snapshot) in to_group {
-                if snapshot.incomplete.is_none() {
+                if snapshot.has_all_tensors() {
                     let mut groups = owner_groups(&snapshot);
                     groups.extend(in_no_tensor(&snapshot));
                     let _ = done.send((time, groups));

@@ -33,7 +33,7 @@ pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
         });
     }
     let wanted = TensorsOptions {
-        gpu: args.gpu,
+        device: args.gpu,
         all_devices: args.all_devices,
         most: match args.limit {
             Some(0) => usize::MAX,

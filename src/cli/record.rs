@@ -363,7 +363,8 @@ fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: SinkResult)
         }
     };
     eprint_line(&format!(
-        "{segments} segments were begun; at most {} were kept{first}",
+        "{} begun; at most {} were kept{first}",
+        render::number(segments, "segment"),
         render::bytes(most)
     ));
     Ok(flight.finish()?)

@@ -117,6 +117,7 @@ impl StoredRecording<'_> {
         if self.is_ring {
             return Ok(trace::join(&found(path)?, sink)?.warnings);
         }
+        readable(path)?;
         let mut reader = TraceReader::open(path)?;
         let bar = bar(reader.length().unwrap_or(0));
         let summary =
@@ -139,6 +140,22 @@ impl StoredRecording<'_> {
             );
         }
         Ok(damage(&summary))
+    }
+}
+
+/// Refuses what can be no trace, and says what to do instead.
+fn readable(path: &Path) -> Result<()> {
+    if path.as_os_str() == "-" {
+        bail!(
+            "cannot read a trace from standard input: it is read several times; write it to a file and name that"
+        );
+    }
+    match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
+            "cannot open {0}: there is no such trace; 'memspy record -p PID -o {0}' makes one",
+            path.display()
+        ),
+        _ => Ok(()),
     }
 }
 

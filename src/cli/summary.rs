@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use crate::analysis::{FindingFacts, findings};
+use crate::model::IncompleteSnapshot;
 use crate::render::{self, GrowthKeeper, JobSummary, ToldFinding};
 use crate::sampler::{LookOptions, read_referrers};
 
@@ -16,7 +17,7 @@ use super::members::{members, refuse_launcher};
 use super::observe::{JobObservation, ObserveOptions, observe};
 use super::owners::attached;
 use super::signals::StopSignals;
-use super::{eprint_line, in_one_line, output};
+use super::{eprint_line, hints, in_one_line, output};
 
 /// Snapshots in the time of a summary.
 const SUMMARY_LOOKS: u32 = 3;
@@ -87,7 +88,7 @@ fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>)
     let growth = observation.growth.owners();
     let facts = FindingFacts {
         gpus: &gpus,
-        look: observation.last.as_ref().ok().filter(|look| look.incomplete.is_none()),
+        look: observation.last.as_ref().ok().filter(|look| look.has_all_tensors()),
         groups: observation.growth.last(),
         growth: &growth,
     };
@@ -143,8 +144,7 @@ fn print_growth(
     rank: Option<&str>,
 ) -> Result<()> {
     if observation.growth.looks() == 0 {
-        let why = observation.last.err().unwrap_or_else(|| "no snapshot was complete".to_owned());
-        bail!("cannot tell what grows in process {pid}: {why}");
+        bail!("cannot tell what grows in process {pid}: {}", why_unknown(&observation));
     }
     let keepers = keepers(args.cost.options(), &mut observation);
     let JobObservation { growth, lines, stops, .. } = &observation;
@@ -158,6 +158,19 @@ fn print_growth(
         render::growth_text(out, pid, growth, lines, &keepers, *stops).map_err(into_io)?;
         if rank.is_some() { writeln!(out) } else { Ok(()) }
     })
+}
+
+/// Why no snapshot tells what grows, and what to do next.
+fn why_unknown(observation: &JobObservation) -> String {
+    match &observation.last {
+        Err(why) => why.clone(),
+        Ok(look) => match &look.incomplete {
+            Some(IncompleteSnapshot { limit, .. }) => {
+                format!("no snapshot was complete: {limit}; {}", hints::limit(*limit))
+            }
+            None => "no snapshot was read in the time; --for 60s gives it more".to_owned(),
+        },
+    }
 }
 
 /// What keeps one tensor of each of the owners that grow fastest; what is gone by then, or cannot be read, is left out.

@@ -25,6 +25,13 @@ pub(super) fn line(error: &Error, command: &Command, words: &[OsString]) -> Opti
             hints.extend(std::iter::once(first).chain(lines).filter_map(tip));
         }
     }
+    if tried == Some("lines") && message.contains("'--at'") {
+        hints = vec![
+            "its table is of the peak: 'memspy flame TRACE --at MOMENT' shows another moment, and 'memspy diff TRACE --from \
+             MOMENT --to MOMENT' what changed by line between two"
+                .to_owned(),
+        ];
+    }
     let (tried, help) = match tried {
         Some(name) => (format!("{name}: "), format!("memspy {name} --help")),
         None => (String::new(), "memspy --help".to_owned()),

@@ -20,6 +20,16 @@ pub enum AllocatorBackend {
     Unknown(String),
 }
 
+impl AllocatorBackend {
+    /// How the text of one begins that is not the process's own.
+    pub const COPY: &str = "a copy";
+
+    /// Whether it is a copy of another process's, which a fork left behind.
+    pub fn is_copy(&self) -> bool {
+        matches!(self, AllocatorBackend::Unknown(what) if what.starts_with(AllocatorBackend::COPY))
+    }
+}
+
 /// One statistic: `current`, `peak` (since the job's last `reset_peak_memory_stats`), and the
 /// running totals `allocated` and `freed` (since its last `reset_accumulated_memory_stats`).
 ///

@@ -56,6 +56,11 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// Whether only CUDA graphs or `MemPool`s that exist can use what is free in it.
+    pub fn is_private(&self) -> bool {
+        self.pool != PoolId::default() && !self.retired
+    }
+
     /// What PyTorch maps at once in an expandable segment unless it is told otherwise (`kSmallBuffer`, `kLargeBuffer` in
     /// c10/core/AllocatorConfig.h; only `large_segment_size_mb` changes it).
     pub fn usual_granule(small: bool) -> u64 {
@@ -68,7 +73,7 @@ impl Segment {
     /// pending is free as well. Then it returns segments without a block in use, and of expandable ones every whole
     /// granule that is free. Private pools keep everything while a CUDA graph or a `MemPool` uses them.
     pub fn releasable(&self) -> u64 {
-        if self.pool != PoolId::default() && !self.retired {
+        if self.is_private() {
             return 0;
         }
         let in_use = |block: &Block| block.state == BlockState::Allocated;

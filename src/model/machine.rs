@@ -1,5 +1,7 @@
 //! What the driver says of a machine's GPUs at one moment, and of the processes on them.
 
+use std::time::SystemTime;
+
 use super::gpu::GpuDevice;
 
 /// Memory of a device in bytes.
@@ -88,4 +90,10 @@ pub struct LeftBehind {
     pub command: Option<String>,
     /// The device files that it has open, though the driver does not list it; empty for a listed one whose starter is gone.
     pub files: Vec<String>,
+    /// Who started it, where that is known.
+    pub launcher: Option<u32>,
+    /// What names that process.
+    pub told_by: Option<String>,
+    /// When the process left behind started.
+    pub started: Option<SystemTime>,
 }

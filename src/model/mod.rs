@@ -56,9 +56,9 @@ pub use native::{MixedFrame, MixedStack, MixedStacks, NativeFrame};
 pub use oom_exception::{OomException, RaisedError};
 pub use owner_paths::{OwnerId, OwnerPaths};
 pub use owners::{
-    CountingKind, CountingObject, GraphNode, IncompleteSnapshot, LookLimit, ModelModule, Optimizer,
-    OwnershipSnapshot, Referrer, RootModule, SavedBy, SavedIn, StopTotals, TensorCategory,
-    TensorReferrers, TensorRow,
+    CopiedTensors, CountingKind, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot,
+    LookLimit, ModelModule, Optimizer, OwnershipSnapshot, PoolUser, Referrer, RootModule, SavedBy,
+    SavedIn, StopTotals, TensorCategory, TensorReferrers, TensorRow,
 };
 pub use ownership::{
     DeviceOwnership, OwnedBlock, OwnedBytes, OwnedOnDevice, OwnedStorages, OwnershipBreakdown,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::blocks::AllocatorSnapshot;
+use super::blocks::{AllocatorSnapshot, PoolId};
 use super::tensors::TensorInfo;
 
 /// What a tensor is for. Where one storage is several things, the first counts.
@@ -89,7 +89,11 @@ pub struct TensorRow {
     pub saved: Vec<SavedBy>,
     /// Class of the node that made it.
     pub made_by: Option<Arc<str>>,
-    /// Whether its Python object is garbage: kept alive by a cycle of objects only.
+    /// Whether only C++ holds it and its object, such as a view that holds the tensor it shows a
+    /// part of.
+    pub only_in_cpp: bool,
+    /// Whether it is garbage: only cycles of Python objects, and what hangs on these in C++, keep
+    /// it alive.
     pub garbage: bool,
 }
 
@@ -151,6 +155,42 @@ pub struct Optimizer {
     pub state: Vec<u64>,
 }
 
+/// What a private pool of the allocator belongs to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolUser {
+    /// Its class: `CUDAGraph`, `MemPool`.
+    pub class: Arc<str>,
+    /// The variable that leads to it; `None` where none was found.
+    pub name: Option<Arc<str>>,
+    /// The pool.
+    pub pool: PoolId,
+}
+
+/// Tensors on GPUs that a process only has copies of: it was forked from the one that they belong
+/// to, after CUDA had begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopiedTensors {
+    /// That process; `None` where it has ended.
+    pub of: Option<u32>,
+    /// How many storages there are.
+    pub storages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Cycles of Python objects that nothing else refers to, all of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GarbageCycle {
+    /// The class in it that says most: one of the program, if there is any.
+    pub class: Arc<str>,
+    /// The shortest way round through an object of that class, as it would be written in Python.
+    pub way: String,
+    /// How many such cycles there are.
+    pub cycles: u64,
+    /// The `TensorImpl`s that they keep alive.
+    pub tensors: Vec<u64>,
+}
+
 /// All tensors of a process at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct OwnershipSnapshot {
@@ -183,6 +223,25 @@ pub struct OwnershipSnapshot {
     pub optimizers: Vec<Optimizer>,
     /// Objects of the program that count the steps of training.
     pub counting: Vec<CountingObject>,
+    /// The cycles that keep the garbage alive.
+    pub garbage: Vec<GarbageCycle>,
+    /// The tensors that a fork left behind, which are not in `tensors`; `None` in a process of its
+    /// own.
+    pub copied: Option<CopiedTensors>,
+    /// The CUDA graphs and `MemPool`s that private pools of the allocator belong to.
+    pub pool_users: Vec<PoolUser>,
+}
+
+impl OwnershipSnapshot {
+    /// Whether no tensor is missing in it.
+    pub fn has_all_tensors(&self) -> bool {
+        self.incomplete.as_ref().is_none_or(|incomplete| !incomplete.lacks_tensors())
+    }
+
+    /// Why its autograd graph, or the modules, may not be whole; `None` where they are.
+    pub fn cut_graph(&self) -> Option<&IncompleteSnapshot> {
+        self.incomplete.as_ref().filter(|incomplete| incomplete.lacks_graph())
+    }
 }
 
 /// An object that counts the steps of training in an attribute.
@@ -252,6 +311,29 @@ pub enum LookLimit {
     Memory(u64),
 }
 
+impl LookLimit {
+    /// In a few words: `limit of 5s`.
+    pub fn short(&self) -> String {
+        match self {
+            LookLimit::Pause(most) => format!("limit of {} for a stop", time(*most)),
+            LookLimit::Time(most) | LookLimit::Repeating(most) => {
+                format!("limit of {}", time(*most))
+            }
+            LookLimit::Finding { of, .. } => format!("limit of {}", time(*of)),
+            LookLimit::Copies(count) => format!("changed during each of {count} copies"),
+            LookLimit::Memory(most) => format!("limit of {} MiB", most >> 20),
+        }
+    }
+}
+
+fn time(time: Duration) -> String {
+    match time.subsec_millis() {
+        0 => format!("{} s", time.as_secs()),
+        _ if time < Duration::from_secs(1) => format!("{} ms", time.as_millis()),
+        _ => format!("{:.1} s", time.as_secs_f64()),
+    }
+}
+
 /// What happened, as a clause of its own.
 impl fmt::Display for LookLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -287,6 +369,48 @@ pub struct IncompleteSnapshot {
     pub limit: LookLimit,
     /// What was not read, or not wholly.
     pub missing: Vec<&'static str>,
+}
+
+impl IncompleteSnapshot {
+    /// The parts of a snapshot, in the order in which they are read.
+    pub const OBJECTS: &str = "the list of objects";
+    /// What tensors say of themselves.
+    pub const TENSORS: &str = "tensors";
+    /// What autograd nodes keep.
+    pub const GRAPH: &str = "the autograd graph";
+    /// The modules of models.
+    pub const MODULES: &str = "modules";
+    /// What variables lead to, some of it tensors without a Python object.
+    pub const VARIABLES: &str = "names by variables";
+    /// What only cycles of objects keep.
+    pub const GARBAGE: &str = "garbage";
+    /// What variables lead to over many steps.
+    pub const FAR: &str = "names of what no variable leads to within a few steps";
+
+    /// Whether one of these parts is missing.
+    pub fn lacks(&self, parts: &[&str]) -> bool {
+        self.missing.iter().any(|missing| parts.contains(missing))
+    }
+
+    /// Whether tensors may be missing, so that their memory looks as if it was in none.
+    pub fn lacks_tensors(&self) -> bool {
+        self.lacks(&[Self::OBJECTS, Self::TENSORS, Self::GRAPH, Self::VARIABLES])
+    }
+
+    /// Whether names of tensors may be missing.
+    pub fn lacks_names(&self) -> bool {
+        self.lacks(&[Self::OBJECTS, Self::MODULES, Self::VARIABLES, Self::FAR])
+    }
+
+    /// Whether the autograd graph, or the modules that it is told by, may be missing.
+    pub fn lacks_graph(&self) -> bool {
+        self.lacks(&[Self::OBJECTS, Self::TENSORS, Self::GRAPH, Self::MODULES])
+    }
+
+    /// What is said in place of what was not read.
+    pub fn not_read(&self) -> String {
+        format!("not read ({})", self.limit.short())
+    }
 }
 
 /// What refers to the Python object of a tensor.

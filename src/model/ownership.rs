@@ -63,6 +63,8 @@ pub struct DeviceOwnership {
     pub allocated: Option<u64>,
     /// Its tensors as Python counts them.
     pub in_python: PythonTensors,
+    /// What is said in place of `without_tensor` where tensors may be missing in the snapshot.
+    pub not_read: Option<String>,
 }
 
 impl DeviceOwnership {

@@ -113,6 +113,11 @@ impl TensorDevice {
         self.kind == 1
     }
 
+    /// Whether it is the memory of the processor.
+    pub fn is_cpu(self) -> bool {
+        self.kind == 0
+    }
+
     /// Whether tensors there have no memory at all.
     pub fn is_meta(self) -> bool {
         self.kind == 14

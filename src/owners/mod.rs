@@ -8,6 +8,8 @@
 mod cpp_ways;
 mod error;
 mod far_paths;
+mod garbage;
+mod garbage_cycles;
 mod names;
 mod options;
 mod page_choice;

@@ -34,6 +34,8 @@ pub(super) struct ObjectNames {
     categories: FxHashMap<Addr, TensorCategory>,
     /// Where paths found objects that are no tensors: outermost modules, optimizers.
     pub(super) variables: FxHashMap<Addr, Arc<str>>,
+    /// Objects that only a node of the autograd graph leads to.
+    pub(super) by_nodes: Vec<Addr>,
     /// Names of `TensorImpl`s that have no object.
     pub(super) without_object: Vec<(Addr, Arc<str>)>,
     /// The tensors of modules that nothing else contains, until the name of the module is known.

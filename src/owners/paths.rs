@@ -59,6 +59,7 @@ pub(super) fn of_variables(
     let mut wanted: FxHashSet<Addr> = found.tensors.iter().copied().collect();
     wanted.extend(&found.modules);
     wanted.extend(&found.optimizers);
+    wanted.extend(&found.pool_users);
     let mut search = PathSearch::new(heap, ways, found, named, wanted);
     search.everywhere(locals, &|search| {
         found.tensors.iter().any(|at| !search.seen.contains(at) && needs_name(*at))
@@ -91,6 +92,8 @@ pub(super) struct PathSearch<'h, 'a> {
     /// The globals of the program's own modules.
     own_globals: FxHashSet<Addr>,
     max_depth: u32,
+    /// Whether the search has begun at nodes of the autograd graph.
+    is_from_nodes: bool,
     /// The only objects that are looked into, where it is known which ones lead to what is wanted.
     only: Option<&'h FarObjects>,
 }
@@ -133,8 +136,18 @@ impl<'h, 'a> PathSearch<'h, 'a> {
     ) -> Self {
         let modules = found.modules.iter().copied().collect();
         let (seen, own_globals) = (FxHashSet::default(), FxHashSet::default());
-        let max_depth = MAX_DEPTH;
-        PathSearch { heap, ways, modules, named, wanted, seen, own_globals, max_depth, only: None }
+        PathSearch {
+            heap,
+            ways,
+            modules,
+            named,
+            wanted,
+            seen,
+            own_globals,
+            max_depth: MAX_DEPTH,
+            is_from_nodes: false,
+            only: None,
+        }
     }
 
     /// Looks only into what leads to what is wanted, however far that is.
@@ -209,7 +222,9 @@ impl PathSearch<'_, '_> {
         for (name, dict) in own {
             self.from(of_module(&name, dict), NamePriority::Variable);
         }
+        self.is_from_nodes = true;
         self.from(self.ways.of_nodes.clone(), NamePriority::Variable);
+        self.is_from_nodes = false;
         self.from(finalizers(heap, &others).into_iter().collect(), NamePriority::Variable);
         self.from(scoped(library), NamePriority::Library);
         if more(self) {
@@ -277,6 +292,9 @@ impl PathSearch<'_, '_> {
         // The same as the name that its module gives it, only longer.
         if ["._parameters[", "._buffers["].iter().any(|dict| path.contains(dict)) {
             return;
+        }
+        if self.is_from_nodes {
+            self.named.by_nodes.push(at);
         }
         self.named.variables.entry(at).or_insert_with(|| Arc::from(path));
         self.named.add(at, rank, path);

@@ -369,7 +369,7 @@ impl<'a> SnapshotInProgress<'a> {
         blocks: Vec<AllocatorSnapshot>,
     ) -> Result<OwnershipSnapshot, OwnerError> {
         let WalkResult { tensors, nodes, referrers, counting, models, optimizers, .. } = walked;
-        let WalkResult { objects, unreadable, misfits, missing, .. } = walked;
+        let WalkResult { objects, unreadable, misfits, missing, garbage, pool_users, .. } = walked;
         let limit = self.memory.exceeded().map(|error| self.limit(error));
         let limit = limit.unwrap_or_else(|| self.limit_of_copy());
         if tensors.is_empty() && !missing.is_empty() {
@@ -392,6 +392,9 @@ impl<'a> SnapshotInProgress<'a> {
             counting,
             models,
             optimizers,
+            garbage,
+            pool_users,
+            copied: None,
         })
     }
 

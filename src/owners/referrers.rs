@@ -98,7 +98,7 @@ fn ways_to(
     let far: Vec<Addr> = containers.into_iter().filter(|at| !near.contains_key(at)).collect();
     if !far.is_empty() {
         let graph = heap.reference_graph();
-        let garbage = graph.garbage().unwrap_or_default();
+        let garbage = graph.garbage(&[]).unwrap_or_default();
         let mut named = ObjectNames::default();
         far_paths::name(heap, found, locals, ways, &mut named, (&graph, &garbage), &far);
         near.extend(named.variables);

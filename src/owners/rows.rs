@@ -11,7 +11,7 @@ use crate::model::{GraphNode, SavedBy, TensorCategory, TensorInfo, TensorRow};
 use crate::ownership::InUse;
 use crate::python::PythonHeap;
 use crate::target::Addr;
-use crate::torch::{AutogradGraph, TensorDecoder, TensorTypes};
+use crate::torch::{AutogradGraph, AutogradNode, TensorDecoder, TensorTypes};
 
 /// Libraries are searched for variables only for the sake of larger storages.
 const MIN_NAMED_BYTES: u64 = 64 << 10;
@@ -53,8 +53,9 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         heap: &PythonHeap<'_>,
         tensors: &'h TensorDecoder<'a>,
         types: TensorTypes,
-        objects: &[Addr],
+        found: &RelevantObjects,
     ) -> TensorRows<'h, 'a> {
+        let objects = &found.tensors;
         let mut rows = TensorRows {
             tensors,
             rows: Vec::with_capacity(objects.len()),
@@ -78,6 +79,8 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             let index = rows.add(tensor);
             let row = &mut rows.rows[index];
             row.object = Some(object.0);
+            row.only_in_cpp =
+                found.referred_once.contains(object) && tensors.is_kept_by_cpp(*object);
             row.python_class = class.map(|class| class.name.clone());
             if is_parameter {
                 row.category = TensorCategory::Parameter;
@@ -100,6 +103,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             names: Vec::new(),
             saved: Vec::new(),
             made_by: None,
+            only_in_cpp: true,
             garbage: false,
         });
         index
@@ -121,6 +125,21 @@ impl<'h, 'a> TensorRows<'h, 'a> {
                 && !self.fake.contains(&row.tensor.at)
         };
         self.rows.iter().filter(is_wrapper).filter_map(|row| row.object.map(Addr)).collect()
+    }
+
+    /// All rows so far.
+    pub(super) fn all(&self) -> &[TensorRow] {
+        &self.rows
+    }
+
+    /// The row of a `TensorImpl`.
+    pub(super) fn row_at(&self, tensor: u64) -> Option<&TensorRow> {
+        self.rows.get(*self.by_impl.get(&tensor)?)
+    }
+
+    /// The nodes of the autograd graph.
+    pub(super) fn nodes(&self) -> &[AutogradNode] {
+        &self.graph.nodes
     }
 
     /// Adds what only gradients, sparse tensors and the autograd graph hold.
@@ -218,13 +237,13 @@ impl<'h, 'a> TensorRows<'h, 'a> {
     pub(super) fn finish(
         mut self,
         named: &ObjectNames,
-        garbage: &FxHashSet<Addr>,
+        garbage: &FxHashSet<u64>,
         parts: &[WrappedTensor],
     ) -> (Vec<TensorRow>, Vec<GraphNode>) {
         for row in &mut self.rows {
+            row.garbage = garbage.contains(&row.tensor.at);
             let Some(object) = row.object.map(Addr) else { continue };
             row.names = named.names(object);
-            row.garbage = garbage.contains(&object);
             if let Some(category) = named.category(object) {
                 row.category = row.category.min(category);
             }
@@ -246,7 +265,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         for row in &mut self.rows {
             row.made_by = row.tensor.grad_fn.and_then(|at| classes.get(&at)).cloned();
         }
-        let node = |node: &crate::torch::AutogradNode| GraphNode {
+        let node = |node: &AutogradNode| GraphNode {
             at: node.at.0,
             class: node.class.clone(),
             next: node.next.iter().map(|next| next.0).collect(),

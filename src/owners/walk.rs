@@ -1,21 +1,24 @@
 //! The walk over all objects: from Python's lists to the rows of a look, in the order in which they matter.
 
+use std::collections::BTreeSet;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::error::OwnerError;
 use super::far_paths;
+use super::garbage::{self, Garbage};
 use super::names::{self, ObjectNames};
 use super::paths;
 use super::referrers;
 use super::rows::TensorRows;
 use crate::model::{
-    AllocatorSnapshot, CountingKind, CountingObject, GraphNode, Optimizer, RootModule,
-    TensorReferrers, TensorRow,
+    AllocatorSnapshot, CountingKind, CountingObject, GarbageCycle, GraphNode, IncompleteSnapshot,
+    Optimizer, PoolId, PoolUser, RootModule, TensorReferrers, TensorRow,
 };
 use crate::ownership::InUse;
 use crate::python::{HeapListing, HeapObject, PyClass, PythonHeap, PythonReader};
 use crate::target::{Addr, PageCache};
-use crate::torch::{TensorReader, TensorTypes};
+use crate::torch::{TensorDecoder, TensorReader, TensorTypes};
 
 /// What a variable refers to is looked at so far while the process stands still.
 const MOST_OF_A_LOCAL: u32 = 256;
@@ -33,6 +36,8 @@ pub(super) enum ObjectRole {
     Module,
     Optimizer,
     Counting(CountingKind),
+    CudaGraph,
+    MemPool,
     Nothing,
 }
 
@@ -45,6 +50,10 @@ pub(super) struct RelevantObjects {
     pub(super) modules: Vec<Addr>,
     pub(super) optimizers: Vec<Addr>,
     pub(super) counting: Vec<CountingObject>,
+    /// CUDA graphs and `MemPool`s.
+    pub(super) pool_users: Vec<Addr>,
+    /// The graphs among these.
+    pub(super) graphs: FxHashSet<Addr>,
 }
 
 /// What is walked over.
@@ -68,6 +77,8 @@ pub(super) struct WalkResult {
     pub(super) counting: Vec<CountingObject>,
     pub(super) models: Vec<RootModule>,
     pub(super) optimizers: Vec<Optimizer>,
+    pub(super) garbage: Vec<GarbageCycle>,
+    pub(super) pool_users: Vec<PoolUser>,
     pub(super) objects: u64,
     pub(super) unreadable: u64,
     pub(super) misfits: u64,
@@ -130,7 +141,7 @@ impl OwnerWalkInput<'_> {
             });
         }
         let tensors = self.tensors.tensors_as_before(memory, head, &found.tensors)?;
-        TensorRows::new(&heap, &tensors, types, &found.tensors).follow_graph();
+        TensorRows::new(&heap, &tensors, types, &found).follow_graph();
         for object in before.iter().take_while(|_| !is_done()) {
             heap.references(object, &mut |_, to| _ = heap.class_of(to));
         }
@@ -149,16 +160,16 @@ impl OwnerWalkInput<'_> {
         let head = self.python.object_head();
         let types = self.tensors.types(memory, head)?.ok_or(OwnerError::NoTorch)?;
         let found = find(&heap, types);
-        parts.end("the list of objects");
+        parts.end(IncompleteSnapshot::OBJECTS);
         let tensors = self.tensors.tensors(memory, head, &found.tensors)?;
-        let mut rows = TensorRows::new(&heap, &tensors, types, &found.tensors);
-        parts.end("tensors");
+        let mut rows = TensorRows::new(&heap, &tensors, types, &found);
+        parts.end(IncompleteSnapshot::TENSORS);
         let misfits = rows.misfits;
         rows.follow_graph();
-        parts.end("the autograd graph");
+        parts.end(IncompleteSnapshot::GRAPH);
         let mut named = ObjectNames::default();
         names::modules(&heap, &found, &mut named);
-        parts.end("modules");
+        parts.end(IncompleteSnapshot::MODULES);
         let locals = heap.locals();
         // What the graph keeps is explained by it.
         let in_use = InUse::new(self.blocks);
@@ -178,15 +189,20 @@ impl OwnerWalkInput<'_> {
         let (results, mut unreached): (Vec<Addr>, Vec<Addr>) =
             unreached.into_iter().partition(|object| rows.is_result(*object));
         unreached.retain(|object| needs_name(*object));
-        parts.end("names by variables");
+        parts.end(IncompleteSnapshot::VARIABLES);
         rows.add_named(&named);
         // All objects are looked into for it: only where something may be found.
-        let mut garbage = FxHashSet::default();
-        if rows.may_be_much(&unreached, &in_use) || results.len() >= MIN_RESULTS {
+        let mut garbage = Garbage::default();
+        // What only a node leads to may be kept by nothing but itself: a `ctx` that has the output
+        // of its node.
+        if rows.may_be_much(&unreached, &in_use)
+            || rows.may_be_much(&named.by_nodes, &in_use)
+            || results.len() >= MIN_RESULTS
+        {
             let graph = heap.reference_graph();
-            garbage = graph.garbage().unwrap_or_default();
-            parts.end("garbage");
-            let graph = (&graph, &garbage);
+            garbage = garbage::find(&heap, &graph, &tensors, &rows, &found);
+            parts.end(IncompleteSnapshot::GARBAGE);
+            let graph = (&graph, &garbage.objects);
             unreached.extend(results);
             far_paths::name(&heap, &found, &locals, &ways, &mut named, graph, &unreached);
         } else if listing == HeapListing::Rough
@@ -195,14 +211,16 @@ impl OwnerWalkInput<'_> {
             // A job that trains may have such results at the next moment: then the pages for it are known.
             heap.reference_graph();
         }
-        parts.end("names of what no variable leads to within a few steps");
+        parts.end(IncompleteSnapshot::FAR);
         names::finish(&heap, &found, &mut named);
         parts.end("the state of optimizers");
+        let pool_users = self.pool_users(&heap, &tensors, &found, &named);
+        parts.end("CUDA graphs");
         let wrapped = paths::parts(&heap, &rows.wrappers(), &found);
         parts.end("what wrappers stand for");
         let ((tensors, nodes), referrers) = match self.asked {
             Some(name) => {
-                let rows = rows.finish(&named, &garbage, &wrapped);
+                let rows = rows.finish(&named, &garbage.tensors, &wrapped);
                 let asked = referrers::asked(name, &rows.0);
                 let referrers = referrers::find(&heap, &found, &locals, &ways, &asked);
                 parts.end("referrers");
@@ -211,7 +229,7 @@ impl OwnerWalkInput<'_> {
             }
             None => {
                 read_all();
-                (rows.finish(&named, &garbage, &wrapped), Vec::new())
+                (rows.finish(&named, &garbage.tensors, &wrapped), Vec::new())
             }
         };
         let (objects, unreadable) = (heap.objects().len() as u64, heap.unreadable());
@@ -224,11 +242,39 @@ impl OwnerWalkInput<'_> {
             counting,
             models,
             optimizers,
+            garbage: garbage.cycles,
+            pool_users,
             objects,
             unreadable,
             misfits,
             missing,
         })
+    }
+
+    /// Whose the private pools of the allocator are.
+    fn pool_users(
+        &self,
+        heap: &PythonHeap<'_>,
+        tensors: &TensorDecoder<'_>,
+        found: &RelevantObjects,
+        named: &ObjectNames,
+    ) -> Vec<PoolUser> {
+        let segments = self.blocks.iter().flat_map(|map| &map.segments);
+        let pools: BTreeSet<PoolId> = segments
+            .map(|segment| segment.pool)
+            .filter(|pool| *pool != PoolId::default())
+            .collect();
+        let pools: Vec<PoolId> = pools.into_iter().collect();
+        let user = |object: &Addr| {
+            let class = heap.class_of(*object)?.name.clone();
+            let name = named.variables.get(object).cloned();
+            let is_graph = found.graphs.contains(object);
+            Some(PoolUser { class, name, pool: tensors.pool_of(*object, is_graph, &pools)? })
+        };
+        match pools.is_empty() {
+            true => Vec::new(),
+            false => found.pool_users.iter().filter_map(user).collect(),
+        }
     }
 }
 
@@ -251,6 +297,11 @@ fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
             ObjectRole::Counting(kind) => {
                 found.counting.push(CountingObject { kind, object: object.at.0 });
             }
+            ObjectRole::CudaGraph => {
+                found.pool_users.push(object.at);
+                found.graphs.insert(object.at);
+            }
+            ObjectRole::MemPool => found.pool_users.push(object.at),
             ObjectRole::Nothing => {}
         }
     }
@@ -272,6 +323,8 @@ fn role(heap: &PythonHeap<'_>, class: &PyClass, types: TensorTypes) -> ObjectRol
             ObjectRole::Counting(CountingKind::Trainer),
         ),
         ("LRScheduler", "torch.optim.lr_scheduler", ObjectRole::Counting(CountingKind::Scheduler)),
+        ("CUDAGraph", "torch.cuda.graphs", ObjectRole::CudaGraph),
+        ("MemPool", "torch.cuda.memory", ObjectRole::MemPool),
         ("_LRScheduler", "torch.optim.lr_scheduler", ObjectRole::Counting(CountingKind::Scheduler)),
     ] {
         let is_base = |base: &Addr| {

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use rustc_hash::FxHashMap;
 
 use crate::model::{
-    Block, BlockState, DeviceOwnership, Nanos, OwnedBlock, OwnedOnDevice, OwnedStorages,
-    OwnershipBreakdown, OwnershipSnapshot, StorageGroup, TensorCategory, TensorDevice, TensorRow,
-    UnnamedBlock,
+    Block, BlockState, DeviceOwnership, IncompleteSnapshot, Nanos, OwnedBlock, OwnedOnDevice,
+    OwnedStorages, OwnershipBreakdown, OwnershipSnapshot, StorageGroup, TensorCategory,
+    TensorDevice, TensorRow, UnnamedBlock,
 };
 
 use super::active_blocks::{ActiveBlocks, StorageLocation, cuda};
@@ -123,6 +123,11 @@ pub fn owner_label(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
     if let Some(saved) = row.saved.first() {
         return format!("{SAVED_BY}{}]", snapshot.nodes[saved.node].class);
     }
+    let incomplete = snapshot.incomplete.as_ref().filter(|incomplete| incomplete.lacks_names());
+    if let Some(incomplete) = incomplete {
+        let class = row.python_class.as_deref().unwrap_or("tensor");
+        return format!("[a {class}, its name was {}]", incomplete.not_read());
+    }
     match (&row.made_by, &row.python_class) {
         (Some(node), _) => format!("[result of {node}]"),
         (None, Some(class)) => format!("[a {class} without a name]"),
@@ -183,6 +188,11 @@ pub fn held_storages(snapshot: &OwnershipSnapshot) -> Vec<(StorageGroup, u64)> {
     held.collect()
 }
 
+/// Whether a storage goes with the garbage: all tensors on it do.
+pub fn is_garbage(snapshot: &OwnershipSnapshot, group: &StorageGroup) -> bool {
+    group.tensors.iter().all(|&tensor| snapshot.tensors[tensor].garbage)
+}
+
 /// Sums by device; a device without tensors but with blocks is there too.
 pub fn breakdown(snapshot: &OwnershipSnapshot) -> BTreeMap<TensorDevice, DeviceOwnership> {
     let mut devices: BTreeMap<TensorDevice, DeviceOwnership> = BTreeMap::new();
@@ -234,14 +244,14 @@ pub fn breakdown(snapshot: &OwnershipSnapshot) -> BTreeMap<TensorDevice, DeviceO
         {
             sums.unnamed.add(held);
         }
-        let kept = |row: &TensorRow| !row.saved.is_empty() || row.object.is_some() && !row.garbage;
-        let mut rows = group.tensors.iter().map(|&tensor| &snapshot.tensors[tensor]);
-        if rows.clone().any(|row| row.garbage) && !rows.any(kept) {
+        if is_garbage(snapshot, &group) {
             sums.garbage.add(held);
         }
     }
+    let incomplete = snapshot.incomplete.as_ref().filter(|incomplete| incomplete.lacks_tensors());
     for (device, blocks) in blocks {
         let sums = devices.entry(device).or_default();
+        sums.not_read = incomplete.map(IncompleteSnapshot::not_read);
         for (block, used) in blocks.blocks {
             match (block.state, used) {
                 (BlockState::PendingFree, _) => sums.pending_free.add(block.size),

@@ -12,7 +12,7 @@ mod graph_roots;
 mod name_pattern;
 
 pub use active_blocks::InUse;
-pub use breakdown::{breakdown, held_storages, owner_label, storages, summarize};
+pub use breakdown::{breakdown, held_storages, is_garbage, owner_label, storages, summarize};
 pub use called::{NamedTensors, called};
 pub use graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
 pub use name_pattern::{NamePart, name_parts, name_pattern};
@@ -48,6 +48,7 @@ pub(crate) mod fixture {
             names: Vec::new(),
             saved: Vec::new(),
             made_by: None,
+            only_in_cpp: false,
             garbage: false,
         }
     }

@@ -1,7 +1,7 @@
 //! The machine's GPUs, who uses them, and what a process has on them, as text.
 
 use std::io::{self, Write};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::RenderError;
 use super::dump::allocator_text;
@@ -93,8 +93,9 @@ pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), R
         match &process.files[..] {
             [] => writeln!(
                 out,
-                "Orphan: {pid} ({}) holds a GPU, and what started it is gone.",
-                short(command)
+                "Orphan: {pid} ({}) holds a GPU, and what started it is gone{}.",
+                short(command),
+                orphan_text(process)
             )?,
             files => writeln!(
                 out,
@@ -108,6 +109,30 @@ pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), R
         write_target(out, view, target)?;
     }
     Ok(())
+}
+
+/// Who started a process that was left behind, and since when it runs; when its starter ended, the
+/// kernel does not say.
+fn orphan_text(process: &LeftBehind) -> String {
+    let launcher = process.launcher.map_or_else(String::new, |launcher| {
+        let told_by = process.told_by.as_deref().map_or_else(String::new, one_line);
+        format!(": process {launcher} ({told_by})")
+    });
+    let started = process.started.map_or_else(String::new, |started| {
+        let seconds = started.elapsed().unwrap_or_default().as_secs();
+        let age = match seconds {
+            0..120 => format!("{seconds} s"),
+            120..7200 => format!("{} min", seconds / 60),
+            _ => format!("{} h", seconds / 3600),
+        };
+        format!("; it runs since {} ({age})", local_time(started))
+    });
+    launcher + &started
+}
+
+/// A moment in local time, as nvidia-smi writes it.
+pub(super) fn local_time(time: SystemTime) -> String {
+    chrono::DateTime::<chrono::Local>::from(time).format("%Y/%m/%d %H:%M:%S").to_string()
 }
 
 const HEAD: [&str; 11] =
@@ -310,7 +335,7 @@ fn write_shares(
         writeln!(out, "    what it uses outside PyTorch is unknown: {}", one_line(why))?;
     }
     match &device.fragmentation {
-        Some(sums) => fragmentation_text(out, sums, "    ", true),
+        Some(sums) => fragmentation_text(out, sums, "    ", true, &|_| String::new()),
         None => Ok(()),
     }
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::RenderError;
-use super::devices::{DevicesTarget, DevicesView};
+use super::devices::{DevicesTarget, DevicesView, local_time};
 use super::interchange::CsvSheet;
 use super::json::{
     DeviceMemoryJson, DeviceProcessJson, DevicesJson, FragmentationJson, GpuJson, JobDeviceJson,
@@ -153,6 +153,9 @@ pub fn devices_json(
                 command: process.command.clone(),
                 listed: process.files.is_empty(),
                 device_files: process.files.clone(),
+                launcher: process.launcher,
+                launcher_told_by: process.told_by.clone(),
+                started: process.started.map(local_time),
             })
             .collect(),
     };

@@ -5,19 +5,22 @@ use std::time::Duration;
 
 use super::RenderError;
 use super::escape::EscapeGuard;
+use super::findings::pool_users;
 use super::fragmentation::{fragmentation_text, free_by_size_text};
 use super::label::{FrameLabels, one_line};
 use super::mixed_stacks::{write_frames, write_rest};
 use super::owner_groups::{group_rows, outside_tensors, write_rows};
-use super::owners::{TensorsOptions, categories, incomplete, pause, write_storages};
+use super::owners::{
+    DeviceChoice, TensorsOptions, categories, copied, incomplete, pause, write_storages,
+};
 use super::size::{bytes, optional_bytes};
 use super::sleep_tags::tag_rows;
 use crate::analysis::{
     DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot, owner_groups,
 };
 use crate::model::{
-    AllocatorBackend, CoreOrigin, CudaIndex, MissReason, OwnershipSnapshot, ReaderKind,
-    TargetRuntime, ThreadActivity,
+    AllocatorBackend, CoreOrigin, CudaIndex, MissReason, OwnershipSnapshot, PoolId, PoolUser,
+    ReaderKind, TargetRuntime, ThreadActivity,
 };
 use crate::ownership::breakdown;
 
@@ -61,13 +64,16 @@ pub fn dump_text(
     if let Some(runtime) = look.runtime() {
         writeln!(out, "{}", runtime_text(runtime))?;
     }
+    if let Some(copied) = owners.as_ref().ok().and_then(copied) {
+        writeln!(out, "{copied}")?;
+    }
     let devices = look.devices_of(options.gpu);
     for device in &devices {
         writeln!(out)?;
         if write_unused_device(out, device)? {
             continue;
         }
-        write_device(out, device)?;
+        write_device(out, device, owners)?;
         if let Some(index) = device.cuda_index {
             write_owners(out, owners, device, index, options)?;
         }
@@ -80,6 +86,9 @@ pub fn dump_text(
     }
     if devices.is_empty() {
         writeln!(out, "\nNo GPU memory is known.")?;
+    }
+    if devices.iter().all(DeviceSnapshot::is_unused) {
+        write_on_cpu(out, owners)?;
     }
     if let Ok(snapshot) = owners {
         let how = match look.core() {
@@ -176,6 +185,26 @@ fn write_idle(
     writeln!(out, "({more}--idle shows the stacks of idle threads)")
 }
 
+/// What the tensors of a job hold that uses no GPU.
+fn write_on_cpu(out: &mut dyn Write, owners: &OwnersOrReason) -> Result<(), RenderError> {
+    let Ok(snapshot) = owners else { return Ok(()) };
+    for (device, sums) in breakdown(snapshot) {
+        if sums.storages() == 0 {
+            continue;
+        }
+        let all = sums.in_tensors();
+        writeln!(
+            out,
+            "\n{device}: {} in tensors, by owner ('memspy tensors' lists all, 'memspy graph' what is saved):",
+            bytes(all)
+        )?;
+        let groups = owner_groups(snapshot);
+        let groups: Vec<_> = groups.iter().filter(|group| group.device == device).collect();
+        write_rows(out, &group_rows(&groups, &outside_tensors(&sums), MAX_OWNERS), all)?;
+    }
+    Ok(())
+}
+
 /// What is allocated on a device by owner.
 fn write_owners(
     out: &mut dyn Write,
@@ -208,7 +237,12 @@ fn write_owners(
     }
     if options.each {
         let most = usize::MAX;
-        let wanted = TensorsOptions { gpu: Some(index.0), all_devices: false, most, each: true };
+        let wanted = TensorsOptions {
+            device: Some(DeviceChoice::Gpu(index.0)),
+            all_devices: false,
+            most,
+            each: true,
+        };
         write_storages(out, snapshot, wanted)?;
     } else {
         let groups = owner_groups(snapshot);
@@ -257,6 +291,9 @@ pub fn allocator_text(allocator: &AllocatorBackend) -> String {
         AllocatorBackend::Native => "caching allocator".to_owned(),
         AllocatorBackend::CudaMallocAsync => "cudaMallocAsync allocator".to_owned(),
         AllocatorBackend::Pluggable(name) => format!("pluggable allocator {}", one_line(name)),
+        AllocatorBackend::Unknown(what) if allocator.is_copy() => {
+            format!("allocator: {}", one_line(what))
+        }
         AllocatorBackend::Unknown(what) => format!("unknown allocator ({})", one_line(what)),
     }
 }
@@ -316,12 +353,31 @@ fn device_name(device: &DeviceSnapshot) -> String {
     format!("{index}, {}, {}", one_line(name), optional_bytes(device.total))
 }
 
-fn write_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result<()> {
+/// ` of runners[64].graph`: whose a private pool is, as far as the owners tell.
+fn users(owners: &OwnersOrReason, pool: PoolId) -> String {
+    let Ok(snapshot) = owners else { return String::new() };
+    let users: Vec<PoolUser> =
+        snapshot.pool_users.iter().filter(|user| user.pool == pool).cloned().collect();
+    match users.is_empty() {
+        true => String::new(),
+        false => format!(" of {}", pool_users(&users)),
+    }
+}
+
+fn write_device(
+    out: &mut dyn Write,
+    device: &DeviceSnapshot,
+    owners: &OwnersOrReason,
+) -> std::io::Result<()> {
     writeln!(out, "{}", device_name(device))?;
     let mut row = |name: &str, value: String| writeln!(out, "    {name:<35} {value}");
     if device.cuda_index.is_some() {
         row("allocated through PyTorch", optional_bytes(device.allocated))?;
         row("cached free (reserved - allocated)", optional_bytes(device.cached))?;
+        let private = device.fragmentation.as_ref().map_or(0, |f| f.all.free - f.general.bytes);
+        if private > 0 {
+            row("  of it only for private pools", format!("{} (CUDA graphs)", bytes(private)))?;
+        }
         if device.fragmentation.is_none() {
             row("  largest free block", optional_bytes(None))?;
         }
@@ -340,7 +396,7 @@ fn write_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result
     row("other processes", optional_bytes(device.others))?;
     row("free on the device", optional_bytes(device.free))?;
     match &device.fragmentation {
-        Some(sums) => fragmentation_text(out, sums, "    ", false),
+        Some(sums) => fragmentation_text(out, sums, "    ", false, &|pool| users(owners, pool)),
         None => Ok(()),
     }
 }

@@ -12,7 +12,7 @@ use super::json::{
     FragmentationJson, JsonDocument, MissedJson, SegmentJson, SleepTagJson, ThreadJson,
 };
 use super::mixed_stacks_json::{native_json, stack_json};
-use super::owners_json::{devices, incomplete};
+use super::owners_json::{copied, devices, incomplete};
 use crate::analysis::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, Block, BlockState, OwnershipSnapshot, Segment,
@@ -58,6 +58,7 @@ fn by_owner(snapshot: &OwnershipSnapshot, options: &DumpOptions) -> DumpOwnersJs
         seconds_before_driver: options.owners_age.map(|age| age.as_secs_f64()),
         pause_seconds: snapshot.pause.map(|pause| pause.as_secs_f64()),
         incomplete: snapshot.incomplete.as_ref().map(incomplete),
+        copied: copied(snapshot),
         devices: devices(snapshot),
     }
 }

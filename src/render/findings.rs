@@ -2,11 +2,16 @@
 
 use super::label::one_line;
 use super::owner_groups::group_label;
-use super::size::{bytes, count};
-use crate::analysis::{Finding, OwnerGrowth};
+use super::size::{bytes, count, number};
+use crate::analysis::{Finding, HoldingCycle, OwnerGrowth, PrivatePool};
+use crate::model::PoolUser;
+use crate::ownership::name_pattern;
 
 /// Names listed of several models or optimizers.
 const MAX_NAMES: usize = 3;
+/// Kinds of cycles, and private pools, that are listed.
+const MAX_CYCLES: usize = 3;
+const MAX_POOLS: usize = 6;
 
 /// A finding as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,21 +63,25 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
             ),
             format!("memspy graph -p {pid}"),
         ),
-        Finding::Garbage { bytes: size, storages } => (
+        Finding::Garbage { bytes: size, storages, cycles } => (
             "garbage",
             format!(
-                "{} in {} storages is garbage in reference cycles: gc.collect() would free it",
+                "{} in {} is garbage in reference cycles: gc.collect() would free it{}",
                 bytes(*size),
-                count(*storages)
+                number(*storages, "storage"),
+                cycles_text(cycles)
             ),
             format!("memspy tensors -p {pid} --each"),
         ),
+        Finding::GraphPools { pools } => {
+            ("graph pools", pools_text(pools), format!("memspy dump -p {pid} --cache"))
+        }
         Finding::Fragmented { gpu, cached, blocks, largest, releasable } => (
             "fragmented",
             format!(
-                "GPU {gpu}: {} is cached and free, but in {} blocks of at most {}; empty_cache() would return {}",
+                "GPU {gpu}: {} is cached and free, but in {} of at most {}; empty_cache() would return {}",
                 bytes(*cached),
-                count(*blocks),
+                number(*blocks, "block"),
                 bytes(*largest),
                 bytes(*releasable)
             ),
@@ -114,9 +123,9 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
         Finding::LargeStorages { name, storages, bytes: size } => (
             "large storages",
             format!(
-                "{} in {} storages is shown by no tensor: {name} is a part of a larger one; .clone() keeps only the part",
+                "{} in {} is shown by no tensor: {name} is a part of a larger one; .clone() keeps only the part",
                 bytes(*size),
-                count(*storages)
+                number(*storages, "storage")
             ),
             format!("memspy tensors -p {pid} --each"),
         ),
@@ -130,6 +139,59 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
         ),
     };
     ToldFinding { kind, bytes: finding.weight(), text: one_line(&text), command }
+}
+
+/// Which cycles hold the garbage: class and way round.
+fn cycles_text(cycles: &[HoldingCycle]) -> String {
+    let told = cycles.iter().take(MAX_CYCLES).map(|cycle| {
+        let number = match cycle.cycles {
+            1 => "a cycle".to_owned(),
+            cycles => format!("{} cycles", count(cycles)),
+        };
+        format!("; {} by {number} of class {}: {}", bytes(cycle.bytes), cycle.class, cycle.way)
+    });
+    let more = match cycles.len().saturating_sub(MAX_CYCLES) {
+        0 => String::new(),
+        more => format!("; and {more} more kinds of cycles"),
+    };
+    told.chain([more]).collect()
+}
+
+/// The private pools of CUDA graphs: how large, of which graph, and what would make them smaller.
+fn pools_text(pools: &[PrivatePool]) -> String {
+    let sum = |of: fn(&PrivatePool) -> u64| pools.iter().map(of).sum();
+    let mut text = format!(
+        "{} in {} of CUDA graphs, {} of it free to the allocator's counters: the graphs replay into it, \
+         empty_cache() does not return it. By graph: ",
+        bytes(sum(|pool| pool.sums.bytes)),
+        number(pools.len() as u64, "private pool"),
+        bytes(sum(|pool| pool.sums.free)),
+    );
+    let shown = pools.iter().take(MAX_POOLS);
+    let shown = shown.map(|pool| format!("{} {}", pool_users(&pool.users), bytes(pool.sums.bytes)));
+    text.push_str(&shown.collect::<Vec<_>>().join(", "));
+    if pools.len() > MAX_POOLS {
+        text.push_str(&format!(" and {} more", pools.len() - MAX_POOLS));
+    }
+    if pools.len() > 1 {
+        text.push_str(
+            ". One pool for all (pool=graph.pool()), the largest captured first, takes about what the largest takes",
+        );
+    }
+    text
+}
+
+/// Whose a private pool is: `runners[4096].graph`, `12 graphs from step: graphs[0]`.
+pub(super) fn pool_users(users: &[PoolUser]) -> String {
+    let name = |user: &PoolUser| match &user.name {
+        Some(name) => name.to_string(),
+        None => format!("a {} without a name", user.class),
+    };
+    match users {
+        [] => "of no CUDA graph or MemPool that was found".to_owned(),
+        [only] => name(only),
+        [first, ..] => format!("{} of {} sharing it", users.len(), name_pattern(&name(first))),
+    }
 }
 
 /// The command that says what keeps an owner that grows.

@@ -2,15 +2,18 @@
 
 use std::io::{self, Write};
 
-use super::size::{bytes, count, percent};
+use super::size::{bytes, count, number, percent};
 use crate::analysis::{Fragmentation, SegmentSum};
+use crate::model::PoolId;
 
-/// Writes the lines, each after `indent`; none for a cache that has no memory.
+/// Writes the lines, each after `indent`; none for a cache that has no memory. `users`: whose a
+/// private pool is, in words.
 pub(super) fn fragmentation_text(
     out: &mut dyn Write,
     sums: &Fragmentation,
     indent: &str,
     by_size: bool,
+    users: &dyn Fn(PoolId) -> String,
 ) -> io::Result<()> {
     let Fragmentation { all, .. } = sums;
     if all.segments == 0 {
@@ -40,7 +43,14 @@ pub(super) fn fragmentation_text(
         bytes(whole.bytes)
     )?;
     for (pool, sum) in &sums.private_pools {
-        writeln!(out, "{indent}private pool ({}, {}): {}", pool.0, pool.1, segments(sum))?;
+        writeln!(
+            out,
+            "{indent}private pool ({}, {}){}: {}",
+            pool.0,
+            pool.1,
+            users(*pool),
+            segments(sum)
+        )?;
     }
     if sums.expandable.segments > 0 {
         writeln!(out, "{indent}expandable: {}", segments(&sums.expandable))?;
@@ -77,8 +87,4 @@ fn segments(sum: &SegmentSum) -> String {
         bytes(sum.allocated),
         bytes(sum.free)
     )
-}
-
-fn number(value: u64, noun: &str) -> String {
-    format!("{} {noun}{}", count(value), if value == 1 { "" } else { "s" })
 }

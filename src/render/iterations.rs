@@ -23,6 +23,7 @@ pub fn iterations_text(
     profile: &Profile,
     device: CudaIndex,
     limit: usize,
+    with_parameters: bool,
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
     for line in header(profile, device) {
@@ -124,7 +125,10 @@ pub fn iterations_text(
         false => "within the time between two samples",
     };
     writeln!(out, "An iteration ends when {clock}; seen {seen}.")?;
-    parameters(out, &all, device)
+    if with_parameters {
+        parameters(out, &all, device)?;
+    }
+    Ok(())
 }
 
 /// All iterations, and the one under way if that is known.
@@ -218,7 +222,7 @@ fn held_by(held: &OwnedInIteration, reached: IterationLevels) -> String {
     format!("{place}: {}", all.join(", "))
 }
 
-/// Writes the last parameters and gradients seen, if they were asked for.
+/// Writes the last parameters and gradients seen, or why there are none.
 fn parameters(
     out: &mut dyn Write,
     all: &[Cow<'_, Iteration>],
@@ -226,8 +230,15 @@ fn parameters(
 ) -> Result<(), RenderError> {
     let seen =
         |i: &'_ &Cow<'_, Iteration>| i.owned.get(&device).is_some_and(|h| !h.parameters.is_empty());
-    let Some(last) = all.iter().rev().find(seen) else { return Ok(()) };
     writeln!(out)?;
+    let Some(last) = all.iter().rev().find(seen) else {
+        writeln!(
+            out,
+            "No parameter was seen in any step: record with --owners, which reads who holds the memory, and for longer than a \
+             snapshot of the owners takes."
+        )?;
+        return Ok(());
+    };
     writeln!(
         out,
         "{:>11} {:>11}  parameter (as seen in step {})",
@@ -235,11 +246,16 @@ fn parameters(
         "gradient",
         named(last)
     )?;
+    let (mut weights, mut gradients) = (0, 0);
     for (name, bytes) in last.owned.get(&device).iter().flat_map(|held| &held.parameters) {
         let (weight, gradient) =
             (signed_bytes(bytes.weight as i64), signed_bytes(bytes.gradient as i64));
         writeln!(out, "{weight:>11} {gradient:>11}  {}", one_line(name))?;
+        weights += bytes.weight;
+        gradients += bytes.gradient;
     }
+    let (weights, gradients) = (signed_bytes(weights as i64), signed_bytes(gradients as i64));
+    writeln!(out, "{weights:>11} {gradients:>11}  all parameters")?;
     Ok(())
 }
 

@@ -11,11 +11,11 @@ use super::escape::EscapeGuard;
 use super::findings::ToldFinding;
 use super::label::one_line;
 use super::owner_groups::{GroupRow, group_label, group_rows, outside_tensors};
-use super::owners::incomplete;
-use super::size::{bytes, count, optional_bytes, percent};
+use super::owners::{copied, incomplete};
+use super::size::{bytes, count, number, optional_bytes, percent};
 use super::sleep_tags::tag_rows;
 use crate::analysis::{GpuFacts, GrowthWatch, OwnerGroup, ProcessSnapshot};
-use crate::model::{CudaIndex, OwnershipSnapshot, StopTotals, TensorDevice};
+use crate::model::{CudaIndex, OwnershipSnapshot, StopTotals, TensorCategory, TensorDevice};
 use crate::ownership::breakdown;
 
 /// Lines of the screen, and columns.
@@ -101,6 +101,9 @@ pub fn job_summary_text(
     let out = &mut EscapeGuard::text(out);
     let (owners, max_lines) = if is_rank { (4, 16) } else { (OWNERS, MAX_LINES) };
     let mut top = head(summary);
+    if let Some(copied) = summary.look.ok().and_then(copied) {
+        top.extend(wrapped(&copied));
+    }
     top.extend(bars(summary.gpus, is_rank));
     top.extend(asleep(summary.process));
     top.extend(owner_lines(summary, owners));
@@ -132,9 +135,12 @@ fn head(summary: &JobSummary<'_>) -> Vec<String> {
 fn bars(gpus: &[GpuFacts], is_short: bool) -> Vec<String> {
     let mut lines = Vec::new();
     for gpu in gpus {
-        let cached = gpu.reserved.zip(gpu.allocated).map(|(r, a)| r.saturating_sub(a));
+        let private = gpu.cache.map_or(0, |cache| cache.private);
+        let cached = gpu.reserved.zip(gpu.allocated);
+        let cached = cached.map(|(r, a)| r.saturating_sub(a).saturating_sub(private));
         let parts = [
             ('█', "allocated", gpu.allocated),
+            ('▚', "private pools", Some(private).filter(|private| *private > 0)),
             ('▓', "cached", cached),
             ('▒', "outside", gpu.outside),
             ('░', "others", gpu.others),
@@ -142,6 +148,7 @@ fn bars(gpus: &[GpuFacts], is_short: bool) -> Vec<String> {
         ];
         let words = parts
             .iter()
+            .filter(|(_, name, size)| size.is_some() || *name != "private pools")
             .map(|(mark, name, size)| format!("{mark} {name} {}", optional_bytes(*size)));
         let words = words.collect::<Vec<_>>().join("  ");
         let title = format!("GPU {}, {}", gpu.gpu, optional_bytes(gpu.total));
@@ -153,7 +160,7 @@ fn bars(gpus: &[GpuFacts], is_short: bool) -> Vec<String> {
         if let Some(total) = gpu.total.filter(|total| *total > 0 && has_bar) {
             let mut bar = String::new();
             let mut filled = 0.0;
-            for (mark, _, size) in parts.iter().take(4) {
+            for (mark, _, size) in parts.iter().take(5) {
                 filled += size.unwrap_or(0) as f64 * BAR as f64 / total as f64;
                 // The smallest part is seen too.
                 let until = filled.round() as usize;
@@ -167,11 +174,11 @@ fn bars(gpus: &[GpuFacts], is_short: bool) -> Vec<String> {
             lines.push(title);
         }
         if has_bar {
-            lines.push(words);
+            lines.extend(wrapped(&words));
         }
     }
     if gpus.is_empty() {
-        lines.push("it uses no GPU memory of PyTorch's".to_owned());
+        lines.push("it uses no GPU memory of PyTorch's; what follows is on the CPU".to_owned());
     }
     lines
 }
@@ -199,14 +206,16 @@ fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
         }
     };
     let sums = breakdown(snapshot);
-    let on_gpu = |device: &TensorDevice| device.is_cuda();
+    // A job without GPUs has its tensors on the CPU.
+    let has_gpu = sums.keys().any(|device| device.is_cuda());
+    let on_gpu = |device: &TensorDevice| device.is_cuda() || !has_gpu;
     let all: u64 = sums
         .iter()
         .filter(|(device, _)| on_gpu(device))
         .map(|(_, sums)| sums.allocated.unwrap_or_else(|| sums.in_tensors()))
         .sum();
     // Those of the last complete snapshot are known already.
-    let known = snapshot.incomplete.is_none().then(|| summary.growth.last());
+    let known = snapshot.has_all_tensors().then(|| summary.growth.last());
     let mut own = Vec::new();
     let groups: &[OwnerGroup] = known.filter(|groups| !groups.is_empty()).unwrap_or_else(|| {
         own = crate::analysis::owner_groups(snapshot);
@@ -231,6 +240,15 @@ fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
         ),
     ];
     lines.extend(rows.iter().map(|row| owner_line(row, all)));
+    let saved = sums.values().filter_map(|sums| sums.by_category.get(&TensorCategory::Saved));
+    let saved: u64 = saved.map(|held| held.bytes).sum();
+    if !has_gpu && saved > 0 {
+        lines.push(format!(
+            "{:>11}  of it only saved for the backward pass (memspy graph -p {})",
+            bytes(saved),
+            summary.pid
+        ));
+    }
     lines
 }
 
@@ -337,7 +355,9 @@ fn line_lines(summary: &JobSummary<'_>, room: usize) -> Vec<String> {
 
 fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
-    if summary.gpus.iter().all(|gpu| gpu.allocated.is_none()) {
+    let has_tensors =
+        summary.look.is_ok_and(|look| !look.tensors.is_empty() || look.copied.is_some());
+    if summary.gpus.iter().all(|gpu| gpu.allocated.is_none()) && !has_tensors {
         lines.extend(wrapped(
             "* what PyTorch has allocated is not known: the job has not used CUDA yet, or its allocator cannot be read",
         ));
@@ -387,7 +407,8 @@ fn foot(summary: &JobSummary<'_>) -> Vec<String> {
 pub(super) fn stops_text(StopTotals { count: stops, total, longest }: StopTotals) -> String {
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     format!(
-        "the process was stopped {stops} times, {:.1} ms in all, {:.1} ms at most",
+        "the process was stopped {}, {:.1} ms in all, {:.1} ms at most",
+        number(u64::from(stops), "time"),
         ms(total),
         ms(longest)
     )

@@ -7,7 +7,8 @@ use super::json::{
     BackwardMemoryJson, JsonDocument, LossMemoryJson, ModelSizeJson, ModelsizeJson, TrumpyJson,
 };
 use super::label::one_line;
-use super::owners::{footer, name};
+use super::owners::{graph_footer, name};
+use super::owners_json::incomplete;
 use super::size::{bytes, count};
 use crate::analysis::{LossMemory, ModelSize, memory_for_backward, model_sizes};
 use crate::model::OwnershipSnapshot;
@@ -35,12 +36,15 @@ pub fn like_trumpy_text(
                 None => "no module".to_owned(),
             };
             let loss = name(snapshot, &snapshot.tensors[memory.loss]);
-            writeln!(
-                out,
-                "    net {net}, loss {loss}: {} ({} B)",
-                bytes(figure.bytes),
-                count(figure.bytes)
-            )?;
+            match snapshot.cut_graph() {
+                Some(_) => writeln!(out, "    net {net}, loss {loss}: not known, see below")?,
+                None => writeln!(
+                    out,
+                    "    net {net}, loss {loss}: {} ({} B)",
+                    bytes(figure.bytes),
+                    count(figure.bytes)
+                )?,
+            }
         }
         for note in notes(&memory) {
             writeln!(out, "        {note}")?;
@@ -50,7 +54,7 @@ pub fn like_trumpy_text(
         let left = count((losses.len() - listed.len()) as u64);
         writeln!(out, "    {left} more losses are alive: --loss NAME picks one")?;
     }
-    footer(out, snapshot)
+    graph_footer(out, snapshot)
 }
 
 /// Where the tool itself would say something else.
@@ -86,7 +90,7 @@ pub fn like_trumpy_json(
         let row = &snapshot.tensors[memory.loss];
         let figures = memory.figures.iter().map(|figure| BackwardMemoryJson {
             net: figure.net.map(|net| snapshot.models[net].name.to_string()),
-            memory_for_backward: figure.bytes,
+            memory_for_backward: whole(snapshot, figure.bytes),
         });
         LossMemoryJson {
             loss: name(snapshot, row),
@@ -98,7 +102,13 @@ pub fn like_trumpy_json(
         }
     };
     let losses = memory_for_backward(snapshot, losses).iter().map(loss).collect();
-    JsonDocument::new(TrumpyJson { like: "trumpy".to_owned(), losses }).write(out, true)
+    let incomplete = snapshot.cut_graph().map(incomplete);
+    JsonDocument::new(TrumpyJson { like: "trumpy".to_owned(), incomplete, losses }).write(out, true)
+}
+
+/// A figure of a graph that was read wholly; one of a part of it would look like one of all.
+fn whole(snapshot: &OwnershipSnapshot, figure: u64) -> Option<u64> {
+    snapshot.cut_graph().is_none().then_some(figure)
 }
 
 fn millions(elements: u64) -> f64 {
@@ -117,12 +127,15 @@ pub fn like_modelsize_text(
     for ModelSize { model, parameters, intermediates } in model_sizes(snapshot) {
         let model = &snapshot.models[model];
         let class = model.modules.first().map_or("?", |module| &*module.class);
+        let parameters = match whole(snapshot, parameters) {
+            Some(parameters) => format!("{:.6} M", millions(parameters)),
+            None => "not known".to_owned(),
+        };
         write!(
             out,
-            "    {} ({}): parameters {:.6} M, intermediate variables ",
+            "    {} ({}): parameters {parameters}, intermediate variables ",
             one_line(&model.name),
-            one_line(class),
-            millions(parameters)
+            one_line(class)
         )?;
         match intermediates {
             Ok(elements) => writeln!(
@@ -134,7 +147,7 @@ pub fn like_modelsize_text(
             Err(why) => writeln!(out, "are not known: {}", one_line(&why))?,
         }
     }
-    footer(out, snapshot)
+    graph_footer(out, snapshot)
 }
 
 /// The same as JSON, in elements.
@@ -147,11 +160,13 @@ pub fn like_modelsize_json(
         ModelSizeJson {
             model: model.name.to_string(),
             class: model.modules.first().map(|module| module.class.to_string()),
-            parameter_elements: size.parameters,
+            parameter_elements: whole(snapshot, size.parameters),
             intermediate_elements: size.intermediates.as_ref().ok().copied(),
             why_unknown: size.intermediates.as_ref().err().cloned(),
         }
     };
     let models = model_sizes(snapshot).iter().map(model).collect();
-    JsonDocument::new(ModelsizeJson { like: "modelsize".to_owned(), models }).write(out, true)
+    let incomplete = snapshot.cut_graph().map(incomplete);
+    JsonDocument::new(ModelsizeJson { like: "modelsize".to_owned(), incomplete, models })
+        .write(out, true)
 }

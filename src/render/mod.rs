@@ -88,14 +88,14 @@ pub use open_metrics::{
 };
 pub use owner_groups::{DEFAULT_ROWS, group_label, pattern_name};
 pub use owners::{
-    TensorsOptions, changes_text, graph_text, incomplete, pause, place, tensors_text,
+    DeviceChoice, TensorsOptions, changes_text, graph_text, incomplete, pause, place, tensors_text,
 };
 pub use owners_json::{ownership_json, ownership_json_line};
 pub use rank_lines::{RankLines, rank_lines_csv, rank_lines_json, rank_lines_text};
 pub use ranked_lines::{RANKED_ROWS, ranked_lines_text, ranked_rank_lines_text};
 pub use referrers::referrers_text;
 pub use report::{ReportOptions, ReportedRecording, report_page};
-pub use size::{bytes, count, optional_bytes, signed_bytes};
+pub use size::{bytes, count, number, optional_bytes, signed_bytes};
 pub use summary::summary;
 pub use warnings::warnings;
 
@@ -119,4 +119,54 @@ pub enum RenderError {
     /// There are no bytes to draw.
     #[error("no memory was allocated at this moment; there is nothing to draw")]
     Empty,
+}
+
+impl RenderError {
+    /// The error of the output itself, where it was one, whatever wrote to it: the reader of a pipe
+    /// that has seen enough is no failure.
+    pub fn into_io(self) -> std::io::Error {
+        match self {
+            RenderError::Write(error) => error,
+            RenderError::Json(error) if error.is_io() => error.into(),
+            RenderError::Csv(error) if error.is_io_error() => match error.into_kind() {
+                csv::ErrorKind::Io(error) => error,
+                other => std::io::Error::other(format!("cannot write CSV: {other:?}")),
+            },
+            other => std::io::Error::other(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod incomplete_tests;
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::RenderError;
+
+    /// The end of a pipe that nobody reads any more.
+    struct ClosedPipe;
+
+    impl io::Write for ClosedPipe {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+    }
+
+    /// `memspy ... --json | head` ended with "cannot write JSON: Broken pipe".
+    #[test]
+    fn a_reader_that_has_seen_enough_is_known_whatever_wrote_to_it() {
+        let json = serde_json::to_writer(ClosedPipe, &[1, 2]).unwrap_err();
+        assert_eq!(RenderError::from(json).into_io().kind(), io::ErrorKind::BrokenPipe);
+        let mut csv = csv::Writer::from_writer(ClosedPipe);
+        csv.write_record(["a", "b"]).unwrap();
+        let csv = csv::Error::from(csv.flush().unwrap_err());
+        assert_eq!(RenderError::from(csv).into_io().kind(), io::ErrorKind::BrokenPipe);
+    }
 }

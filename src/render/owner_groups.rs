@@ -42,8 +42,14 @@ pub fn group_label(group: &OwnerGroup) -> String {
         OwnerKind::Model => of("models"),
         OwnerKind::Optimizer => of("optimizers"),
         OwnerKind::Graph => format!("{category}, alive by {}{}", group.owner, members("graphs")),
-        OwnerKind::UnknownGraph => format!("{category}, no variable leads to the graph"),
-        OwnerKind::Garbage => "garbage in reference cycles".to_owned(),
+        OwnerKind::UnknownGraph if group.owner.is_empty() => {
+            format!("{category}, no variable leads to the graph")
+        }
+        OwnerKind::UnknownGraph => format!("{category}, {}", group.owner),
+        OwnerKind::Garbage if group.owner.is_empty() => "garbage in reference cycles".to_owned(),
+        OwnerKind::Garbage => {
+            format!("garbage in reference cycles of {}: {category}", group.owner)
+        }
         OwnerKind::NoTensor => group.owner.clone(),
         OwnerKind::Variable => {
             let tail = match group.patterns.as_slice() {
@@ -174,8 +180,12 @@ pub(super) fn group_rows(
 
 /// What of a device is in no tensor.
 pub(super) fn outside_tensors(sums: &DeviceOwnership) -> Vec<(String, u64)> {
+    let without = match &sums.not_read {
+        Some(not_read) => format!("[{not_read}]"),
+        None => NO_TENSOR.to_owned(),
+    };
     vec![
-        (NO_TENSOR.to_owned(), sums.without_tensor.bytes),
+        (without, sums.without_tensor.bytes),
         ("[rounding of the allocator]".to_owned(), sums.rounding),
         ("[freed, used by other streams]".to_owned(), sums.pending_free.bytes),
     ]
@@ -233,16 +243,17 @@ pub(super) fn write_changes(
         let sign = |number: i64| if number < 0 { "-" } else { "+" };
         writeln!(
             out,
-            "{:>12}  {:>10}  {}",
+            "{:>12}  {:>10}  {:<6}  {}",
             format!("{}{}", sign(change.bytes), bytes(change.bytes.unsigned_abs())),
             format!("{}{}", sign(change.storages), count(change.storages.unsigned_abs())),
+            change.group.device.to_string(),
             change_label(change)
         )?;
     }
     if changes.len() > most {
         let rest: i64 = changes[most..].iter().map(|change| change.bytes).sum();
         let number = count((changes.len() - most) as u64);
-        writeln!(out, "{:>12}  {:>10}  [{number} smaller]", signed_bytes(rest), "")?;
+        writeln!(out, "{:>12}  {:>10}  {:<6}  [{number} smaller]", signed_bytes(rest), "", "")?;
     }
     Ok(())
 }

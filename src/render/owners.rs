@@ -9,22 +9,32 @@ use super::label::{one_line, short_file};
 use super::owner_groups::{
     DEFAULT_ROWS, group_label, group_rows, outside_tensors, write_changes, write_rows,
 };
-use super::size::{bytes, count};
+use super::size::{bytes, count, number};
 use crate::analysis::{StorageChange, changes, owner_changes, owner_groups, saved};
 use crate::model::{
-    DeviceOwnership, Frame, IncompleteSnapshot, LookLimit, OwnershipSnapshot, PythonTensors,
-    StackTable, StopTotals, StorageGroup, TensorCategory, TensorDevice, TensorRow, ThreadSample,
+    CopiedTensors, DeviceOwnership, Frame, IncompleteSnapshot, LookLimit, OwnershipSnapshot,
+    PythonTensors, StackTable, StopTotals, StorageGroup, TensorCategory, TensorDevice, TensorRow,
+    ThreadSample,
 };
 use crate::ownership::{breakdown, owner_label, storages};
 
 /// Characters that most shapes need; longer ones push the rest of their row aside.
 const SHAPE: usize = 24;
 
+/// A device whose tensors are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// A GPU, as the job counts them.
+    Gpu(u32),
+    /// The memory of the processor.
+    Cpu,
+}
+
 /// Which tensors a table lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TensorsOptions {
-    /// Only those of this CUDA device.
-    pub gpu: Option<u32>,
+    /// Only those of this device.
+    pub device: Option<DeviceChoice>,
     /// Those of the CPU too.
     pub all_devices: bool,
     /// At most this many rows.
@@ -36,8 +46,11 @@ pub struct TensorsOptions {
 impl TensorsOptions {
     /// Whether a device is to be listed.
     fn takes(self, device: TensorDevice) -> bool {
-        match self.gpu {
-            Some(gpu) => device.is_cuda() && device.index.map(u32::from) == Some(gpu),
+        match self.device {
+            Some(DeviceChoice::Gpu(gpu)) => {
+                device.is_cuda() && device.index.map(u32::from) == Some(gpu)
+            }
+            Some(DeviceChoice::Cpu) => device.is_cpu(),
             None => self.all_devices || device.is_cuda(),
         }
     }
@@ -47,7 +60,7 @@ impl TensorsOptions {
         let mut devices = snapshot.tensors.iter().filter_map(|row| row.tensor.device);
         let any_cuda = devices.any(TensorDevice::is_cuda);
         TensorsOptions {
-            all_devices: self.gpu.is_none() && (self.all_devices || !any_cuda),
+            all_devices: self.device.is_none() && (self.all_devices || !any_cuda),
             ..self
         }
     }
@@ -60,6 +73,9 @@ pub fn tensors_text(
     wanted: TensorsOptions,
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
+    if let Some(copied) = copied(snapshot) {
+        writeln!(out, "{copied}\n")?;
+    }
     let wanted = wanted.settled(snapshot);
     let groups = if wanted.each { Vec::new() } else { owner_groups(snapshot) };
     for (device, sums) in breakdown(snapshot) {
@@ -211,23 +227,27 @@ pub(super) fn categories(out: &mut dyn Write, sums: &DeviceOwnership) -> std::io
             }
             _ => String::new(),
         };
-        let storages = count(held.storages);
-        line(category.name(), held.bytes, format!(" in {storages} storages{unnamed}"))?;
+        let storages = number(held.storages, "storage");
+        line(category.name(), held.bytes, format!(" in {storages}{unnamed}"))?;
     }
-    let blocks = |held: u64| format!(" in {} blocks", count(held));
+    let blocks = |held: u64| format!(" in {}", number(held, "block"));
     line("rounding", sums.rounding, String::new())?;
     let without = sums.without_tensor;
-    line("in no tensor (work spaces, C++)", without.bytes, blocks(without.storages))?;
+    let name = sums.not_read.as_deref().unwrap_or("in no tensor (work spaces, C++)");
+    line(name, without.bytes, blocks(without.storages))?;
     let pending = sums.pending_free;
     line("freed, used by other streams", pending.bytes, blocks(pending.storages))?;
     let in_pools = sums.in_pools;
-    let what = format!(" in {} storages, free to the allocator", count(in_pools.storages));
+    let storages = number(in_pools.storages, "storage");
+    let what = format!(" in {storages}, free to the allocator's counters");
     line("in pools of CUDA graphs", in_pools.bytes, what)?;
     let elsewhere = sums.elsewhere;
-    let what = format!(" in {} storages, not allocated through PyTorch", elsewhere.storages);
+    let storages = number(elsewhere.storages, "storage");
+    let what = format!(" in {storages}, not allocated through PyTorch");
     line("elsewhere", elsewhere.bytes, what)?;
     let garbage = sums.garbage;
-    let what = format!(" in {} storages, held by cycles of garbage only", garbage.storages);
+    let storages = number(garbage.storages, "storage");
+    let what = format!(" in {storages}, held by cycles of garbage only");
     line("gc.collect() would free", garbage.bytes, what)?;
     line("empty_cache() would return", sums.releasable, " of what is cached".to_owned())
 }
@@ -246,7 +266,7 @@ pub fn changes_text(
                 Some(allocated) => format!("{} allocated", bytes(allocated)),
                 None => format!("{} in tensors", bytes(sums.in_tensors())),
             };
-            writeln!(out, "{device}: {size}, {} storages", count(sums.storages()))?;
+            writeln!(out, "{device}: {size}, {}", number(sums.storages(), "storage"))?;
         }
     }
     if !wanted.each {
@@ -262,9 +282,9 @@ pub fn changes_text(
         let sign = if change.came { '+' } else { '-' };
         let each = bytes(change.bytes / change.count);
         let what = format!("{sign} {} x {each}", count(change.count));
-        row(out, &what, change.category.name(), &snapshot.tensors[change.tensor], &{
-            name(snapshot, &snapshot.tensors[change.tensor])
-        })?;
+        let name = name(snapshot, &snapshot.tensors[change.tensor]);
+        let name = format!("{}  {name}", change.device);
+        row(out, &what, change.category.name(), &snapshot.tensors[change.tensor], &name)?;
     }
     if listed.len() > wanted.most {
         writeln!(out, "{} smaller changes are not listed", listed.len() - wanted.most)?;
@@ -290,6 +310,9 @@ pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> Option<String> {
 /// Writes what the autograd graph keeps, by class of node.
 pub fn graph_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
+    if let Some(copied) = copied(snapshot) {
+        writeln!(out, "{copied}\n")?;
+    }
     let summary = saved(snapshot);
     let nodes = count(snapshot.nodes.len() as u64);
     writeln!(out, "{nodes} autograd nodes keep {} for the backward pass", bytes(summary.all))?;
@@ -324,14 +347,31 @@ pub fn graph_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(
             one_line(class)
         )?;
     }
-    footer(out, snapshot)
+    graph_footer(out, snapshot)
+}
+
+/// The end of what is told of the autograd graph: the search for garbage and for far names plays no
+/// part in it.
+pub(super) fn graph_footer(
+    out: &mut dyn Write,
+    snapshot: &OwnershipSnapshot,
+) -> Result<(), RenderError> {
+    write_footer(out, snapshot, snapshot.cut_graph())
 }
 
 pub(super) fn footer(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(), RenderError> {
+    write_footer(out, snapshot, snapshot.incomplete.as_ref())
+}
+
+fn write_footer(
+    out: &mut dyn Write,
+    snapshot: &OwnershipSnapshot,
+    incomplete: Option<&IncompleteSnapshot>,
+) -> Result<(), RenderError> {
     writeln!(out)?;
     writeln!(out, "{}", pause(snapshot))?;
-    if let Some(incomplete) = incomplete(snapshot) {
-        writeln!(out, "{incomplete}")?;
+    if let Some(incomplete) = incomplete {
+        writeln!(out, "{}", incomplete_text(incomplete))?;
     }
     if snapshot.unreadable > 0 {
         writeln!(
@@ -351,9 +391,32 @@ pub(super) fn footer(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Resul
     Ok(())
 }
 
+/// What is said of a process that has only copies of another one's tensors; `None` of any other.
+pub(super) fn copied(snapshot: &OwnershipSnapshot) -> Option<String> {
+    let CopiedTensors { of, storages, bytes: size } = snapshot.copied?;
+    let storages = number(storages, "storage");
+    Some(match of {
+        Some(pid) => format!(
+            "This process holds no GPU memory of its own. It was forked from process {pid} after CUDA had begun there: the \
+             {} in {storages} that its tensors on GPUs show are a copy of what process {pid} had then. Look at that: memspy -p {pid}",
+            bytes(size)
+        ),
+        None => format!(
+            "This process holds no GPU memory of its own. It was forked from a process that had begun to use CUDA and has ended \
+             since: the {} in {storages} that its tensors on GPUs show are a copy of what that had then. Device files that it \
+             still has open (/dev/nvidia*) may keep the memory of the ended process from being given back",
+            bytes(size)
+        ),
+    })
+}
+
 /// What is missing in a snapshot and why, in a sentence; `None` where nothing is.
 pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
-    let IncompleteSnapshot { limit, missing } = snapshot.incomplete.as_ref()?;
+    snapshot.incomplete.as_ref().map(incomplete_text)
+}
+
+fn incomplete_text(incomplete: &IncompleteSnapshot) -> String {
+    let (IncompleteSnapshot { limit, missing }, not_read) = (incomplete, incomplete.not_read());
     let advice = match limit {
         LookLimit::Pause(_) => "; --max-stop allows more, --no-stop needs no standstill",
         LookLimit::Time(_) | LookLimit::Finding { .. } | LookLimit::Repeating(_) => {
@@ -361,11 +424,14 @@ pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
         }
         LookLimit::Memory(_) | LookLimit::Copies(_) => "",
     };
-    Some(format!(
-        "INCOMPLETE: {limit}; not, or not wholly read: {}. Memory of what is missing counts as other tensors or \
-         in no tensor{advice}",
-        missing.join(", ")
-    ))
+    format!(
+        "INCOMPLETE: {limit}; not, or not wholly read: {}{}{advice}",
+        missing.join(", "),
+        match incomplete.lacks_tensors() {
+            true => format!(". Memory of what is missing is told as [{not_read}]"),
+            false => String::new(),
+        }
+    )
 }
 
 /// How long the process was stopped for it, in a sentence.

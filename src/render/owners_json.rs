@@ -7,14 +7,15 @@ use serde_json::Number;
 
 use super::RenderError;
 use super::json::{
-    DeviceOwnersJson, GraphNodeJson, IncompleteJson, JsonDocument, NodeClassJson, OwnerGroupJson,
-    OwnershipJson, PythonTensorsJson, ReferrerJson, SavedByJson, SavedJson, StopsJson, TensorJson,
-    TensorReferrersJson,
+    CopiedTensorsJson, DeviceOwnersJson, GarbageCycleJson, GraphNodeJson, IncompleteJson,
+    JsonDocument, NodeClassJson, OwnedPoolJson, OwnerGroupJson, OwnershipJson, PythonTensorsJson,
+    ReferrerJson, SavedByJson, SavedJson, StopsJson, TensorJson, TensorReferrersJson,
 };
-use crate::analysis::{SavedSummary, owner_groups, saved};
+use crate::analysis::{PrivatePool, SavedSummary, owner_groups, private_pools, saved};
 use crate::model::{
-    DeviceOwnership, GraphNode, IncompleteSnapshot, LookLimit, OwnershipSnapshot, SavedBy, SavedIn,
-    StopTotals, TensorCategory, TensorReferrers, TensorRow,
+    CopiedTensors, DeviceOwnership, GarbageCycle, GraphNode, IncompleteSnapshot, LookLimit,
+    OwnershipSnapshot, PoolUser, SavedBy, SavedIn, StopTotals, TensorCategory, TensorReferrers,
+    TensorRow,
 };
 use crate::ownership::breakdown;
 
@@ -47,6 +48,9 @@ fn ownership(snapshot: &OwnershipSnapshot) -> OwnershipJson {
         pause_seconds: snapshot.pause.map(|pause| pause.as_secs_f64()),
         stops: stops(snapshot.stops),
         incomplete: snapshot.incomplete.as_ref().map(incomplete),
+        copied: copied(snapshot),
+        garbage_cycles: snapshot.garbage.iter().map(garbage_cycle).collect(),
+        private_pools: private_pools(snapshot).iter().map(owned_pool).collect(),
         objects: snapshot.objects,
         unreadable: snapshot.unreadable,
         misfits: snapshot.misfits,
@@ -54,6 +58,32 @@ fn ownership(snapshot: &OwnershipSnapshot) -> OwnershipJson {
         tensors: snapshot.tensors.iter().map(|row| tensor(snapshot, row)).collect(),
         nodes: snapshot.nodes.iter().map(node).collect(),
         saved_for_backward: saved_sums(saved(snapshot)),
+    }
+}
+
+/// The tensors that a fork left behind.
+pub(super) fn copied(snapshot: &OwnershipSnapshot) -> Option<CopiedTensorsJson> {
+    let CopiedTensors { of, storages, bytes } = snapshot.copied?;
+    Some(CopiedTensorsJson { of_process: of, storages, bytes })
+}
+
+fn garbage_cycle(cycle: &GarbageCycle) -> GarbageCycleJson {
+    GarbageCycleJson {
+        class: cycle.class.to_string(),
+        way: cycle.way.clone(),
+        cycles: cycle.cycles,
+        tensors: cycle.tensors.clone(),
+    }
+}
+
+fn owned_pool(pool: &PrivatePool) -> OwnedPoolJson {
+    let name = |user: &PoolUser| user.name.as_ref().unwrap_or(&user.class).to_string();
+    OwnedPoolJson {
+        device: format!("cuda:{}", pool.device.0),
+        pool: [pool.pool.0, pool.pool.1],
+        bytes: pool.sums.bytes,
+        free: pool.sums.free,
+        users: pool.users.iter().map(name).collect(),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::model::{
     AllocatorBackend, AllocatorCounters, CudaIndex, DeviceStatus, LeftBehind, MissReason,
     MissedObservation, Nanos, ReaderKind, Record, RecordSink, SleepTags, SnapshotConsistency,
 };
-use crate::target::left_behind::{device_file_holders, is_orphan};
+use crate::target::left_behind::{Orphan, device_file_holders, orphan};
 
 use super::owners::read_sleep_tags;
 use super::readers::{TargetReaders, TorchState};
@@ -125,9 +125,11 @@ fn left_behind(devices: &[DeviceStatus]) -> Vec<LeftBehind> {
     let listed = || devices.iter().flat_map(|status| status.processes.iter().flatten());
     for process in listed() {
         let Some(pid) = process.pid else { continue };
-        if !found.iter().any(|known| known.pid == pid) && is_orphan(pid) {
-            let command = process.command.clone();
-            found.push(LeftBehind { pid, command, files: Vec::new() });
+        if !found.iter().any(|known| known.pid == pid)
+            && let Some(Orphan { launcher, told_by, started }) = orphan(pid)
+        {
+            let (command, files) = (process.command.clone(), Vec::new());
+            found.push(LeftBehind { pid, command, files, launcher, told_by, started });
         }
     }
     // Where the list is not known whole, nobody is missing from it.
@@ -143,6 +145,9 @@ fn left_behind(devices: &[DeviceStatus]) -> Vec<LeftBehind> {
             pid: holder.pid,
             command: Some(holder.name),
             files: holder.files,
+            launcher: None,
+            told_by: None,
+            started: None,
         }));
     }
     found

@@ -14,6 +14,7 @@ mod diagnosis;
 mod error_thread;
 mod exact;
 mod follow;
+mod forked_copy;
 mod gpu_watch;
 mod history;
 mod loop_variables;
@@ -56,6 +57,7 @@ pub use exact::{
     let_probes_be_kept, merge,
 };
 pub use follow::FollowBudget;
+pub use forked_copy::ForkedCopy;
 pub use history::{HistoryError, read_history};
 pub use mixed_stacks::{MixedStacksError, read_mixed_stacks};
 pub use owners::{

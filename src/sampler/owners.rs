@@ -6,7 +6,12 @@ use std::time::{Duration, Instant};
 
 use super::readers::TargetReaders;
 use super::sleep::sleep_unless;
-use crate::model::{OwnershipSnapshot, SleepTags, StackTable, StopTotals, ThreadSample};
+use rustc_hash::FxHashSet;
+
+use super::forked_copy::ForkedCopy;
+use crate::model::{
+    CopiedTensors, OwnershipSnapshot, SleepTags, StackTable, StopTotals, TensorRow, ThreadSample,
+};
 use crate::owners::{LookOptions, LookRequest, OwnerError, OwnerReader, StopPolicy, vllm_tags};
 use crate::python::HeapError;
 use crate::torch::TorchError;
@@ -60,6 +65,21 @@ pub(super) fn read_with_retries(
     look_prepared(readers, LookRequest::new(options, asked), stops)
 }
 
+/// Takes those tensors out of a snapshot that are another process's, and notes how much they are.
+fn take_out_copies(snapshot: &mut OwnershipSnapshot, copy: ForkedCopy) {
+    let (mut seen, mut bytes) = (FxHashSet::default(), 0);
+    let is_on_gpu = |row: &TensorRow| row.tensor.device.is_some_and(|device| device.is_cuda());
+    for row in snapshot.tensors.iter().filter(|row| is_on_gpu(row)) {
+        if let Some(storage) = row.tensor.storage.filter(|storage| storage.memory() > 0)
+            && seen.insert((row.tensor.device, storage.data))
+        {
+            bytes += storage.memory();
+        }
+    }
+    snapshot.tensors.retain(|row| !is_on_gpu(row));
+    snapshot.copied = Some(CopiedTensors { of: copy.of, storages: seen.len() as u64, bytes });
+}
+
 /// What takes time before the first look, while the process runs: the next one stops it at once.
 pub(super) fn learn(readers: &mut TargetReaders, options: LookOptions) -> Result<(), OwnerError> {
     prepare(readers)?;
@@ -104,7 +124,12 @@ pub(super) fn look_prepared(
         attempts += 1;
         let torch = readers.torch.reader_mut();
         match reader.read(&readers.process, python, torch, &request, stops) {
-            Ok(snapshot) => return Ok(OwnerReading { snapshot, attempts }),
+            Ok(mut snapshot) => {
+                if let Some(copy) = readers.copy {
+                    take_out_copies(&mut snapshot, copy);
+                }
+                return Ok(OwnerReading { snapshot, attempts });
+            }
             Err(error) if error.is_traced() && Instant::now() < timeout => {
                 attempts -= 1; // It did not even begin.
                 std::thread::sleep(ASK_TRACER_EVERY);

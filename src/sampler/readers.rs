@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::forked_copy::{self, ForkedCopy};
 use crate::gpu::{CudaVisibility, GpuError, GpuReader};
 use crate::model::{AllocatorBackend, AllocatorCounters, CoreOrigin, CudaIndex, GpuDevice};
 use crate::owners::{AnnounceStop, OwnerReader, torch_version};
@@ -128,6 +129,10 @@ pub struct TargetReaders {
     pub(super) took: Duration,
     /// What reads its owners, once that was asked for.
     pub(super) owners: Option<OwnerReader>,
+    /// Whose allocator it has a copy of, where it is not its own.
+    pub(super) copy: Option<ForkedCopy>,
+    /// The version of PyTorch of such a process.
+    copied_version: Option<String>,
     /// Is told of a long stop before it.
     pub(super) announce: Option<AnnounceStop>,
 }
@@ -140,6 +145,11 @@ impl TargetIdentity {
     /// The process that has this pid now.
     pub fn open(pid: u32) -> Result<TargetIdentity, AttachError> {
         Ok(TargetIdentity(Arc::new(Process::open(pid)?)))
+    }
+
+    /// How long ago it started; `None` where the kernel does not say.
+    pub fn age(&self) -> Option<Duration> {
+        self.0.age()
     }
 
     /// The process as it was opened.
@@ -243,6 +253,8 @@ impl TargetReaders {
             visibility,
             took: Duration::ZERO,
             owners: None,
+            copy: None,
+            copied_version: None,
             announce: None,
         };
         readers.find_torch();
@@ -271,6 +283,7 @@ impl TargetReaders {
         self.tell_locks();
         let changed = before != self.allocator();
         if changed {
+            self.find_copy();
             // Programs choose their devices (os.environ) before they initialise CUDA.
             self.visibility = CudaVisibility::of_process(&self.process);
         }
@@ -286,6 +299,21 @@ impl TargetReaders {
     }
 
     fn find_torch(&mut self) {
+        self.attach_torch();
+        self.find_copy();
+    }
+
+    /// Finds out whether the allocator, once it is there, is that of the process itself.
+    fn find_copy(&mut self) {
+        let is_set_up = matches!(&self.torch, TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::Native);
+        if is_set_up && let Some(copy) = forked_copy::find(&self.process) {
+            self.copied_version = self.torch_version();
+            self.copy = Some(copy);
+            self.torch = TorchState::Refused(TorchError::ForkedCopy { of: copy.of });
+        }
+    }
+
+    fn attach_torch(&mut self) {
         self.torch = match TorchReader::attach(&self.process) {
             Ok(Some(torch)) => TorchState::Attached(Box::new(torch)),
             Ok(None) => TorchState::NotLoaded,
@@ -325,6 +353,9 @@ impl TargetReaders {
             AllocatorBackend::Pluggable(name) => {
                 Some(format!("it uses a CUDA allocator of its own ({name})"))
             }
+            AllocatorBackend::Unknown(what) if self.copy.is_some() => {
+                Some(format!("its CUDA allocator is {what}"))
+            }
             AllocatorBackend::Unknown(what) => {
                 Some(format!("its CUDA allocator cannot be read: {what}"))
             }
@@ -341,7 +372,7 @@ impl TargetReaders {
                 }
                 (version, _) => version.map(str::to_owned),
             },
-            _ => None,
+            _ => self.copied_version.clone(),
         }
     }
 

@@ -2,8 +2,13 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
-use super::proc_files::{self, MAX_FIELDS, MAX_MAPPINGS};
+use procfs::Current;
+
+use super::proc_files::{
+    self, MAX_COMMAND_LINE, MAX_ENVIRONMENT, MAX_FIELDS, MAX_MAPPINGS,
+};
 
 /// What `/proc/PID/stat` says of where a process belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +16,10 @@ struct ProcessRelations {
     state: char,
     parent: u32,
     group: u32,
+    session: u32,
+    pid: u32,
+    /// In ticks of the kernel's clock since the machine started.
+    started: u64,
 }
 
 fn relations(proc: &Path, pid: u32) -> Option<ProcessRelations> {
@@ -24,22 +33,140 @@ fn relations(proc: &Path, pid: u32) -> Option<ProcessRelations> {
         state: fields.next()?.chars().next()?,
         parent: fields.next()?.parse().ok()?,
         group: fields.next()?.parse().ok()?,
+        session: fields.next()?.parse().ok()?,
+        pid,
+        // Field 22 of the file; the session is the sixth.
+        started: fields.nth(15).and_then(|ticks| ticks.parse().ok()).unwrap_or(0),
     })
 }
 
-/// Whether the process that started `pid` has ended and left it behind: it was taken over by another parent, and what leads
-/// its process group is gone. Of a process that leads its own group (a service, a job of a shell) nothing can be told.
-pub fn is_orphan(pid: u32) -> bool {
-    is_orphan_in(&proc_files::root(), pid)
+/// The beginning of a file of a process; empty where it cannot be read.
+fn text(proc: &Path, pid: u32, name: &str, limit: usize) -> String {
+    let first = proc_files::first_bytes(&proc.join(pid.to_string()).join(name), limit);
+    String::from_utf8_lossy(&first.unwrap_or_default().bytes).into_owned()
 }
 
-fn is_orphan_in(proc: &Path, pid: u32) -> bool {
-    let Some(own) = relations(proc, pid) else { return false };
+/// What is known of a process whose starter has ended and left it behind.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Orphan {
+    /// Who started it; `None` where nothing tells.
+    pub launcher: Option<u32>,
+    /// What names that process: a variable of the environment, or the process group.
+    pub told_by: Option<String>,
+    /// When the orphan itself started.
+    pub started: Option<SystemTime>,
+}
+
+/// Variables that launchers give to the ranks that they start (torchrun, Open MPI, MPICH, Slurm).
+const RANK_VARIABLES: [&str; 5] =
+    ["TORCHELASTIC_RUN_ID", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
+/// How Python's `multiprocessing` starts its processes: these always have a parent.
+const STARTED_BY_PYTHON: [&str; 2] = ["multiprocessing.spawn", "multiprocessing.forkserver"];
+/// Programs that take over processes whose parent has ended, besides process 1.
+const REAPERS: [&str; 8] = [
+    "systemd",
+    "init",
+    "tini",
+    "dumb-init",
+    "docker-init",
+    "catatonit",
+    "conmon",
+    "containerd-shim",
+];
+/// What a container's process 1 starts in this time, in ticks of the kernel's clock, is its main
+/// program.
+const MAIN_PROGRAM_TICKS: u64 = 500;
+
+/// What is known of `pid` as an orphan: the process that started it has ended. `None` for one that
+/// is none, or of which nothing can be told (a service, the background job of a shell).
+pub fn orphan(pid: u32) -> Option<Orphan> {
+    let started = || {
+        let ticks = relations(&proc_files::root(), pid)?.started as f64;
+        let since_boot = Duration::from_secs_f64(ticks / procfs::ticks_per_second() as f64);
+        let up = procfs::Uptime::current().ok()?.uptime_duration();
+        SystemTime::now().checked_sub(up.checked_sub(since_boot)?)
+    };
+    let found = orphan_in(&proc_files::root(), pid)?;
+    Some(Orphan { started: started(), ..found })
+}
+
+fn orphan_in(proc: &Path, pid: u32) -> Option<Orphan> {
+    let own = relations(proc, pid)?;
     // A leader that has ended and was not waited for is gone as well.
     let is_gone = |pid| relations(proc, pid).is_none_or(|found| matches!(found.state, 'Z' | 'X'));
-    let is_adopted = own.parent <= 1
-        || relations(proc, own.parent).is_none_or(|parent| parent.group != own.group);
-    own.group != pid && own.group != 0 && is_gone(own.group) && is_adopted
+    if own.group != pid {
+        let is_adopted = own.parent <= 1
+            || relations(proc, own.parent).is_none_or(|parent| parent.group != own.group);
+        let is_orphan = own.group != 0 && is_gone(own.group) && is_adopted;
+        return is_orphan.then(|| Orphan {
+            launcher: Some(own.group),
+            told_by: Some("leader of its process group".to_owned()),
+            started: None,
+        });
+    }
+    // torchrun, and every launcher that uses start_new_session, gives each rank a session of its
+    // own.
+    let environment = environment(proc, pid);
+    let named = environment.iter().find_map(|variable| named_launcher(proc, variable, own));
+    if let Some((launcher, variable)) = named {
+        let told_by = Some(format!("{variable} in its environment"));
+        return Some(Orphan { launcher: Some(launcher), told_by, started: None });
+    }
+    if !is_adopted(proc, own) {
+        return None;
+    }
+    let has = |name: &&str| environment.iter().any(|it| it.split('=').next() == Some(*name));
+    let is_rank = RANK_VARIABLES.iter().any(has) || is_started_by_python(proc, pid);
+    let leads_session = own.session == pid && !is_service(proc, pid) && !is_main_program(proc, own);
+    (is_rank || leads_session).then(Orphan::default)
+}
+
+/// The variables of a process's environment, as `NAME=value`; empty where they cannot be read.
+fn environment(proc: &Path, pid: u32) -> Vec<String> {
+    let all = text(proc, pid, "environ", MAX_ENVIRONMENT);
+    all.split('\0').map(str::to_owned).collect()
+}
+
+/// The process that a variable names as the one that started this one, if that has ended: what has
+/// its pid now is younger.
+fn named_launcher(proc: &Path, variable: &str, own: ProcessRelations) -> Option<(u32, String)> {
+    let (name, value) = variable.split_once('=')?;
+    let upper = name.to_ascii_uppercase();
+    let is_pid = ["LAUNCHER_PID", "PARENT_PID", "PPID", "RAYLET_PID"];
+    let is_pid = is_pid.iter().any(|end| upper.ends_with(end));
+    // Without the word the number may be anything, unless its parent did end.
+    let is_bare = || upper.ends_with("LAUNCHER") || upper.ends_with("PARENT");
+    let is_named = is_pid || is_bare() && is_adopted(proc, own);
+    let pid: u32 = value.parse().ok().filter(|pid| *pid > 1 && is_named)?;
+    let is_gone = relations(proc, pid)
+        .is_none_or(|found| matches!(found.state, 'Z' | 'X') || found.started > own.started);
+    (is_gone && pid != own.parent).then(|| (pid, name.to_owned()))
+}
+
+/// Whether a process's parent is one that takes over what others leave behind, and not itself a
+/// launcher: one that runs the same program as the process started it.
+fn is_adopted(proc: &Path, own: ProcessRelations) -> bool {
+    let name = text(proc, own.parent, "comm", MAX_FIELDS);
+    let program = |pid: u32| fs::read_link(proc.join(pid.to_string()).join("exe")).ok();
+    let is_launcher = program(own.parent).is_some_and(|parent| Some(parent) == program(own.pid));
+    (own.parent <= 1 || REAPERS.contains(&name.trim_end())) && !is_launcher
+}
+
+fn is_started_by_python(proc: &Path, pid: u32) -> bool {
+    let line = text(proc, pid, "cmdline", MAX_COMMAND_LINE);
+    STARTED_BY_PYTHON.iter().any(|word| line.contains(word))
+}
+
+/// Whether it belongs to a service of systemd, which started it.
+fn is_service(proc: &Path, pid: u32) -> bool {
+    let groups = text(proc, pid, "cgroup", MAX_FIELDS);
+    groups.lines().any(|line| line.ends_with(".service"))
+}
+
+/// Whether it is what process 1 of a container was started for.
+fn is_main_program(proc: &Path, own: ProcessRelations) -> bool {
+    let first = relations(proc, 1);
+    first.is_some_and(|first| own.started.saturating_sub(first.started) < MAIN_PROGRAM_TICKS)
 }
 
 /// A process that has device files of GPUs open.
@@ -107,7 +234,13 @@ mod tests {
     fn process(proc: &Path, pid: u32, stat: &str, files: &[&str]) {
         let folder = proc.join(pid.to_string());
         fs::create_dir_all(folder.join("fd")).unwrap();
-        fs::write(folder.join("stat"), format!("{pid} (a) b) {stat} 1 0 -1")).unwrap();
+        let stat = match stat.split(' ').count() {
+            3 => format!("{stat} 1"),
+            _ => stat.to_owned(),
+        };
+        let rest = ["0"; 15].join(" ");
+        let started = 100 * u64::from(pid);
+        fs::write(folder.join("stat"), format!("{pid} (a) b) {stat} {rest} {started} 0")).unwrap();
         fs::write(folder.join("comm"), "python\n").unwrap();
         for (number, file) in files.iter().enumerate() {
             std::os::unix::fs::symlink(file, folder.join("fd").join(number.to_string())).unwrap();
@@ -127,9 +260,43 @@ mod tests {
         process(proc, 32, "S 31 30", &[]); // a worker of that
         let orphans: Vec<u32> = [1, 10, 11, 21, 30, 31, 32, 99]
             .into_iter()
-            .filter(|pid| is_orphan_in(proc, *pid))
+            .filter(|pid| orphan_in(proc, *pid).is_some())
             .collect();
         assert_eq!(orphans, [21, 31]);
+        assert_eq!(orphan_in(proc, 21).unwrap().launcher, Some(20));
+    }
+
+    /// torchrun starts every rank with a session of its own: nothing was told of these.
+    #[test]
+    fn a_rank_that_leads_its_own_session_is_an_orphan_once_its_launcher_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let proc = folder.path();
+        let file = |pid: u32, name: &str, text: &str| {
+            fs::write(proc.join(pid.to_string()).join(name), text).unwrap();
+        };
+        process(proc, 1, "S 0 1 1", &[]);
+        process(proc, 40, "S 1 40 40", &[]); // its session is its own
+        process(proc, 41, "S 1 41 7", &[]); // the background job of a shell
+        process(proc, 42, "S 1 42 7", &[]); // a rank
+        file(42, "environ", "HOME=/\0LOCAL_RANK=0\0");
+        process(proc, 43, "S 1 43 43", &[]); // a service
+        file(43, "cgroup", "0::/system.slice/server.service\n");
+        process(proc, 44, "S 50 44 44", &[]); // its launcher lives
+        file(44, "environ", "LOCAL_RANK=0\0LAUNCHER=50\0");
+        process(proc, 50, "S 1 50 50", &[]);
+        file(50, "cgroup", "0::/system.slice/server.service\n");
+        process(proc, 45, "S 1 45 7", &[]); // names the one that started it
+        file(45, "environ", "LAUNCHER_LIVES=9\0LAUNCHER=39\0MASTER_PORT=29500\0");
+        process(proc, 46, "S 1 46 46", &[]); // its launcher is process 1 of the container
+        for pid in [1, 46] {
+            std::os::unix::fs::symlink("/usr/bin/python3", proc.join(format!("{pid}/exe")))
+                .unwrap();
+        }
+        process(proc, 3, "S 1 3 3", &[]); // what process 1 was started for
+        let found = |pid| orphan_in(proc, pid).map(|orphan| orphan.launcher);
+        let all = [40, 41, 42, 43, 44, 45, 46, 50, 3].map(found);
+        let known = |launcher| Some(Some(launcher));
+        assert_eq!(all, [Some(None), None, Some(None), None, None, known(39), None, None, None]);
     }
 
     #[test]

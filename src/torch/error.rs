@@ -1,6 +1,6 @@
 //! Why the allocator could not be read.
 
-use crate::model::CudaIndex;
+use crate::model::{AllocatorBackend, CudaIndex};
 use crate::target::{Addr, MemoryError, ObjectError, ProcessError};
 
 /// Why the allocator could not be read.
@@ -29,6 +29,18 @@ pub enum TorchError {
         what: &'static str,
         /// Why not.
         why: String,
+    },
+    /// The process was forked after CUDA had begun: its allocator says what another process had
+    /// then.
+    #[error(
+        "{} of the allocator of {}: this process was forked from that one after CUDA had begun there, and holds no GPU \
+         memory of its own",
+        AllocatorBackend::COPY,
+        match of { Some(pid) => format!("process {pid}"), None => "a process that has ended".to_owned() }
+    )]
+    ForkedCopy {
+        /// The process that CUDA began in; `None` where it has ended.
+        of: Option<u32>,
     },
     /// CUDA has not been initialised in the target yet; ask again after `TorchReader::refresh`.
     #[error("CUDA has not been initialised in the target yet")]

@@ -20,6 +20,7 @@ mod containers;
 mod counters;
 mod discovery;
 mod error;
+mod forked;
 mod history;
 mod layout;
 mod objects;
@@ -36,6 +37,7 @@ pub use address_tables::AddressTables;
 pub use backward::{BackwardError, autograd_info};
 pub use class_names::ClassNames;
 pub use error::TorchError;
+pub use forked::is_in_bad_fork;
 pub use history::{RecordedFrame, RecordedHistory, RecordedStack};
 pub use objects::{
     AutogradGraph, AutogradNode, SavedTensor, TensorDecoder, TensorReader, TensorTypes,

@@ -51,6 +51,25 @@ fn a_pid_that_does_not_exist() {
     }
 }
 
+/// "No such file or directory (os error 2)", and "unexpected argument '-1'", without what to do.
+#[test]
+fn words_that_name_no_trace_no_pid_and_no_moment() {
+    for command in ["flame", "lines", "report", "iterations"] {
+        refused(&[command, "no.bin"], &["cannot open no.bin", "memspy record -p PID -o no.bin"]);
+        refused(&[command, "-"], &["standard input", "write it to a file"]);
+    }
+    for (words, part) in [
+        (&["dump", "-p", "-1"][..], "a process id is a number from 1 on"),
+        (&["lines", "a.bin", "--at", "end"], "memspy flame TRACE --at MOMENT"),
+        (&["flame", "a.bin", "--gpu", "cpu"], "memspy tensors --gpu cpu"),
+        (&["tensors", "-p", "1", "--gpu", "x"], "or cpu"),
+    ] {
+        let (code, _, err) = memspy(words);
+        assert_eq!((code, err.lines().count()), (2, 1), "{words:?}: {err}");
+        assert!(err.contains(part), "{words:?}: no '{part}' in: {err}");
+    }
+}
+
 #[test]
 fn a_process_that_is_not_python() {
     let cat = Waiting::start("cat", &[]);

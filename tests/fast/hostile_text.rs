@@ -256,3 +256,15 @@ fn names_of_files_cannot_command_the_terminal_either() {
         }
     }
 }
+
+/// `iterations --parameters` was accepted, and said nothing of parameters.
+#[test]
+fn iterations_print_the_parameters_that_are_asked_for_or_why_there_are_none() {
+    let pair = Pair::of(&[sampled(None)], "");
+    let told = |words: &[&str]| {
+        let out = pair.run(words).0.out;
+        let says = ["all parameters", "No parameter was seen in any step"];
+        says.iter().filter(|text| out.contains(**text)).count()
+    };
+    assert_eq!((told(&["iterations"]), told(&["iterations", "--parameters"])), (0, 1));
+}

@@ -123,11 +123,11 @@ fn walk(heap: &PythonHeap<'_>) {
             heap.entries_if_dict(object.at);
         }
     }
-    let _ = (heap.locals(), heap.modules(), heap.reference_graph().garbage());
+    let _ = (heap.locals(), heap.modules(), heap.reference_graph().garbage(&[]));
     heap.set_threads(4);
     let all: Vec<Addr> = heap.objects().iter().map(|object| object.at).collect();
     let _ = (
-        heap.reference_graph().garbage(),
+        heap.reference_graph().garbage(&[]),
         heap.onward_references(&all, &|_| true, &|_, _, _| true),
     );
 }

@@ -79,10 +79,12 @@ fn cpu_tensors_that_were_listed_are_not_dropped_when_the_first_gpu_tensor_comes(
     until(&watch.out, "[1000, 1000]");
     target.say("gpu");
     target.read_until_ready();
-    assert!(until(&watch.out, "[1048576]").starts_with("+ 1 x 4.00 MiB"));
+    let came = until(&watch.out, "[1048576]");
+    assert!(came.starts_with("+ 1 x 4.00 MiB") && came.contains("  cuda:0  "), "{came}");
     target.say("clear");
     target.read_until_ready();
-    assert!(until(&watch.out, "[1000, 1000]").starts_with("- 3 x 3.81 MiB"));
+    let went = until(&watch.out, "[1000, 1000]");
+    assert!(went.starts_with("- 3 x 3.81 MiB") && went.contains("  cpu  "), "{went}");
 }
 
 #[test]
@@ -91,7 +93,7 @@ fn every_entry_has_its_time_and_what_is_allocated() {
     target.say("gpu");
     target.read_until_ready();
     let watch = Watch::start(&target, &[]);
-    for what in ["cuda:0: 4.00 MiB allocated", "cuda:0: 4.00 MiB allocated, 1 storages"] {
+    for what in ["cuda:0: 4.00 MiB allocated", "cuda:0: 4.00 MiB allocated, 1 storage"] {
         let head = until(&watch.out, "  at ");
         assert!(is_timestamp(&head[..23]), "{head}");
         assert!(until(&watch.out, "cuda:0").starts_with(what));

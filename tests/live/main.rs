@@ -47,6 +47,7 @@ mod hostile_job;
 mod hostile_user;
 mod leaks;
 mod mcp;
+mod misleading;
 mod native_stacks;
 mod pause;
 mod python_busy;

@@ -347,7 +347,7 @@ fn garbage_is_what_the_collector_finds() {
         let found: BTreeMap<u64, String> = look(&target, |heap| {
             let garbage = heap
                 .reference_graph()
-                .garbage()
+                .garbage(&[])
                 .unwrap_or_else(|| panic!("{label}: counts do not fit"));
             let class =
                 |at: Addr| heap.class_of(at).map_or_else(String::new, |c| c.name.to_string());
@@ -383,7 +383,7 @@ fn several_threads_find_the_same_references_as_one() {
             let graph = |threads| {
                 heap.set_threads(threads);
                 let graph = heap.reference_graph();
-                let garbage = graph.garbage().unwrap_or_else(|| panic!("{label}: counts"));
+                let garbage = graph.garbage(&[]).unwrap_or_else(|| panic!("{label}: counts"));
                 let leading = graph.leading_to(&all[..all.len() / 100], &Default::default());
                 let set = all.iter().copied().collect();
                 let (divided, held) =

@@ -74,7 +74,7 @@ fn damaged_memory_makes_errors_not_panics() {
             }
             heap.locals();
             heap.modules();
-            heap.reference_graph().garbage();
+            heap.reference_graph().garbage(&[]);
             missed += heap.unreadable();
         }
         eprintln!("{label}: {missed} missed, {read} references");

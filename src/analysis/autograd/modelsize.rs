@@ -105,7 +105,12 @@ pub fn model_sizes(snapshot: &OwnershipSnapshot) -> Vec<ModelSize> {
         ModelSize {
             model: index,
             parameters: elements.sum(),
-            intermediates: graph.intermediates(&model.modules),
+            intermediates: match snapshot.cut_graph() {
+                Some(incomplete) => {
+                    Err(format!("the autograd graph was {}", incomplete.not_read()))
+                }
+                None => graph.intermediates(&model.modules),
+            },
         }
     };
     snapshot.models.iter().enumerate().map(of_model).collect()

@@ -29,7 +29,7 @@ pub struct SegmentSum {
 }
 
 impl SegmentSum {
-    fn add(&mut self, segment: &Segment) {
+    pub(super) fn add(&mut self, segment: &Segment) {
         let of = |state| -> u64 {
             segment.blocks.iter().filter(|b| b.state == state).map(|b| b.size).sum()
         };
@@ -40,6 +40,17 @@ impl SegmentSum {
     }
 }
 
+/// Free blocks of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct FreeBlocks {
+    /// How many.
+    pub blocks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of the largest.
+    pub largest: u64,
+}
+
 /// How the cache of one device is cut up. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Fragmentation {
@@ -47,6 +58,8 @@ pub struct Fragmentation {
     pub all: SegmentSum,
     /// Freed by the program, while another stream may still use it: not free yet.
     pub pending_free: u64,
+    /// What is free for any tensor: not in the private pools that are in use.
+    pub general: FreeBlocks,
     /// Free blocks.
     pub free_blocks: u64,
     /// The largest free block; 0 when there is none.
@@ -83,7 +96,7 @@ impl Fragmentation {
             }
         }
         sums.releasable = snapshot.releasable();
-        for (_, block) in snapshot.blocks() {
+        for (segment, block) in snapshot.blocks() {
             match block.state {
                 BlockState::Allocated => {}
                 BlockState::PendingFree => sums.pending_free += block.size,
@@ -93,6 +106,14 @@ impl Fragmentation {
                     let class = by_size.entry(from).or_insert(empty);
                     class.blocks += 1;
                     class.bytes += block.size;
+                    if !segment.is_private() {
+                        let FreeBlocks { blocks, bytes, largest } = sums.general;
+                        sums.general = FreeBlocks {
+                            blocks: blocks + 1,
+                            bytes: bytes + block.size,
+                            largest: largest.max(block.size),
+                        };
+                    }
                     sums.free_blocks += 1;
                     sums.largest_free = sums.largest_free.max(block.size);
                 }

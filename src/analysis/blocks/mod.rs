@@ -3,4 +3,5 @@
 pub(super) mod fragmentation;
 pub(super) mod free_fit;
 pub(super) mod moment_blocks;
+pub(super) mod private_pools;
 pub(super) mod stream_blocks;

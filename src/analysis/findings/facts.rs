@@ -1,6 +1,6 @@
 //! The facts that findings are made of.
 
-use crate::analysis::blocks::fragmentation::Fragmentation;
+use crate::analysis::blocks::fragmentation::{Fragmentation, FreeBlocks};
 use crate::analysis::live::process_snapshot::{DeviceSnapshot, OutsideTorch};
 use crate::analysis::owners::growth::OwnerGrowth;
 use crate::analysis::owners::owner_groups::OwnerGroup;
@@ -25,8 +25,26 @@ pub struct GpuFacts {
     pub free: Option<u64>,
     /// Reserved by PyTorch when the driver said how much is free.
     pub reserved_then: Option<u64>,
-    /// Free blocks of the cache, the largest of them, and what `empty_cache()` would return.
-    pub cache: Option<(u64, u64, u64)>,
+    /// What is cached and free.
+    pub cache: Option<CacheFacts>,
+}
+
+/// What is cached and free on a device, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CacheFacts {
+    /// What any tensor can have.
+    pub general: FreeBlocks,
+    /// What only the private pools of CUDA graphs and `MemPool`s can use: graphs replay into it.
+    pub private: u64,
+    /// What `empty_cache()` would return.
+    pub releasable: u64,
+}
+
+impl CacheFacts {
+    fn new(sums: &Fragmentation) -> CacheFacts {
+        let Fragmentation { all, general, releasable, .. } = *sums;
+        CacheFacts { general, private: all.free.saturating_sub(general.bytes), releasable }
+    }
 }
 
 impl GpuFacts {
@@ -39,11 +57,6 @@ impl GpuFacts {
             OutsideTorch::Bytes(bytes) => Some(*bytes),
             _ => None,
         };
-        let cache = device.fragmentation.as_ref().map(
-            |Fragmentation { free_blocks, largest_free, releasable, .. }| {
-                (*free_blocks, *largest_free, *releasable)
-            },
-        );
         Some(GpuFacts {
             gpu: device.cuda_index?.0,
             total: device.total,
@@ -53,7 +66,7 @@ impl GpuFacts {
             others: device.others,
             free: device.free,
             reserved_then: device.counters.as_ref().map(|c| c.reserved().max(0) as u64),
-            cache,
+            cache: device.fragmentation.as_ref().map(CacheFacts::new),
         })
     }
 }
@@ -61,8 +74,7 @@ impl GpuFacts {
 impl GpuFacts {
     /// The same with what PyTorch has by the blocks of a look: what is told together is of one moment.
     pub fn with_blocks(self, blocks: &AllocatorSnapshot) -> GpuFacts {
-        let Fragmentation { free_blocks, largest_free, releasable, .. } =
-            Fragmentation::new(blocks);
+        let sums = Fragmentation::new(blocks);
         let reserved = blocks.reserved();
         // What PyTorch took or gave back since is no longer free, or is.
         let free =
@@ -71,7 +83,7 @@ impl GpuFacts {
             free: free.or(self.free),
             allocated: Some(blocks.allocated()),
             reserved: Some(reserved),
-            cache: Some((free_blocks, largest_free, releasable)),
+            cache: Some(CacheFacts::new(&sums)),
             ..self
         }
     }

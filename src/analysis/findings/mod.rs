@@ -5,9 +5,10 @@
 mod facts;
 mod rules;
 
+use crate::analysis::blocks::private_pools::PrivatePool;
 use crate::analysis::owners::growth::{GrowthRise, OwnerGrowth};
 use crate::analysis::owners::owner_groups::OwnerGroup;
-pub use facts::{FindingFacts, GpuFacts};
+pub use facts::{CacheFacts, FindingFacts, GpuFacts};
 
 /// Something that a person would want to know. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +29,13 @@ pub enum Finding {
         bytes: u64,
         /// Storages.
         storages: u64,
+        /// The cycles, those that hold most first.
+        cycles: Vec<HoldingCycle>,
+    },
+    /// Private pools that CUDA graphs replay into hold much.
+    GraphPools {
+        /// The pools, the largest first.
+        pools: Vec<PrivatePool>,
     },
     /// Much of the cache is free, and in pieces.
     Fragmented {
@@ -90,6 +98,19 @@ pub enum Finding {
     },
 }
 
+/// Cycles of garbage of one kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HoldingCycle {
+    /// The class in it that says most.
+    pub class: String,
+    /// The shortest way round.
+    pub way: String,
+    /// How many there are.
+    pub cycles: u64,
+    /// Bytes on GPUs that they hold.
+    pub bytes: u64,
+}
+
 impl Finding {
     /// Bytes that it is about; of what grows those in a minute.
     pub fn weight(&self) -> u64 {
@@ -97,6 +118,7 @@ impl Finding {
             Finding::Grows { growth: OwnerGrowth { rise, .. } } => minute(rise),
             Finding::GraphsKept { group } => group.size.bytes,
             Finding::Fragmented { cached, .. } => *cached,
+            Finding::GraphPools { pools } => pools.iter().map(|pool| pool.sums.bytes).sum(),
             Finding::Garbage { bytes, .. }
             | Finding::Outside { bytes, .. }
             | Finding::OtherProcesses { bytes, .. }
@@ -124,6 +146,7 @@ pub(crate) const RULES: &[Rule] = &[
     rules::models_twice,
     rules::gradients_in_eval,
     rules::large_storages,
+    rules::graph_pools,
     rules::fragmented,
     rules::other_processes,
     rules::outside,

@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
-use super::{Finding, FindingFacts};
+use super::{CacheFacts, Finding, FindingFacts, HoldingCycle};
+use crate::analysis::blocks::fragmentation::FreeBlocks;
+use crate::analysis::blocks::private_pools::{PrivatePool, private_pools};
 use crate::analysis::owners::owner_groups::OwnerKind;
-use crate::model::{Optimizer, OwnershipSnapshot, RootModule, TensorCategory};
-use crate::ownership::{breakdown, held_storages, owner_label};
+use crate::model::{Optimizer, OwnershipSnapshot, RootModule, TensorCategory, TensorRow};
+use crate::ownership::{breakdown, held_storages, is_garbage, owner_label};
 
 const MIB: u64 = 1 << 20;
 /// What a finding about what is held has to be about.
@@ -18,6 +20,8 @@ const MIN_GROWTH_A_MINUTE: f64 = MIB as f64;
 /// Free memory in the cache that is worth a word: so much, and such a part of what is reserved.
 const MIN_CACHED: u64 = 128 * MIB;
 const MIN_CACHED_PART: u64 = 5;
+/// Private pools that are worth a word.
+const MIN_POOLS: u64 = 32 * MIB;
 /// It is in pieces if the largest is no more than such a part of it.
 const MAX_PIECE_PART: u64 = 4;
 /// A context with the libraries' kernels takes 0.4 to 1 GiB, NCCL some 0.5 GiB more.
@@ -49,7 +53,46 @@ pub(super) fn garbage(facts: &FindingFacts<'_>) -> Vec<Finding> {
             storages += sums.garbage.storages;
         }
     }
-    (bytes >= MIN_BYTES).then_some(Finding::Garbage { bytes, storages }).into_iter().collect()
+    if bytes < MIN_BYTES {
+        return Vec::new();
+    }
+    vec![Finding::Garbage { bytes, storages, cycles: holding_cycles(look) }]
+}
+
+/// What each kind of cycle holds on GPUs, the most first.
+fn holding_cycles(look: &OwnershipSnapshot) -> Vec<HoldingCycle> {
+    let mut kinds: FxHashMap<u64, usize> = FxHashMap::default();
+    for (kind, cycle) in look.garbage.iter().enumerate() {
+        kinds.extend(cycle.tensors.iter().map(|tensor| (*tensor, kind)));
+    }
+    let mut held = vec![0; look.garbage.len()];
+    for (group, bytes) in held_storages(look) {
+        let mut tensors = group.tensors.iter().map(|&row| look.tensors[row].tensor.at);
+        let kind = tensors.find_map(|tensor| kinds.get(&tensor).copied());
+        if let Some(kind) = kind.filter(|_| group.device.is_cuda() && is_garbage(look, &group)) {
+            held[kind] += bytes;
+        }
+    }
+    let told = look.garbage.iter().zip(held).filter(|(_, bytes)| *bytes > 0);
+    let mut cycles: Vec<HoldingCycle> = told
+        .map(|(cycle, bytes)| HoldingCycle {
+            class: cycle.class.to_string(),
+            way: cycle.way.clone(),
+            cycles: cycle.cycles,
+            bytes,
+        })
+        .collect();
+    cycles.sort_by_key(|cycle| Reverse(cycle.bytes));
+    cycles
+}
+
+/// Private pools of CUDA graphs.
+pub(super) fn graph_pools(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let Some(look) = facts.look else { return Vec::new() };
+    let pools: Vec<PrivatePool> =
+        private_pools(look).into_iter().filter(PrivatePool::is_of_graphs).collect();
+    let bytes: u64 = pools.iter().map(|pool| pool.sums.bytes).sum();
+    (bytes >= MIN_POOLS).then_some(Finding::GraphPools { pools }).into_iter().collect()
 }
 
 /// Bytes on GPUs of the storages of objects, each storage once.
@@ -149,8 +192,11 @@ pub(super) fn large_storages(facts: &FindingFacts<'_>) -> Vec<Finding> {
         if !group.device.is_cuda() || group.category != TensorCategory::Other {
             continue;
         }
-        let shown: Option<u64> =
-            group.tensors.iter().map(|&row| look.tensors[row].tensor.logical_bytes()).sum();
+        // What a view is a part of shows nothing to the program: only the view holds it, in C++.
+        let is_seen =
+            |row: &&TensorRow| !row.only_in_cpp || !row.names.is_empty() || !row.saved.is_empty();
+        let rows = group.tensors.iter().map(|&row| &look.tensors[row]).filter(is_seen);
+        let shown: Option<u64> = rows.map(|row| row.tensor.logical_bytes()).sum();
         // What views show of it together is at most this.
         let Some(hidden) = shown.and_then(|shown| held.checked_sub(shown)) else { continue };
         let first = &look.tensors[group.tensors[0]];
@@ -170,8 +216,10 @@ pub(super) fn large_storages(facts: &FindingFacts<'_>) -> Vec<Finding> {
 pub(super) fn fragmented(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let found = facts.gpus.iter().filter_map(|gpu| {
         let (reserved, allocated) = (gpu.reserved?, gpu.allocated?);
-        let (blocks, largest, releasable) = gpu.cache?;
-        let cached = reserved.saturating_sub(allocated);
+        let CacheFacts { general, private, releasable } = gpu.cache?;
+        // What graphs replay into is not free for anything else.
+        let cached = reserved.saturating_sub(allocated).saturating_sub(private);
+        let FreeBlocks { blocks, largest, .. } = general;
         let is_much = cached >= MIN_CACHED && cached >= reserved / MIN_CACHED_PART;
         let finding = Finding::Fragmented { gpu: gpu.gpu, cached, blocks, largest, releasable };
         (is_much && largest <= cached / MAX_PIECE_PART).then_some(finding)

@@ -1,13 +1,14 @@
 //! Tests of the rules: each with its evidence, and silent without.
 
 use super::*;
+use crate::analysis::blocks::fragmentation::FreeBlocks;
 use crate::analysis::owners::growth::GrowthWatch;
 use crate::analysis::owners::owner_groups::owner_groups;
 use crate::analysis::owners::owner_groups::tests::groups;
 use crate::model::{
-    AllocatorSnapshot, CudaIndex, GraphNode, ModelModule, Nanos, Optimizer, OwnershipSnapshot,
-    PoolId, RootModule, SavedBy, SavedIn, Segment, SnapshotConsistency, Storage, TensorCategory,
-    TensorDevice, TensorInfo, TensorRow,
+    AllocatorSnapshot, CudaIndex, GarbageCycle, GraphNode, ModelModule, Nanos, Optimizer,
+    OwnershipSnapshot, PoolId, RootModule, SavedBy, SavedIn, Segment, SnapshotConsistency, Storage,
+    TensorCategory, TensorDevice, TensorInfo, TensorRow,
 };
 use crate::ownership::fixture;
 
@@ -140,7 +141,22 @@ fn two_results_with_their_graphs_are_found_and_one_is_not() {
 fn garbage_is_found_with_what_a_collection_frees() {
     let garbage =
         |mib| TensorRow { garbage: true, ..tensor(16, mib, mib, TensorCategory::Other, "") };
-    assert_eq!(found(&look(vec![garbage(3)])), [Finding::Garbage { bytes: 3 * MIB, storages: 1 }]);
+    let none_known = Finding::Garbage { bytes: 3 * MIB, storages: 1, cycles: Vec::new() };
+    assert_eq!(found(&look(vec![garbage(3)])), [none_known]);
+    let of = |class: &str, at| GarbageCycle {
+        class: class.into(),
+        way: format!("{class}.a → {class}"),
+        cycles: 2,
+        tensors: vec![at],
+    };
+    let two = vec![
+        garbage(3),
+        TensorRow { garbage: true, ..tensor(32, 5, 5, TensorCategory::Gradient, "") },
+    ];
+    let two = OwnershipSnapshot { garbage: vec![of("Fold", 16), of("Other", 32)], ..look(two) };
+    let [Finding::Garbage { bytes, cycles, .. }] = &found(&two)[..] else { panic!() };
+    let told: Vec<_> = cycles.iter().map(|cycle| (cycle.class.as_str(), cycle.bytes)).collect();
+    assert_eq!((*bytes, told), (8 * MIB, vec![("Other", 5 * MIB), ("Fold", 3 * MIB)]));
     assert_eq!(found(&look(vec![garbage(0)])), []);
 }
 
@@ -210,6 +226,17 @@ fn a_storage_much_larger_than_its_tensor_is_found() {
     let large = Finding::LargeStorages { name: "f: row".into(), storages: 1, bytes: 7 * MIB };
     assert_eq!(found(&look(vec![tensor(16, 1, 8, TensorCategory::Other, "f: row")])), [large]);
     assert_eq!(found(&look(vec![tensor(16, 6, 8, TensorCategory::Other, "f: most")])), []);
+    // A slice z[::64] of 8 MiB: the tensor that it is a part of is held by it alone.
+    let slice = tensor(16, 1, 8, TensorCategory::Other, "f: z[0]");
+    let storage = slice.tensor.storage;
+    let mut whole = tensor(32, 8, 8, TensorCategory::Other, "");
+    (whole.tensor.storage, whole.only_in_cpp) = (storage, true);
+    let held = look(vec![slice.clone(), whole.clone()]);
+    let large = Finding::LargeStorages { name: "f: z[0]".into(), storages: 1, bytes: 7 * MIB };
+    assert_eq!(found(&held), [large]);
+    // One that the program holds itself shows all of it.
+    whole.only_in_cpp = false;
+    assert_eq!(found(&look(vec![slice, whole])), []);
 }
 
 #[test]
@@ -217,7 +244,11 @@ fn a_cache_in_pieces_is_found_and_one_large_block_is_not() {
     let gpu = |largest| GpuFacts {
         reserved: Some(1000 * MIB),
         allocated: Some(400 * MIB),
-        cache: Some((90, largest, 20 * MIB)),
+        cache: Some(CacheFacts {
+            general: FreeBlocks { blocks: 90, bytes: 600 * MIB, largest },
+            private: 0,
+            releasable: 20 * MIB,
+        }),
         ..GpuFacts::default()
     };
     assert!(matches!(found_on(gpu(30 * MIB))[..], [Finding::Fragmented { blocks: 90, .. }]));

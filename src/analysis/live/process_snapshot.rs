@@ -272,6 +272,18 @@ impl KnownDevice<'_> {
             whole.map(|m| m.allocated()).or_else(|| counters.map(|c| bytes(c.allocated())));
         let reserved =
             whole.map(|m| m.reserved()).or_else(|| counters.map(|c| bytes(c.reserved())));
+        // What a fork left of another process's allocator is nothing here.
+        let is_copy = self.allocator.is_some_and(AllocatorBackend::is_copy);
+        // One that has not begun to use CUDA has nothing, if the driver, which lists all processes,
+        // does not list it.
+        let is_unlisted = usage.is_some_and(|usage| {
+            matches!(&usage.process, ProcessUsage::Unknown(why) if why == ProcessUsage::NOT_LISTED)
+        });
+        let has_begun = self.allocator != Some(&AllocatorBackend::NotInitialized);
+        let (allocated, reserved) = match is_copy || !has_begun && is_unlisted {
+            true => (Some(0), Some(0)),
+            false => (allocated, reserved),
+        };
         let process = usage.and_then(|u| match u.process {
             ProcessUsage::Bytes(bytes) => Some(bytes),
             ProcessUsage::Unknown(_) => None,

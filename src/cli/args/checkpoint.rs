@@ -17,7 +17,7 @@ memory to the host and gives the GPU back. Addresses and contents are the same a
 memory with other processes (CUDA IPC) may be refused by the driver.")]
 pub struct PauseArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid)]
+    #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
     /// Resume the job after this time (90s, 10min, 1h), on Ctrl-C, or when memspy is terminated
     #[arg(long = "for", value_name = "TIME", value_parser = time)]
@@ -37,7 +37,7 @@ pub struct PauseArgs {
 #[derive(Debug, Args)]
 pub struct ResumeArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid)]
+    #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
     /// Print JSON
     #[arg(short, long)]

@@ -15,7 +15,7 @@ use super::values::{pid, time};
   memspy devices -p 12345 -p 12346 --json")]
 pub struct DevicesArgs {
     /// Process id of a job to show (repeat for more)
-    #[arg(short, long = "pid", value_name = "PID", value_parser = pid)]
+    #[arg(short, long = "pid", value_name = "PID", value_parser = pid, allow_negative_numbers = true)]
     pub pids: Vec<u32>,
     /// For each job given, show all processes that use CUDA: it and its descendants
     #[arg(short, long, requires = "pids")]

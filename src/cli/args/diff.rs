@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::flame::moment;
+use super::values::gpu;
 use super::{FlameMoment, MomentArg};
 
 /// `memspy diff`.
@@ -37,7 +38,7 @@ pub struct DiffArgs {
     #[arg(long, value_enum, default_value_t = DiffByArg::Line)]
     pub by: DiffByArg,
     /// Only this device, as the jobs number it [default: in each trace the one with the highest peak]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = gpu)]
     pub gpu: Option<u32>,
     /// List at most this many rows; 0 lists all
     #[arg(long, value_name = "N", default_value_t = 25)]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::MomentArg;
+use super::values::gpu;
 
 /// `memspy export`.
 #[derive(Debug, Args)]
@@ -31,7 +32,7 @@ pub struct ExportArgs {
     #[arg(long, value_enum)]
     pub at: Option<MomentArg>,
     /// Only this device, as the job numbers it [default: all, each at its own moment]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = gpu)]
     pub gpu: Option<u32>,
     /// Overwrite the output file
     #[arg(long)]

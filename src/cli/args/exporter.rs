@@ -18,7 +18,7 @@ use super::values::{percent, pid};
                                               gpu17:9400: anybody who reaches the port reads it")]
 pub struct ExporterArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid)]
+    #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
     /// The process's descendants too, also those that start later: each that uses CUDA has series of its own
     #[arg(short, long)]

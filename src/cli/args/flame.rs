@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::values::time;
+use super::values::{gpu, time};
 use super::{MemoryArg, PictureArgs, StackArgs};
 
 /// `memspy flame`.
@@ -27,7 +27,7 @@ pub struct FlameArgs {
     #[arg(short, long, value_enum, default_value_t = FlameFormat::Flamegraph)]
     pub format: FlameFormat,
     /// Only this device, as the job numbers it [default: the one with the highest peak]
-    #[arg(long, value_name = "N", help_heading = "What is drawn")]
+    #[arg(long, value_name = "N", help_heading = "What is drawn", value_parser = gpu)]
     pub gpu: Option<u32>,
     /// The moment to draw: peak, end, oom (when the job last ran out of memory), or a time since the recording began (12.5s)
     #[arg(long, value_name = "MOMENT", value_parser = moment, default_value = "peak", help_heading = "What is drawn")]

@@ -17,7 +17,7 @@ same as torch.cuda.memory._snapshot() would give, also of a job that hangs or is
 Frames of C++ and TorchScript are left out; their number is said.")]
 pub struct HistoryArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid)]
+    #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
     /// File to write; %p becomes the pid, %h the host name; - is standard output [default: history-PID.pickle]
     #[arg(short, long)]

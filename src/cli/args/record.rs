@@ -32,7 +32,7 @@ use crate::sampler::CommandPattern;
   memspy record --exact -p 12345 --print-every train_step:20    after every 20 calls of a function (root)")]
 pub struct RecordArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid, required_unless_present_any = ["program", "called"], conflicts_with_all = ["program", "called"])]
+    #[arg(short, long, value_parser = pid, allow_negative_numbers = true, required_unless_present_any = ["program", "called"], conflicts_with_all = ["program", "called"])]
     pub pid: Option<u32>,
     /// File to write; %p becomes the pid, %h the host name, %r the rank [default: memspy-%p.bin, or .svg, .txt; with -s memspy-rank-%r.bin]
     #[arg(short, long)]

@@ -15,7 +15,7 @@ use super::values::{pid, time};
   memspy summary -p 12345 --json     all of it, with the evidence of each finding")]
 pub struct SummaryArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid)]
+    #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
     /// Print a short block for every process of the job that uses CUDA: this one and its descendants
     #[arg(short, long)]
@@ -39,7 +39,7 @@ pub struct SummaryArgs {
   memspy growth -s -p 12345            for every rank of torchrun or another launcher")]
 pub struct GrowthArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid)]
+    #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
     /// Watch every process of the job that uses CUDA: this one and its descendants, all at the same time
     #[arg(short, long)]

@@ -5,13 +5,14 @@ use std::time::Duration;
 use clap::Args;
 
 use super::SnapshotArgs;
-use super::values::{pid, time};
+use super::values::{device, pid, time};
+use crate::render::DeviceChoice;
 
 /// What all commands that read tensors have in common.
 #[derive(Debug, Clone, Args)]
 pub struct TensorReadArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid)]
+    #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
     /// Include every process of the job that uses CUDA: this one and its descendants, one after the other
     #[arg(short, long)]
@@ -35,9 +36,9 @@ pub struct TensorsArgs {
     /// What is read, and how
     #[command(flatten)]
     pub read_args: TensorReadArgs,
-    /// Text only: list only this device, as the job numbers it
-    #[arg(long, value_name = "N", conflicts_with = "json")]
-    pub gpu: Option<u32>,
+    /// Text only: list only this device: the number of a GPU as the job counts them, or cpu
+    #[arg(long, value_name = "DEVICE", conflicts_with = "json", value_parser = device)]
+    pub gpu: Option<DeviceChoice>,
     /// Text only: list tensors of the CPU and of other devices too [default: those on GPUs, or all if there are none at first]
     #[arg(short, long, conflicts_with = "gpu")]
     pub all_devices: bool,

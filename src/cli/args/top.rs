@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::SnapshotArgs;
-use super::values::{pid, processor_percent, time};
+use super::values::{gpu, pid, processor_percent, time};
 
 /// `memspy top`.
 #[derive(Debug, Args)]
@@ -16,7 +16,7 @@ use super::values::{pid, processor_percent, time};
   memspy top -s -p 12345            every rank of torchrun or another launcher; 0-9, Tab and Enter go into one")]
 pub struct TopArgs {
     /// Process id of the job (decimal or 0x…)
-    #[arg(short, long, value_parser = pid)]
+    #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
     /// Show the process and its descendants, also those that start later: a table of all that use CUDA, and a view of each. For
     /// torchrun and other launchers
@@ -34,7 +34,7 @@ pub struct TopArgs {
     #[arg(long, default_value = "250ms", value_name = "TIME", value_parser = interval)]
     pub refresh: Duration,
     /// Show this device first, as the job numbers it [default: the one with the highest peak]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = gpu)]
     pub gpu: Option<u32>,
     /// Record every allocation with its exact stack, as 'memspy record --exact' does and at its cost
     #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"])]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::analysis::MarkerLine;
 use crate::flight::PrintInterval;
 use crate::model::{parse_size, parse_time};
+use crate::render::DeviceChoice;
 
 /// A process id, decimal or hexadecimal.
 pub(super) fn pid(text: &str) -> Result<u32, String> {
@@ -15,6 +16,30 @@ pub(super) fn pid(text: &str) -> Result<u32, String> {
     match parsed {
         Ok(pid) if (1..=i32::MAX as u32).contains(&pid) => Ok(pid),
         _ => Err("a process id is a number from 1 on, decimal or 0x…".to_owned()),
+    }
+}
+
+/// A device whose tensors are asked for: `1`, `cuda:1` or `cpu`.
+pub(super) fn device(text: &str) -> Result<DeviceChoice, String> {
+    let number = text.strip_prefix("cuda:").unwrap_or(text);
+    match (text, number.parse()) {
+        ("cpu", _) => Ok(DeviceChoice::Cpu),
+        (_, Ok(gpu)) => Ok(DeviceChoice::Gpu(gpu)),
+        (_, Err(_)) => {
+            Err("a device is the number of a GPU as the job counts them, or cpu".to_owned())
+        }
+    }
+}
+
+/// The number of a GPU.
+pub(super) fn gpu(text: &str) -> Result<u32, String> {
+    match device(text) {
+        Ok(DeviceChoice::Gpu(gpu)) => Ok(gpu),
+        Ok(DeviceChoice::Cpu) => {
+            Err("this is about GPUs only; 'memspy tensors --gpu cpu' lists what is on the CPU"
+                .to_owned())
+        }
+        Err(_) => Err("a GPU is a number as the job counts them, from 0 on".to_owned()),
     }
 }
 

@@ -5,7 +5,7 @@
 //! kind) and keeps the object alive, and all that it refers to. Objects of unknown kinds (see `parts`) are taken to refer to
 //! nothing: what they keep has references left over and counts as alive. So everything found is garbage, but not all garbage is found.
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::super::dicts::{self, InstanceAttributes};
 use super::locals::CELL;
@@ -16,13 +16,28 @@ use crate::target::{Addr, Field};
 
 impl ReferenceGraph<'_> {
     /// The tracked objects that only tracked objects keep, in cycles; `None` when the counts do not fit together.
-    pub fn garbage(&self) -> Option<FxHashSet<Addr>> {
+    ///
+    /// `through_cpp`: references that C++ holds, which the collector counts to an object: the `ctx`
+    /// of the node that a tensor is the result of.
+    pub fn garbage(&self, through_cpp: &[(Addr, Addr)]) -> Option<FxHashSet<Addr>> {
         let objects = self.objects();
         let immortal = |object: &HeapObject| object.references < 0;
         let mut alive = vec![false; objects.len()];
         let mut waiting: Vec<u32> = Vec::new();
+        let mut further: FxHashMap<u32, Vec<u32>> = FxHashMap::default();
+        let mut accounted: FxHashMap<u32, i64> = FxHashMap::default();
+        for (from, to) in through_cpp {
+            if let (Some(from), Some(to)) = (self.number_of(*from), self.number_of(*to)) {
+                further.entry(from).or_default().push(to);
+                *accounted.entry(to).or_default() += 1;
+            }
+        }
         for (number, object) in (0u32..).zip(objects) {
-            let left = self.unaccounted(number);
+            let mut left = self.unaccounted(number);
+            if let Some(accounted) = accounted.get(&number).filter(|accounted| **accounted <= left)
+            {
+                left -= accounted;
+            }
             if immortal(object) || left > 0 {
                 alive[number as usize] = true;
                 waiting.push(number);
@@ -32,7 +47,8 @@ impl ReferenceGraph<'_> {
             }
         }
         while let Some(number) = waiting.pop() {
-            for &next in self.references_of(number) {
+            let further = further.get(&number).map_or(&[][..], Vec::as_slice);
+            for &next in self.references_of(number).iter().chain(further) {
                 if !std::mem::replace(&mut alive[next as usize], true) {
                     waiting.push(next);
                 }

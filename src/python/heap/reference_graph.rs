@@ -96,6 +96,22 @@ impl ReferenceGraph<'_> {
         part.and_then(|part| part.targets.get(start as usize..end as usize)).unwrap_or_default()
     }
 
+    pub(super) fn number_of(&self, object: Addr) -> Option<u32> {
+        self.numbers.get(&object).copied()
+    }
+
+    /// The tracked objects that a tracked object refers to, each as often as it does.
+    pub fn targets_of(&self, object: Addr) -> impl Iterator<Item = Addr> {
+        let targets = self.number_of(object).map_or(&[][..], |number| self.references_of(number));
+        targets.iter().map(|to| self.objects[*to as usize].at)
+    }
+
+    /// The reference count of a tracked object; `None` for others and for immortal ones.
+    pub fn count_of(&self, object: Addr) -> Option<i64> {
+        let references = self.objects[self.number_of(object)? as usize].references;
+        (references >= 0).then_some(i64::from(references))
+    }
+
     pub(super) fn unaccounted(&self, number: u32) -> i64 {
         self.unaccounted[number as usize]
     }

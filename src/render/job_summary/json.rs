@@ -11,6 +11,7 @@ use super::super::json::{
 };
 use super::super::owner_groups::group_label;
 use super::super::owners::incomplete;
+use super::super::owners_json::copied;
 use super::{JobSummary, LineBytes, LinesSource, ObservedLines};
 use crate::analysis::{GpuFacts, GrowthWatch, OwnerKind};
 
@@ -76,6 +77,7 @@ pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result
         total: gpu.total,
         allocated: gpu.allocated,
         reserved: gpu.reserved,
+        free_in_private_pools: gpu.cache.map(|cache| cache.private),
         outside_pytorch: gpu.outside,
         other_processes: gpu.others,
         free: gpu.free,
@@ -94,6 +96,7 @@ pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result
         growth: ObservedGrowthJson::new(summary.growth),
         lines: summary.lines.into(),
         findings: summary.findings.iter().map(finding).collect(),
+        copied: summary.look.ok().and_then(copied),
         snapshot_error: summary.look.err().map(str::to_owned),
         incomplete: summary.look.ok().and_then(incomplete),
         stops: summary.stops.count,

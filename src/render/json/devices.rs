@@ -32,6 +32,12 @@ pub struct LeftBehindJson {
     pub listed: bool,
     /// The device files that it has open, where the driver does not list it.
     pub device_files: Vec<String>,
+    /// The process that started it and has ended; `null` where nothing names it.
+    pub launcher: Option<u32>,
+    /// What names that process.
+    pub launcher_told_by: Option<String>,
+    /// When it started, in local time.
+    pub started: Option<String>,
 }
 
 impl JsonFormat for DevicesJson {

@@ -6,7 +6,8 @@ use super::mixed_stacks::{MixedStackJson, NativeJson};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    DeviceOwnersJson, FragmentationJson, IncompleteJson, JsonFormat, MissedJson, SleepTagJson,
+    CopiedTensorsJson, DeviceOwnersJson, FragmentationJson, IncompleteJson, JsonFormat, MissedJson,
+    SleepTagJson,
 };
 
 /// `memspy dump --json`: a process at one moment: its stacks, and where its GPU memory is. Sizes in bytes.
@@ -198,6 +199,9 @@ pub struct DumpOwnersJson {
     pub pause_seconds: Option<f64>,
     /// Which limit ended the snapshot early; `null` if it is complete.
     pub incomplete: Option<IncompleteJson>,
+    /// Of a process that was forked after CUDA had begun: the tensors on GPUs that are another
+    /// process's, and not counted; else `null`.
+    pub copied: Option<CopiedTensorsJson>,
     /// By device: `cuda:0`.
     pub devices: BTreeMap<String, DeviceOwnersJson>,
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::JsonFormat;
+use super::{IncompleteJson, JsonFormat};
 
 /// `memspy graph --like trumpy --json`: memory for the backward pass of each loss, by trumpy's rule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -10,6 +10,9 @@ use super::JsonFormat;
 pub struct TrumpyJson {
     /// Always `trumpy`.
     pub like: String,
+    /// Why the graph, or the modules, were not read wholly; `null` where they were. Figures are
+    /// `null` then.
+    pub incomplete: Option<IncompleteJson>,
     /// The losses.
     pub losses: Vec<LossMemoryJson>,
 }
@@ -43,8 +46,9 @@ pub struct LossMemoryJson {
 pub struct BackwardMemoryJson {
     /// The module; `null` for tensors of no module.
     pub net: Option<String>,
-    /// trumpy's `memory_for_backward(net, loss)` in bytes.
-    pub memory_for_backward: u64,
+    /// trumpy's `memory_for_backward(net, loss)` in bytes; `null` where the graph was not read
+    /// wholly.
+    pub memory_for_backward: Option<u64>,
 }
 
 /// `memspy graph --like modelsize --json`: parameters and intermediate variables, in elements.
@@ -53,6 +57,9 @@ pub struct BackwardMemoryJson {
 pub struct ModelsizeJson {
     /// Always `modelsize`.
     pub like: String,
+    /// Why the graph, or the modules, were not read wholly; `null` where they were. Figures are
+    /// `null` then.
+    pub incomplete: Option<IncompleteJson>,
     /// The models.
     pub models: Vec<ModelSizeJson>,
 }
@@ -70,8 +77,8 @@ pub struct ModelSizeJson {
     pub model: String,
     /// Its class.
     pub class: Option<String>,
-    /// Elements of all its parameters.
-    pub parameter_elements: u64,
+    /// Elements of all its parameters; `null` where the modules were not read wholly.
+    pub parameter_elements: Option<u64>,
     /// Elements that its modules return; `null` where that is not known.
     pub intermediate_elements: Option<u64>,
     /// Why that is not known.

@@ -47,9 +47,9 @@ pub use lines::{
 pub use mixed_stacks::{MixedFrameJson, MixedStackJson, NativeJson, NativeThreadJson};
 pub use owner_groups::{OwnerGroupJson, OwnerPatternJson};
 pub use owners::{
-    DeviceOwnersJson, GraphNodeJson, IncompleteJson, NodeClassJson, OwnershipJson,
-    PythonTensorsJson, ReferrerJson, SavedByJson, SavedJson, StopsJson, TensorJson,
-    TensorReferrersJson,
+    CopiedTensorsJson, DeviceOwnersJson, GarbageCycleJson, GraphNodeJson, IncompleteJson,
+    NodeClassJson, OwnedPoolJson, OwnershipJson, PythonTensorsJson, ReferrerJson, SavedByJson,
+    SavedJson, StopsJson, TensorJson, TensorReferrersJson,
 };
 pub use rank_lines::{
     RankFunctionJson, RankJson, RankLineJson, RankLinesJson, RankValueJson, RankValuesJson,

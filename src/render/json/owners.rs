@@ -26,6 +26,14 @@ pub struct OwnershipJson {
     pub stops: StopsJson,
     /// Which limit ended the snapshot early; `null` if it is complete.
     pub incomplete: Option<IncompleteJson>,
+    /// Of a process that was forked after CUDA had begun: the tensors on GPUs that are another
+    /// process's, and not listed; else `null`.
+    pub copied: Option<CopiedTensorsJson>,
+    /// The cycles of Python objects that keep garbage alive, by class.
+    pub garbage_cycles: Vec<GarbageCycleJson>,
+    /// The private pools of the allocator, the largest first, and the CUDA graphs that they belong
+    /// to.
+    pub private_pools: Vec<OwnedPoolJson>,
     /// Python objects that the garbage collector tracks.
     pub objects: u64,
     /// Objects that could not be read.
@@ -57,6 +65,50 @@ pub struct StopsJson {
     pub total_seconds: f64,
     /// For how long at once at most, in seconds.
     pub longest_seconds: f64,
+}
+
+/// Tensors on GPUs that a forked process only has copies of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CopiedTensorsJson {
+    /// The process that they belong to; `null` where it has ended.
+    pub of_process: Option<u32>,
+    /// How many storages.
+    pub storages: u64,
+    /// Their bytes in that process.
+    pub bytes: u64,
+}
+
+/// Cycles of Python objects of one kind that nothing else refers to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct GarbageCycleJson {
+    /// The class in it that says most: one of the program, if there is any.
+    pub class: String,
+    /// The shortest way round through an object of that class, as it would be written in Python.
+    pub way: String,
+    /// How many such cycles there are.
+    pub cycles: u64,
+    /// The addresses of the tensors that they keep alive (`address` of `tensors`).
+    pub tensors: Vec<u64>,
+}
+
+/// A private pool of the allocator: what is free in it serves only the CUDA graphs, or the
+/// `MemPool`, that it belongs to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OwnedPoolJson {
+    /// The device: `cuda:0`.
+    pub device: String,
+    /// Its id.
+    pub pool: [u64; 2],
+    /// Bytes of its segments.
+    pub bytes: u64,
+    /// Bytes that the allocator's counters count as free.
+    pub free: u64,
+    /// Names of the graphs, or of the `MemPool`, that it belongs to; their classes where no
+    /// variable leads to them.
+    pub users: Vec<String>,
 }
 
 /// Why a snapshot is incomplete.

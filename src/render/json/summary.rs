@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{JsonFormat, OwnerGroupJson};
+use super::{CopiedTensorsJson, JsonFormat, OwnerGroupJson};
 
 /// `memspy summary --json`: where a job's GPU memory is, who holds it, what grows, and what follows. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -22,6 +22,9 @@ pub struct SummaryJson {
     pub lines: ObservedLinesJson,
     /// What follows, the gravest first.
     pub findings: Vec<SummaryFindingJson>,
+    /// Of a process that was forked after CUDA had begun: the tensors on GPUs that are another
+    /// process's, and not counted; else `null`.
+    pub copied: Option<CopiedTensorsJson>,
     /// Why there is no snapshot of the owners; `null` where there is one.
     pub snapshot_error: Option<String>,
     /// Which limit ended the last snapshot early, in words; `null` if it is complete.
@@ -74,6 +77,9 @@ pub struct SummaryGpuJson {
     pub allocated: Option<u64>,
     /// Reserved by PyTorch's allocator.
     pub reserved: Option<u64>,
+    /// Reserved and not allocated, but only for the CUDA graphs and `MemPool`s whose private pools
+    /// it is in.
+    pub free_in_private_pools: Option<u64>,
     /// What the job uses beside PyTorch's allocator.
     pub outside_pytorch: Option<u64>,
     /// What other processes use.
@@ -184,8 +190,9 @@ pub struct LineBytesJson {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SummaryFindingJson {
-    /// Its kind: `grows`, `graphs kept`, `garbage`, `fragmented`, `outside PyTorch`, `other processes`, `optimizers twice`,
-    /// `models twice`, `large storages` or `gradients in eval`.
+    /// Its kind: `grows`, `graphs kept`, `garbage`, `graph pools`, `fragmented`, `outside PyTorch`,
+    /// `other processes`, `optimizers twice`, `models twice`, `large storages` or `gradients in
+    /// eval`.
     pub kind: String,
     /// The bytes that it is about; of what grows the bytes of a minute.
     pub bytes: u64,

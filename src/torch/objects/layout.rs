@@ -152,7 +152,7 @@ pub(super) struct NodeLayout {
 }
 
 /// `sizeof(Edge)` while it holds a `std::shared_ptr<Node>`.
-const EDGE_OF_SHARED: usize = 24;
+pub(super) const EDGE_OF_SHARED: usize = 24;
 
 /// `torch::autograd::SavedVariable` (torch/csrc/autograd/saved_variable.h); `data_` comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,6 +1,8 @@
 //! libtorch's objects: tensors, storages, autograd nodes.
 
 mod classes;
+mod counts;
+mod cuda_graph;
 mod dlpack;
 mod graph;
 mod layout;

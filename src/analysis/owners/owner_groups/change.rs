@@ -28,7 +28,9 @@ pub fn owner_changes(before: &[OwnerGroup], now: &[OwnerGroup]) -> Vec<OwnerChan
             };
             for (index, pattern) in group.patterns.iter().enumerate() {
                 let kind = (group.device, group.category, group.kind.clone());
-                let key = (kind, owner.clone(), &pattern.pattern);
+                // A number or key that all names share stands in the pattern, until a second name
+                // differs in it: `tensor_1` and the `tensor_*` of the next look are one.
+                let key = (kind, owner.clone(), name_pattern(&pattern.pattern));
                 let sum = sums.entry(key).or_insert((0, 0, group, index));
                 sum.0 += sign * pattern.size.storages as i64;
                 sum.1 += sign * pattern.size.bytes as i64;
@@ -53,4 +55,40 @@ pub fn owner_changes(before: &[OwnerGroup], now: &[OwnerGroup]) -> Vec<OwnerChan
             .then_with(|| a.group.patterns[0].pattern.cmp(&b.group.patterns[0].pattern))
     });
     changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::owners::owner_groups::tests::groups;
+
+    fn changes(before: &[(&str, u64)], now: &[(&str, u64)]) -> Vec<(String, i64, i64)> {
+        let of = |held: &[(&str, u64)]| {
+            groups(
+                &held.iter().map(|(name, bytes)| ((*name).to_owned(), *bytes)).collect::<Vec<_>>(),
+            )
+        };
+        owner_changes(&of(before), &of(now))
+            .into_iter()
+            .map(|change| (change.group.patterns[0].pattern.clone(), change.storages, change.bytes))
+            .collect()
+    }
+
+    /// gpu_mem_track's example: "+210.00 MiB +2 dummy_tensor_*" and "-90.00 MiB -1 dummy_tensor_1",
+    /// where nothing was freed.
+    #[test]
+    fn a_second_name_that_differs_in_a_number_frees_nothing() {
+        let one = [("__main__.dummy_tensor_1", 90)];
+        let two = [("__main__.dummy_tensor_1", 90), ("__main__.dummy_tensor_2", 120)];
+        assert_eq!(changes(&one, &two), [("__main__.dummy_tensor_*".to_owned(), 1, 120)]);
+        assert_eq!(changes(&two, &one), [("__main__.dummy_tensor_1".to_owned(), -1, -120)]);
+        let kept = [("f: losses[0]", 8)];
+        let more = [("f: losses[0]", 8), ("f: losses[1]", 8), ("f: losses[2]", 8)];
+        assert_eq!(changes(&kept, &more), [("f: losses[*]".to_owned(), 2, 16)]);
+        let keyed = [("f: cache[\"a\"].keys[0]", 8)];
+        let more = [("f: cache[\"a\"].keys[0]", 8), ("f: cache[\"b\"].keys[0]", 4)];
+        assert_eq!(changes(&keyed, &more).len(), 1);
+        assert_eq!(changes(&keyed, &more)[0].2, 4);
+        assert_eq!(changes(&two, &two), []);
+    }
 }

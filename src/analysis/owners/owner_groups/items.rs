@@ -11,7 +11,7 @@ use crate::model::{
     OwnedOnDevice, OwnershipSnapshot, RootModule, TensorCategory, TensorDevice, TensorRow,
 };
 use crate::ownership::{ALIVE_BY, SAVED_BY, graph_roots, kept_by, name_parts, name_pattern};
-use crate::ownership::{held_storages, owner_label};
+use crate::ownership::{held_storages, is_garbage, owner_label};
 
 /// A storage, or several of one name.
 #[derive(Debug, Clone)]
@@ -32,8 +32,6 @@ pub(super) struct GroupItem {
     pub(super) example: Option<String>,
 }
 
-/// Garbage by what it is called.
-const GARBAGE: &str = "garbage";
 /// Nodes between a parameter and the operation that uses it: the transposition of a weight.
 const MAX_STEPS_TO_PARAMETER: u32 = 2;
 
@@ -148,19 +146,31 @@ fn is_view(class: &str) -> bool {
         .any(|view| class.starts_with(view))
 }
 
+/// `TensorImpl`s of garbage, with the class of the cycle that keeps each.
+fn classes_of_garbage(snapshot: &OwnershipSnapshot) -> FxHashMap<u64, Arc<str>> {
+    let cycles = snapshot.garbage.iter();
+    cycles.flat_map(|cycle| cycle.tensors.iter().map(|at| (*at, cycle.class.clone()))).collect()
+}
+
 /// The storages of a look.
 pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<GroupItem> {
     let known = KnownOwners::new(snapshot);
     let roots = graph_roots(&snapshot.tensors, &snapshot.nodes);
     let modules = modules_of_nodes(snapshot, &known);
+    let garbage = classes_of_garbage(snapshot);
+    // Who keeps a graph may be among what was not read.
+    let incomplete = snapshot.incomplete.as_ref().filter(|incomplete| incomplete.lacks_names());
+    let no_root: Arc<str> = incomplete
+        .map_or(String::new(), |it| format!("what keeps the graph was {}", it.not_read()))
+        .into();
     let mut items = Vec::new();
     for (group, bytes) in held_storages(snapshot) {
         let first = &snapshot.tensors[group.tensors[0]];
         let rows = || group.tensors.iter().map(|&index| &snapshot.tensors[index]);
         let mut name: Arc<str> = owner_label(snapshot, first).into();
-        let is_kept = rows().any(|r| !r.saved.is_empty() || r.object.is_some() && !r.garbage);
-        let owner = if rows().any(|row| row.garbage) && !is_kept {
-            Some((OwnerKind::Garbage, GARBAGE.into()))
+        let owner = if is_garbage(snapshot, &group) {
+            let class = rows().find_map(|row| garbage.get(&row.tensor.at)).cloned();
+            Some((OwnerKind::Garbage, class.unwrap_or_else(|| "".into())))
         } else if group.category == TensorCategory::Saved {
             let node = rows().flat_map(|row| &row.saved).map(|saved| saved.node).next();
             if let Some(node) = node {
@@ -171,11 +181,14 @@ pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<GroupItem> {
                 };
             }
             Some(match kept_by(snapshot, &roots, &group) {
-                Some(root) if root.garbage => (OwnerKind::Garbage, GARBAGE.into()),
+                Some(root) if root.garbage => {
+                    let class = garbage.get(&root.tensor.at).cloned();
+                    (OwnerKind::Garbage, class.unwrap_or_else(|| "".into()))
+                }
                 Some(TensorRow { names, .. }) if !names.is_empty() => {
                     (OwnerKind::Graph, names[0].clone())
                 }
-                _ => (OwnerKind::UnknownGraph, "".into()),
+                _ => (OwnerKind::UnknownGraph, no_root.clone()),
             })
         } else {
             known.owner(snapshot, &group)

@@ -1,0 +1,175 @@
+//! Garbage: what only cycles of Python objects keep alive, and what hangs on it in C++.
+//!
+//! The collector of Python tells which objects are garbage. When they go, what they hold in C++
+//! goes too: the gradients of parameters, nodes of the autograd graph, the tensors that these
+//! saved, and in turn the Python objects that only those hold. Each goes with the last reference to
+//! it, so it is garbage if as many references come from garbage as it has; one that nobody accounts
+//! for keeps it alive.
+
+use std::collections::VecDeque;
+
+use rustc_hash::{FxHashMap, FxHashSet};
+
+use super::garbage_cycles;
+use super::rows::TensorRows;
+use super::walk::RelevantObjects;
+use crate::model::GarbageCycle;
+use crate::python::{PythonHeap, ReferenceGraph};
+use crate::target::Addr;
+use crate::torch::{AutogradNode, TensorDecoder};
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Garbage {
+    /// Python objects that the collector would find.
+    pub(super) objects: FxHashSet<Addr>,
+    /// The `TensorImpl`s that would be freed.
+    pub(super) tensors: FxHashSet<u64>,
+    /// The cycles that keep them, by class.
+    pub(super) cycles: Vec<GarbageCycle>,
+}
+
+/// Finds it. Nothing where the counts of references do not fit together.
+pub(super) fn find(
+    heap: &PythonHeap<'_>,
+    graph: &ReferenceGraph<'_>,
+    tensors: &TensorDecoder<'_>,
+    rows: &TensorRows<'_, '_>,
+    found: &RelevantObjects,
+) -> Garbage {
+    let held = HeldObjects::new(graph, tensors, rows);
+    let through_cpp = held.through_cpp(found);
+    let Some(objects) = graph.garbage(&through_cpp) else { return Garbage::default() };
+    if objects.is_empty() {
+        return Garbage::default();
+    }
+    let freed = held.freed_with(&objects);
+    let tensors = rows.all().iter().map(|row| row.tensor.at).filter(|at| freed.contains(at));
+    let tensors: FxHashSet<u64> = tensors.collect();
+    let cycles = garbage_cycles::find(heap, &held, &objects, &freed, &through_cpp);
+    Garbage { objects, tensors, cycles }
+}
+
+/// Who holds whom, in Python and in C++. A tensor and its Python object are one thing, called by
+/// the address of the `TensorImpl`: each holds the other while both are held.
+pub(super) struct HeldObjects<'a> {
+    graph: &'a ReferenceGraph<'a>,
+    tensors: &'a TensorDecoder<'a>,
+    rows: &'a TensorRows<'a, 'a>,
+    impls: FxHashMap<Addr, u64>,
+    nodes: FxHashMap<u64, &'a AutogradNode>,
+}
+
+impl<'a> HeldObjects<'a> {
+    fn new(
+        graph: &'a ReferenceGraph<'a>,
+        tensors: &'a TensorDecoder<'a>,
+        rows: &'a TensorRows<'a, 'a>,
+    ) -> HeldObjects<'a> {
+        let impl_of = |row: &crate::model::TensorRow| Some((Addr(row.object?), row.tensor.at));
+        HeldObjects {
+            graph,
+            tensors,
+            rows,
+            impls: rows.all().iter().filter_map(impl_of).collect(),
+            nodes: rows.nodes().iter().map(|node| (node.at.0, node)).collect(),
+        }
+    }
+
+    /// What a Python object is called here.
+    pub(super) fn key(&self, object: Addr) -> u64 {
+        self.impls.get(&object).copied().unwrap_or(object.0)
+    }
+
+    /// Whether that is a tensor.
+    pub(super) fn is_tensor(&self, key: u64) -> bool {
+        self.rows.row_at(key).is_some()
+    }
+
+    /// The tracked objects that a Python object refers to.
+    pub(super) fn targets_of(&self, object: Addr) -> impl Iterator<Item = Addr> {
+        self.graph.targets_of(object)
+    }
+
+    /// What the collector follows from a tensor through C++ (`THPVariable_subclass_traverse`,
+    /// torch/csrc/autograd/ python_variable.cpp): its hooks; and where nothing else holds the
+    /// tensor and its node, the node's `ctx`.
+    fn through_cpp(&self, found: &RelevantObjects) -> Vec<(Addr, Addr)> {
+        let mut through = Vec::new();
+        for &object in &found.tensors {
+            through.extend(self.tensors.hooks_of(object).into_iter().map(|(_, at)| (object, at)));
+            let node = self.impls.get(&object).and_then(|at| self.rows.row_at(*at));
+            let node = node.and_then(|row| row.tensor.grad_fn);
+            let Some(node) = node.and_then(|node| self.nodes.get(&node)) else { continue };
+            let Some(function) = node.function else { continue };
+            let tensor = self.impls.get(&object).copied().map(Addr);
+            let is_alone = tensor.and_then(|at| self.tensors.references_of_tensor(at)) == Some(1)
+                && self.tensors.references_of_node(node.at) == Some(1);
+            if is_alone {
+                through.push((object, function));
+            }
+        }
+        through
+    }
+
+    /// How many references hold something; `None` where that is not known, or it can never go.
+    fn references(&self, key: u64) -> Option<i64> {
+        if let Some(row) = self.rows.row_at(key) {
+            let in_cpp = self.tensors.references_of_tensor(Addr(key))?;
+            let Some(object) = row.object.map(Addr) else { return Some(in_cpp) };
+            // Those by which tensor and object hold each other are not counted.
+            let by_tensor = i64::from(self.tensors.is_kept_by_cpp(object));
+            return Some(self.graph.count_of(object)? - by_tensor + in_cpp - 1);
+        }
+        match self.nodes.contains_key(&key) {
+            true => self.tensors.references_of_node(Addr(key)),
+            false => self.graph.count_of(Addr(key)),
+        }
+    }
+
+    /// What something holds, each as often as it does.
+    pub(super) fn each_held(&self, key: u64, take: &mut dyn FnMut(u64)) {
+        if let Some(row) = self.rows.row_at(key) {
+            if let Some(object) = row.object.map(Addr) {
+                self.graph.targets_of(object).for_each(|to| take(self.key(to)));
+                self.tensors.hooks_of(object).iter().for_each(|(_, to)| take(to.0));
+            }
+            let tensor = &row.tensor;
+            let held = tensor.grad.into_iter().chain(tensor.parts.iter().copied());
+            held.chain(tensor.grad_fn).for_each(take);
+        } else if let Some(node) = self.nodes.get(&key) {
+            node.next.iter().for_each(|next| take(next.0));
+            node.saved.iter().for_each(|saved| take(saved.tensor.0));
+            node.variable.iter().for_each(|variable| take(variable.0));
+            node.packed.iter().for_each(|packed| take(self.key(*packed)));
+            node.function.iter().for_each(|function| take(function.0));
+            node.hooks.iter().for_each(|hooks| take(hooks.0));
+        } else {
+            self.graph.targets_of(Addr(key)).for_each(|to| take(self.key(to)));
+        }
+    }
+
+    /// All that goes when these Python objects go.
+    fn freed_with(&self, objects: &FxHashSet<Addr>) -> FxHashSet<u64> {
+        let plain = objects.iter().filter(|object| !self.impls.contains_key(object));
+        let mut waiting: VecDeque<u64> = plain.map(|object| object.0).collect();
+        let mut freed: FxHashSet<u64> = waiting.iter().copied().collect();
+        let mut left: FxHashMap<u64, Option<i64>> = FxHashMap::default();
+        while let Some(key) = waiting.pop_front() {
+            self.each_held(key, &mut |held| {
+                if freed.contains(&held) {
+                    return;
+                }
+                let left = left.entry(held).or_insert_with(|| self.references(held));
+                if let Some(left) = left {
+                    *left -= 1;
+                    if *left == 0 {
+                        freed.insert(held);
+                        waiting.push_back(held);
+                    }
+                }
+            });
+        }
+        freed
+    }
+}

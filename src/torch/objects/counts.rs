@@ -1,0 +1,33 @@
+//! How often C++ objects are held: who holds the last reference to a tensor or a node keeps it
+//! alive.
+
+use super::layout::EDGE_OF_SHARED;
+use super::tensor::TensorDecoder;
+use crate::target::Addr;
+
+/// `intrusive_ptr_target.refcount_` (c10/util/intrusive_ptr.h): the lower half of the word since
+/// 2.10.
+const STRONG: u64 = 8;
+/// `std::enable_shared_from_this`: a pointer to the object itself and one to what counts it.
+const SHARED_SELF: u64 = 8;
+const SHARED_COUNTS: u64 = 16;
+/// `_Sp_counted_base._M_use_count` (libstdc++).
+const SHARED_USES: u64 = 8;
+
+impl TensorDecoder<'_> {
+    /// How many references hold the `TensorImpl` at `tensor`; its Python object is one of them.
+    pub fn references_of_tensor(&self, tensor: Addr) -> Option<i64> {
+        self.memory.u32(tensor + STRONG).ok().map(i64::from)
+    }
+
+    /// How many references hold the node at `node`; `None` where that is not known.
+    pub fn references_of_node(&self, node: Addr) -> Option<i64> {
+        if self.layout.node.edge_len != EDGE_OF_SHARED {
+            return self.memory.u32(node + STRONG).ok().map(i64::from);
+        }
+        let is_self = self.memory.pointer(node + SHARED_SELF).ok()? == node;
+        let counts = self.memory.pointer(node + SHARED_COUNTS).ok()?;
+        let uses = is_self.then(|| self.memory.u32(counts + SHARED_USES).ok()).flatten();
+        uses.map(i64::from)
+    }
+}
