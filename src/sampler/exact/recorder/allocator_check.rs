@@ -13,6 +13,8 @@ use crate::torch::TorchError;
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(20);
 /// How long the end of a recording waits for a look at the counters with nothing under way.
 const MAX_LAST_LOOKS: Duration = Duration::from_millis(100);
+/// How often counters are read anew because an event came meanwhile.
+const MAX_READS_BETWEEN_EVENTS: usize = 16;
 /// What is written into the ring has come out of it after this.
 const LAST_LOOK_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -54,6 +56,25 @@ impl ExactRecorder {
         }
         self.record_settled(look.before, sink)?;
         Ok(true)
+    }
+
+    /// Reads the counters at a moment of no event, so that all events belong before it or after it; says when
+    /// (CLOCK_MONOTONIC in nanoseconds). `None` where events never leave room for it. What came by then is out of the ring.
+    fn read_between_events(&mut self) -> Option<u64> {
+        let mut moment = None;
+        for _ in 0..MAX_READS_BETWEEN_EVENTS {
+            let TorchState::Attached(torch) = &mut self.session.readers.torch else { return None };
+            let before = monotonic();
+            let is_read = torch.counters(&mut self.counters).is_ok();
+            let after = monotonic();
+            self.empty_ring();
+            let is_between = self.waiting.until(before) == self.waiting.until(after);
+            moment = Some(after).filter(|_| is_read && is_between);
+            if moment.is_some() || !is_read {
+                break;
+            }
+        }
+        moment
     }
 
     /// Compares the last look before events after it are recorded.
@@ -129,9 +150,7 @@ impl ExactRecorder {
             });
             snapshots.push(read);
         }
-        let counters = torch.counters(&mut self.counters).is_ok();
-        let time = self.now();
-        self.empty_ring();
+        let counters = self.read_between_events();
         if !self.is_emptied || !self.wait_for_native(false) {
             // Events of before are still in the ring: the maps would seem to know of what they tell.
             self.session.losses.add(
@@ -159,10 +178,10 @@ impl ExactRecorder {
                 }
             }
         }
-        if counters {
-            let until = time.0 + self.epoch;
-            let until = self.waiting.until(until);
+        if let Some(moment) = counters {
+            let until = self.waiting.until(moment);
             self.record_first(until, sink)?;
+            let time = Nanos(moment.saturating_sub(self.epoch)).max(self.last);
             for (device, counters) in &self.counters {
                 let counters = Box::new(*counters);
                 sink.record(&Record::Counters { time, device: *device, counters })?;
