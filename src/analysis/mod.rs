@@ -17,6 +17,7 @@ mod lines;
 mod live;
 mod oom;
 mod owners;
+mod peak;
 mod profile;
 pub mod report;
 
@@ -70,6 +71,7 @@ pub use owners::owner_groups::{
 };
 pub use owners::ownership::{OwnerPart, OwnerStacks};
 pub use owners::storage_changes::{StorageChange, changes};
+pub use peak::{DevicePeak, PeakMoment};
 pub use profile::attributed_snapshot::{AttributedSnapshot, Moment};
 pub use profile::counter_samples::{CounterSample, CounterSamples};
 pub use profile::high_water::{HighWater, PeakTime};

@@ -60,6 +60,7 @@ mod hostile_times;
 mod json_docs;
 mod line_diff;
 mod man_pages;
+mod one_peak;
 mod readme;
 mod render_reports;
 mod report_page;

@@ -37,6 +37,7 @@ impl Profile {
             consistency: SnapshotConsistency::Consistent,
             before_recording: 0,
             blocks: Vec::new(),
+            addresses: Vec::new(),
             ownerless: Vec::new(),
         };
         Ok(FoldedProfile {

@@ -223,9 +223,9 @@ impl LiveProfile {
     /// The high-water marks of the allocator, over all recordings.
     pub fn marks(&self, gpu: CudaIndex) -> Option<PeakUsage> {
         let before = self.marks_before.get(&gpu).copied();
-        let now = self.profile.peak_allocated(gpu).map(|allocated| PeakUsage {
-            allocated: allocated.bytes,
-            reserved: self.profile.peak_reserved(gpu).map_or(0, |reserved| reserved.bytes),
+        let now = self.profile.peak(gpu).map(|peak| PeakUsage {
+            allocated: peak.bytes() as i64,
+            reserved: self.profile.peak_reserved(gpu).map_or(0, |reserved| reserved.within),
         });
         let marks = match (before, now) {
             (Some(before), Some(now)) => Some(before.with(now)),
