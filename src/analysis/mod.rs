@@ -29,13 +29,14 @@ pub use autograd::saved_tensors::{NodeClass, SavedSummary, saved};
 pub use autograd::trumpy::{BackwardMemory, LossMemory, losses, memory_for_backward};
 pub use blocks::fragmentation::{Fragmentation, SegmentSum, SizeClass};
 pub use blocks::free_fit::{FreeFit, UnusableBlocks, UnusableReason};
+pub use blocks::idle_streams::IdleStreams;
 pub use blocks::moment_blocks::{BlockEvent, DeviceBlocks, MomentBlocks, MomentBlocksBuilder};
 pub use blocks::stream_blocks::StreamMemory;
 pub use exact::{
     ByteBalance, CounterAgreement, ExactProfile, LineDoubt, MemoryGroup, RefusalTotals,
     UnknownReason,
 };
-pub use findings::{Finding, FindingFacts, GpuFacts, findings};
+pub use findings::{Finding, FindingFacts, GpuFacts, ReservedIn, findings};
 pub use flame::fold::{
     AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack, PseudoFrame, StackLabel,
 };
@@ -55,7 +56,10 @@ pub use live::device_breakdown::DeviceBreakdown;
 pub use live::live_profile::{
     IsLibrary, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack, SharedProfile,
 };
+pub use live::observed_device::{FailureCount, ObservedDevice};
+pub use live::odd_rank::{OddRank, RankHolding, odd_rank};
 pub use live::process_snapshot::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
+pub use live::reserved_growth::ReservedGrowth;
 pub use live::sleep_shares::{SleepState, TagShare};
 pub use live::usage_history::{PeakUsage, UsageHistory};
 pub use oom::oom_message::{free_on_device, requested_bytes};

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::label::FrameLabels;
+use super::oom_accounting::largest_holder;
 use super::oom_report::live_rows;
 use super::size::{bytes, count, percent};
 use crate::analysis::{
@@ -99,13 +100,15 @@ pub(super) fn conclusion(
     }
     let asked = asked(report);
     for device in &report.devices {
-        sentences.extend(growth(profile, device, labels));
+        // Who allocated last is not who holds most: that is said where no look at owners tells it.
+        let holder = largest_holder(report, device);
+        sentences.extend(holder.or_else(|| growth(profile, device, labels)));
         sentences.extend(reasons(profile, report, device, asked));
     }
     sentences
 }
 
-/// The line that holds most of what was made while recording.
+/// The line that allocated most of what was made while recording and is live.
 fn growth(profile: &Profile, device: &OomDevice, labels: FrameLabels<'_>) -> Option<String> {
     let live = device.live.as_ref()?;
     let rows = live_rows(labels, live);
@@ -135,7 +138,9 @@ fn growth(profile: &Profile, device: &OomDevice, labels: FrameLabels<'_>) -> Opt
         ));
     }
     let part = if most.bytes >= grown / 2 { "most" } else { "the largest part" };
-    Some(format!("{on}: {part} of what grew {since} is held by {line}: {held}."))
+    Some(format!(
+        "{on}: {part} of what grew {since} was allocated by {line}: {held}. Who holds it: 'record --owners'."
+    ))
 }
 
 /// Bytes that were made while recording, and those of them of which no line is known.

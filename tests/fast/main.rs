@@ -61,6 +61,7 @@ mod json_docs;
 mod line_diff;
 mod man_pages;
 mod one_peak;
+mod oom_page;
 mod readme;
 mod render_reports;
 mod report_page;

@@ -69,6 +69,7 @@ mod record_truth;
 mod record_words;
 mod recorded_history;
 mod report_page;
+mod surprises;
 mod top;
 mod top_ranks;
 mod torch_allocator;

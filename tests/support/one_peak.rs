@@ -31,6 +31,18 @@ pub fn page_figures(page: &str) -> Value {
     serde_json::from_str(&json).unwrap()
 }
 
+/// The same of a trace that may have no memory of PyTorch, or none of which the blocks are known.
+#[track_caller]
+pub fn one_peak_if_any(trace: &Path) {
+    let words = ["export", "-f", "json", "-o", "-", trace.to_str().unwrap()];
+    let done = memspy(&words);
+    let export: Option<Value> = serde_json::from_str(&done.out).ok();
+    let moments = export.as_ref().and_then(|export| export["moments"].as_array());
+    if moments.is_some_and(|moments| moments.iter().any(|it| it["peak_bytes"].is_u64())) {
+        one_peak(trace);
+    }
+}
+
 /// Panics unless all faces that read a trace agree on its peak; what they say.
 #[track_caller]
 pub fn one_peak(trace: &Path) -> OnePeak {

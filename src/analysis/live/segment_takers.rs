@@ -25,7 +25,9 @@ impl SegmentTakers {
     /// An event, whose levels are those after it.
     pub(super) fn on_event(&mut self, event: &Event, stacks: &StackTable) {
         let EventKind::Allocated {
-            memory_kind: MemoryKind::Torch(device), levels: Some(levels), ..
+            memory_kind: MemoryKind::Torch(device),
+            levels: Some(levels),
+            ..
         } = event.change
         else {
             return;
@@ -51,7 +53,7 @@ mod tests {
     use super::*;
     use crate::model::{
         AllocationSite, CounterSnapshot, Definition, Frame, FrameId, Function, FunctionId, Nanos,
-        NativeFrames, SiteId, StackNode, StackSource, ThreadId,
+        NativeFrames, SiteId, StackNode, StackSource, Thread, ThreadId,
     };
 
     #[test]
@@ -65,6 +67,8 @@ mod tests {
             is_native: false,
         };
         stacks.define(Definition::Function(FunctionId(0), function));
+        let thread = Thread { os_id: None, python_id: 0, name: None, main: true };
+        stacks.define(Definition::Thread(ThreadId(0), thread));
         for line in 0..2 {
             let frame = Frame { function: FunctionId(0), line: line + 1 };
             stacks.define(Definition::Frame(FrameId(line), frame));
@@ -82,7 +86,7 @@ mod tests {
             stacks.define(Definition::Site(SiteId(line), site));
         }
         let mut takers = SegmentTakers::default();
-        let mut allocates = |takers: &mut SegmentTakers, site: u32, reserved: i64| {
+        let allocates = |takers: &mut SegmentTakers, site: u32, reserved: i64| {
             let levels = Some(CounterSnapshot { reserved, ..CounterSnapshot::default() });
             let memory_kind = MemoryKind::Torch(CudaIndex(0));
             let change = EventKind::Allocated { memory_kind, address: 1, size: 1, levels };
