@@ -1,10 +1,12 @@
-//! The peak of a device: how high, when, and the moment of which the blocks are known. Every report takes it from here.
+//! The peak of a device: how high, when, and the moment of which the blocks are known. Every report
+//! takes it from here.
 //!
-//! The height is the greatest number of bytes that the allocator itself was seen to have while it was recorded: by its
-//! counters, by polls of them, by events, or as the sum of a map that agrees with the counters. Nothing that memspy
-//! worked out (which blocks lived between two maps, what a map shows that was read while the job changed it) makes it
-//! higher. The mark that the allocator keeps (`allocated_bytes.all.peak`) counts where it rose while it was recorded: it
-//! can be older than the recording, and the job can reset it.
+//! The height is the greatest number of bytes that the allocator itself was seen to have while it
+//! was recorded: by its counters, by polls of them, by events, or as the sum of a map that agrees
+//! with the counters. Nothing that memspy worked out (which blocks lived between two maps, what a
+//! map shows that was read while the job changed it) makes it higher. The mark that the allocator
+//! keeps (`allocated_bytes.all.peak`) counts where it rose while it was recorded: it can be older
+//! than the recording, and the job can reset it.
 
 use std::sync::Arc;
 

@@ -56,8 +56,9 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     print(args.json, args.pid, &observation, None)
 }
 
-/// Observes all ranks at the same time, each on a thread of its own; then hands over what they hold to `first`, and one after
-/// the other to `show`. A rank that fails hides no other one, but is an error at the end.
+/// Observes all ranks at the same time, each on a thread of its own; then hands over what they hold
+/// to `first`, and one after the other to `show`. A rank that fails hides no other one, but is an
+/// error at the end.
 fn of_ranks(
     pid: u32,
     options: ObserveOptions,

@@ -64,7 +64,8 @@ pub(super) fn write_accounting(out: &mut dyn Write, device: &OomDevice) -> io::R
     Ok(())
 }
 
-/// Whether the program can do without what an owner holds, and still do what it does: not what a model is made of and trained with.
+/// Whether the program can do without what an owner holds, and still do what it does: not what a
+/// model is made of and trained with.
 fn can_be_given_up(group: &OwnerGroup) -> bool {
     match group.kind {
         OwnerKind::Model | OwnerKind::Optimizer | OwnerKind::NoTensor => false,
@@ -75,13 +76,19 @@ fn can_be_given_up(group: &OwnerGroup) -> bool {
     }
 }
 
-/// The largest owner that can be given up, in a sentence; `None` where no look at owners was recorded, or it has none.
+/// The largest owner that can be given up, in a sentence; `None` where no look at owners was
+/// recorded, or it has none.
 pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<String> {
     let look = report.owners.as_ref()?;
     let held = look.devices.iter().find(|held| held.device == device.device)?;
     let groups = recorded_owner_groups(held);
     let largest =
         groups.iter().filter(|group| can_be_given_up(group)).max_by_key(|it| it.size.bytes)?;
+    let since = allocated(device)?.saturating_sub(held.allocated);
+    // What was allocated since may be the largest of all: then nobody is named.
+    if since > largest.size.bytes {
+        return None;
+    }
     let seconds = report.time.0.saturating_sub(look.time.0) as f64 / 1e9;
     let all = held.allocated;
     let mut text = format!(
@@ -92,9 +99,9 @@ pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<S
         percent(largest.size.bytes, all),
         bytes(all)
     );
-    let since = allocated(device)?.saturating_sub(all);
     if since > all / 10 {
-        text += &format!(" {} more was allocated since, and its owner is not known.", bytes(since));
+        let since = bytes(since);
+        text += &format!(" {since} more was allocated since, and its owner is not known.");
     }
     Some(text)
 }

@@ -102,14 +102,20 @@ pub(super) fn conclusion(
     for device in &report.devices {
         // Who allocated last is not who holds most: that is said where no look at owners tells it.
         let holder = largest_holder(report, device);
-        sentences.extend(holder.or_else(|| growth(profile, device, labels)));
+        let has_owners = report.owners.is_some();
+        sentences.extend(holder.or_else(|| growth(profile, device, labels, has_owners)));
         sentences.extend(reasons(profile, report, device, asked));
     }
     sentences
 }
 
 /// The line that allocated most of what was made while recording and is live.
-fn growth(profile: &Profile, device: &OomDevice, labels: FrameLabels<'_>) -> Option<String> {
+fn growth(
+    profile: &Profile,
+    device: &OomDevice,
+    labels: FrameLabels<'_>,
+    has_owners: bool,
+) -> Option<String> {
     let live = device.live.as_ref()?;
     let rows = live_rows(labels, live);
     let most = rows.iter().find(|row| row.own.is_some())?;
@@ -138,9 +144,11 @@ fn growth(profile: &Profile, device: &OomDevice, labels: FrameLabels<'_>) -> Opt
         ));
     }
     let part = if most.bytes >= grown / 2 { "most" } else { "the largest part" };
-    Some(format!(
-        "{on}: {part} of what grew {since} was allocated by {line}: {held}. Who holds it: 'record --owners'."
-    ))
+    let holder = match has_owners {
+        true => "Its owner is not known: it came after the last snapshot of the owners.",
+        false => "Who holds it: 'record --owners'.",
+    };
+    Some(format!("{on}: {part} of what grew {since} was allocated by {line}: {held}. {holder}"))
 }
 
 /// Bytes that were made while recording, and those of them of which no line is known.

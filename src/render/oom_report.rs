@@ -305,7 +305,8 @@ impl OomReportText<'_> {
         }
     }
 
-    /// The peak of what was allocated, as all reports have it; by the allocator's mark where that is older than the recording.
+    /// The peak of what was allocated, as all reports have it; by the allocator's mark where that
+    /// is older than the recording.
     fn peak(&self, device: &OomDevice, mark: i64) -> i64 {
         let peak = self.profile.peak_allocated(device.device);
         peak.map_or(mark, |peak| peak.older().unwrap_or(peak.within))
@@ -457,8 +458,9 @@ pub(super) fn live_rows(labels: FrameLabels<'_>, live: &FoldedProfile) -> Vec<Li
         };
         if at == next {
             let mut text = path_text(labels, &stack.path);
-            let is_line = |label: &StackLabel| matches!(label, StackLabel::Frame(_));
-            if !stack.path.iter().any(is_line) {
+            let is_known =
+                |label: &StackLabel| matches!(label, StackLabel::Frame(_) | StackLabel::Owner(_));
+            if !stack.path.iter().any(is_known) {
                 text += " (unattributed)";
             }
             rows.push(LiveRow { text, own, bytes: 0, stacks: 0 });

@@ -134,7 +134,8 @@ impl Job {
         self.map_of(live, SnapshotConsistency::Consistent);
     }
 
-    /// A map that was read while the job changed it: with blocks that are gone by then, and without some that are not.
+    /// A map that was read while the job changed it: with blocks that are gone by then, and without
+    /// some that are not.
     pub fn torn_map(&mut self) {
         let mut live: Vec<(u64, u64)> =
             self.live.iter().map(|(at, block)| (*at, block.mib)).collect();

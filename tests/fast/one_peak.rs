@@ -1,5 +1,5 @@
-//! The peak is one on all faces, whatever the job does, and never above the allocator's own: random jobs, of which some maps are
-//! read while the job changes them.
+//! The peak is one on all faces, whatever the job does, and never above the allocator's own: random
+//! jobs, of which some maps are read while the job changes them.
 
 use std::path::PathBuf;
 
@@ -55,7 +55,8 @@ fn a_followed_job_has_one_peak() {
     }
 }
 
-/// Counters and maps between which the job does as it likes; its mark is older than the recording, and is reset.
+/// Counters and maps between which the job does as it likes; its mark is older than the recording,
+/// and is reset.
 #[test]
 fn a_sampled_job_has_one_peak() {
     for seed in 0..JOBS {

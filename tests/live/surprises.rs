@@ -15,7 +15,8 @@ fn truth(target: &mut Target) -> Value {
     serde_json::from_str(target.read_until_ready().last().unwrap()).unwrap()
 }
 
-/// The page said 335.86 MiB where the allocator's peak was 269.21: a block that one map overlooked was counted twice.
+/// The page said 335.86 MiB where the allocator's peak was 269.21: a block that one map overlooked
+/// was counted twice.
 #[test]
 fn caches_that_grow_have_one_peak_and_it_is_the_allocators() {
     let mut target = sim::start("growing_caches.py", &[]);

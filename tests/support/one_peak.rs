@@ -1,4 +1,5 @@
-//! Every face of memspy has one peak: of any trace, the same bytes, the same moment, and what was alive then adds up to it.
+//! Every face of memspy has one peak: of any trace, the same bytes, the same moment, and what was
+//! alive then adds up to it.
 
 use std::io::Read;
 use std::path::Path;

@@ -1,7 +1,9 @@
-//! CUDA streams of which the program has nothing in use, and whose free blocks serve no other stream.
+//! CUDA streams of which the program has nothing in use, and whose free blocks serve no other
+//! stream.
 //!
-//! PyTorch keeps its cache by stream: a block serves only the stream that it was made for. What a stream leaves behind that is not
-//! used any more stays until `empty_cache()`, or until memory is refused.
+//! PyTorch keeps its cache by stream: a block serves only the stream that it was made for. What a
+//! stream leaves behind that is not used any more stays until `empty_cache()`, or until memory is
+//! refused.
 
 use std::collections::BTreeMap;
 

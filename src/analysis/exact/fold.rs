@@ -46,8 +46,8 @@ impl ExactProfile {
         kinds.iter().rev().max_by_key(most).copied().unwrap_or(MemoryGroup::Driver)
     }
 
-    /// Folds memory at a moment, or all that was allocated; `None` when there is none of this kind. PyTorch never had more than
-    /// `most` bytes.
+    /// Folds memory at a moment, or all that was allocated; `None` when there is none of this kind.
+    /// PyTorch never had more than `most` bytes.
     pub(crate) fn fold(
         &self,
         device: CudaIndex,
@@ -82,7 +82,8 @@ impl ExactProfile {
         };
         let mut held = self.bytes(&held);
         if !options.churn && kind == MemoryGroup::Torch {
-            // Blocks whose free was missed make up more than the allocator ever had: its counters win.
+            // Blocks whose free was missed make up more than the allocator ever had: its counters
+            // win.
             let is_known = moment == Moment::Peak && peak > 0;
             fit(&mut held, if is_known { peak } else { most });
         }
@@ -384,8 +385,8 @@ impl ExactProfile {
 }
 
 /// What is older than the recording, by owner; the rest without.
-/// Makes what accounts hold come to no more than `most` bytes: what is younger than the recording in proportion, and what is
-/// older only if that does not do.
+/// Makes what accounts hold come to no more than `most` bytes: what is younger than the recording
+/// in proportion, and what is older only if that does not do.
 pub(super) fn fit(held: &mut [u64], most: u64) {
     let sum: u64 = held.iter().sum();
     let over = sum.saturating_sub(most);

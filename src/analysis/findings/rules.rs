@@ -176,7 +176,8 @@ fn reserved_in(facts: &FindingFacts<'_>, gpu: u32) -> Option<ReservedIn> {
     Some(ReservedIn { gpu, bytes, seconds, taken_by: device.taken_by.clone() })
 }
 
-/// The streams with nothing in use of each device, where they are more than a program has to copy and to compute.
+/// The streams with nothing in use of each device, where they are more than a program has to copy
+/// and to compute.
 fn many_idle(facts: &FindingFacts<'_>) -> Vec<(u32, IdleStreams)> {
     let maps = facts.look.map_or(&[][..], |look| &look.blocks).iter();
     let idle = maps.map(|map| (map.device.0, IdleStreams::new(map)));

@@ -248,7 +248,8 @@ fn others_and_what_is_outside_pytorch_are_found_when_they_count() {
     );
 }
 
-/// A map in which this many streams have 22 MiB each that is free, and the default stream what is in use.
+/// A map in which this many streams have 22 MiB each that is free, and the default stream what is
+/// in use.
 fn streams(idle: u64) -> OwnershipSnapshot {
     let block = |state| Block { address: 0, size: 22 * MIB, requested: 22 * MIB, state };
     let segment = |stream, state| Segment {

@@ -195,8 +195,8 @@ impl LiveProfile {
         self.takers = SegmentTakers::default();
     }
 
-    /// What is known of a device besides lines and owners; `seconds` is for how long it was observed, and `name` what a line is
-    /// called.
+    /// What is known of a device besides lines and owners; `seconds` is for how long it was
+    /// observed, and `name` what a line is called.
     pub fn observed(
         &self,
         gpu: CudaIndex,

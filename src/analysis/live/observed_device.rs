@@ -1,4 +1,5 @@
-//! What some seconds of observation tell of one device besides who holds its memory: its peak, failures, growth of what is reserved.
+//! What some seconds of observation tell of one device besides who holds its memory: its peak,
+//! failures, growth of what is reserved.
 
 use crate::analysis::live::reserved_growth::ReservedGrowth;
 use crate::analysis::profile::high_water::HighWater;
@@ -40,8 +41,8 @@ pub struct ObservedDevice {
     pub reserved: Option<ReservedGrowth>,
     /// For how long it was observed, in seconds.
     pub seconds: f64,
-    /// The lines of the program at which memory was taken from the driver meanwhile, those that took most first; empty where
-    /// that is not known exactly.
+    /// The lines of the program at which memory was taken from the driver meanwhile, those that
+    /// took most first; empty where that is not known exactly.
     pub taken_by: Vec<String>,
 }
 

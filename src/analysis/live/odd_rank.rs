@@ -23,9 +23,11 @@ pub struct RankHolding {
 pub struct OddRank {
     /// What it is called.
     pub label: String,
-    /// By how many bytes it holds more than the others: more than the next one of two, than the middle one of many.
+    /// By how many bytes it holds more than the others: more than the next one of two, than the
+    /// middle one of many.
     pub more: u64,
-    /// The owner that makes most of the difference, and by how many bytes it does; `None` where no owner does.
+    /// The owner that makes most of the difference, and by how many bytes it does; `None` where no
+    /// owner does.
     pub owner: Option<(String, u64)>,
 }
 

@@ -1,5 +1,5 @@
-//! Growth of what PyTorch's allocator has reserved, while what is allocated does not grow: cache that nobody can use, not a leak of
-//! tensors.
+//! Growth of what PyTorch's allocator has reserved, while what is allocated does not grow: cache
+//! that nobody can use, not a leak of tensors.
 
 use crate::analysis::live::usage_history::PeakUsage;
 
@@ -16,7 +16,8 @@ pub struct ReservedGrowth {
 }
 
 impl ReservedGrowth {
-    /// That of levels in the order of time; `None` where it fell in between, or what is allocated accounts for it.
+    /// That of levels in the order of time; `None` where it fell in between, or what is allocated
+    /// accounts for it.
     pub fn of(levels: &[PeakUsage]) -> Option<ReservedGrowth> {
         let (first, last) = (levels.first()?, levels.last()?);
         let is_rising = levels.windows(2).all(|pair| pair[0].reserved <= pair[1].reserved);
@@ -24,7 +25,8 @@ impl ReservedGrowth {
         if !is_rising || bytes < SEGMENT {
             return None;
         }
-        // A step of training allocates and frees: the floors of both halves tell whether it keeps more.
+        // A step of training allocates and frees: the floors of both halves tell whether it keeps
+        // more.
         let (early, late) = levels.split_at(levels.len() / 2);
         let floor = |part: &[PeakUsage]| part.iter().map(|level| level.allocated).min();
         let kept = floor(late)?.saturating_sub(floor(early)?);

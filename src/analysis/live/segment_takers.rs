@@ -1,4 +1,5 @@
-//! Which stacks made the allocator take memory from the driver: those whose allocation is the event at which what is reserved grew.
+//! Which stacks made the allocator take memory from the driver: those whose allocation is the event
+//! at which what is reserved grew.
 
 use std::collections::BTreeMap;
 

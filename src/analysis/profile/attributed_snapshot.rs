@@ -38,7 +38,8 @@ pub struct AttributedSnapshot {
     /// Whether the allocator was followed.
     pub(crate) followed: bool,
     pub(crate) blocks: Vec<(u64, Arc<BlockAttribution>)>,
-    /// Where these lie, of a moment between two maps: `None` for those that were allocated since the first of them.
+    /// Where these lie, of a moment between two maps: `None` for those that were allocated since
+    /// the first of them.
     pub(in crate::analysis) addresses: Vec<Option<u64>>,
     /// Addresses of those that are older than the recording and have no owner, with their indices in the list.
     pub(in crate::analysis) ownerless: Vec<(u64, u32)>,

@@ -87,8 +87,8 @@ impl SnapshotBlocks {
         seen
     }
 
-    /// What the allocator had: by the counter where the map is not of one instant, whose blocks cannot all have been alive
-    /// at once, or are not all there.
+    /// What the allocator had: by the counter where the map is not of one instant, whose blocks
+    /// cannot all have been alive at once, or are not all there.
     fn allocated(&self) -> u64 {
         match self.consistency {
             SnapshotConsistency::Consistent => self.blocks.values().map(|b| b.kind.size).sum(),
@@ -125,9 +125,11 @@ pub(crate) struct DeviceProfile {
     last_snapshot: Option<Nanos>,
     /// Height of the highest map.
     top: u64,
-    /// The highest level that was seen besides the readings of the counters: by a poll, or as the sum of a map.
+    /// The highest level that was seen besides the readings of the counters: by a poll, or as the
+    /// sum of a map.
     seen: Option<SeenLevel>,
-    /// Addresses of blocks of the last map that cannot all have been alive at once: see `torn_map.rs`.
+    /// Addresses of blocks of the last map that cannot all have been alive at once: see
+    /// `torn_map.rs`.
     surplus: FxHashSet<u64>,
     before: Option<Arc<BlockAttribution>>,
     /// Whether records are missing since the last counters, and since the last map.
@@ -304,7 +306,8 @@ impl DeviceProfile {
         self.timeline.raise(time, bytes);
     }
 
-    /// Whether a block of the last map is left out, so that the others come to what the allocator had.
+    /// Whether a block of the last map is left out, so that the others come to what the allocator
+    /// had.
     pub(crate) fn is_surplus(&self, address: u64) -> bool {
         self.surplus.contains(&address)
     }

@@ -76,7 +76,8 @@ impl HighWater {
         self
     }
 
-    /// The same where it is known to have been as high as `bytes` while it was recorded, but not when.
+    /// The same where it is known to have been as high as `bytes` while it was recorded, but not
+    /// when.
     pub(crate) fn at_least(self, bytes: i64) -> HighWater {
         let within = self.within.max(bytes);
         HighWater { within, bytes: self.bytes.max(within), ..self }

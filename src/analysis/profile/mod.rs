@@ -391,8 +391,8 @@ impl Profile {
         }
     }
 
-    /// The highest moment of a device of which the blocks are known: where the allocator was followed, it may lie between two
-    /// maps. Reports ask [`Profile::peak`].
+    /// The highest moment of a device of which the blocks are known: where the allocator was
+    /// followed, it may lie between two maps. Reports ask [`Profile::peak`].
     pub(in crate::analysis) fn highest(
         &self,
         device: CudaIndex,

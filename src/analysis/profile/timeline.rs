@@ -34,7 +34,8 @@ impl Timeline {
     pub(crate) fn raise(&mut self, time: Nanos, allocated: i64) {
         let Some(last) = self.points.last_mut() else { return };
         let point = TimelinePoint { time, allocated, reserved: last.reserved };
-        // What is told late belongs to the last stretch, where it is at most some milliseconds too late.
+        // What is told late belongs to the last stretch, where it is at most some milliseconds too
+        // late.
         match point.time < last.time {
             true => merge(last, &point),
             false => self.add(point),

@@ -21,7 +21,8 @@ const MAX_WORK: u64 = 80_000_000;
 /// Events come in batches: what is so much later than a moment tells that none of its events follows.
 const LONGEST_DELAY: u64 = 1_000_000_000;
 
-/// No allocator gives out addresses from here on: for blocks of which it is not known where they lay.
+/// No allocator gives out addresses from here on: for blocks of which it is not known where they
+/// lay.
 const UNKNOWN_PLACES: u64 = 1 << 63;
 
 /// Who allocated.
@@ -92,7 +93,8 @@ pub struct ReportBuilder {
     passed: usize,
     /// The same of a sampled recording, where they are snapshots.
     wanted: BTreeSet<(MemoryKind, Nanos)>,
-    /// The highest moments of which the blocks are known, as all reports of the recording have them.
+    /// The highest moments of which the blocks are known, as all reports of the recording have
+    /// them.
     peaks: BTreeMap<MemoryKind, PeakMoment>,
     seen: BTreeMap<MemoryKind, Nanos>,
     /// The kinds of which the peak lies between two maps, and has passed.
@@ -234,7 +236,8 @@ impl ReportBuilder {
             (0..).zip(snapshot.blocks.iter().zip(&snapshot.addresses))
         {
             blocks.push(ReportedBlock {
-                // Where it lay is known of what the map before has; the others get a place of their own.
+                // Where it lay is known of what the map before has; the others get a place of their
+                // own.
                 address: address.unwrap_or(UNKNOWN_PLACES + number),
                 size: *size,
                 stands_for: *size,

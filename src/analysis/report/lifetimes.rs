@@ -63,8 +63,8 @@ pub(super) type SpanKey = (u32, u32, u32);
 /// The blocks of one kind of memory.
 #[derive(Debug, Default)]
 pub(super) struct BlockLifetimes {
-    /// Whether blocks can have lived at moments that have passed before they were told of, as those of events can. What a map
-    /// did not show was not there.
+    /// Whether blocks can have lived at moments that have passed before they were told of, as those
+    /// of events can. What a map did not show was not there.
     is_told_late: bool,
     times: Vec<Nanos>,
     /// Those that lived at the last moment by address, each with the first moment at which it did.
@@ -171,8 +171,9 @@ mod tests {
         assert_eq!(spans, [((7, 0, 1), 100), ((7, 0, 2), 30), ((7, 0, 3), 2), ((7, 1, 3), 50)]);
     }
 
-    /// A map that was read while the job changed it can overlook a block, and the polls can tell later when one was made: at a
-    /// moment whose map did not show it, it is not counted, and at the others once.
+    /// A map that was read while the job changed it can overlook a block, and the polls can tell
+    /// later when one was made: at a moment whose map did not show it, it is not counted, and at
+    /// the others once.
     #[test]
     fn a_block_of_maps_is_counted_at_the_moments_whose_maps_show_it() {
         let mut lifetimes = BlockLifetimes::new(false);

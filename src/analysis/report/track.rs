@@ -115,7 +115,8 @@ impl MemoryTrack {
     }
 }
 
-/// Makes them come to no more than `total`, in proportion: blocks whose free is told late are more than the allocator had.
+/// Makes them come to no more than `total`, in proportion: blocks whose free is told late are more
+/// than the allocator had.
 fn fit(bytes: &mut [u64], total: u64) {
     let sum: u128 = bytes.iter().map(|bytes| u128::from(*bytes)).sum();
     if sum <= u128::from(total) {

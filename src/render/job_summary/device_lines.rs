@@ -1,4 +1,5 @@
-//! The lines of a summary about a device: its peak, failures, growth of what is reserved, and when it is full.
+//! The lines of a summary about a device: its peak, failures, growth of what is reserved, and when
+//! it is full.
 
 use super::super::size::{bytes, count, percent};
 use super::{JobSummary, wrapped};

@@ -1,13 +1,14 @@
-//! A map that was read while the job changed it can show blocks that were never alive together: one that was freed while it was
-//! read, and one that was allocated after that. The counter says how much was allocated; here it is chosen which blocks are
-//! left out, so that the others come to no more.
+//! A map that was read while the job changed it can show blocks that were never alive together: one
+//! that was freed while it was read, and one that was allocated after that. The counter says how
+//! much was allocated; here it is chosen which blocks are left out, so that the others come to no
+//! more.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::LiveBlock;
 
-/// Addresses of the blocks to leave out so that the others come to `allocated` bytes at most. The youngest go first, which come
-/// and go; what no longer fits goes as a block as small as possible.
+/// Addresses of the blocks to leave out so that the others come to `allocated` bytes at most. The
+/// youngest go first, which come and go; what no longer fits goes as a block as small as possible.
 pub(super) fn surplus(blocks: &FxHashMap<u64, LiveBlock>, allocated: u64) -> FxHashSet<u64> {
     let sum: u64 = blocks.values().map(|block| block.kind.size).sum();
     let mut over = sum.saturating_sub(allocated);
@@ -67,7 +68,8 @@ mod tests {
         assert!(left_out(&map, 65).is_empty());
         assert!(left_out(&map, 70).is_empty());
         assert_eq!(left_out(&map, 45), [1]);
-        // Of the other three none is as small as the 3 bytes that are still over; the certain one stays.
+        // Of the other three none is as small as the 3 bytes that are still over; the certain one
+        // stays.
         assert_eq!(left_out(&map, 42), [0, 1]);
     }
 }
