@@ -17,6 +17,7 @@ mod lines;
 mod live;
 mod oom;
 mod owners;
+mod peak;
 mod profile;
 pub mod report;
 
@@ -29,6 +30,7 @@ pub use autograd::saved_tensors::{NodeClass, SavedSummary, saved};
 pub use autograd::trumpy::{BackwardMemory, LossMemory, losses, memory_for_backward};
 pub use blocks::fragmentation::{Fragmentation, FreeBlocks, SegmentSum, SizeClass};
 pub use blocks::free_fit::{FreeFit, UnusableBlocks, UnusableReason};
+pub use blocks::idle_streams::IdleStreams;
 pub use blocks::moment_blocks::{BlockEvent, DeviceBlocks, MomentBlocks, MomentBlocksBuilder};
 pub use blocks::private_pools::{PrivatePool, private_pools};
 pub use blocks::stream_blocks::StreamMemory;
@@ -36,7 +38,9 @@ pub use exact::{
     ByteBalance, CounterAgreement, ExactProfile, LineDoubt, MemoryGroup, RefusalTotals,
     UnknownReason,
 };
-pub use findings::{CacheFacts, Finding, FindingFacts, GpuFacts, HoldingCycle, findings};
+pub use findings::{
+    CacheFacts, Finding, FindingFacts, GpuFacts, HoldingCycle, ReservedIn, findings,
+};
 pub use flame::fold::{
     AllocatedStack, FoldError, FoldOptions, FoldedProfile, FoldedStack, PseudoFrame, StackLabel,
 };
@@ -56,7 +60,10 @@ pub use live::device_breakdown::DeviceBreakdown;
 pub use live::live_profile::{
     IsLibrary, LiveCounts, LiveLine, LiveProfile, LiveRows, LiveStack, SharedProfile,
 };
+pub use live::observed_device::{FailureCount, ObservedDevice};
+pub use live::odd_rank::{OddRank, RankHolding, odd_rank};
 pub use live::process_snapshot::{DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot};
+pub use live::reserved_growth::ReservedGrowth;
 pub use live::sleep_shares::{SleepState, TagShare};
 pub use live::usage_history::{PeakUsage, UsageHistory};
 pub use oom::oom_message::{free_on_device, requested_bytes};
@@ -72,6 +79,7 @@ pub use owners::owner_groups::{
 };
 pub use owners::ownership::{OwnerPart, OwnerStacks};
 pub use owners::storage_changes::{StorageChange, changes};
+pub use peak::{DevicePeak, PeakMoment};
 pub use profile::attributed_snapshot::{AttributedSnapshot, Moment};
 pub use profile::counter_samples::{CounterSample, CounterSamples};
 pub use profile::high_water::{HighWater, PeakTime};

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 
 use crate::analysis::{
-    GpuFacts, GrowthWatch, OwnerGroup, ProcessSnapshot, PseudoFrame, SharedProfile, StackLabel,
-    ThreadChoice, in_no_tensor, owner_groups,
+    GpuFacts, GrowthWatch, ObservedDevice, OwnerGroup, ProcessSnapshot, PseudoFrame, SharedProfile,
+    StackLabel, ThreadChoice, in_no_tensor, owner_groups,
 };
 use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, SinkResult, StopTotals};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
@@ -50,6 +50,8 @@ pub(super) struct JobObservation {
     pub(super) stops: StopTotals,
     /// What lines own.
     pub(super) lines: ObservedLines,
+    /// What else was observed of the devices.
+    pub(super) devices: Vec<ObservedDevice>,
     /// The readers of the snapshots: the next one need not find out again which memory matters.
     pub(super) readers: TargetReaders,
 }
@@ -127,11 +129,12 @@ pub(super) fn observe(
         None => ProcessAtEnd::begin(identity, pid)?,
     };
     lines.seconds = recording.end();
+    let devices = recording.devices(lines.seconds);
     let mut process = at_end.read()?;
     process.set_tags(read_sleep_tags(&readers));
     // The snapshot before one that failed is good enough.
     let last = grouping.end(&mut growth).ok_or(failed);
-    Ok(JobObservation { process, growth, last, stops, lines, readers })
+    Ok(JobObservation { process, growth, last, stops, lines, devices, readers })
 }
 
 /// Groups owners on a thread of its own: in a large job that takes as long as the next snapshot.
@@ -304,6 +307,14 @@ impl LineRecording {
         }
         drop(live);
         growth.add_lines(began.elapsed().as_secs_f64(), all);
+    }
+
+    /// What else it tells of the devices.
+    fn devices(&self, seconds: f64) -> Vec<ObservedDevice> {
+        let live = self.live.lock();
+        let labels = FrameLabels::new(live.profile(), false);
+        let name = |frame| labels.frame(frame, true);
+        live.profile().gpus().map(|gpu| live.observed(gpu, seconds, &name)).collect()
     }
 
     /// Ends it; for how many seconds it recorded. What it recorded is in the profile by then, whatever came at its end.

@@ -53,7 +53,7 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
 pub(super) fn highest(ranks: Vec<RankTrace>, gpu: Option<u32>) -> Result<RankTrace> {
     let peak = |rank: &RankTrace| {
         let device = device(&rank.profile, gpu).ok()?;
-        Some(rank.profile.peak_allocated(device)?.bytes)
+        Some(rank.profile.peak(device)?.bytes())
     };
     match ranks.into_iter().max_by_key(peak) {
         Some(rank) if peak(&rank).is_some() => Ok(rank),

@@ -6,7 +6,7 @@ use std::io::Write;
 use anyhow::{Context, Result};
 
 use crate::analysis::report::{MemoryTrack, RecordingSurvey, ReportBuilder, SurveyOptions};
-use crate::analysis::{Moment, Profile};
+use crate::analysis::{PeakMoment, Profile};
 use crate::model::{MemoryKind, Nanos};
 use crate::render::{ReportOptions, ReportedRecording, report_page};
 
@@ -72,20 +72,12 @@ fn survey(rank: &RankTrace, ranks: usize) -> Result<(RecordingSurvey, Vec<Memory
     let profile = &rank.profile;
     device(profile, None)?;
     let exact = profile.exact();
-    let mut peaks: BTreeMap<MemoryKind, Nanos> = BTreeMap::new();
-    for gpu in profile.gpus() {
-        let snapshot = profile.snapshot(gpu, Moment::Peak).map(|snapshot| snapshot.time);
-        let peak = match exact {
-            Some(exact) => exact.peak(gpu).map(|(time, _)| time),
-            None => snapshot,
-        };
-        if let Some(time) = peak {
-            peaks.insert(MemoryKind::Torch(gpu), time);
-        }
-    }
+    let peak = |gpu| Some((MemoryKind::Torch(gpu), profile.peak(gpu)?.moment?));
+    let peaks: BTreeMap<MemoryKind, PeakMoment> = profile.gpus().filter_map(peak).collect();
     let from = profile.begins().unwrap_or_default();
     let devices = profile.gpus().count().max(1) * ranks;
-    let mut wanted: Vec<(MemoryKind, Nanos)> = peaks.iter().map(|(k, t)| (*k, *t)).collect();
+    let mut wanted: Vec<(MemoryKind, Nanos)> =
+        peaks.iter().map(|(kind, peak)| (*kind, peak.time)).collect();
     if exact.is_some() {
         let ends = profile.iterations().0.iter().map(|iteration| iteration.to);
         let every = profile.iterations().0.len().div_ceil(MIN_MOMENTS).max(1);

@@ -1,12 +1,13 @@
 //! `memspy summary` and `memspy growth`: a job on one screen, and what grows in it.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::analysis::{FindingFacts, findings};
+use crate::analysis::{FindingFacts, RankHolding, findings, odd_rank};
 use crate::model::IncompleteSnapshot;
 use crate::render::{self, GrowthKeeper, JobSummary, ToldFinding};
 use crate::sampler::{LookOptions, read_referrers};
@@ -37,7 +38,16 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     };
     let stop = StopSignals::watch()?.stop;
     if args.subprocesses {
-        return of_ranks(args.pid, options, &stop, &|label, pid, observation| {
+        let first = |ranks: &[RankHolding]| match odd_rank(ranks).filter(|_| !args.json) {
+            Some(odd) => {
+                let text = render::odd_rank_text(&odd, ranks.len());
+                output::write(Path::new("-"), false, |out| {
+                    writeln!(out, "{}\n", render::visible(&text))
+                })
+            }
+            None => Ok(()),
+        };
+        return of_ranks(args.pid, options, &stop, &first, &|label, pid, observation| {
             print(args.json, pid, &observation, Some(label))
         });
     }
@@ -47,12 +57,14 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     print(args.json, args.pid, &observation, None)
 }
 
-/// Observes all ranks at the same time, each on a thread of its own, and then hands over one after the other. A rank that fails
-/// hides no other one, but is an error at the end.
+/// Observes all ranks at the same time, each on a thread of its own; then hands over what they hold
+/// to `first`, and one after the other to `show`. A rank that fails hides no other one, but is an
+/// error at the end.
 fn of_ranks(
     pid: u32,
     options: ObserveOptions,
     stop: &AtomicBool,
+    first: &dyn Fn(&[RankHolding]) -> Result<()>,
     show: &dyn Fn(&str, u32, JobObservation) -> Result<()>,
 ) -> Result<()> {
     let members = members(pid)?;
@@ -70,6 +82,10 @@ fn of_ranks(
         });
         joined.collect()
     });
+    let held = |(label, _, seen): &(String, u32, Result<JobObservation>)| {
+        Some(holding(label, seen.as_ref().ok()?))
+    };
+    first(&observed.iter().filter_map(held).collect::<Vec<_>>())?;
     let mut failed = Vec::new();
     for (label, pid, observation) in observed {
         if let Err(error) = observation.and_then(|seen| show(&label, pid, seen)) {
@@ -83,6 +99,19 @@ fn of_ranks(
     Ok(())
 }
 
+/// What a rank holds on its GPUs.
+fn holding(label: &str, observation: &JobObservation) -> RankHolding {
+    let allocated = observation.gpus().iter().filter_map(|gpu| gpu.allocated).sum();
+    let mut owners = BTreeMap::new();
+    for group in observation.growth.last().iter().filter(|group| group.device.is_cuda()) {
+        // Without how many there are, which differs between ranks.
+        let label = render::group_label(group);
+        let label = label.split(" (").next().unwrap_or(&label).to_owned();
+        *owners.entry(label).or_default() += group.size.bytes;
+    }
+    RankHolding { label: label.to_owned(), allocated, owners }
+}
+
 fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>) -> Result<()> {
     let gpus = observation.gpus();
     let growth = observation.growth.owners();
@@ -91,6 +120,7 @@ fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>)
         look: observation.last.as_ref().ok().filter(|look| look.has_all_tensors()),
         groups: observation.growth.last(),
         growth: &growth,
+        devices: &observation.devices,
     };
     let told: Vec<ToldFinding> =
         findings(&facts).iter().map(|finding| render::told(finding, pid)).collect();
@@ -102,6 +132,7 @@ fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>)
         look: observation.last.as_ref().map_err(String::as_str),
         stops: observation.stops,
         lines: &observation.lines,
+        devices: &observation.devices,
         findings: &told,
     };
     output::write(Path::new("-"), false, |out| {
@@ -127,7 +158,7 @@ pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
     };
     let stop = StopSignals::watch()?.stop;
     if args.subprocesses {
-        return of_ranks(args.pid, options, &stop, &|label, pid, observation| {
+        return of_ranks(args.pid, options, &stop, &|_| Ok(()), &|label, pid, observation| {
             print_growth(args, pid, observation, Some(label))
         });
     }

@@ -3,7 +3,7 @@
 use super::label::one_line;
 use super::owner_groups::group_label;
 use super::size::{bytes, count, number};
-use crate::analysis::{Finding, HoldingCycle, OwnerGrowth, PrivatePool};
+use crate::analysis::{Finding, HoldingCycle, OwnerGrowth, PrivatePool, ReservedIn};
 use crate::model::PoolUser;
 use crate::ownership::name_pattern;
 
@@ -86,6 +86,29 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
                 bytes(*releasable)
             ),
             format!("memspy dump -p {pid}"),
+        ),
+        Finding::IdleStreams { gpu, streams, bytes: size, grown } => (
+            "idle streams",
+            format!(
+                "GPU {gpu}: {} streams with nothing in use hold {} of cache ({} each) that work on another stream cannot \
+                 use{}: make a stream once, not each time",
+                count(*streams),
+                bytes(*size),
+                bytes(size / streams.max(&1)),
+                grown
+                    .as_ref()
+                    .map_or_else(String::new, |grown| format!("; {}", reserved_grew(grown)))
+            ),
+            format!("memspy dump -p {pid} --cache"),
+        ),
+        Finding::ReservedGrows { grown } => (
+            "reserved grows",
+            format!(
+                "GPU {}: {}, while what is allocated does not grow",
+                grown.gpu,
+                reserved_grew(grown)
+            ),
+            format!("memspy dump -p {pid} --cache"),
         ),
         Finding::Outside { gpu, bytes: size } => (
             "outside PyTorch",
@@ -192,6 +215,16 @@ pub(super) fn pool_users(users: &[PoolUser]) -> String {
         [only] => name(only),
         [first, ..] => format!("{} of {} sharing it", users.len(), name_pattern(&name(first))),
     }
+}
+
+/// How what is reserved grew, and by which lines where that is known.
+fn reserved_grew(grown: &ReservedIn) -> String {
+    let lines: Vec<&str> = grown.taken_by.iter().take(MAX_NAMES).map(String::as_str).collect();
+    let by = match lines[..] {
+        [] => String::new(),
+        _ => format!(", taken by {}", lines.join(" and ")),
+    };
+    format!("reserved grew by {} in {:.1} s{by}", bytes(grown.bytes), grown.seconds)
 }
 
 /// The command that says what keeps an owner that grows.

@@ -54,24 +54,23 @@ fn mark(profile: &Profile, high: Option<HighWater>) -> String {
 }
 
 fn mark_text(high: HighWater, before: &str) -> String {
-    if high.bytes == 0 && matches!(high.reached, PeakTime::Between(..)) {
+    if high.within == 0 && matches!(high.reached, PeakTime::Between(..)) {
         return signed_bytes(0); // At no moment in particular.
     }
-    let when = match high.reached {
-        // Exact events tell the moment itself.
-        PeakTime::Between(from, to) if from == to => format!("reached at {:.3} s", to.seconds()),
-        PeakTime::Between(from, to) => {
-            format!("reached at {:.3}-{:.3} s", from.seconds(), to.seconds())
-        }
-        PeakTime::BeforeRecording => {
-            format!("reached before {before}; {} seen since", signed_bytes(high.within))
-        }
+    let (from, to) = high.seen;
+    let mut when = match from == to {
+        // Where it was read, or an exact event tells the moment itself.
+        true => format!("reached at {:.3} s", to.seconds()),
+        false => format!("reached at {:.3}-{:.3} s", from.seconds(), to.seconds()),
     };
-    let resets = match high.resets {
-        0 => String::new(),
-        n => format!(", reset {n} times by the job"),
-    };
-    format!("{} ({when}{resets})", signed_bytes(high.bytes))
+    if let Some(older) = high.older() {
+        let older = signed_bytes(older);
+        when += &format!("; the allocator's own mark, {older}, is older than {before}");
+    }
+    if high.resets > 0 {
+        when += &format!(", reset {} times by the job", high.resets);
+    }
+    format!("{} ({when})", signed_bytes(high.within))
 }
 
 /// Time, samples, rate and what was missed.

@@ -1,7 +1,9 @@
 //! A job on one screen: bars of the GPUs, owners, what grew, lines, findings.
 
+mod device_lines;
 mod json;
 
+pub use device_lines::odd_rank_text;
 pub use json::job_summary_json;
 
 use std::io::Write;
@@ -14,7 +16,7 @@ use super::owner_groups::{GroupRow, group_label, group_rows, outside_tensors};
 use super::owners::{copied, incomplete};
 use super::size::{bytes, count, number, optional_bytes, percent};
 use super::sleep_tags::tag_rows;
-use crate::analysis::{GpuFacts, GrowthWatch, OwnerGroup, ProcessSnapshot};
+use crate::analysis::{GpuFacts, GrowthWatch, ObservedDevice, OwnerGroup, ProcessSnapshot};
 use crate::model::{CudaIndex, OwnershipSnapshot, StopTotals, TensorCategory, TensorDevice};
 use crate::ownership::breakdown;
 
@@ -88,6 +90,8 @@ pub struct JobSummary<'a> {
     pub stops: StopTotals,
     /// What lines own.
     pub lines: &'a ObservedLines,
+    /// What else was observed of the devices.
+    pub devices: &'a [ObservedDevice],
     /// What follows.
     pub findings: &'a [ToldFinding],
 }
@@ -105,6 +109,7 @@ pub fn job_summary_text(
         top.extend(wrapped(&copied));
     }
     top.extend(bars(summary.gpus, is_rank));
+    top.extend(device_lines::peaks(summary));
     top.extend(asleep(summary.process));
     top.extend(owner_lines(summary, owners));
     top.extend(grown(summary));
@@ -279,11 +284,13 @@ fn grown(summary: &JobSummary<'_>) -> Vec<String> {
     }
     let mut grown = summary.growth.owners();
     grown.retain(|growth| growth.rise.rate() >= MIN_RATE);
+    let reserved = device_lines::reserved(summary);
     if grown.is_empty() {
-        return vec![
-            String::new(),
-            format!("nothing grew in {looks} snapshots over {seconds:.1} s"),
-        ];
+        let nothing = match reserved.is_empty() {
+            true => format!("nothing grew in {looks} snapshots over {seconds:.1} s"),
+            false => format!("no owner grew in {looks} snapshots over {seconds:.1} s; but"),
+        };
+        return [String::new(), nothing].into_iter().chain(reserved).collect();
     }
     let mut lines = vec![
         String::new(),
@@ -304,6 +311,8 @@ fn grown(summary: &JobSummary<'_>) -> Vec<String> {
         let more = grown.len() - GROWN;
         lines.push(format!("{:>11}/s  [{more} others]", bytes(rest as u64)));
     }
+    lines.extend(reserved);
+    lines.extend(device_lines::when_full(summary));
     lines
 }
 

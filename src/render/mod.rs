@@ -35,6 +35,7 @@ mod lines;
 mod lines_export;
 mod mixed_stacks;
 mod mixed_stacks_json;
+mod oom_accounting;
 mod oom_conclusion;
 mod oom_report;
 mod oom_stacks;
@@ -76,6 +77,7 @@ pub use header::header;
 pub use iterations::{iterations_csv, iterations_json, iterations_text};
 pub use job_summary::{
     JobSummary, LineBytes, LinesSource, ObservedLines, job_summary_json, job_summary_text,
+    odd_rank_text,
 };
 pub use label::{FrameLabels, one_line, short_file};
 pub use like::{like_modelsize_json, like_modelsize_text, like_trumpy_json, like_trumpy_text};

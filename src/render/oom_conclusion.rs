@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use super::label::FrameLabels;
+use super::oom_accounting::largest_holder;
 use super::oom_report::live_rows;
 use super::size::{bytes, count, percent};
 use crate::analysis::{
@@ -99,14 +100,22 @@ pub(super) fn conclusion(
     }
     let asked = asked(report);
     for device in &report.devices {
-        sentences.extend(growth(profile, device, labels));
+        // Who allocated last is not who holds most: that is said where no look at owners tells it.
+        let holder = largest_holder(report, device);
+        let has_owners = report.owners.is_some();
+        sentences.extend(holder.or_else(|| growth(profile, device, labels, has_owners)));
         sentences.extend(reasons(profile, report, device, asked));
     }
     sentences
 }
 
-/// The line that holds most of what was made while recording.
-fn growth(profile: &Profile, device: &OomDevice, labels: FrameLabels<'_>) -> Option<String> {
+/// The line that allocated most of what was made while recording and is live.
+fn growth(
+    profile: &Profile,
+    device: &OomDevice,
+    labels: FrameLabels<'_>,
+    has_owners: bool,
+) -> Option<String> {
     let live = device.live.as_ref()?;
     let rows = live_rows(labels, live);
     let most = rows.iter().find(|row| row.own.is_some())?;
@@ -135,7 +144,11 @@ fn growth(profile: &Profile, device: &OomDevice, labels: FrameLabels<'_>) -> Opt
         ));
     }
     let part = if most.bytes >= grown / 2 { "most" } else { "the largest part" };
-    Some(format!("{on}: {part} of what grew {since} is held by {line}: {held}."))
+    let holder = match has_owners {
+        true => "Its owner is not known: it came after the last snapshot of the owners.",
+        false => "Who holds it: 'record --owners'.",
+    };
+    Some(format!("{on}: {part} of what grew {since} was allocated by {line}: {held}. {holder}"))
 }
 
 /// Bytes that were made while recording, and those of them of which no line is known.

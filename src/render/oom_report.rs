@@ -9,13 +9,14 @@ use super::clock::utc;
 use super::escape::EscapeGuard;
 use super::header::{end_text, time_range};
 use super::label::{FrameLabels, one_line};
+use super::oom_accounting::{allocated, write_accounting};
 use super::oom_conclusion::{conclusion, fit, free_fit_text, sees_refusals};
 use super::oom_stacks::{own_frame, path_text, stack_text};
 use super::owner_groups::{group_rows, outside_recorded, write_rows};
 use super::size::{bytes, count, optional_bytes, percent};
 use super::warnings::warnings;
 use crate::analysis::{
-    AllocatorCache, FoldedProfile, OomDevice, OomReport, Profile, RefusedAllocation,
+    AllocatorCache, FoldedProfile, OomDevice, OomReport, Profile, RefusedAllocation, StackLabel,
     recorded_owner_groups, requested_bytes,
 };
 use crate::model::{
@@ -23,6 +24,9 @@ use crate::model::{
     RaisedError, StackId,
 };
 
+/// Rows of what the look at owners does not tell.
+const UNKNOWN_OWNER: &str = "[unattributed]";
+const SINCE_THEN: &str = "[allocated since this snapshot of the owners: unattributed]";
 /// Stacks, owners and refusals listed.
 const LISTED: usize = 10;
 const REFUSED: usize = 3;
@@ -274,7 +278,7 @@ impl OomReportText<'_> {
                 size(counters.reserved()),
                 size(counters.allocated()),
                 size(counters.max_reserved()),
-                size(counters.max_allocated()),
+                size(self.peak(device, counters.max_allocated())),
                 counters.num_ooms,
                 counters.num_alloc_retries,
                 device.counters_time.map_or_else(String::new, |time| {
@@ -282,6 +286,7 @@ impl OomReportText<'_> {
                 })
             )?;
         }
+        write_accounting(out, device)?;
         match &device.cache {
             Some(cache) => {
                 self.cache(out, cache)?;
@@ -298,6 +303,13 @@ impl OomReportText<'_> {
             }
             None => Ok(()),
         }
+    }
+
+    /// The peak of what was allocated, as all reports have it; by the allocator's mark where that
+    /// is older than the recording.
+    fn peak(&self, device: &OomDevice, mark: i64) -> i64 {
+        let peak = self.profile.peak_allocated(device.device);
+        peak.map_or(mark, |peak| peak.older().unwrap_or(peak.within))
     }
 
     fn cache(&self, out: &mut dyn Write, cache: &AllocatorCache) -> io::Result<()> {
@@ -330,11 +342,21 @@ impl OomReportText<'_> {
             0 => "",
             _ => " and free parts of expandable ones",
         };
-        writeln!(
-            out,
-            "  torch.cuda.empty_cache() could return {} (wholly free segments{parts})",
-            bytes(cache.cut.releasable)
-        )
+        let whole = bytes(cache.cut.releasable);
+        match (self.report.out_of_memory, cache.time <= self.report.time) {
+            (false, _) => writeln!(
+                out,
+                "  torch.cuda.empty_cache() could return {whole} (wholly free segments{parts})"
+            ),
+            (true, true) => writeln!(
+                out,
+                "  of it {whole} was in wholly free segments{parts}: PyTorch returned these itself before it gave up"
+            ),
+            (true, false) => writeln!(
+                out,
+                "  of it {whole} is in wholly free segments{parts}: free again since the error was raised"
+            ),
+        }
     }
 
     fn live(
@@ -374,6 +396,12 @@ impl OomReportText<'_> {
             let share = percent(rest, whole);
             writeln!(out, "    {:>12} {share:>5.1} %  in {lines} more lines", bytes(rest))?;
         }
+        if let Some(after) = counted.and_then(|counted| counted.checked_sub(whole))
+            && after > 0
+        {
+            let text = "[allocated after this: unattributed]";
+            writeln!(out, "    {:>12} {:>7}  {text}", bytes(after), "")?;
+        }
         match evidence(live.resolution).filter(|_| live.memory.is_none()) {
             Some(evidence) => writeln!(out, "    how sure: {evidence}"),
             None => Ok(()),
@@ -389,9 +417,17 @@ impl OomReportText<'_> {
             writeln!(out, "\nWho held the memory of GPU {} ({when})", held.device.0)?;
             categories(out, held)?;
             let groups = recorded_owner_groups(held);
+            let known: u64 = groups.iter().map(|group| group.size.bytes).sum();
+            let mut others = outside_recorded(held);
+            let known = known + others.iter().map(|(_, size)| size).sum::<u64>();
+            others.push((UNKNOWN_OWNER.to_owned(), held.allocated.saturating_sub(known)));
+            let device = self.report.devices.iter().find(|device| device.device == held.device);
+            let now = device.and_then(allocated).unwrap_or(held.allocated);
+            others.push((SINCE_THEN.to_owned(), now.saturating_sub(held.allocated)));
             let groups: Vec<_> = groups.iter().collect();
             writeln!(out)?;
-            write_rows(out, &group_rows(&groups, &outside_recorded(held), LISTED), held.allocated)?;
+            let whole = now.max(held.allocated);
+            write_rows(out, &group_rows(&groups, &others, LISTED), whole)?;
         }
         Ok(())
     }
@@ -421,7 +457,12 @@ pub(super) fn live_rows(labels: FrameLabels<'_>, live: &FoldedProfile) -> Vec<Li
             None => *by_text.entry(path_text(labels, &stack.path)).or_insert(next),
         };
         if at == next {
-            let text = path_text(labels, &stack.path);
+            let mut text = path_text(labels, &stack.path);
+            let is_known =
+                |label: &StackLabel| matches!(label, StackLabel::Frame(_) | StackLabel::Owner(_));
+            if !stack.path.iter().any(is_known) {
+                text += " (unattributed)";
+            }
             rows.push(LiveRow { text, own, bytes: 0, stacks: 0 });
         }
         rows[at].bytes += stack.bytes;

@@ -157,8 +157,10 @@ mod tests {
             is_native: false,
         };
         let own = Arc::new(Process::open(std::process::id()).unwrap());
-        let mut sink =
-            SourceEmbedder::new(Vec::new(), SourceReader { process: own, line_cache: None });
+        let mut sink = SourceEmbedder::new(
+            Vec::new(),
+            SourceReader { process: own, kept: None, line_cache: None },
+        );
         for hurries in [true, false] {
             sink.hurry(hurries);
             let number = FunctionId(u32::from(!hurries));

@@ -6,9 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use procfs::Current;
 
-use super::proc_files::{
-    self, MAX_COMMAND_LINE, MAX_ENVIRONMENT, MAX_FIELDS, MAX_MAPPINGS,
-};
+use super::proc_files::{self, MAX_COMMAND_LINE, MAX_ENVIRONMENT, MAX_FIELDS, MAX_MAPPINGS};
 
 /// What `/proc/PID/stat` says of where a process belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 use crate::trace_support::Dice;
 use memspy::analysis::{Evidence, FoldOptions, FoldedProfile, Moment, Profile, StackLabel};
 use memspy::model::{
-    AddressedBlock, AllocatorSnapshot, Block, BlockState, CounterDelta, CudaIndex, Definition,
-    FollowedAddresses, FollowedChange, FollowedChanges, FollowedThread, Frame, FrameId, Function,
-    FunctionId, Nanos, PoolId, Record, RecordSink, Segment, SnapshotConsistency, StackId,
-    StackNode, StackReading, Thread, ThreadId,
+    AddressedBlock, AllocatorCounters, AllocatorSnapshot, Block, BlockState, CounterDelta,
+    CudaIndex, Definition, FollowedAddresses, FollowedChange, FollowedChanges, FollowedThread,
+    Frame, FrameId, Function, FunctionId, Metric, Nanos, Pool, PoolId, Record, RecordSink, Segment,
+    SnapshotConsistency, StackId, StackNode, StackReading, Thread, ThreadId,
 };
 
 const GPU: CudaIndex = CudaIndex(0);
@@ -32,13 +32,19 @@ struct Living {
     number: u64,
 }
 
-struct Job {
-    dice: Dice,
+pub struct Job {
+    pub dice: Dice,
     profile: Profile,
+    /// What the profile has been told.
+    pub records: Vec<Record>,
     now: u64,
     live: HashMap<u64, Living>,
     /// Addresses given up, by size: they are used again first.
     free: HashMap<u64, Vec<u64>>,
+    /// MiB by address of what was freed since the last map.
+    freed: BTreeMap<u64, u64>,
+    /// The most bytes that there ever were.
+    pub peak: u64,
     next: u64,
     /// Bytes asked for that the next change tells.
     untold: i64,
@@ -55,13 +61,16 @@ struct Job {
 }
 
 impl Job {
-    fn new(seed: u64, readings: u64, is_torn: bool) -> Job {
+    pub fn new(seed: u64, readings: u64, is_torn: bool) -> Job {
         let mut job = Job {
             dice: Dice(seed),
             profile: Profile::new(),
+            records: vec![crate::trace_support::Loop::start()],
             now: 0,
             live: HashMap::new(),
             free: HashMap::new(),
+            freed: BTreeMap::new(),
+            peak: 0,
             next: 0,
             untold: 0,
             numbers: 0,
@@ -95,21 +104,60 @@ impl Job {
     }
 
     fn take(&mut self, definition: Definition) {
-        self.profile.record(&Record::Definition(definition)).unwrap();
+        self.record(Record::Definition(definition));
     }
 
-    fn map(&mut self) {
+    fn record(&mut self, record: Record) {
+        self.profile.record(&record).unwrap();
+        self.records.push(record);
+    }
+
+    fn live_bytes(&self) -> u64 {
+        self.live.values().map(|block| block.mib * MIB).sum()
+    }
+
+    /// The allocator's counters are read.
+    pub fn counters(&mut self) {
+        self.now += 100_000;
+        let mut counters = AllocatorCounters::default();
+        let allocated = &mut counters.stats[Metric::AllocatedBytes as usize];
+        for pool in [Pool::All, Pool::Large] {
+            allocated[pool as usize].current = self.live_bytes() as i64;
+            allocated[pool as usize].peak = self.peak as i64;
+        }
+        let (time, counters) = (Nanos(self.now), Box::new(counters));
+        self.record(Record::Counters { time, device: GPU, counters });
+    }
+
+    pub fn map(&mut self) {
+        let live = self.live.iter().map(|(&at, block)| (at, block.mib)).collect();
+        self.map_of(live, SnapshotConsistency::Consistent);
+    }
+
+    /// A map that was read while the job changed it: with blocks that are gone by then, and without
+    /// some that are not.
+    pub fn torn_map(&mut self) {
+        let mut live: Vec<(u64, u64)> =
+            self.live.iter().map(|(at, block)| (*at, block.mib)).collect();
+        live.sort_unstable();
+        live.retain(|_| self.dice.roll(8) > 0);
+        let is_gone = |(at, _): &(u64, u64)| !self.live.contains_key(at);
+        live.extend(self.freed.iter().map(|(at, mib)| (*at, *mib)).filter(is_gone));
+        let allocated_in_blocks = live.iter().map(|(_, mib)| mib * MIB).sum();
+        let allocated_counter = self.live_bytes();
+        self.map_of(live, SnapshotConsistency::Degraded { allocated_in_blocks, allocated_counter });
+    }
+
+    fn map_of(&mut self, blocks: Vec<(u64, u64)>, consistency: SnapshotConsistency) {
         self.now += 1_000_000;
-        let mut blocks: Vec<Block> = self
-            .live
-            .iter()
-            .map(|(&at, block)| Block {
-                address: (1 << 40) + at * MIB,
-                size: block.mib * MIB,
-                requested: block.mib * MIB,
-                state: BlockState::Allocated,
-            })
-            .collect();
+        self.freed.clear();
+        let block = |(at, mib): (u64, u64)| Block {
+            address: (1 << 40) + at * MIB,
+            size: mib * MIB,
+            requested: mib * MIB,
+            state: BlockState::Allocated,
+        };
+        let mut blocks: Vec<Block> = blocks.into_iter().map(block).collect();
         blocks.sort_by_key(|block| block.address);
         let segment = Segment {
             address: 1 << 40,
@@ -126,10 +174,10 @@ impl Job {
             time: Nanos(self.now),
             device: GPU,
             retries: 0,
-            consistency: SnapshotConsistency::Consistent,
+            consistency,
             segments: vec![segment],
         };
-        self.profile.record(&Record::Snapshot(snapshot)).unwrap();
+        self.record(Record::Snapshot(snapshot));
     }
 
     fn act(&mut self, stack: u32, delta: &mut CounterDelta) {
@@ -152,12 +200,14 @@ impl Job {
                 });
                 self.numbers += 1;
                 self.live.insert(at, Living { mib, stack, number: self.numbers });
+                self.peak = self.peak.max(self.live_bytes());
                 delta.allocations += 1;
                 delta.allocated_bytes += (mib * MIB) as i64;
                 delta.requested_bytes += (mib * MIB) as i64;
             }
             Act::Free { at } => {
                 let block = self.live.remove(&at).unwrap();
+                self.freed.insert(at, block.mib);
                 self.free.entry(block.mib).or_default().push(at);
                 delta.frees += 1;
                 delta.freed_bytes += (block.mib * MIB) as i64;
@@ -167,7 +217,7 @@ impl Job {
     }
 
     /// One change, as two polls see it.
-    fn change(&mut self, together: u64) {
+    pub fn change(&mut self, together: u64) {
         let mut delta = CounterDelta::default();
         let stacks: Vec<u32> = (0..together).map(|_| self.dice.roll(STACKS) as u32).collect();
         for &stack in &stacks {
@@ -200,7 +250,7 @@ impl Job {
             threads.push(thread(1, whole(other), whole(other)));
         }
         self.now += apart + self.dice.roll(200_000);
-        let bytes: u64 = self.live.values().map(|block| block.mib * MIB).sum();
+        let bytes = self.live_bytes();
         let change = FollowedChange {
             before: Nanos(self.now - apart),
             after: Nanos(self.now),
@@ -215,7 +265,7 @@ impl Job {
             addresses: self.addresses().map(Box::new),
         };
         let batch = FollowedChanges { changes: vec![change] };
-        self.profile.record(&Record::Followed(batch)).unwrap();
+        self.record(Record::Followed(batch));
         self.course.push((self.now, self.truth()));
     }
 

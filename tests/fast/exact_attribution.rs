@@ -334,7 +334,7 @@ fn a_sampled_recording_has_no_churn_and_no_kinds() {
 }
 
 /// Random programs on two devices with two threads.
-fn run(seed: &[(u8, u64)]) -> Probed {
+pub fn run(seed: &[(u8, u64)]) -> Probed {
     let mut s = Probed::new();
     s.thread("worker", false);
     s.enter(0, "main", 1);

@@ -60,6 +60,8 @@ mod hostile_times;
 mod json_docs;
 mod line_diff;
 mod man_pages;
+mod one_peak;
+mod oom_page;
 mod readme;
 mod render_reports;
 mod report_page;

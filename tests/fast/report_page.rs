@@ -81,6 +81,16 @@ fn live(track: &Value, moment: usize) -> Vec<u64> {
         *part = (shared * upto / all - shared * done / all) as u64;
         done = upto;
     }
+    // Blocks whose free was lost are more than the allocator had: they are fitted into that.
+    let (total, sum) = (numbers(&track["moments"]["total"])[moment], bytes.iter().sum::<u64>());
+    if sum > total {
+        let mut done = 0;
+        for part in &mut bytes {
+            let upto = done + *part;
+            *part = total * upto / sum - total * done / sum;
+            done = upto;
+        }
+    }
     bytes
 }
 

@@ -49,7 +49,7 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
     );
     // What is older than the recording is told by its owners.
     says(&verdict, &["256.00 MiB", "main: weights \u{2190}", "[before recording]"]);
-    says(&verdict, &["main: weights[*]", "empty_cache() could return 2.00 MiB"]);
+    says(&verdict, &["main: weights[*]", "of it 2.00 MiB was in wholly free segments"]);
     // The trace has it all, and can be looked at again.
     let trace = recording.trace().to_str().unwrap();
     let stacks = collapsed(recording.trace(), &["--at", "end"]);

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use super::everything_is_there;
+use super::one_peak::one_peak_if_any;
 use memspy::render::json::{JsonDocument, JsonFormat, LinesJson};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -279,7 +281,12 @@ impl Recording {
     #[track_caller]
     pub fn interrupt(&mut self) -> Done {
         self.signal(Signal::SIGINT);
-        self.wait().ok()
+        let done = self.wait().ok();
+        // Takes some seconds, so not of every trace in each run.
+        if everything_is_there() {
+            one_peak_if_any(&self.trace);
+        }
+        done
     }
 }
 

@@ -9,6 +9,7 @@ pub mod damaged;
 pub mod exact;
 pub mod fork_server;
 pub mod memspy;
+pub mod one_peak;
 pub mod oom;
 pub mod pythons;
 pub mod scenes;

@@ -120,7 +120,14 @@ impl MomentBlocksBuilder {
         if self.keyframe.is_none() {
             self.profile.finish();
             let time = self.until.unwrap_or(self.profile.duration());
-            self.keyframe = Some(self.profile.keyframe(time));
+            let mut keyframe = self.profile.keyframe(time);
+            for memory in &mut keyframe.memory {
+                if let MemoryKind::Torch(device) = memory.memory_kind {
+                    let profile = &self.profile;
+                    memory.blocks.retain(|block| !profile.is_surplus(device, block.address));
+                }
+            }
+            self.keyframe = Some(keyframe);
         }
     }
 

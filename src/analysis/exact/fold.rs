@@ -47,6 +47,7 @@ impl ExactProfile {
     }
 
     /// Folds memory at a moment, or all that was allocated; `None` when there is none of this kind.
+    /// PyTorch never had more than `most` bytes.
     pub(crate) fn fold(
         &self,
         device: CudaIndex,
@@ -54,6 +55,7 @@ impl ExactProfile {
         options: FoldOptions,
         table: &StackTable,
         mut budget: TextBudget,
+        most: u64,
     ) -> Option<ExactFold> {
         let kind = options.memory.unwrap_or_else(|| self.default_memory());
         let (ledger, peak, at) = match kind {
@@ -78,8 +80,14 @@ impl ExactProfile {
             }
             Moment::End => (ledger.at_end(self.last.0), 0, self.last),
         };
-        let held = self.bytes(&held).into_iter().enumerate();
-        let mut held: FxHashMap<usize, u64> = held.collect();
+        let mut held = self.bytes(&held);
+        if !options.churn && kind == MemoryGroup::Torch {
+            // Blocks whose free was missed make up more than the allocator ever had: its counters
+            // win.
+            let is_known = moment == Moment::Peak && peak > 0;
+            fit(&mut held, if is_known { peak } else { most });
+        }
+        let mut held: FxHashMap<usize, u64> = held.into_iter().enumerate().collect();
         let (mut left_out, mut left_out_stacks) = (0, Vec::new());
         let owned = match options.churn {
             true => Vec::new(),
@@ -208,6 +216,7 @@ impl ExactProfile {
             consistency: SnapshotConsistency::Consistent,
             before_recording: before,
             blocks: Vec::new(),
+            addresses: Vec::new(),
             ownerless: Vec::new(),
         }
     }
@@ -376,6 +385,30 @@ impl ExactProfile {
 }
 
 /// What is older than the recording, by owner; the rest without.
+/// Makes what accounts hold come to no more than `most` bytes: what is younger than the recording
+/// in proportion, and what is older only if that does not do.
+pub(super) fn fit(held: &mut [u64], most: u64) {
+    let sum: u64 = held.iter().sum();
+    let over = sum.saturating_sub(most);
+    if over == 0 {
+        return;
+    }
+    let older = held.get(BEFORE).copied().unwrap_or(0);
+    let (whole, kept) = (sum - older, (sum - older).saturating_sub(over));
+    let portion =
+        |upto: u64| (u128::from(kept) * u128::from(upto) / u128::from(whole.max(1))) as u64;
+    let mut done = 0;
+    for (account, bytes) in held.iter_mut().enumerate() {
+        if account == BEFORE {
+            *bytes = (*bytes).min(most);
+            continue;
+        }
+        let upto = done + *bytes;
+        *bytes = portion(upto) - portion(done);
+        done = upto;
+    }
+}
+
 fn before_stacks(bytes: u64, owned: &[(OwnerId, u64)], table: &StackTable) -> Vec<FoldedStack> {
     let mut rest = bytes;
     let mut stacks = Vec::new();
@@ -387,4 +420,22 @@ fn before_stacks(bytes: u64, owned: &[(OwnerId, u64)], table: &StackTable) -> Ve
     stacks.push(FoldedStack { path: before_path(None, table), bytes: rest });
     stacks.retain(|stack| stack.bytes > 0);
     stacks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_sources_hold_never_comes_to_more_than_the_allocator_had() {
+        let fitted = |older: u64, most: u64| {
+            let mut held = vec![0; SITES + 2];
+            (held[BEFORE], held[SITES], held[SITES + 1]) = (older, 30, 10);
+            fit(&mut held, most);
+            [BEFORE, SITES, SITES + 1].map(|account| held[account])
+        };
+        assert_eq!(fitted(5, 45), [5, 30, 10]);
+        assert_eq!(fitted(5, 25), [5, 15, 5]);
+        assert_eq!(fitted(50, 40), [40, 0, 0]);
+    }
 }

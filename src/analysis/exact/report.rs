@@ -2,6 +2,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::fold::fit;
 use super::line_levels::{LineLevels, StackPeak};
 use super::live_blocks::SITES;
 use super::{
@@ -193,7 +194,8 @@ impl ExactProfile {
     /// What each site held at the device's height and allocated in all.
     pub(crate) fn by_site(&self, device: CudaIndex) -> Vec<SiteUsage> {
         let Some(torch) = self.torch.get(&device) else { return Vec::new() };
-        let at_peak = self.bytes(&torch.ledger.at_peak(self.last.0));
+        let mut at_peak = self.bytes(&torch.ledger.at_peak(self.last.0));
+        fit(&mut at_peak, torch.peak.map_or(u64::MAX, |peak| peak.bytes));
         let allocated = self.bytes(&torch.ledger.allocated());
         let counts =
             torch.ledger.accounts().iter().map(|account| (account.count, account.statistics));

@@ -1,6 +1,7 @@
 //! The facts that findings are made of.
 
 use crate::analysis::blocks::fragmentation::{Fragmentation, FreeBlocks};
+use crate::analysis::live::observed_device::ObservedDevice;
 use crate::analysis::live::process_snapshot::{DeviceSnapshot, OutsideTorch};
 use crate::analysis::owners::growth::OwnerGrowth;
 use crate::analysis::owners::owner_groups::OwnerGroup;
@@ -90,7 +91,7 @@ impl GpuFacts {
 }
 
 /// All that rules may look at.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct FindingFacts<'a> {
     /// The devices that the process uses.
     pub gpus: &'a [GpuFacts],
@@ -100,4 +101,6 @@ pub struct FindingFacts<'a> {
     pub groups: &'a [OwnerGroup],
     /// What grew over several looks.
     pub growth: &'a [OwnerGrowth],
+    /// What else was observed of the devices.
+    pub devices: &'a [ObservedDevice],
 }

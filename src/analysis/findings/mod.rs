@@ -50,6 +50,22 @@ pub enum Finding {
         /// What `torch.cuda.empty_cache()` would return.
         releasable: u64,
     },
+    /// Streams with nothing in use have cache that work on other streams cannot use.
+    IdleStreams {
+        /// The device.
+        gpu: u32,
+        /// How many.
+        streams: u64,
+        /// Their cache.
+        bytes: u64,
+        /// What is reserved grew meanwhile.
+        grown: Option<ReservedIn>,
+    },
+    /// What is reserved grows, while what is allocated does not.
+    ReservedGrows {
+        /// By how much.
+        grown: ReservedIn,
+    },
     /// The process holds much that PyTorch's allocator knows nothing of.
     Outside {
         /// The device.
@@ -119,7 +135,9 @@ impl Finding {
             Finding::GraphsKept { group } => group.size.bytes,
             Finding::Fragmented { cached, .. } => *cached,
             Finding::GraphPools { pools } => pools.iter().map(|pool| pool.sums.bytes).sum(),
+            Finding::ReservedGrows { grown } => grown.bytes,
             Finding::Garbage { bytes, .. }
+            | Finding::IdleStreams { bytes, .. }
             | Finding::Outside { bytes, .. }
             | Finding::OtherProcesses { bytes, .. }
             | Finding::OptimizersTwice { bytes, .. }
@@ -128,6 +146,19 @@ impl Finding {
             | Finding::GradientsInEval { bytes, .. } => *bytes,
         }
     }
+}
+
+/// By how much what is reserved grew while a job was observed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ReservedIn {
+    /// The device.
+    pub gpu: u32,
+    /// By how many bytes.
+    pub bytes: u64,
+    /// In which time, in seconds.
+    pub seconds: f64,
+    /// The lines at which memory was taken from the driver; empty where they are not known.
+    pub taken_by: Vec<String>,
 }
 
 fn minute(rise: &GrowthRise) -> u64 {
@@ -147,6 +178,8 @@ pub(crate) const RULES: &[Rule] = &[
     rules::gradients_in_eval,
     rules::large_storages,
     rules::graph_pools,
+    rules::idle_streams,
+    rules::reserved_grows,
     rules::fragmented,
     rules::other_processes,
     rules::outside,

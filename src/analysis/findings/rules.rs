@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rustc_hash::FxHashMap;
 
-use super::{CacheFacts, Finding, FindingFacts, HoldingCycle};
+use super::{CacheFacts, Finding, FindingFacts, GpuFacts, HoldingCycle, ReservedIn};
 use crate::analysis::blocks::fragmentation::FreeBlocks;
+use crate::analysis::blocks::idle_streams::IdleStreams;
 use crate::analysis::blocks::private_pools::{PrivatePool, private_pools};
 use crate::analysis::owners::owner_groups::OwnerKind;
 use crate::model::{Optimizer, OwnershipSnapshot, RootModule, TensorCategory, TensorRow};
@@ -24,6 +25,8 @@ const MIN_CACHED_PART: u64 = 5;
 const MIN_POOLS: u64 = 32 * MIB;
 /// It is in pieces if the largest is no more than such a part of it.
 const MAX_PIECE_PART: u64 = 4;
+/// Streams with nothing in use: one to copy and one to compute are usual.
+const MIN_STREAMS: u64 = 3;
 /// A context with the libraries' kernels takes 0.4 to 1 GiB, NCCL some 0.5 GiB more.
 const USUAL_OUTSIDE: u64 = 2 << 30;
 /// Other processes count from a twentieth of the device on.
@@ -212,9 +215,49 @@ pub(super) fn large_storages(facts: &FindingFacts<'_>) -> Vec<Finding> {
     (storages > 0).then_some(found).into_iter().collect()
 }
 
+/// Growth of what is reserved on a device.
+fn reserved_in(facts: &FindingFacts<'_>, gpu: u32) -> Option<ReservedIn> {
+    let device = facts.devices.iter().find(|device| device.gpu == gpu)?;
+    let (bytes, seconds) = (device.reserved?.bytes, device.seconds);
+    Some(ReservedIn { gpu, bytes, seconds, taken_by: device.taken_by.clone() })
+}
+
+/// The streams with nothing in use of each device, where they are more than a program has to copy
+/// and to compute.
+fn many_idle(facts: &FindingFacts<'_>) -> Vec<(u32, IdleStreams)> {
+    let maps = facts.look.map_or(&[][..], |look| &look.blocks).iter();
+    let idle = maps.map(|map| (map.device.0, IdleStreams::new(map)));
+    idle.filter(|(_, idle)| idle.streams >= MIN_STREAMS && idle.bytes >= MIN_BYTES).collect()
+}
+
+/// A new stream each time: what was cached for the streams before serves nobody.
+pub(super) fn idle_streams(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let found = many_idle(facts).into_iter().map(|(gpu, idle)| Finding::IdleStreams {
+        gpu,
+        streams: idle.streams,
+        bytes: idle.bytes,
+        grown: reserved_in(facts, gpu),
+    });
+    found.collect()
+}
+
+/// What is reserved grows without what is allocated, and not by streams.
+pub(super) fn reserved_grows(facts: &FindingFacts<'_>) -> Vec<Finding> {
+    let by_streams: Vec<u32> = many_idle(facts).into_iter().map(|(gpu, _)| gpu).collect();
+    let others = facts.devices.iter().filter(|device| !by_streams.contains(&device.gpu));
+    let grown = others.filter_map(|device| reserved_in(facts, device.gpu));
+    grown.map(|grown| Finding::ReservedGrows { grown }).collect()
+}
+
 /// Much is cached and free, in blocks that are each a small part of it.
 pub(super) fn fragmented(facts: &FindingFacts<'_>) -> Vec<Finding> {
-    let found = facts.gpus.iter().filter_map(|gpu| {
+    let idle = many_idle(facts);
+    // Where streams have most of it, the finding about them says so.
+    let is_of_streams = |gpu: &GpuFacts| {
+        let cached = gpu.reserved.unwrap_or(0).saturating_sub(gpu.allocated.unwrap_or(0));
+        idle.iter().any(|(of, idle)| *of == gpu.gpu && idle.bytes > cached / 2)
+    };
+    let found = facts.gpus.iter().filter(|gpu| !is_of_streams(gpu)).filter_map(|gpu| {
         let (reserved, allocated) = (gpu.reserved?, gpu.allocated?);
         let CacheFacts { general, private, releasable } = gpu.cache?;
         // What graphs replay into is not free for anything else.

@@ -2,13 +2,15 @@
 
 use super::*;
 use crate::analysis::blocks::fragmentation::FreeBlocks;
+use crate::analysis::live::observed_device::ObservedDevice;
 use crate::analysis::owners::growth::GrowthWatch;
 use crate::analysis::owners::owner_groups::owner_groups;
 use crate::analysis::owners::owner_groups::tests::groups;
+use crate::analysis::{FailureCount, ReservedGrowth};
 use crate::model::{
-    AllocatorSnapshot, CudaIndex, GarbageCycle, GraphNode, ModelModule, Nanos, Optimizer,
-    OwnershipSnapshot, PoolId, RootModule, SavedBy, SavedIn, Segment, SnapshotConsistency, Storage,
-    TensorCategory, TensorDevice, TensorInfo, TensorRow,
+    AllocatorSnapshot, Block, BlockState, CudaIndex, GarbageCycle, GraphNode, ModelModule, Nanos,
+    Optimizer, OwnershipSnapshot, PoolId, RootModule, SavedBy, SavedIn, Segment,
+    SnapshotConsistency, Storage, TensorCategory, TensorDevice, TensorInfo, TensorRow,
 };
 use crate::ownership::fixture;
 
@@ -38,7 +40,7 @@ fn tensor(at: u64, mib: u64, of: u64, category: TensorCategory, name: &str) -> T
 
 fn found(look: &OwnershipSnapshot) -> Vec<Finding> {
     let groups = owner_groups(look);
-    findings(&FindingFacts { gpus: &[], look: Some(look), groups: &groups, growth: &[] })
+    findings(&FindingFacts { look: Some(look), groups: &groups, ..FindingFacts::default() })
 }
 
 fn look(tensors: Vec<TensorRow>) -> OwnershipSnapshot {
@@ -46,7 +48,7 @@ fn look(tensors: Vec<TensorRow>) -> OwnershipSnapshot {
 }
 
 fn found_on(gpu: GpuFacts) -> Vec<Finding> {
-    findings(&FindingFacts { gpus: &[gpu], look: None, groups: &[], growth: &[] })
+    findings(&FindingFacts { gpus: &[gpu], ..FindingFacts::default() })
 }
 
 /// A job that took 40 GiB between the driver's answer and the snapshot: allocated, cached and free were 20 GiB less than the device has.
@@ -106,7 +108,7 @@ fn an_owner_that_grows_is_found_if_it_grows_fast_enough() {
             watch.add_owners(time as f64, groups(&[("f: cache".to_owned(), 1 + time * step)]));
         }
         let growth = watch.owners();
-        findings(&FindingFacts { gpus: &[], look: None, groups: &[], growth: &growth }).len()
+        findings(&FindingFacts { growth: &growth, ..FindingFacts::default() }).len()
     };
     assert_eq!((of(MIB), of(64), of(0)), (1, 0, 0));
 }
@@ -275,4 +277,69 @@ fn others_and_what_is_outside_pytorch_are_found_when_they_count() {
             Finding::Outside { gpu: 0, bytes: 3 << 30 }
         ]
     );
+}
+
+/// A map in which this many streams have 22 MiB each that is free, and the default stream what is
+/// in use.
+fn streams(idle: u64) -> OwnershipSnapshot {
+    let block = |state| Block { address: 0, size: 22 * MIB, requested: 22 * MIB, state };
+    let segment = |stream, state| Segment {
+        address: stream << 40,
+        size: 22 * MIB,
+        stream,
+        small: false,
+        expandable: false,
+        granule: 0,
+        retired: false,
+        pool: PoolId::default(),
+        blocks: vec![block(state)],
+    };
+    let idle = (1..=idle).map(|stream| segment(stream, BlockState::Inactive));
+    let used = [segment(0, BlockState::Allocated)];
+    let map = AllocatorSnapshot {
+        time: Nanos(1),
+        device: CudaIndex(0),
+        retries: 0,
+        consistency: SnapshotConsistency::Consistent,
+        segments: used.into_iter().chain(idle).collect(),
+    };
+    OwnershipSnapshot { blocks: vec![map], ..OwnershipSnapshot::default() }
+}
+
+#[test]
+fn streams_that_nothing_runs_on_hold_cache_that_others_cannot_use() {
+    let device = ObservedDevice {
+        gpu: 0,
+        peak: None,
+        until: Nanos(1),
+        ooms: FailureCount::default(),
+        retries: FailureCount::default(),
+        reserved: Some(ReservedGrowth { bytes: 22 * MIB, rises: 1 }),
+        seconds: 2.0,
+        taken_by: vec!["load (a.py:7)".to_owned()],
+    };
+    let look = streams(4);
+    let gpu = GpuFacts {
+        reserved: Some(300 * MIB),
+        allocated: Some(22 * MIB),
+        cache: Some((12, 22 * MIB, 0)),
+        ..GpuFacts::default()
+    };
+    let of = |look: &OwnershipSnapshot, devices: &[ObservedDevice]| {
+        let (gpus, look) = (&[gpu][..], Some(look));
+        findings(&FindingFacts { gpus, look, devices, ..FindingFacts::default() })
+    };
+    let grown =
+        |gpu| ReservedIn { gpu, bytes: 22 * MIB, seconds: 2.0, taken_by: device.taken_by.clone() };
+    let streams_found =
+        Finding::IdleStreams { gpu: 0, streams: 4, bytes: 88 * MIB, grown: Some(grown(0)) };
+    let all = of(&look, std::slice::from_ref(&device));
+    assert!(all.contains(&streams_found), "{all:?}");
+    // The cache is in pieces, but that is why only where they are little of it.
+    assert!(all.iter().any(|it| matches!(it, Finding::Fragmented { .. })), "{all:?}");
+    assert!(!of(&streams(9), &[]).iter().any(|it| matches!(it, Finding::Fragmented { .. })));
+    // Two streams, one to copy and one to compute, are usual.
+    let all = of(&streams(2), std::slice::from_ref(&device));
+    assert_eq!(all[0], Finding::ReservedGrows { grown: grown(0) });
+    assert!(!all.iter().any(|it| matches!(it, Finding::IdleStreams { .. })), "{all:?}");
 }

@@ -38,6 +38,7 @@ impl Profile {
             consistency: SnapshotConsistency::Consistent,
             before_recording: 0,
             blocks: Vec::new(),
+            addresses: Vec::new(),
             ownerless: Vec::new(),
         };
         Ok(FoldedProfile {

@@ -9,6 +9,7 @@ use crate::analysis::attribution::evidence::Evidence;
 use crate::analysis::exact::{ExactProfile, MemoryGroup};
 use crate::analysis::flame::fold_limit::TextBudget;
 use crate::analysis::flame::time_resolution::{TimeResolution, resolution};
+use crate::analysis::peak::DevicePeak;
 use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::{AttributedSnapshot, Moment};
 use crate::model::{CudaIndex, Frame, OwnerId, SiteId, StackId, StackTable, ThreadId};
@@ -132,7 +133,7 @@ pub struct FoldedProfile {
     pub stacks: Vec<FoldedStack>,
     /// Bytes allocated at the moment.
     pub total: u64,
-    /// The device's true peak of allocated bytes; `None` when no counters were recorded.
+    /// The device's peak ([`Profile::peak`]); `None` of memory that has none.
     pub true_peak: Option<u64>,
     /// How sharply it is known who allocated what.
     pub resolution: TimeResolution,
@@ -289,8 +290,7 @@ impl Profile {
 
     /// How sharply it is known who allocated the blocks at a device's peak; `None` of exact recordings, and where no map was read.
     pub fn peak_resolution(&self, device: CudaIndex) -> Option<TimeResolution> {
-        let sampled = self.exact().is_none();
-        self.highest(device).filter(|_| sampled).map(|peak| resolution(peak))
+        Some(resolution(&*self.peak(device)?.moment?.snapshot?))
     }
 
     /// The same of a sampled recording.
@@ -309,11 +309,13 @@ impl Profile {
         if options.churn {
             return self.fold_allocated(device, options);
         }
+        let peak = self.peak(device);
+        let true_peak = peak.as_ref().map(DevicePeak::bytes);
         let snapshot = match moment {
-            Moment::Peak if !options.with_addresses => self.highest(device),
-            _ => self.snapshot(device, moment),
+            Moment::Peak if !options.with_addresses => peak.and_then(|peak| peak.moment?.snapshot),
+            _ => self.snapshot(device, moment).cloned(),
         };
-        let snapshot = snapshot.ok_or(FoldError::NoSnapshot { device })?.clone();
+        let snapshot = snapshot.ok_or(FoldError::NoSnapshot { device })?;
         if options.evidence == Some(Evidence::Proven) && !snapshot.followed {
             return Err(FoldError::NotFollowed);
         }
@@ -324,7 +326,6 @@ impl Profile {
             merged.insert((None, None, Some(PseudoFrame::Unmatched), None), unmatched);
         }
         let (stacks, budget) = self.spell_out(merged);
-        let true_peak = self.peak_allocated(device).map(|h| h.bytes.max(0) as u64);
         Ok(FoldedProfile {
             device,
             moment,
@@ -430,21 +431,18 @@ impl Profile {
         if options.evidence.is_some() {
             return Err(FoldError::NotFollowed);
         }
+        let peak = self.peak(device).map(|peak| peak.bytes());
+        let most = peak.unwrap_or(u64::MAX);
         let folded = exact
-            .fold(device, moment, options, self.stacks(), self.text_budget())
+            .fold(device, moment, options, self.stacks(), self.text_budget(), most)
             .ok_or_else(|| match options.memory {
-                None if !self.has_gpu(device) && self.gpus().next().is_some() => {
-                    self.no_gpu(device)
-                }
-                _ => FoldError::NoMemory,
-            })?;
+            None if !self.has_gpu(device) && self.gpus().next().is_some() => self.no_gpu(device),
+            _ => FoldError::NoMemory,
+        })?;
         let mut stacks = folded.stacks;
         stacks.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
         let memory = options.memory.unwrap_or_else(|| exact.default_memory());
-        let true_peak = (memory == MemoryGroup::Torch && !options.churn).then(|| {
-            let counted = exact.counted_peak(device).unwrap_or(0);
-            counted.max(exact.peak(device).map_or(0, |h| h.1))
-        });
+        let true_peak = (memory == MemoryGroup::Torch && !options.churn).then_some(peak).flatten();
         Ok(FoldedProfile {
             device,
             moment,

@@ -91,6 +91,11 @@ impl OpenLevel {
         self.observe(ObservedLevel { time, level, is_peak: true });
     }
 
+    /// A level that a poll saw: there may have been higher ones.
+    pub(in crate::analysis) fn saw(&mut self, time: Nanos, level: i64) {
+        self.observe(ObservedLevel { time, level, is_peak: false });
+    }
+
     /// The level after a free.
     pub(in crate::analysis) fn fell(&mut self, level: i64) {
         (self.now, self.falls_are_seen) = (level, true);

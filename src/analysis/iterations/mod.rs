@@ -313,6 +313,11 @@ impl IterationBuilder {
         }
     }
 
+    /// A level that a poll saw.
+    pub(crate) fn on_followed(&mut self, time: Nanos, device: CudaIndex, level: i64) {
+        self.open.entry(device).or_default().saw(time, level);
+    }
+
     /// The levels after an allocation: nothing higher comes unseen.
     pub(crate) fn on_counter_snapshot(
         &mut self,

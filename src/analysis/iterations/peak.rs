@@ -81,6 +81,11 @@ impl OpenLevels {
         self.allocated.fell(level);
     }
 
+    /// A level of what is allocated, beside those of looks and events: higher ones may come unseen.
+    pub(in crate::analysis) fn saw(&mut self, time: Nanos, level: i64) {
+        self.allocated.saw(time, level);
+    }
+
     /// What was seen before `time` is of this iteration.
     pub(in crate::analysis) fn settle(&mut self, time: Nanos) {
         self.allocated.settle(time);

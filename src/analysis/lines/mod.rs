@@ -174,7 +174,8 @@ impl Profile {
         if !self.has_gpu(device) {
             return Err(LineError::NoGpu(self.no_gpu(device)));
         }
-        let Some(allocated) = self.peak_allocated(device) else {
+        let has_counters = self.counters(device).is_some() || self.exact().is_some();
+        let Some(allocated) = self.peak_allocated(device).filter(|_| has_counters) else {
             return Err(LineError::NoCounters { device });
         };
         let reserved = self.peak_reserved(device);
@@ -307,8 +308,8 @@ impl Profile {
                 add(node);
             }
         };
-        if let Some(snapshot) = self.highest(device) {
-            for (origin, bytes) in Profile::bytes_by_origin(snapshot, None) {
+        if let Some(snapshot) = self.peak(device).and_then(|peak| peak.moment?.snapshot) {
+            for (origin, bytes) in Profile::bytes_by_origin(&snapshot, None) {
                 add(origin, &mut |node| node.live += bytes);
             }
         }

@@ -14,7 +14,10 @@ use crate::analysis::flame::fold::{
 use crate::analysis::flame::time_resolution::TimeResolution;
 use crate::analysis::lines::BoundedValue;
 use crate::analysis::lines::bounds::BoundsByStack;
+use crate::analysis::live::observed_device::{FailureCount, ObservedDevice};
 use crate::analysis::live::process_snapshot::{DeviceSnapshot, KnownDevice};
+use crate::analysis::live::reserved_growth::ReservedGrowth;
+use crate::analysis::live::segment_takers::SegmentTakers;
 use crate::analysis::live::usage_history::{PeakUsage, UsageHistory};
 use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
@@ -128,6 +131,9 @@ pub struct LiveProfile {
     recent: BTreeMap<CudaIndex, UsageHistory>,
     /// When the counters last changed.
     changed: BTreeMap<CudaIndex, Nanos>,
+    takers: SegmentTakers,
+    /// Out-of-memory errors and retries, as first counted.
+    first_failures: BTreeMap<CudaIndex, (i64, i64)>,
     /// By NVML's number: what PyTorch had reserved when the driver was asked.
     reserved_then: BTreeMap<u32, u64>,
     /// Of the recordings before this one.
@@ -186,6 +192,43 @@ impl LiveProfile {
         self.time_before = self.elapsed();
         self.renewed += 1;
         self.profile = Profile::with_filter(self.choice);
+        self.takers = SegmentTakers::default();
+    }
+
+    /// What is known of a device besides lines and owners; `seconds` is for how long it was
+    /// observed, and `name` what a line is called.
+    pub fn observed(
+        &self,
+        gpu: CudaIndex,
+        seconds: f64,
+        name: &dyn Fn(Frame) -> String,
+    ) -> ObservedDevice {
+        let counters = self.profile.counters(gpu);
+        let last = counters.map_or((0, 0), |now| (now.num_ooms, now.num_alloc_retries));
+        let first = self.first_failures.get(&gpu).copied().unwrap_or(last);
+        let levels = self.recent.get(&gpu).map(UsageHistory::levels).unwrap_or_default();
+        let stacks = self.profile.stacks();
+        let in_library =
+            |frame: &Frame| stacks.get_function(frame.function).is_none_or(|f| f.is_of_library());
+        let mut by_line: BTreeMap<String, u64> = BTreeMap::new();
+        for (stack, bytes) in self.takers.taken(gpu) {
+            let own = stacks.frames(stack).find(|frame| !in_library(frame));
+            if let Some(frame) = own.or_else(|| stacks.frames(stack).next()) {
+                *by_line.entry(name(frame)).or_default() += bytes;
+            }
+        }
+        let mut taken_by: Vec<(String, u64)> = by_line.into_iter().collect();
+        taken_by.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+        ObservedDevice {
+            gpu: gpu.0,
+            peak: self.profile.peak_allocated(gpu),
+            until: self.profile.duration(),
+            ooms: FailureCount::between(first.0, last.0),
+            retries: FailureCount::between(first.1, last.1),
+            reserved: ReservedGrowth::of(&levels),
+            seconds,
+            taken_by: taken_by.into_iter().map(|(line, _)| line).collect(),
+        }
     }
 
     /// The devices that there are lists of. Exact events of other memory than PyTorch's are those of all devices; they
@@ -223,9 +266,9 @@ impl LiveProfile {
     /// The high-water marks of the allocator, over all recordings.
     pub fn marks(&self, gpu: CudaIndex) -> Option<PeakUsage> {
         let before = self.marks_before.get(&gpu).copied();
-        let now = self.profile.peak_allocated(gpu).map(|allocated| PeakUsage {
-            allocated: allocated.bytes,
-            reserved: self.profile.peak_reserved(gpu).map_or(0, |reserved| reserved.bytes),
+        let now = self.profile.peak(gpu).map(|peak| PeakUsage {
+            allocated: peak.bytes() as i64,
+            reserved: self.profile.peak_reserved(gpu).map_or(0, |reserved| reserved.within),
         });
         let marks = match (before, now) {
             (Some(before), Some(now)) => Some(before.with(now)),
@@ -424,9 +467,13 @@ impl RecordSink for LiveProfile {
                 let level =
                     PeakUsage { allocated: counters.allocated(), reserved: counters.reserved() };
                 self.level(*time, *device, level);
+                self.takers.on_counters(*device, counters.reserved());
+                let failures = (counters.num_ooms, counters.num_alloc_retries);
+                self.first_failures.entry(*device).or_insert(failures);
             }
             Record::Events(batch) => {
                 for event in &batch.events {
+                    self.takers.on_event(event, self.profile.stacks());
                     if let EventKind::Allocated {
                         memory_kind: MemoryKind::Torch(gpu), levels, ..
                     } = event.change

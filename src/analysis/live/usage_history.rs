@@ -65,6 +65,11 @@ impl UsageHistory {
         }
     }
 
+    /// The last level of each stretch, in the order of time.
+    pub(crate) fn levels(&self) -> Vec<PeakUsage> {
+        self.stretches.iter().map(|stretch| stretch.last).collect()
+    }
+
     /// Whether nothing is known yet.
     pub fn is_empty(&self) -> bool {
         self.stretches.is_empty()

@@ -21,10 +21,9 @@ pub enum Moment {
 pub struct AttributedSnapshot {
     /// When.
     pub time: Nanos,
-    /// Bytes allocated: the sum of the blocks, or the counter's value where the map is degraded and
-    /// the counter is greater.
+    /// Bytes allocated: the sum of the blocks, or the counter's value where the map is degraded.
     pub allocated: u64,
-    /// Sum of the allocated blocks in the map, in bytes.
+    /// Sum of the blocks, in bytes: no more than what was allocated.
     pub in_blocks: u64,
     /// Sum of the segments, in bytes; `None` of a moment between two maps.
     pub reserved: Option<u64>,
@@ -39,6 +38,9 @@ pub struct AttributedSnapshot {
     /// Whether the allocator was followed.
     pub(crate) followed: bool,
     pub(crate) blocks: Vec<(u64, Arc<BlockAttribution>)>,
+    /// Where these lie, of a moment between two maps: `None` for those that were allocated since
+    /// the first of them.
+    pub(in crate::analysis) addresses: Vec<Option<u64>>,
     /// Addresses of those that are older than the recording and have no owner, with their indices in the list.
     pub(in crate::analysis) ownerless: Vec<(u64, u32)>,
 }

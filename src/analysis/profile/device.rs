@@ -3,10 +3,11 @@
 mod between_maps;
 mod following;
 mod sampled;
+mod torn_map;
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::counter_intervals::{CounterIntervals, PerPool};
@@ -19,7 +20,7 @@ use crate::analysis::owners::before_recording::{BlockOwners, OwnedBlocks};
 use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
 use crate::analysis::profile::device::between_maps::{ABOUT, HighestBetween};
 use crate::analysis::profile::device::sampled::new_blocks;
-use crate::analysis::profile::high_water::HighWater;
+use crate::analysis::profile::high_water::{HighWater, SeenLevel};
 use crate::analysis::profile::timeline::{Timeline, TimelinePoint};
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, BlockState, KeyframeBlock, Nanos, Pool,
@@ -86,6 +87,15 @@ impl SnapshotBlocks {
         }
         seen
     }
+
+    /// What the allocator had: by the counter where the map is not of one instant, whose blocks
+    /// cannot all have been alive at once, or are not all there.
+    fn allocated(&self) -> u64 {
+        match self.consistency {
+            SnapshotConsistency::Consistent => self.blocks.values().map(|b| b.kind.size).sum(),
+            SnapshotConsistency::Degraded { allocated_counter, .. } => allocated_counter,
+        }
+    }
 }
 
 /// What is known of one device.
@@ -116,6 +126,12 @@ pub(crate) struct DeviceProfile {
     last_snapshot: Option<Nanos>,
     /// Height of the highest map.
     top: u64,
+    /// The highest level that was seen besides the readings of the counters: by a poll, or as the
+    /// sum of a map.
+    seen: Option<SeenLevel>,
+    /// Addresses of blocks of the last map that cannot all have been alive at once: see
+    /// `torn_map.rs`.
+    surplus: FxHashSet<u64>,
     before: Option<Arc<BlockAttribution>>,
     /// Whether records are missing since the last counters, and since the last map.
     counters_interrupted: bool,
@@ -159,8 +175,8 @@ impl DeviceProfile {
         });
         let old = self.counters.replace((now, Box::new(*new)));
         let Some((_, old)) = old else {
-            self.allocated = Some(HighWater::first(new.allocated(), new.max_allocated()));
-            self.reserved = Some(HighWater::first(new.reserved(), new.max_reserved()));
+            self.allocated = Some(HighWater::first(new.allocated(), new.max_allocated(), now));
+            self.reserved = Some(HighWater::first(new.reserved(), new.max_reserved(), now));
             return None;
         };
         if let Some(high) = &mut self.allocated {
@@ -280,6 +296,28 @@ impl DeviceProfile {
         self.last_snapshot
     }
 
+    /// How high its counters and levels came.
+    pub(crate) fn mark(&self) -> Option<HighWater> {
+        match (self.allocated, self.seen) {
+            (Some(counted), Some(seen)) => Some(counted.with_level(seen)),
+            (counted, seen) => counted.or(seen.map(HighWater::of_level)),
+        }
+    }
+
+    /// The allocator had so many bytes at `time`.
+    pub(super) fn saw_level(&mut self, bytes: i64, time: Nanos) {
+        if self.seen.is_none_or(|seen| bytes > seen.bytes) {
+            self.seen = Some(SeenLevel { bytes, from: time, to: time });
+        }
+        self.timeline.raise(time, bytes);
+    }
+
+    /// Whether a block of the last map is left out, so that the others come to what the allocator
+    /// had.
+    pub(crate) fn is_surplus(&self, address: u64) -> bool {
+        self.surplus.contains(&address)
+    }
+
     /// The blocks of the last map with whom they are charged to.
     pub(crate) fn live_blocks(
         &self,
@@ -312,6 +350,7 @@ impl DeviceProfile {
         if !goes_on {
             (self.snapshots_consistent, self.snapshots_degraded, self.top) = (0, 0, 0);
             (self.peak, self.between) = (None, HighestBetween::default());
+            self.seen = None;
         }
         // The last map stands before the inheritance, without makers: now they are known.
         if let Some(last) = self.end.take() {
@@ -416,14 +455,13 @@ impl DeviceProfile {
     }
 
     fn keep_moment(&mut self, snapshot: &SnapshotBlocks) {
-        let in_blocks = snapshot.blocks.values().map(|b| b.kind.size).sum();
         let before = self.before.get_or_insert_with(BlockAttribution::before).clone();
-        let allocated = match snapshot.consistency {
-            SnapshotConsistency::Consistent => in_blocks,
-            SnapshotConsistency::Degraded { allocated_counter, .. } => {
-                allocated_counter.max(in_blocks)
-            }
-        };
+        let allocated = snapshot.allocated();
+        self.surplus = torn_map::surplus(&snapshot.blocks, allocated);
+        self.saw_level(allocated as i64, snapshot.time);
+        let surplus = &self.surplus;
+        let blocks = || snapshot.blocks.iter().filter(|(at, _)| !surplus.contains(at));
+        let in_blocks = blocks().map(|(_, block)| block.kind.size).sum();
         let mut kept = AttributedSnapshot {
             time: snapshot.time,
             allocated,
@@ -435,9 +473,10 @@ impl DeviceProfile {
             before_recording: 0,
             followed: self.followed.is_some(),
             blocks: Vec::with_capacity(snapshot.blocks.len()),
+            addresses: Vec::new(),
             ownerless: Vec::new(),
         };
-        for (&address, block) in &snapshot.blocks {
+        for (&address, block) in blocks() {
             let charge = block.charge().unwrap_or(&before).clone();
             kept.push(Some(address), block.kind.size, charge);
         }

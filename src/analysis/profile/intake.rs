@@ -376,6 +376,14 @@ impl RecordSink for Profile {
                 self.last_time = self.last_time.max(record.time().unwrap_or_default());
             }
             Record::Followed(batch) => {
+                for change in &batch.changes {
+                    let profile = self.profiles.entry(change.device).or_default();
+                    profile.follow_level(change);
+                    if !change.counters_torn {
+                        let level = change.live[0].saturating_add(change.live[1]);
+                        self.iterations.on_followed(change.after, change.device, level);
+                    }
+                }
                 // Polls do not see the GIL.
                 let changes = if self.choice.gil_only { &[] } else { &batch.changes[..] };
                 self.followed_changes += changes.len() as u64;

@@ -16,14 +16,25 @@ pub(crate) struct ChargedBlock {
 }
 
 impl Profile {
-    /// The allocated blocks of a device's last snapshot, by address.
+    /// Whether a block of the last map is left out, as the blocks of the map were not all alive at
+    /// once.
+    pub(crate) fn is_surplus(&self, device: CudaIndex, address: u64) -> bool {
+        self.profiles.get(&device).is_some_and(|profile| profile.is_surplus(address))
+    }
+
+    /// The allocated blocks of a device's last snapshot, by address: no more of them than were
+    /// allocated at once.
     pub(crate) fn charged_blocks(&self, device: CudaIndex) -> Vec<ChargedBlock> {
         let Some(profile) = self.profiles.get(&device) else { return Vec::new() };
         let block = |(address, group, charge): (u64, _, Option<&Arc<BlockAttribution>>)| {
             let group: crate::analysis::attribution::rules::BlockGroup = group;
             ChargedBlock { address, size: group.size, charge: charge.cloned() }
         };
-        let mut blocks: Vec<ChargedBlock> = profile.live_blocks().map(block).collect();
+        let mut blocks: Vec<ChargedBlock> = profile
+            .live_blocks()
+            .filter(|(address, ..)| !profile.is_surplus(*address))
+            .map(block)
+            .collect();
         blocks.sort_unstable_by_key(|block| block.address);
         blocks
     }

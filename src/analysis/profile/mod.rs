@@ -358,31 +358,6 @@ impl Profile {
         self.profiles.keys().copied().chain(exact).collect::<BTreeSet<_>>().into_iter()
     }
 
-    /// The device with the greatest peak of allocated bytes (the lowest number of equals).
-    pub fn main_gpu(&self) -> Option<CudaIndex> {
-        let height = |d: &DeviceProfile| {
-            let counter = d.allocated.map_or(0, |h| h.bytes);
-            counter.max(d.peak.as_ref().map_or(0, |s| s.allocated as i64))
-        };
-        let height = |device: &CudaIndex| {
-            let exact = self.exact().and_then(|exact| exact.peak(*device));
-            let counted = self.profiles.get(device).map_or(0, height);
-            counted.max(exact.map_or(0, |(_, bytes)| bytes as i64))
-        };
-        self.gpus().max_by_key(|device| (height(device), std::cmp::Reverse(*device)))
-    }
-
-    /// High-water mark of `allocated_bytes.all`.
-    pub fn peak_allocated(&self, device: CudaIndex) -> Option<HighWater> {
-        let counted = self.profiles.get(&device).and_then(|profile| profile.allocated);
-        let told = self.exact().and_then(|exact| exact.peak(device));
-        // Where both agree, the event tells the moment.
-        match told.map(|(time, bytes)| (time, bytes as i64)) {
-            Some(told) => Some(HighWater::with_event(counted, told, |event, mark| event >= mark)),
-            None => counted,
-        }
-    }
-
     /// High-water mark of `reserved_bytes.all`.
     pub fn peak_reserved(&self, device: CudaIndex) -> Option<HighWater> {
         let counted = self.profiles.get(&device).and_then(|profile| profile.reserved);
@@ -418,9 +393,18 @@ impl Profile {
         }
     }
 
-    /// The highest moment of a device that is known: where the allocator was followed, it may lie between two maps.
-    pub(crate) fn highest(&self, device: CudaIndex) -> Option<&Arc<AttributedSnapshot>> {
+    /// The highest moment of a device of which the blocks are known: where the allocator was
+    /// followed, it may lie between two maps. Reports ask [`Profile::peak`].
+    pub(in crate::analysis) fn highest(
+        &self,
+        device: CudaIndex,
+    ) -> Option<&Arc<AttributedSnapshot>> {
         self.profiles.get(&device)?.highest()
+    }
+
+    /// How high a device's counters and levels came, without what exact events tell.
+    pub(in crate::analysis) fn device_mark(&self, device: CudaIndex) -> Option<HighWater> {
+        self.profiles.get(&device)?.mark()
     }
 
     pub(crate) fn engine(&self) -> &EngineFrames {

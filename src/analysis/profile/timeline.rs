@@ -30,6 +30,18 @@ impl Timeline {
         &self.points
     }
 
+    /// Notes a level that was seen at `time` besides the readings that make the points.
+    pub(crate) fn raise(&mut self, time: Nanos, allocated: i64) {
+        let Some(last) = self.points.last_mut() else { return };
+        let point = TimelinePoint { time, allocated, reserved: last.reserved };
+        // What is told late belongs to the last stretch, where it is at most some milliseconds too
+        // late.
+        match point.time < last.time {
+            true => merge(last, &point),
+            false => self.add(point),
+        }
+    }
+
     pub(crate) fn add(&mut self, point: TimelinePoint) {
         if let Some(last) = self.points.last_mut()
             && same_stretch(self.width, last, &point)

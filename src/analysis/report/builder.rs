@@ -11,6 +11,7 @@ use super::segment_map::{LastSnapshots, SegmentMap, SegmentMaps};
 use super::track::{MemoryTrack, ReportMoment};
 use crate::analysis::attribution::block_attribution::BlockAttribution;
 use crate::analysis::exact::AccountedBlock;
+use crate::analysis::peak::PeakMoment;
 use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{Event, EventBatch, MemoryKind, Nanos, Record, RecordSink, SinkResult};
@@ -19,6 +20,10 @@ use crate::model::{Event, EventBatch, MemoryKind, Nanos, Record, RecordSink, Sin
 const MAX_WORK: u64 = 80_000_000;
 /// Events come in batches: what is so much later than a moment tells that none of its events follows.
 const LONGEST_DELAY: u64 = 1_000_000_000;
+
+/// No allocator gives out addresses from here on: for blocks of which it is not known where they
+/// lay.
+const UNKNOWN_PLACES: u64 = 1 << 63;
 
 /// Who allocated.
 #[derive(Debug, Clone)]
@@ -36,6 +41,12 @@ struct SourceNumbers {
     accounts: FxHashMap<usize, u32>,
     charges: FxHashMap<usize, u32>,
     before: Option<Arc<BlockAttribution>>,
+}
+
+impl OpenTrack {
+    fn new(is_exact: bool) -> OpenTrack {
+        OpenTrack { lifetimes: BlockLifetimes::new(is_exact), ..OpenTrack::default() }
+    }
 }
 
 impl SourceNumbers {
@@ -82,9 +93,12 @@ pub struct ReportBuilder {
     passed: usize,
     /// The same of a sampled recording, where they are snapshots.
     wanted: BTreeSet<(MemoryKind, Nanos)>,
-    /// The highest moments.
-    peaks: BTreeMap<MemoryKind, Nanos>,
+    /// The highest moments of which the blocks are known, as all reports of the recording have
+    /// them.
+    peaks: BTreeMap<MemoryKind, PeakMoment>,
     seen: BTreeMap<MemoryKind, Nanos>,
+    /// The kinds of which the peak lies between two maps, and has passed.
+    between: BTreeSet<MemoryKind>,
     tracks: BTreeMap<MemoryKind, OpenTrack>,
     sources: SourceNumbers,
     snapshots: LastSnapshots,
@@ -97,7 +111,7 @@ impl ReportBuilder {
         profile: Profile,
         length: Nanos,
         moments: &BTreeMap<MemoryKind, Vec<Nanos>>,
-        peaks: BTreeMap<MemoryKind, Nanos>,
+        peaks: BTreeMap<MemoryKind, PeakMoment>,
     ) -> ReportBuilder {
         let all = || moments.iter().flat_map(|(kind, times)| times.iter().map(|t| (*t, *kind)));
         let mut schedule: Vec<(Nanos, MemoryKind)> = all().collect();
@@ -110,11 +124,16 @@ impl ReportBuilder {
             wanted: all().map(|(time, kind)| (kind, time)).collect(),
             peaks,
             seen: BTreeMap::new(),
+            between: BTreeSet::new(),
             tracks: BTreeMap::new(),
             sources: SourceNumbers::default(),
             snapshots: LastSnapshots::new(),
             work: 0,
         }
+    }
+
+    fn is_peak(&self, kind: MemoryKind, time: Nanos) -> bool {
+        self.peaks.get(&kind).is_some_and(|peak| peak.time == time)
     }
 
     /// Keeps the moments up to `time`, which have passed.
@@ -128,7 +147,7 @@ impl ReportBuilder {
     }
 
     fn keep_exact(&mut self, kind: MemoryKind, time: Nanos) {
-        let is_peak = self.peaks.get(&kind) == Some(&time);
+        let is_peak = self.is_peak(kind, time);
         if self.work > MAX_WORK && !is_peak {
             return;
         }
@@ -157,7 +176,7 @@ impl ReportBuilder {
             is_from_before: block.is_from_before(),
         };
         let blocks: Vec<ReportedBlock> = living.iter().map(block).collect();
-        let track = self.tracks.entry(kind).or_default();
+        let track = self.tracks.entry(kind).or_insert_with(|| OpenTrack::new(true));
         let appeared = track.lifetimes.advance(time, &blocks);
         track.counted.push((counted, reserved));
         let moment = track.counted.len() as u32 - 1;
@@ -176,7 +195,7 @@ impl ReportBuilder {
 
     fn keep_sampled(&mut self, kind: MemoryKind, time: Nanos) {
         let MemoryKind::Torch(device) = kind else { return };
-        let is_peak = self.peaks.get(&kind) == Some(&time);
+        let is_peak = self.is_peak(kind, time);
         if self.work > MAX_WORK && !is_peak {
             return;
         }
@@ -196,10 +215,41 @@ impl ReportBuilder {
             });
         }
         self.work += blocks.len() as u64;
-        let track = self.tracks.entry(kind).or_default();
+        let track = self.tracks.entry(kind).or_insert_with(|| OpenTrack::new(false));
         track.lifetimes.advance(time, &blocks);
         track.counted.push((Some(allocated), reserved));
         self.map(kind, time, is_peak, &blocks);
+    }
+
+    /// Keeps the peak of a sampled recording once it has passed, where it lies between two maps.
+    fn keep_between_maps(&mut self, kind: MemoryKind, until: Nanos) {
+        let Some(peak) = self.peaks.get(&kind).filter(|peak| peak.time < until) else { return };
+        let Some(snapshot) = peak.snapshot.clone().filter(|s| !s.addresses.is_empty()) else {
+            return;
+        };
+        if !self.between.insert(kind) {
+            return;
+        }
+        let track = self.tracks.entry(kind).or_insert_with(|| OpenTrack::new(false));
+        let mut blocks = Vec::new();
+        for (number, ((size, charge), address)) in
+            (0..).zip(snapshot.blocks.iter().zip(&snapshot.addresses))
+        {
+            blocks.push(ReportedBlock {
+                // Where it lay is known of what the map before has; the others get a place of their
+                // own.
+                address: address.unwrap_or(UNKNOWN_PLACES + number),
+                size: *size,
+                stands_for: *size,
+                source: self.sources.charge(Some(charge)),
+                allocated_at: charge.allocated_at,
+                is_from_before: charge.is_before(),
+            });
+        }
+        blocks.sort_by_key(|block| block.address);
+        blocks.dedup_by_key(|block| block.address);
+        track.lifetimes.advance(snapshot.time, &blocks);
+        track.counted.push((Some(snapshot.allocated), snapshot.reserved));
     }
 
     /// Keeps the last snapshot with who allocated its blocks, if it is wanted.
@@ -208,7 +258,7 @@ impl ReportBuilder {
         let Some(snapshot) = self.snapshots.get(&device).filter(|map| map.time <= time) else {
             return;
         };
-        let track = self.tracks.entry(kind).or_default();
+        let Some(track) = self.tracks.get_mut(&kind) else { return };
         if is_peak || track.maps.wants(time, self.length) {
             track.maps.keep(SegmentMap::new(snapshot, time, blocks));
         }
@@ -221,6 +271,7 @@ impl ReportBuilder {
             let kind = MemoryKind::Torch(device);
             let Some(snapshot) = self.profile.snapshot(device, Moment::End) else { continue };
             let time = snapshot.time;
+            self.keep_between_maps(kind, time);
             if self.seen.insert(kind, time) != Some(time) && self.wanted.contains(&(kind, time)) {
                 self.keep_sampled(kind, time);
             }
@@ -247,7 +298,11 @@ impl ReportBuilder {
         self.profile.finish();
         match self.profile.exact().is_some() {
             true => self.pass(Nanos(u64::MAX)),
-            false => self.after_record(),
+            false => {
+                self.after_record();
+                let kinds: Vec<MemoryKind> = self.peaks.keys().copied().collect();
+                kinds.into_iter().for_each(|kind| self.keep_between_maps(kind, Nanos(u64::MAX)));
+            }
         }
         let sources = self.sources.list;
         let mut tracks = Vec::new();
@@ -269,12 +324,15 @@ impl ReportBuilder {
                 .zip(&known)
                 .map(|((time, (counted, reserved)), known)| ReportMoment {
                     time: *time,
-                    total: counted.unwrap_or(0).max(known.bytes),
+                    total: counted.unwrap_or(known.bytes),
                     reserved: *reserved,
                     shared: known.shared,
                 })
                 .collect();
-            let missing = moments.iter().zip(&known).map(|(m, known)| m.total - known.bytes);
+            let missing = moments
+                .iter()
+                .zip(&known)
+                .map(|(moment, known)| moment.total.saturating_sub(known.bytes));
             draft.add_remainder(&mut stacks, &missing.collect::<Vec<u64>>(), is_exact);
             let stack_of = |source: u32| stacks.stack_of(source);
             let mut maps = track.maps.kept;
@@ -283,7 +341,7 @@ impl ReportBuilder {
                 block.stack = block.stack.and_then(stack_of);
             }
             let track = MemoryTrack {
-                peak_time: self.peaks.get(&kind).copied(),
+                peak_time: self.peaks.get(&kind).map(|peak| peak.time),
                 kind,
                 moments,
                 stacks: stacks.into_list(),

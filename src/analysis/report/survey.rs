@@ -8,7 +8,7 @@ use super::levels::LevelHistory;
 use super::moments::MomentChoice;
 use crate::model::{
     AddressSpace, Event, EventKind, Keyframe, MemoryKind, Nanos, OwnershipBreakdown, ProcessUsage,
-    Record, RecordSink, SinkResult,
+    Record, RecordSink, SinkResult, SnapshotConsistency,
 };
 
 /// Columns of a timeline: more than a wide screen has pixels for a curve.
@@ -66,6 +66,8 @@ pub struct SurveyedMemory {
     pub reserved_changes: Vec<(Nanos, i64)>,
     choice: MomentChoice,
     last_snapshot: Option<Nanos>,
+    /// The allocator's own mark, as last read.
+    mark: Option<i64>,
 }
 
 /// Takes the records of a recording.
@@ -145,6 +147,7 @@ impl RecordingSurvey {
             reserved_changes: Vec::new(),
             choice: MomentChoice::new(from, to, moments),
             last_snapshot: None,
+            mark: None,
         })
     }
 
@@ -301,6 +304,11 @@ impl RecordSink for RecordingSurvey {
                 // Where there are events, they tell more: counters are read beside them.
                 if !self.options.is_exact || self.memory(kind).levels.now().is_none() {
                     let reserved = Some(reserved.max(0) as u64);
+                    let mark = counters.max_allocated();
+                    // It was as high as that since the last reading.
+                    if self.memory(kind).mark.replace(mark).is_some_and(|before| mark > before) {
+                        self.set_level(kind, *time, mark.max(0) as u64, reserved);
+                    }
                     self.set_level(kind, *time, allocated.max(0) as u64, reserved);
                 }
             }
@@ -308,10 +316,21 @@ impl RecordSink for RecordingSurvey {
                 let kind = MemoryKind::Torch(snapshot.device);
                 let allocated = snapshot.allocated();
                 let is_exact = self.options.is_exact;
+                let allocated = match snapshot.consistency {
+                    SnapshotConsistency::Consistent => allocated,
+                    SnapshotConsistency::Degraded { allocated_counter, .. } => allocated_counter,
+                };
                 let memory = self.memory(kind);
                 memory.last_snapshot = Some(snapshot.time);
                 if !is_exact {
                     memory.choice.add(snapshot.time, allocated);
+                    self.set_level(kind, snapshot.time, allocated, None);
+                }
+            }
+            Record::Followed(batch) if !self.options.is_exact => {
+                for change in batch.changes.iter().filter(|change| !change.counters_torn) {
+                    let level = change.live[0].saturating_add(change.live[1]).max(0) as u64;
+                    self.set_level(MemoryKind::Torch(change.device), change.after, level, None);
                 }
             }
             Record::Usage(usage) => {

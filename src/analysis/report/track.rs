@@ -10,7 +10,7 @@ use super::segment_map::SegmentMap;
 pub struct ReportMoment {
     /// When.
     pub time: Nanos,
-    /// Bytes allocated: by the allocator's counter, or in blocks where these are more.
+    /// Bytes allocated: by the allocator's counter, or in blocks where no counter was read.
     pub total: u64,
     /// Bytes reserved, where they are known.
     pub reserved: Option<u64>,
@@ -100,16 +100,33 @@ impl MemoryTrack {
             *bytes = (portion(upto) - portion(done)) as u64;
             done = upto;
         }
+        fit(&mut bytes, self.moments.get(moment).map_or(0, |moment| moment.total));
         bytes
     }
 
-    /// The number of the highest moment; of several that are as high, that of the other reports, which knows most of its blocks.
+    /// The number of the peak as the other reports have it, else of the highest moment.
     pub fn peak(&self) -> Option<usize> {
         let highest = |number: &usize| {
             let moment = &self.moments[*number];
             let is_peak = self.peak_time == Some(moment.time);
-            (moment.total, is_peak, std::cmp::Reverse(*number))
+            (is_peak, moment.total, std::cmp::Reverse(*number))
         };
         (0..self.moments.len()).max_by_key(highest)
+    }
+}
+
+/// Makes them come to no more than `total`, in proportion: blocks whose free is told late are more
+/// than the allocator had.
+fn fit(bytes: &mut [u64], total: u64) {
+    let sum: u128 = bytes.iter().map(|bytes| u128::from(*bytes)).sum();
+    if sum <= u128::from(total) {
+        return;
+    }
+    let portion = |upto: u128| (u128::from(total) * upto / sum) as u64;
+    let mut done: u128 = 0;
+    for bytes in bytes {
+        let upto = done + u128::from(*bytes);
+        *bytes = portion(upto) - portion(done);
+        done = upto;
     }
 }

@@ -12,8 +12,10 @@ use super::super::json::{
 use super::super::owner_groups::group_label;
 use super::super::owners::incomplete;
 use super::super::owners_json::copied;
+use super::device_lines::seconds_to_full;
 use super::{JobSummary, LineBytes, LinesSource, ObservedLines};
-use crate::analysis::{GpuFacts, GrowthWatch, OwnerKind};
+use crate::analysis::{GpuFacts, GrowthWatch, HighWater, OwnerKind};
+use crate::model::Nanos;
 
 impl ObservedGrowthJson {
     /// What grew, as JSON has it.
@@ -72,15 +74,33 @@ impl From<&ObservedLines> for ObservedLinesJson {
 /// Writes a summary as JSON; sizes in bytes, unknown is `null`.
 pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result<(), RenderError> {
     let groups = summary.look.map(crate::analysis::owner_groups).unwrap_or_default();
-    let gpu = |gpu: &GpuFacts| SummaryGpuJson {
-        gpu: gpu.gpu,
-        total: gpu.total,
-        allocated: gpu.allocated,
-        reserved: gpu.reserved,
-        free_in_private_pools: gpu.cache.map(|cache| cache.private),
-        outside_pytorch: gpu.outside,
-        other_processes: gpu.others,
-        free: gpu.free,
+    let gpu = |gpu: &GpuFacts| {
+        let observed = summary.devices.iter().find(|device| device.gpu == gpu.gpu);
+        let peak = observed.and_then(|device| Some((device.peak?, device.until)));
+        let highest = |mark: HighWater| mark.older().unwrap_or(mark.within).max(0) as u64;
+        let ago = |(mark, until): (HighWater, Nanos)| {
+            let ago = until.seconds() - mark.seen.1.seconds();
+            mark.older().is_none().then_some(ago.max(0.0))
+        };
+        SummaryGpuJson {
+            peak_allocated: peak.map(|(mark, _)| highest(mark)),
+            peak_seconds_ago: peak.and_then(ago),
+            ooms: observed.map(|device| device.ooms.all),
+            ooms_observed: observed.map(|device| device.ooms.meanwhile),
+            retries: observed.map(|device| device.retries.all),
+            retries_observed: observed.map(|device| device.retries.meanwhile),
+            reserved_grew: observed.and_then(|device| Some(device.reserved?.bytes)),
+            taken_by: observed.map_or(Vec::new(), |device| device.taken_by.clone()),
+            seconds_to_full: seconds_to_full(gpu, summary.growth),
+            gpu: gpu.gpu,
+            total: gpu.total,
+            allocated: gpu.allocated,
+            reserved: gpu.reserved,
+            free_in_private_pools: gpu.cache.map(|cache| cache.private),
+            outside_pytorch: gpu.outside,
+            other_processes: gpu.others,
+            free: gpu.free,
+        }
     };
     let finding = |finding: &ToldFinding| SummaryFindingJson {
         kind: finding.kind.to_owned(),

@@ -86,6 +86,24 @@ pub struct SummaryGpuJson {
     pub other_processes: Option<u64>,
     /// Free.
     pub free: Option<u64>,
+    /// The peak of what was allocated; `null` where it was not observed.
+    pub peak_allocated: Option<u64>,
+    /// How long ago that was, in seconds; `null` where it was before memspy looked.
+    pub peak_seconds_ago: Option<f64>,
+    /// Out-of-memory errors that the job caught, since it began or reset its counters.
+    pub ooms: Option<u64>,
+    /// Of these, while it was observed.
+    pub ooms_observed: Option<u64>,
+    /// How often the allocator freed its cache and tried again (`num_alloc_retries`).
+    pub retries: Option<u64>,
+    /// Of these, while it was observed.
+    pub retries_observed: Option<u64>,
+    /// By how much what is reserved grew while what is allocated did not.
+    pub reserved_grew: Option<u64>,
+    /// The lines that took memory from the driver meanwhile; empty where they are not known exactly.
+    pub taken_by: Vec<String>,
+    /// Seconds until it is full, as fast as the owners on it grow; `null` where none does.
+    pub seconds_to_full: Option<f64>,
 }
 
 /// What grew while a job was observed.
@@ -190,9 +208,9 @@ pub struct LineBytesJson {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SummaryFindingJson {
-    /// Its kind: `grows`, `graphs kept`, `garbage`, `graph pools`, `fragmented`, `outside PyTorch`,
-    /// `other processes`, `optimizers twice`, `models twice`, `large storages` or `gradients in
-    /// eval`.
+    /// Its kind: `grows`, `graphs kept`, `garbage`, `graph pools`, `fragmented`, `idle streams`,
+    /// `reserved grows`, `outside PyTorch`, `other processes`, `optimizers twice`, `models twice`,
+    /// `large storages` or `gradients in eval`.
     pub kind: String,
     /// The bytes that it is about; of what grows the bytes of a minute.
     pub bytes: u64,

@@ -55,7 +55,7 @@ struct PageTrack {
     /// Bytes of the device.
     capacity: Option<u64>,
     certainty: Option<String>,
-    counted_peak: Option<(u64, Option<(u64, u64)>)>,
+    counted_peak: Option<(u64, (u64, u64))>,
     levels: PageLevels,
     /// Time, bytes used on the device, bytes used by the job.
     usage: Vec<(u64, u64, Option<u64>)>,

@@ -124,7 +124,7 @@ function drawChoices() {
   const { figures, state } = page;
   const choices = [];
   figures.recordings.forEach((recording, r) => recording.tracks.forEach((track, g) => {
-    const peak = bytesText(track.moments.total[track.moments.peak]);
+    const peak = bytesText(peakBytes(track));
     const label = figures.recordings.length > 1 ? `${recording.label}, ` : "";
     choices.push(element("option", { value: `${r} ${g}`, selected: r === state.recording && g === state.track }, `${label}${track.name}: ${peak}`));
   }));

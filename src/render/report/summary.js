@@ -12,6 +12,11 @@ function drawSummary() {
     element("div", { className: "card" }, element("span", {}, name), element("b", {}, value), element("span", {}, note))));
 }
 
+// The peak of the recording; of the moments that are kept, none is higher.
+function peakBytes(track) {
+  return track.counted_peak ? track.counted_peak[0] : track.moments.total[track.moments.peak];
+}
+
 function headline(track, state, sums) {
   const { recording } = page;
   const strong = (text) => element("strong", {}, text);
@@ -35,7 +40,8 @@ function headline(track, state, sums) {
     const moment = page.shownMoment();
     const isPeak = moment === track.moments.peak;
     const name = track.kind === "torch" ? `on ${track.name}` : track.name;
-    parts.push(isPeak ? "At its peak, " : "At ", isPeak ? `${secondsText(times[moment])} in, ` : `${secondsText(times[moment])} `,
+    const nearPeak = peakBytes(track) > sums.total ? `Near its peak of ${bytesText(peakBytes(track))}, ` : "At its peak, ";
+    parts.push(isPeak ? nearPeak : "At ", isPeak ? `${secondsText(times[moment])} in, ` : `${secondsText(times[moment])} `,
       strong(bytesText(sums.total)), ` was allocated ${name}`);
     const step = page.recording.iterations.find(([from, to]) => from <= times[moment] && times[moment] <= to);
     if (step) parts.push(`, in step ${step[2]}`);
@@ -72,9 +78,10 @@ function moreText(recording, track, state, sums) {
   const rest = lineRows(track, sums).filter((row) => row.file < 0 && row.own > 0.02 * sums.total && row.name.startsWith("["));
   if (rest.length) more.push(`Without a line: ${rest.map((row) => `${row.name} ${bytesText(row.own)}`).join(", ")}.`);
   const counted = track.counted_peak;
-  if (counted && moment === track.moments.peak && counted[0] > track.moments.total[moment] * 1.005) {
-    const when = counted[1] ? `between ${secondsText(counted[1][0] / 1e3)} and ${secondsText(counted[1][1] / 1e3)}` : "before the recording";
-    more.push(`The allocator's own counter reached ${bytesText(counted[0])} ${when}; this is the highest moment of which the blocks are known.`);
+  if (counted && moment === track.moments.peak && counted[0] > track.moments.total[moment]) {
+    const [from, to] = counted[1].map((time) => secondsText(time / 1e3));
+    const when = from === to ? `at ${to}` : `between ${from} and ${to}`;
+    more.push(`The allocator had ${bytesText(counted[0])} ${when}; this is the highest moment of which the blocks are known.`);
   }
   if (recording.ooms.length) {
     const [when, , refused] = recording.ooms[0];
@@ -90,8 +97,8 @@ function cards(recording, track, state) {
   const time = track.moments.time[moment];
   const total = track.moments.total[moment];
   const shown = [];
-  const peak = track.moments.total[track.moments.peak];
-  shown.push(["Allocated", bytesText(total), moment === track.moments.peak ? "the peak" : `${shareText(total, peak)} of the peak`]);
+  const peak = peakBytes(track);
+  shown.push(["Allocated", bytesText(total), total === peak ? "the peak" : `${shareText(total, peak)} of the peak of ${bytesText(peak)}`]);
   if (track.kind === "torch") {
     const reserved = track.moments.reserved[moment];
     const free = reserved === null ? null : reserved - total;

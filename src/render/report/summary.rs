@@ -4,7 +4,6 @@ use serde::Serialize;
 
 use super::ReportedRecording;
 use super::names::sentence;
-use crate::analysis::PeakTime;
 use crate::model::{AllocatorBackend, CudaIndex};
 use crate::render::certainty::certainty_at_peak;
 use crate::render::clock::utc;
@@ -84,15 +83,12 @@ pub(super) fn certainty(recording: &ReportedRecording<'_>, device: CudaIndex) ->
     certainty_at_peak(recording.profile, device)
 }
 
-/// The allocator's own high-water mark: bytes, and between which moments it was reached, in nanoseconds.
+/// The peak of the recording: bytes, and between which moments it was reached, in nanoseconds.
 pub(super) fn counted_peak(
     recording: &ReportedRecording<'_>,
     device: CudaIndex,
-) -> Option<(u64, Option<(u64, u64)>)> {
-    let high = recording.profile.peak_allocated(device)?;
-    let reached = match high.reached {
-        PeakTime::Between(from, to) => Some((from.0, to.0)),
-        PeakTime::BeforeRecording => None,
-    };
-    Some((high.bytes.max(0) as u64, reached))
+) -> Option<(u64, (u64, u64))> {
+    let peak = recording.profile.peak(device)?;
+    let (from, to) = peak.mark.seen;
+    Some((peak.bytes(), (from.0, to.0)))
 }

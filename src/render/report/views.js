@@ -52,8 +52,23 @@ function liveBytes(track, moment) {
     if (spans.from[i] <= moment && moment < spans.to[i]) addSpan(result, spans, i);
   }
   shareOut(track, moment, result.bytes);
+  fit(result.bytes, track.moments.total[moment]);
   result.total = track.moments.total[moment];
   return result;
+}
+
+// Blocks whose free is told late are more than the allocator had: they come to what it had, in proportion.
+function fit(bytes, total) {
+  const sum = bytes.reduce((all, some) => all + some, 0);
+  if (sum <= total) return;
+  let done = 0;
+  let given = 0;
+  for (let stack = 0; stack < bytes.length; stack++) {
+    done += bytes[stack];
+    const upto = Math.floor(total * (done / sum));
+    bytes[stack] = upto - given;
+    given = upto;
+  }
 }
 
 // Where a sample of the allocations has stacks, the bytes of all are shared in proportion to what each stack stands for.

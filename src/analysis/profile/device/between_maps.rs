@@ -174,6 +174,7 @@ fn snapshot(moment: HighestMoment) -> AttributedSnapshot {
         before_recording: 0,
         followed: true,
         blocks: Vec::with_capacity(moment.blocks.len()),
+        addresses: moment.blocks.iter().map(|block| block.address).collect(),
         ownerless: Vec::new(),
     };
     for AliveBlock { kind, attribution, address, .. } in moment.blocks {

@@ -28,6 +28,13 @@ impl DeviceProfile {
         self.followed.get_or_insert_default().push(change, text, engine, host_only);
     }
 
+    /// Takes the level after a followed change, as a poll read it.
+    pub(crate) fn follow_level(&mut self, change: &FollowedChange) {
+        if !change.counters_torn {
+            self.saw_level(change.live[0].saturating_add(change.live[1]), change.after);
+        }
+    }
+
     /// All that was allocated; `None` where the allocator was not followed.
     pub(crate) fn followed_totals(&self) -> Option<AllocatedTotals> {
         self.followed.as_ref().map(FollowedSteps::allocated)
@@ -94,8 +101,7 @@ impl DeviceProfile {
                 None => group.new.push(address),
             }
         }
-        let in_map: u64 = snapshot.blocks.values().map(|block| block.kind.size).sum();
-        let above = in_map.max(self.top).max(self.between.above());
+        let above = snapshot.allocated().max(self.top).max(self.between.above());
         let (charges, highest) =
             followed.charge(&until, before, groups, kept, (is_complete, above), text);
         self.between.keep(highest);

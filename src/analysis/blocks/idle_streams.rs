@@ -1,0 +1,79 @@
+//! CUDA streams of which the program has nothing in use, and whose free blocks serve no other
+//! stream.
+//!
+//! PyTorch keeps its cache by stream: a block serves only the stream that it was made for. What a
+//! stream leaves behind that is not used any more stays until `empty_cache()`, or until memory is
+//! refused.
+
+use std::collections::BTreeMap;
+
+use crate::model::{AllocatorSnapshot, BlockState, PoolId};
+
+/// The streams of one device with nothing in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct IdleStreams {
+    /// How many.
+    pub streams: u64,
+    /// The cache that they have, in bytes.
+    pub bytes: u64,
+}
+
+impl IdleStreams {
+    /// Those of a map. Private pools are left out: CUDA graphs keep them to replay into.
+    pub fn new(map: &AllocatorSnapshot) -> IdleStreams {
+        // By stream what is free, and whether anything is in use.
+        let mut streams: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
+        for (segment, block) in map.blocks().filter(|(s, _)| s.pool == PoolId::default()) {
+            let (free, is_used) = streams.entry(segment.stream).or_default();
+            match block.state {
+                BlockState::Inactive => *free += block.size,
+                BlockState::Allocated | BlockState::PendingFree => *is_used = true,
+            }
+        }
+        let idle = streams.values().filter(|(free, is_used)| *free > 0 && !is_used);
+        idle.fold(IdleStreams::default(), |sum, (free, _)| IdleStreams {
+            streams: sum.streams + 1,
+            bytes: sum.bytes + free,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Block, CudaIndex, Nanos, Segment, SnapshotConsistency};
+
+    #[test]
+    fn streams_with_something_in_use_and_private_pools_are_not_idle() {
+        let segment = |stream, pool, states: &[BlockState]| {
+            let block = |(at, state): (u64, &BlockState)| Block {
+                address: at << 20,
+                size: 1 << 20,
+                requested: 1 << 20,
+                state: *state,
+            };
+            let blocks: Vec<Block> = (0..).zip(states).map(block).collect();
+            let size = (blocks.len() as u64) << 20;
+            let (small, expandable, granule, retired) = (false, false, 0, false);
+            let address = stream << 40;
+            Segment { address, size, stream, small, expandable, granule, retired, pool, blocks }
+        };
+        use BlockState::{Allocated, Inactive, PendingFree};
+        let own = PoolId::default();
+        let map = AllocatorSnapshot {
+            time: Nanos(1),
+            device: CudaIndex(0),
+            retries: 0,
+            consistency: SnapshotConsistency::Consistent,
+            segments: vec![
+                segment(0, own, &[Allocated, Inactive]),
+                segment(7, own, &[Inactive, Inactive]),
+                segment(7, own, &[Inactive]),
+                segment(8, own, &[Inactive]),
+                segment(9, own, &[PendingFree, Inactive]),
+                segment(10, PoolId(0, 3), &[Inactive]),
+            ],
+        };
+        assert_eq!(IdleStreams::new(&map), IdleStreams { streams: 2, bytes: 4 << 20 });
+    }
+}

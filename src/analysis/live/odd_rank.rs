@@ -1,0 +1,94 @@
+//! Which rank of a job holds more than the others, and by what.
+
+use std::collections::BTreeMap;
+
+/// A difference below this is no news.
+const MIN_BYTES: u64 = 1 << 20;
+/// Nor is less than such a part of what the others hold.
+const MIN_PART: u64 = 20;
+
+/// What one rank holds, in bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct RankHolding {
+    /// What it is called.
+    pub label: String,
+    /// All that is allocated on its devices.
+    pub allocated: u64,
+    /// By owner.
+    pub owners: BTreeMap<String, u64>,
+}
+
+/// A rank that differs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OddRank {
+    /// What it is called.
+    pub label: String,
+    /// By how many bytes it holds more than the others: more than the next one of two, than the
+    /// middle one of many.
+    pub more: u64,
+    /// The owner that makes most of the difference, and by how many bytes it does; `None` where no
+    /// owner does.
+    pub owner: Option<(String, u64)>,
+}
+
+/// The rank that holds more than the others; `None` where they hold about the same.
+pub fn odd_rank(ranks: &[RankHolding]) -> Option<OddRank> {
+    let odd = ranks.iter().max_by_key(|rank| rank.allocated)?;
+    let others: Vec<&RankHolding> = ranks.iter().filter(|rank| rank.label != odd.label).collect();
+    let usual = middle(others.iter().map(|rank| rank.allocated))?;
+    let more = odd.allocated.saturating_sub(usual);
+    // What the others differ by among themselves says nothing of this one.
+    let lowest = others.iter().map(|rank| rank.allocated).min()?;
+    let highest = others.iter().map(|rank| rank.allocated).max()?;
+    if more < MIN_BYTES
+        || more < usual / MIN_PART
+        || odd.allocated.saturating_sub(highest) < 2 * (highest - lowest)
+    {
+        return None;
+    }
+    let of_owner = |(owner, bytes): (&String, &u64)| {
+        let in_others = others.iter().map(|rank| rank.owners.get(owner).copied().unwrap_or(0));
+        let more = bytes.saturating_sub(middle(in_others).unwrap_or(0));
+        (owner.clone(), more)
+    };
+    let owner = odd.owners.iter().map(of_owner).max_by_key(|(_, more)| *more);
+    let owner = owner.filter(|(_, by_owner)| *by_owner >= more / 2);
+    Some(OddRank { label: odd.label.clone(), more, owner })
+}
+
+/// The lower of the two in the middle, of an even number.
+fn middle(values: impl Iterator<Item = u64>) -> Option<u64> {
+    let mut values: Vec<u64> = values.collect();
+    values.sort_unstable();
+    values.get(values.len().checked_sub(1)? / 2).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rank(number: u32, seen: u64) -> RankHolding {
+        let owners =
+            [("model", 400), ("seen[*]", seen)].map(|(of, mib)| (of.to_owned(), mib << 20));
+        let allocated = (400 + seen) << 20;
+        let label = format!("rank {number}");
+        RankHolding { label, allocated, owners: owners.into_iter().collect() }
+    }
+
+    #[test]
+    fn the_rank_that_holds_more_is_named_with_what_it_holds() {
+        let ranks = [rank(0, 3), rank(1, 1300), rank(2, 1), rank(3, 2)];
+        let odd = odd_rank(&ranks).unwrap();
+        assert_eq!((odd.label.as_str(), odd.more), ("rank 1", 1298 << 20));
+        assert_eq!(odd.owner, Some(("seen[*]".to_owned(), 1298 << 20)));
+        assert_eq!(odd_rank(&ranks[..2]).unwrap().more, 1297 << 20);
+    }
+
+    #[test]
+    fn ranks_that_hold_about_the_same_or_all_something_else_are_not_odd() {
+        assert_eq!(odd_rank(&[rank(0, 3), rank(1, 20), rank(2, 1)]), None);
+        assert_eq!(odd_rank(&[rank(0, 0), rank(1, 400), rank(2, 800)]), None);
+        assert_eq!(odd_rank(&[rank(0, 900)]), None);
+        assert_eq!(odd_rank(&[]), None);
+    }
+}

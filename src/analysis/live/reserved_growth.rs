@@ -1,0 +1,63 @@
+//! Growth of what PyTorch's allocator has reserved, while what is allocated does not grow: cache
+//! that nobody can use, not a leak of tensors.
+
+use crate::analysis::live::usage_history::PeakUsage;
+
+/// The allocator takes no less from the driver at once (`kSmallBuffer`).
+const SEGMENT: u64 = 2 << 20;
+
+/// What is reserved grew.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ReservedGrowth {
+    /// By so many bytes.
+    pub bytes: u64,
+    /// How often it rose.
+    pub rises: usize,
+}
+
+impl ReservedGrowth {
+    /// That of levels in the order of time; `None` where it fell in between, or what is allocated
+    /// accounts for it.
+    pub fn of(levels: &[PeakUsage]) -> Option<ReservedGrowth> {
+        let (first, last) = (levels.first()?, levels.last()?);
+        let is_rising = levels.windows(2).all(|pair| pair[0].reserved <= pair[1].reserved);
+        let bytes = u64::try_from(last.reserved - first.reserved).ok()?;
+        if !is_rising || bytes < SEGMENT {
+            return None;
+        }
+        // A step of training allocates and frees: the floors of both halves tell whether it keeps
+        // more.
+        let (early, late) = levels.split_at(levels.len() / 2);
+        let floor = |part: &[PeakUsage]| part.iter().map(|level| level.allocated).min();
+        let kept = floor(late)?.saturating_sub(floor(early)?);
+        let rises = levels.windows(2).filter(|pair| pair[0].reserved < pair[1].reserved).count();
+        (kept <= bytes as i64 / 2).then_some(ReservedGrowth { bytes, rises })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grown(levels: &[(i64, i64)]) -> Option<ReservedGrowth> {
+        let level = |&(allocated, reserved): &(i64, i64)| PeakUsage {
+            allocated: allocated << 20,
+            reserved: reserved << 20,
+        };
+        ReservedGrowth::of(&levels.iter().map(level).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn what_is_reserved_grows_while_what_is_allocated_goes_up_and_down() {
+        let growth = Some(ReservedGrowth { bytes: 44 << 20, rises: 2 });
+        assert_eq!(grown(&[(5, 60), (9, 82), (5, 82), (9, 104)]), growth);
+    }
+
+    #[test]
+    fn what_is_allocated_explains_it_or_it_fell_or_it_is_little() {
+        assert_eq!(grown(&[(50, 60), (70, 80), (90, 100), (110, 120)]), None);
+        assert_eq!(grown(&[(5, 60), (5, 82), (5, 70), (5, 104)]), None);
+        assert_eq!(grown(&[(5, 60), (5, 61)]), None);
+        assert_eq!(grown(&[]), None);
+    }
+}
