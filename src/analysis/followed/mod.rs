@@ -6,7 +6,7 @@
 //!
 //! 1. *Who made a change?* Of the threads listed, one that held the allocator's lock; else those that execute Python. A
 //!    thread that waits for the autograd engine counts for the engine's threads while these execute C++ code, and does not
-//!    count while one of them executes Python. Threads that work on the host's memory only (`host_only.rs`) never count, and those
+//!    count while one of them executes Python. Threads that wait, or work on the host's memory only, never count where they do so (`attribution/waiting.rs`), and those
 //!    that never hold the lock (`lock_holders.rs`) neither.
 //!    Where the thread is in code that `torch.compile` wrote, the text of the lines that it passed tells which of them, or the operator that it called, made the block (`buffer_alignment.rs`).
 //!    Where lines of a loop take turns at making blocks, as in the loop that makes an optimizer's state once, their order tells it (`loop_order.rs`).
