@@ -1,5 +1,7 @@
 //! Who can have made a followed change, and where the program was: rules 1 to 3.
 
+use rustc_hash::FxHashSet;
+
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::attribution::waiting::WaitFacts;
@@ -9,8 +11,8 @@ use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::stack_calls::DEEP;
 use crate::model::{
-    CounterDelta, FollowedChange, FollowedThread, Pool, StackReading, StackTable, ThreadId,
-    ThreadWait,
+    CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable,
+    ThreadId, ThreadWait,
 };
 
 /// Polls at most so far apart prove that a stack seen at both was there all the time, in nanoseconds.
@@ -174,6 +176,28 @@ pub(super) fn allocation_sources(
     ChangeSources { origins, certain, is_whole, waited }
 }
 
+/// The only thread that went from one place where it waits to another, and what it stayed in: it made the change below that.
+pub(super) fn went_on(
+    change: &FollowedChange,
+    facts: WaitFacts<'_>,
+    locks: &LockHolders,
+) -> Option<AllocationOrigin> {
+    let moved = |thread: &&FollowedThread| {
+        !facts.cannot_have_allocated(thread)
+            && !locks.never_holds(thread.thread)
+            && thread.before != thread.after
+    };
+    let mut moving = change.threads.iter().filter(moved);
+    let (Some(thread), None) = (moving.next(), moving.next()) else { return None };
+    let (before, after) = (thread.before.stack()?, thread.after.stack()?);
+    let up = |stack: StackId| {
+        std::iter::successors(Some(stack), |at| facts.stacks.get_stack(*at)?.parent)
+    };
+    let callers: FxHashSet<StackId> = up(before).collect();
+    let common = up(after).find(|stack| callers.contains(stack))?;
+    Some(AllocationOrigin::Below(thread.thread, common))
+}
+
 /// What was read of a thread where it can have made a change: `None` for the side on which it waited.
 fn places(thread: &FollowedThread, facts: WaitFacts<'_>) -> [Option<StackReading>; 2] {
     // Where it has the allocator's lock and does not leave its line, it waits in the middle of an allocation.
@@ -190,7 +214,7 @@ mod tests {
     use super::*;
     use crate::analysis::attribution::host_only::HostOnlyStacks;
     use crate::analysis::attribution::waiting::WaitingPlaces;
-    use crate::model::{Frame, Function, Nanos, StackId};
+    use crate::model::{Frame, Function, Nanos};
 
     /// A thread that calls functions `deep` levels deep.
     fn between(deep: usize, apart: u64) -> BetweenPolls {

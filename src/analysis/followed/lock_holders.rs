@@ -57,7 +57,7 @@ impl LockHolders {
     pub(super) fn may_vote(&self, origin: AllocationOrigin) -> bool {
         match origin {
             AllocationOrigin::Stack(thread, _) => self.may_vote_of(thread),
-            origin => origin != AllocationOrigin::NotSeen,
+            _ => false,
         }
     }
 

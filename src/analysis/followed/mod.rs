@@ -109,7 +109,7 @@ use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums, pl
 use crate::analysis::followed::buffer_alignment::BufferAlignment;
 use crate::analysis::followed::change_origins::{
     BetweenPolls, CERTAIN_WITHIN, ChangeSources, allocated_kind, allocation_sources, between_polls,
-    free_site, makers,
+    free_site, makers, went_on,
 };
 use crate::analysis::followed::dropped_variables::{DroppedByStatement, LineSteps, ProgramText};
 use crate::analysis::followed::engine_waits::EngineWaits;
@@ -209,6 +209,8 @@ impl FollowedSteps {
             found.origins.clear();
         }
         let ChangeSources { origins, certain, is_whole, waited } = found;
+        let below = waited.then(|| went_on(change, facts, locks)).flatten();
+        let below = below.filter(|_| origins.is_empty());
         self.allocation_sources.calls.add(&origins, stacks);
         // Where no stack could be read the program moved fast, and most likely within the same call.
         let site = match &origins[..] {
@@ -242,7 +244,7 @@ impl FollowedSteps {
         };
         let came_back = between == BetweenPolls::MayHaveLeft;
         let shares = if origins.is_empty() || came_back {
-            vec![(AllocationOrigin::NotSeen, 1)]
+            vec![(below.unwrap_or(AllocationOrigin::NotSeen), 1)]
         } else {
             let unseen = waited.then_some(AllocationOrigin::NotSeen);
             origins.into_iter().chain(unseen).map(|origin| (origin, 1)).collect()
