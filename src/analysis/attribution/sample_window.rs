@@ -56,12 +56,18 @@ impl SampleWindow {
         self.threads.iter().filter(move |t| !any || busy(t))
     }
 
+    /// Where the only thread stands that may be at work.
+    pub(crate) fn at_work_alone(&self) -> Option<StackId> {
+        let mut busy = self.threads.iter().filter(|t| t.activity != ThreadActivity::Idle);
+        let (Some(only), None) = (busy.next(), busy.next()) else { return None };
+        Some(only.stack)
+    }
+
     /// The threads whose stack at this instant may be the one that allocated between it and the one of `other` (the same
     /// for what was allocated right then), with weights that add up to about [`END_WEIGHT`]; empty when no thread was
     /// seen, [`AllocationOrigin::NotSeen`] when none of those seen can have done it.
     ///
-    /// A stack that ends in a place known to wait allocates nothing, and no more does a thread that feeds the host's
-    /// memory only. A thread that slept in the kernel at both instants was elsewhere when it allocated: where it slept is
+    /// A thread that waits allocates nothing, and no more does one that feeds the host's memory only (`waiting.rs`). One that slept in the kernel at both instants was elsewhere when it allocated: where it slept is
     /// not where. Of the others the best class that has a thread is taken: active ones and those that wait for the
     /// autograd engine; those of unknown activity. Within it the main thread is preferred, as PyTorch programs allocate
     /// there far more often than anywhere else; without it all share alike. One exception: while the preferred thread

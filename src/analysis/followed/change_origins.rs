@@ -1,5 +1,7 @@
 //! Who can have made a followed change, and where the program was: rules 1 to 3.
 
+use rustc_hash::FxHashSet;
+
 use crate::analysis::attribution::block_attribution::AllocationOrigin;
 use crate::analysis::attribution::rules::BlockGroup;
 use crate::analysis::attribution::waiting::WaitFacts;
@@ -9,8 +11,8 @@ use crate::analysis::followed::free_sites::FreeSite;
 use crate::analysis::followed::lock_holders::LockHolders;
 use crate::analysis::followed::stack_calls::DEEP;
 use crate::model::{
-    CounterDelta, FollowedChange, FollowedThread, Pool, StackReading, StackTable, ThreadId,
-    ThreadWait,
+    CounterDelta, FollowedChange, FollowedThread, Pool, StackId, StackReading, StackTable,
+    ThreadId, ThreadWait,
 };
 
 /// Polls at most so far apart prove that a stack seen at both was there all the time, in nanoseconds.
@@ -174,6 +176,28 @@ pub(super) fn allocation_sources(
     ChangeSources { origins, certain, is_whole, waited }
 }
 
+/// The only thread that went from one place where it waits to another, and what it stayed in: it made the change below that.
+pub(super) fn went_on(
+    change: &FollowedChange,
+    facts: WaitFacts<'_>,
+    locks: &LockHolders,
+) -> Option<AllocationOrigin> {
+    let moved = |thread: &&FollowedThread| {
+        !facts.cannot_have_allocated(thread)
+            && !locks.never_holds(thread.thread)
+            && thread.before != thread.after
+    };
+    let mut moving = change.threads.iter().filter(moved);
+    let (Some(thread), None) = (moving.next(), moving.next()) else { return None };
+    let (before, after) = (thread.before.stack()?, thread.after.stack()?);
+    let up = |stack: StackId| {
+        std::iter::successors(Some(stack), |at| facts.stacks.get_stack(*at)?.parent)
+    };
+    let callers: FxHashSet<StackId> = up(before).collect();
+    let common = up(after).find(|stack| callers.contains(stack))?;
+    Some(AllocationOrigin::Below(thread.thread, common))
+}
+
 /// What was read of a thread where it can have made a change: `None` for the side on which it waited.
 fn places(thread: &FollowedThread, facts: WaitFacts<'_>) -> [Option<StackReading>; 2] {
     // Where it has the allocator's lock and does not leave its line, it waits in the middle of an allocation.
@@ -188,7 +212,9 @@ fn places(thread: &FollowedThread, facts: WaitFacts<'_>) -> [Option<StackReading
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Frame, Function};
+    use crate::analysis::attribution::host_only::HostOnlyStacks;
+    use crate::analysis::attribution::waiting::WaitingPlaces;
+    use crate::model::{Frame, Function, Nanos};
 
     /// A thread that calls functions `deep` levels deep.
     fn between(deep: usize, apart: u64) -> BetweenPolls {
@@ -207,5 +233,53 @@ mod tests {
         let deep = [100_000, 150_000, 1_500_000].map(|apart| between(30, apart));
         let (stayed, left) = (BetweenPolls::Stayed, BetweenPolls::MayHaveLeft);
         assert_eq!(deep, [stayed, BetweenPolls::MostLikelyStayed, left]);
+    }
+
+    /// Who is charged for a change beside which these threads were seen, each at two stacks, polls so many microseconds apart.
+    fn charged(threads: &[([u32; 2], ThreadWait)], micros: u64) -> (Vec<AllocationOrigin>, bool) {
+        let (stacks, engine) = (StackTable::new(), EngineFrames::default());
+        let (host_only, places) = (HostOnlyStacks::default(), WaitingPlaces::default());
+        let facts =
+            WaitFacts { stacks: &stacks, engine: &engine, host_only: &host_only, places: &places };
+        let listed = (0..).zip(threads).map(|(thread, (sides, wait))| {
+            let [before, after] = sides.map(|stack| StackReading::Whole(StackId(stack)));
+            let thread = ThreadId(thread);
+            FollowedThread { thread, before, after, held_lock: false, wait: *wait }
+        });
+        let change = FollowedChange {
+            after: Nanos(1_000 * micros),
+            threads: listed.collect(),
+            ..FollowedChange::empty()
+        };
+        let found = allocation_sources(&change, facts, &LockHolders::default());
+        (found.origins, found.waited)
+    }
+
+    fn at(thread: u32, stack: u32) -> AllocationOrigin {
+        AllocationOrigin::Stack(ThreadId(thread), StackId(stack))
+    }
+
+    #[test]
+    fn who_waits_at_both_polls_gets_nothing_where_another_thread_is_seen() {
+        let works = ([5, 5], ThreadWait::Unknown);
+        assert_eq!(charged(&[([1, 1], ThreadWait::Both), works], 50), (vec![at(1, 5)], false));
+        let slept = ([1, 1], ThreadWait::Throughout);
+        assert_eq!(charged(&[slept, works], 9_000), (vec![at(1, 5)], false));
+        // In milliseconds it can have woken up, allocated elsewhere, and come back.
+        assert_eq!(charged(&[([1, 1], ThreadWait::Both), works], 9_000), (vec![at(1, 5)], true));
+    }
+
+    #[test]
+    fn where_only_threads_that_wait_are_seen_nobody_is_charged() {
+        let both = ([1, 1], ThreadWait::Both);
+        assert_eq!(charged(&[both, ([2, 2], ThreadWait::Throughout)], 9_000), (vec![], true));
+        assert_eq!(charged(&[both], 50).0, vec![]);
+    }
+
+    #[test]
+    fn a_thread_that_waits_on_one_side_allocated_on_the_other_or_was_not_seen() {
+        let wakes = [([1, 5], ThreadWait::Before)];
+        assert_eq!(charged(&wakes, 9_000), (vec![at(0, 5)], true));
+        assert_eq!(charged(&[([5, 1], ThreadWait::After)], 50), (vec![at(0, 5)], true));
     }
 }

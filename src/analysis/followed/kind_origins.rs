@@ -251,7 +251,10 @@ impl KindOrigins {
             return None;
         }
         let is_open = sighting.is_doubtful || charge.shares.len() > 1;
-        let is_unseen = matches!(charge.shares[..], [(AllocationOrigin::NotSeen, _)]);
+        let is_unseen = matches!(
+            charge.shares[..],
+            [(AllocationOrigin::NotSeen | AllocationOrigin::Below(..), _)]
+        );
         let by_place: Vec<&StackVotes> =
             places.iter().flatten().filter_map(|place| self.votes(*place)).collect();
         let of_kind = self.by_kind.get(&kind)?;

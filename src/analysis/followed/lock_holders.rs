@@ -57,11 +57,11 @@ impl LockHolders {
     pub(super) fn may_vote(&self, origin: AllocationOrigin) -> bool {
         match origin {
             AllocationOrigin::Stack(thread, _) => self.may_vote_of(thread),
-            origin => origin != AllocationOrigin::NotSeen,
+            _ => false,
         }
     }
 
-    /// Whether a thread is none that others were always seen with the lock beside.
+    /// Whether a thread may allocate: not one that others were always seen with the lock beside.
     pub(super) fn may_vote_of(&self, thread: ThreadId) -> bool {
         let stands = |known: &ThreadLocks| !known.has_held && known.others_held >= MIN_FOR_VOTES;
         !self.0.get(&thread).is_some_and(stands)

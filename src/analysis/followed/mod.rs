@@ -6,7 +6,7 @@
 //!
 //! 1. *Who made a change?* Of the threads listed, one that held the allocator's lock; else those that execute Python. A
 //!    thread that waits for the autograd engine counts for the engine's threads while these execute C++ code, and does not
-//!    count while one of them executes Python. Threads that work on the host's memory only (`host_only.rs`) never count, and those
+//!    count while one of them executes Python. Threads that wait, or work on the host's memory only, never count where they do so (`attribution/waiting.rs`), and those
 //!    that never hold the lock (`lock_holders.rs`) neither.
 //!    Where the thread is in code that `torch.compile` wrote, the text of the lines that it passed tells which of them, or the operator that it called, made the block (`buffer_alignment.rs`).
 //!    Where lines of a loop take turns at making blocks, as in the loop that makes an optimizer's state once, their order tells it (`loop_order.rs`).
@@ -109,7 +109,7 @@ use crate::analysis::followed::allocation_places::{AllocationSums, ReachSums, pl
 use crate::analysis::followed::buffer_alignment::BufferAlignment;
 use crate::analysis::followed::change_origins::{
     BetweenPolls, CERTAIN_WITHIN, ChangeSources, allocated_kind, allocation_sources, between_polls,
-    free_site, makers,
+    free_site, makers, went_on,
 };
 use crate::analysis::followed::dropped_variables::{DroppedByStatement, LineSteps, ProgramText};
 use crate::analysis::followed::engine_waits::EngineWaits;
@@ -209,6 +209,8 @@ impl FollowedSteps {
             found.origins.clear();
         }
         let ChangeSources { origins, certain, is_whole, waited } = found;
+        let below = waited.then(|| went_on(change, facts, locks)).flatten();
+        let below = below.filter(|_| origins.is_empty());
         self.allocation_sources.calls.add(&origins, stacks);
         // Where no stack could be read the program moved fast, and most likely within the same call.
         let site = match &origins[..] {
@@ -242,7 +244,7 @@ impl FollowedSteps {
         };
         let came_back = between == BetweenPolls::MayHaveLeft;
         let shares = if origins.is_empty() || came_back {
-            vec![(AllocationOrigin::NotSeen, 1)]
+            vec![(below.unwrap_or(AllocationOrigin::NotSeen), 1)]
         } else {
             let unseen = waited.then_some(AllocationOrigin::NotSeen);
             origins.into_iter().chain(unseen).map(|origin| (origin, 1)).collect()

@@ -149,6 +149,8 @@ impl Profile {
             seen_here = open.allocating(open, self.stack_facts());
             seen = allocating_between(previous, open, self.stack_facts());
         }
+        let alone =
+            previous.at_work_alone().filter(|_| previous.at_work_alone() == open.at_work_alone());
         let lines = if self.skips_lines { 0 } else { 16 * (stays.len() + self.at_work.len()) };
         let steps = (self.profiles.len() + looks.len()) * (16 + seen.len() + lines);
         self.memory.add_work(steps);
@@ -169,14 +171,10 @@ impl Profile {
                 let from = previous.time.max(looked);
                 let old = profile.step(from, open.time, &look.first, &seen);
                 if let Some(old) = old {
-                    if let [
-                        (AllocationOrigin::Stack(_, left), _),
-                        (AllocationOrigin::Stack(_, came), _),
-                    ] = seen[..]
-                        && left == came
+                    if let Some(stack) = alone
                         && allocated_in_all(&look.first) > allocated_in_all(&old)
                     {
-                        self.places.works(left);
+                        self.places.works(stack);
                     }
                     let between = IntervalBounds::between(&old, &look.first);
                     if charge_lines {

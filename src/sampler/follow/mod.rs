@@ -1,7 +1,7 @@
 //! Following the allocator: a thread that polls its counters and the Python stacks, and what came of each change.
 //!
 //! [`PollerHandle`] is the handle of the thread; [`poll`] is one poll, [`counter_watch`] tells what changed between two copies of the counters, [`pace`] says when the next one comes, [`assembler`] gives
-//! what was gathered its names, on the thread of the recorder. While a busy job repeats itself, polls rest for most of the time ([`repetition`]). Where processors are many, a second thread reads which addresses were
+//! what was gathered its names, on the thread of the recorder. [`thread_waits`] asks the kernel which threads wait beside a change. While a busy job repeats itself, polls rest for most of the time ([`repetition`]). Where processors are many, a second thread reads which addresses were
 //! given out ([`address_reader`]), and [`address_windows`] says which changes these belong to.
 
 mod address_reader;
