@@ -210,7 +210,6 @@ impl FollowedSteps {
         }
         let ChangeSources { origins, certain, is_whole, waited } = found;
         let below = waited.then(|| went_on(change, facts, locks)).flatten();
-        let below = below.filter(|_| origins.is_empty());
         self.allocation_sources.calls.add(&origins, stacks);
         // Where no stack could be read the program moved fast, and most likely within the same call.
         let site = match &origins[..] {
@@ -246,7 +245,7 @@ impl FollowedSteps {
         let shares = if origins.is_empty() || came_back {
             vec![(below.unwrap_or(AllocationOrigin::NotSeen), 1)]
         } else {
-            let unseen = waited.then_some(AllocationOrigin::NotSeen);
+            let unseen = waited.then_some(below.unwrap_or(AllocationOrigin::NotSeen));
             origins.into_iter().chain(unseen).map(|origin| (origin, 1)).collect()
         };
         let is_doubtful = !is_whole || shares.len() > 1 || between != BetweenPolls::Stayed;

@@ -269,7 +269,8 @@ impl WireFollowedState {
             };
             let held_lock = flags & HELD_LOCK != 0;
             let sides = [WAITED_BEFORE, WAITED_AFTER].map(|bit| flags & bit != 0);
-            let ran_not = sides == [true; 2] && flags & SAME_STACK != 0 && flags >> 2 & 3 == 0;
+            let is_same = flags & SAME_STACK != 0 && before.stack().is_some();
+            let ran_not = sides == [true; 2] && is_same && flags >> 2 & 3 == 0;
             let wait = if ran_not { ThreadWait::Throughout } else { ThreadWait::from(sides) };
             match thread(number) {
                 Some(known) => change.threads.push(FollowedThread {
