@@ -52,7 +52,8 @@ impl Profile {
         self.gil_threads += sample.threads.iter().filter(|t| t.gil).count() as u64;
         self.open.sampled = true;
         for thread in sample.threads.iter().filter_map(|t| self.choice.filter(*t)) {
-            let waits = thread.activity == ThreadActivity::Idle;
+            let waits = thread.activity == ThreadActivity::Idle
+                && !self.engine.is_waiting(&self.stacks, thread.stack);
             self.places.see(thread.thread, thread.stack, waits);
             self.open.threads.push(thread);
         }
