@@ -189,6 +189,7 @@ fn exact_events(live: u64, sites: u32) -> (Profile, Vec<Record>) {
             address: i << 9,
             size: 512,
             levels: Some(levels),
+            block: None,
         };
         Event { time: Nanos(time), change, site: Some(sites[i as usize % sites.len()]) }
     };

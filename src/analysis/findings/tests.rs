@@ -322,7 +322,11 @@ fn streams_that_nothing_runs_on_hold_cache_that_others_cannot_use() {
     let gpu = GpuFacts {
         reserved: Some(300 * MIB),
         allocated: Some(22 * MIB),
-        cache: Some((12, 22 * MIB, 0)),
+        cache: Some(CacheFacts {
+            general: FreeBlocks { blocks: 12, bytes: 278 * MIB, largest: 22 * MIB },
+            private: 0,
+            releasable: 0,
+        }),
         ..GpuFacts::default()
     };
     let of = |look: &OwnershipSnapshot, devices: &[ObservedDevice]| {

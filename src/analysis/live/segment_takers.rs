@@ -90,7 +90,8 @@ mod tests {
         let allocates = |takers: &mut SegmentTakers, site: u32, reserved: i64| {
             let levels = Some(CounterSnapshot { reserved, ..CounterSnapshot::default() });
             let memory_kind = MemoryKind::Torch(CudaIndex(0));
-            let change = EventKind::Allocated { memory_kind, address: 1, size: 1, levels };
+            let change =
+                EventKind::Allocated { memory_kind, address: 1, size: 1, levels, block: None };
             let site = Some(SiteId(site));
             takers.on_event(&Event { time: Nanos(1), site, change }, &stacks);
         };
