@@ -148,8 +148,7 @@ pub(super) fn allocation_sources(
     let mut origins: Vec<AllocationOrigin> = Vec::new();
     let may_be = |thread: &&FollowedThread| locks.may_vote_of(thread.thread);
     // In a longer time it can have woken up, allocated, and come back.
-    let mut waited =
-        !has_owner && apart > CANDIDATES_WITHIN && idle.iter().any(|thread| may_be(thread));
+    let mut waited = !has_owner && apart > CANDIDATES_WITHIN && idle.iter().any(may_be);
     let mut is_whole = true;
     for thread in chosen.into_iter().filter(may_make) {
         for place in places(thread, facts) {
