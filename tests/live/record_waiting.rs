@@ -21,7 +21,7 @@ fn by_line(pairs: &Value) -> BTreeMap<u64, u64> {
 fn lines_of(stacks: &[(String, u64)]) -> BTreeMap<u64, u64> {
     let mut lines = BTreeMap::new();
     for (stack, bytes) in stacks {
-        let own = stack.split(';').filter_map(|frame| frame.split_once("waits.py:")).last();
+        let own = stack.rsplit(';').find_map(|frame| frame.split_once("waits.py:"));
         let line = own.map_or(0, |(_, line)| line.trim_end_matches(')').parse().unwrap());
         *lines.entry(if stack.ends_with("[not seen]") { 0 } else { line }).or_default() += bytes;
     }
