@@ -4,8 +4,6 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use procfs::Current;
-
 use super::proc_files::{self, MAX_COMMAND_LINE, MAX_ENVIRONMENT, MAX_FIELDS, MAX_MAPPINGS};
 
 /// What `/proc/PID/stat` says of where a process belongs.
@@ -81,7 +79,9 @@ pub fn orphan(pid: u32) -> Option<Orphan> {
     let started = || {
         let ticks = relations(&proc_files::root(), pid)?.started as f64;
         let since_boot = Duration::from_secs_f64(ticks / procfs::ticks_per_second() as f64);
-        let up = procfs::Uptime::current().ok()?.uptime_duration();
+        let uptime = proc_files::of_kernel("uptime").ok()?;
+        let up: f64 = uptime.split_whitespace().next()?.parse().ok()?;
+        let up = Duration::try_from_secs_f64(up).ok()?;
         SystemTime::now().checked_sub(up.checked_sub(since_boot)?)
     };
     let found = orphan_in(&proc_files::root(), pid)?;

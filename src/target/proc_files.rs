@@ -64,6 +64,11 @@ pub fn own_program() -> PathBuf {
     path("self", "exe")
 }
 
+/// The file `name` of a thread, to be read often: the caller's buffer is the bound.
+pub(super) fn open_for_thread(pid: u32, thread: u32, name: &str) -> io::Result<File> {
+    File::open(path(format_args!("{pid}/task/{thread}"), name))
+}
+
 /// Where the link `name` of a process leads.
 pub fn link(process: impl std::fmt::Display, name: &str) -> io::Result<PathBuf> {
     fs::read_link(path(process, name))

@@ -30,7 +30,8 @@ impl RecordingNumber {
     pub(super) fn random() -> RecordingNumber {
         // The standard library's random keys, and the time, should they be the same twice.
         let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-        RecordingNumber(RandomState::new().hash_one(now))
+        // Its highest bit is set, so that all take as many bytes.
+        RecordingNumber(RandomState::new().hash_one(now) | 1 << 63)
     }
 }
 

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use super::Process;
 use crate::target::kernel_wait::KernelWait;
+use crate::target::proc_files;
 
 /// Longer than what either file holds.
 const MAX_TEXT: usize = 256;
@@ -28,7 +29,7 @@ impl ThreadWatch {
     /// does not tell.
     pub fn open(process: &Process, id: u32) -> Option<ThreadWatch> {
         process.live()?;
-        let open = |name| File::open(format!("/proc/{}/task/{id}/{name}", process.pid)).ok();
+        let open = |name| proc_files::open_for_thread(process.pid, id, name).ok();
         Some(ThreadWatch { turns: open("schedstat")?, call: open("syscall")? })
     }
 
