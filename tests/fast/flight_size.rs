@@ -98,12 +98,14 @@ fn of_two_bounds_the_one_that_is_reached_first_counts() {
         most <= (64 << 10) * 5 / 4 && by_size < whole / 2,
         "{most} bytes, {by_size:?} of {whole:?}"
     );
+    // Each recording's random number compresses to other bytes, so segments end elsewhere.
+    let alike = |one: Duration, other: Duration| one.abs_diff(other) < whole / 20;
     let alone = bounded(&s.records, Retention::Bytes(64 << 10)).0;
-    // Each recording's random number compresses to other bytes, so a segment can be one block longer.
-    assert!(by_size.abs_diff(alone) < by_size / 16, "{by_size:?}, {alone:?} with one bound");
+    assert!(alike(by_size, alone), "{by_size:?}, {alone:?} with one bound");
     let short = whole / 8;
     let (by_time, most, bound) = bounded(&s.records, Retention::Either(short, 1 << 30));
     assert_eq!(bound, Some(RetentionLimit::Time));
     assert!(by_time >= short && most < all, "{by_time:?} of {short:?}");
-    assert_eq!(by_time, bounded(&s.records, Retention::Time(short)).0);
+    let alone = bounded(&s.records, Retention::Time(short)).0;
+    assert!(alike(by_time, alone), "{by_time:?}, {alone:?} with one bound");
 }
