@@ -25,7 +25,6 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 PLACE = "/tmp/memspy-corpus"  # What runs lies there, so traces have no other path of the program.
 USER = 65534
-LARGEST = 400 << 10
 PR_SET_PTRACER, ANY = 0x59616D61, -1
 
 # One line a recording. `mode`: the words for 'memspy record'. `after`: seconds after the job's start, 0: from the start.
@@ -78,13 +77,6 @@ transformer-exact-sim simulated transformer     2  loaded root 3 1   --exact
     for line in table.strip().splitlines():
         name, machine, job, processors, load, user, after, seconds, *mode = line.split()
         yield Plan(name, machine, job.replace("_", " "), int(processors), load, user, float(after), float(seconds), mode)
-
-
-def neutral(path, moved):
-    for old, new in moved.items():
-        if path.startswith(old):
-            return new + path[len(old):]
-    return path
 
 
 def table_of(stacks, frames):

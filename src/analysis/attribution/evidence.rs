@@ -22,18 +22,6 @@ pub enum Evidence {
     Older,
 }
 
-impl Evidence {
-    /// All kinds, the strongest first.
-    pub const ALL: [Evidence; 6] = [
-        Evidence::Proven,
-        Evidence::Likely,
-        Evidence::Sampled,
-        Evidence::Shared,
-        Evidence::NotSeen,
-        Evidence::Older,
-    ];
-}
-
 impl BlockAttribution {
     /// How it is known who allocated; `followed` says whether the allocator was polled.
     pub(in crate::analysis) fn evidence(&self, followed: bool) -> Evidence {
