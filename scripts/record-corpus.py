@@ -34,24 +34,25 @@ Plan = collections.namedtuple("Plan", "name machine job processors load user aft
 def plans():
     table = """
 trainer-start       h200 trainer                16 quiet  root 0 1   --cpu 200
-trainer             h200 trainer                16 quiet  user 3 1.2   --cpu 200
 lora                h200 trainer,_LoRA          16 quiet  root 3 0.9   --cpu 200
 lightning           h200 lightning_and_timm     16 quiet  user 3 2   --cpu 200
 generate            h200 generate               16 quiet  root 2 0.4   --cpu 200
 transformer         h200 transformer            16 quiet  user 2 1   --cpu 200
-conv-net-start      h200 conv_net               16 quiet  root 0 1   --cpu 200
 detection           h200 detection              16 quiet  root 3 1.6   --cpu 200
 compiled            h200 compiled               16 quiet  root 20 2  --cpu 200
-mixed-precision     h200 mixed_precision        16 quiet  user 3 0.7   --cpu 200
 texts               h200 texts_of_all_lengths   16 quiet  root 3 4   --cpu 200
-server              h200 server                 16 quiet  root 2 0.15 --cpu 200
-server-user         h200 server                 16 quiet  user 2 0.15 --cpu 100
-loader              h200 loader                 16 quiet  user 2 0.7 --cpu 200
-lstm-100            h200 lstm                   16 quiet  root 2 5   --cpu 100
 accumulation-100    h200 accumulation           16 quiet  user 2 1.5 --cpu 100
 two-optimizers-25   h200 two_optimizers         16 quiet  root 2 3   --cpu 25
 trainer-loaded      h200 trainer                16 loaded root 3 2   --cpu 200
 transformer-loaded  h200 transformer            16 loaded user 2 1.5 --cpu 200
+mixed-precision     h200 mixed_precision        16 quiet  user 3 0.7   --cpu 200
+server-a            h200 server                 16 quiet  root 2 0.45 --cpu 200
+server-b            h200 server                 16 quiet  user 3 0.45 --cpu 200
+server-c            h200 server                 16 quiet  root 4 0.45 --cpu 100
+server-d            h200 server                 16 quiet  user 2 0.45 --cpu 100
+loader-a            h200 loader                 16 quiet  user 2 0.65 --cpu 200
+loader-b            h200 loader                 16 quiet  root 3 0.65 --cpu 200
+loader-c            h200 loader                 16 quiet  user 4 0.65 --cpu 100
 transformer-exact   h200 transformer            16 quiet  root 2 1   --exact
 server-exact        h200 server                 16 quiet  root 2 0.5   --exact
 trainer-200hz       h200 trainer                16 quiet  root 3 3   -r 200
@@ -59,18 +60,17 @@ conv-net-200hz      h200 conv_net               16 quiet  user 2 3   -r 200
 trainer-two         h200 trainer                2  quiet  root 3 3   --cpu 10
 transformer-two     h200 transformer            2  quiet  user 2 2   --cpu 25
 accumulation-two    h200 accumulation           2  quiet  root 2 2   --cpu 100
-server-two          h200 server                 2  quiet  user 2 0.2   --cpu 25
-loader-two          h200 loader                 2  quiet  user 2 2   --cpu 10
 lightning-two       h200 lightning_and_timm     2  loaded user 4 3   --cpu 10
 mixed-two           h200 mixed_precision        2  loaded root 4 3   --cpu 25
 conv-net-two        h200 conv_net               2  loaded root 2 4   --cpu 200
-server-two-loaded   h200 server                 2  loaded root 2 0.2   --cpu 10
 trainer-two-200hz   h200 trainer                2  loaded user 4 3   -r 200
-transformer-sim     simulated transformer       2  quiet  user 3 2   --cpu 10
+server-two-a        h200 server                 2  quiet  user 2 0.8   --cpu 25
+server-two-b        h200 server                 2  quiet  root 3 0.8   --cpu 100
+server-two-loaded   h200 server                 2  loaded root 2 1.2   --cpu 10
+loader-two          h200 loader                 2  quiet  user 2 4   --cpu 10
 conv-net-sim        simulated conv_net          2  quiet  root 3 2   --cpu 25
-loader-sim          simulated loader            2  quiet  user 3 2   --cpu 100
-accumulation-sim    simulated accumulation      2  loaded user 3 2   --cpu 10
-server-sim          simulated server            2  loaded root 3 0.2   --cpu 25
+loader-sim          simulated loader            2  quiet  user 3 1.6   --cpu 100
+server-sim          simulated server            2  loaded root 3 1.2   --cpu 25
 lstm-sim-200hz      simulated lstm              2  loaded user 3 3   -r 200
 transformer-exact-sim simulated transformer     2  loaded root 3 1   --exact
 """
