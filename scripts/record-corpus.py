@@ -34,18 +34,18 @@ Plan = collections.namedtuple("Plan", "name machine job processors load user aft
 def plans():
     table = """
 trainer-start       h200 trainer                16 quiet  root 0 1   --cpu 200
-lora                h200 trainer,_LoRA          16 quiet  root 3 0.9   --cpu 200
+lora                h200 trainer,_LoRA          16 quiet  root 3 0.7   --cpu 200
 lightning           h200 lightning_and_timm     16 quiet  user 3 2   --cpu 200
 generate            h200 generate               16 quiet  root 2 0.4   --cpu 200
-transformer         h200 transformer            16 quiet  user 2 1   --cpu 200
-detection           h200 detection              16 quiet  root 3 1.6   --cpu 200
-compiled            h200 compiled               16 quiet  root 20 2  --cpu 200
+transformer         h200 transformer            16 quiet  user 2 0.9  --cpu 200
+detection           h200 detection              16 quiet  root 3 1.3   --cpu 200
+compiled            h200 compiled               16 quiet  root 20 1.2 --cpu 200
 texts               h200 texts_of_all_lengths   16 quiet  root 3 4   --cpu 200
-accumulation-100    h200 accumulation           16 quiet  user 2 1.5 --cpu 100
-two-optimizers-25   h200 two_optimizers         16 quiet  root 2 3   --cpu 25
+accumulation-100    h200 accumulation           16 quiet  user 2 1.1 --cpu 100
+two-optimizers-25   h200 two_optimizers         16 quiet  root 2 2.6  --cpu 25
 trainer-loaded      h200 trainer                16 loaded root 3 2   --cpu 200
 transformer-loaded  h200 transformer            16 loaded user 2 1.5 --cpu 200
-mixed-precision     h200 mixed_precision        16 quiet  user 3 0.7   --cpu 200
+mixed-precision     h200 mixed_precision        16 quiet  user 3 0.6   --cpu 200
 server-a            h200 server                 16 quiet  root 2 0.45 --cpu 200
 server-b            h200 server                 16 quiet  user 3 0.45 --cpu 200
 server-c            h200 server                 16 quiet  root 4 0.45 --cpu 100

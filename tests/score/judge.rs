@@ -109,7 +109,10 @@ fn moment(
     let mut kinds = Vec::new();
     if profile.exact().is_some() {
         let folded = profile.fold(device, moment, FoldOptions::default())?;
-        kinds.push(("proven", bytes_of(profile, &folded.stacks)));
+        let (unknown, proven): (Vec<_>, Vec<_>) =
+            folded.stacks.into_iter().partition(|stack| has_no_event(&stack.path));
+        kinds.push(("proven", bytes_of(profile, &proven)));
+        kinds.push(("not seen", bytes_of(profile, &unknown)));
     } else {
         for (evidence, name) in names() {
             let options = FoldOptions { evidence: Some(evidence), ..FoldOptions::default() };
@@ -213,6 +216,11 @@ fn bytes_of(profile: &Profile, stacks: &[FoldedStack]) -> Bytes {
         *bytes.entry(stack_of(profile, &stack.path)).or_default() += stack.bytes;
     }
     bytes
+}
+
+/// Whether the allocator's counter has these bytes, but no event: memspy shows them as unattributed.
+fn has_no_event(path: &[StackLabel]) -> bool {
+    path.contains(&StackLabel::Pseudo(PseudoFrame::NoEvent))
 }
 
 fn stack_of(profile: &Profile, path: &[StackLabel]) -> Stack {
