@@ -156,6 +156,7 @@ MODES = {
     "--keep": ["record", "--keep", "200K", "-o", "OUT", "--force"],
     "--exact --keep": ["record", "--exact", "--keep", "200K", "-o", "OUT", "--force"],
     "tensors": ["tensors", "--every", "100ms"],
+    "summary": ["summary"],
     "dump": ["dump"],
     "top": ["top"],
 }
