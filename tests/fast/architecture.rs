@@ -1,4 +1,5 @@
-//! Keeps the promises of the map in `src/lib.rs`: floors, external crates per room, openings, file length, `unsafe`, type names.
+//! Keeps the invariants of `docs/architecture.md`: imports, crates per room, openings, file length,
+//! clocks, `unsafe`, type names.
 
 mod floors;
 mod kernel_files;
@@ -253,6 +254,15 @@ fn threads_are_seen_by_whatever_starts_them() {
         let found = of(&[("src/analysis/fold.rs", text)]);
         assert!(found.iter().any(|it| it.contains("is no place for threads")), "{text}: {found:?}");
     }
+}
+
+#[test]
+fn rooms_whose_time_comes_with_the_records_know_no_clock() {
+    let text = "use std::time::{Duration, Instant}; fn f() { Instant::now(); }";
+    let found = of(&[("src/analysis/fold.rs", text)]);
+    assert_eq!(found, ["src/analysis/fold.rs: analysis knows no clock: std::time::Instant"]);
+    let text = "use std::time::Duration;";
+    assert_eq!(of(&[("src/analysis/fold.rs", text)]), [""; 0]);
 }
 
 #[test]

@@ -41,6 +41,7 @@ mod cli_bad_input;
 mod core_files;
 mod damage_told;
 mod diff_moments;
+mod documents;
 mod exact_attribution;
 mod exact_beginning;
 mod exact_lines;

@@ -1,4 +1,4 @@
-//! The examples of the README and of the guides are words that memspy understands, and the files they name are there.
+//! memspy understands the examples of the README and the guides; what they name and link to is there.
 
 use std::path::PathBuf;
 
@@ -57,18 +57,32 @@ fn every_file_that_they_name_is_there() {
     assert!(seen > 6);
 }
 
+/// A heading as the part of a link behind `#`.
+fn anchor(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    text.chars().filter(kept).collect::<String>().replace(' ', "-")
+}
+
 #[test]
-fn every_link_leads_to_a_file() {
+fn every_link_leads_to_a_file_and_a_heading() {
     let links = |text: &str| -> Vec<String> {
         let ends = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap().to_owned());
-        ends.filter(|link| !link.starts_with("http") && !link.starts_with('#')).collect()
+        ends.filter(|link| !link.starts_with("http")).collect()
     };
-    for link in links(&readme()) {
-        assert!(std::path::Path::new(&link).exists(), "README.md: {link}");
-    }
-    for path in guides() {
+    let others = ["README.md", "CHANGELOG.md", "SECURITY.md", "benches/README.md"];
+    for path in guides().into_iter().chain(others.map(PathBuf::from)) {
         for link in links(&std::fs::read_to_string(&path).unwrap()) {
-            assert!(path.parent().unwrap().join(&link).exists(), "{}: {link}", path.display());
+            let (file, heading) = link.split_once('#').unwrap_or((&link, ""));
+            let target = match file {
+                "" => path.clone(),
+                file => path.parent().unwrap().join(file),
+            };
+            assert!(target.exists(), "{}: {link}", path.display());
+            let has = |line: &str| line.starts_with('#') && anchor(line) == heading;
+            let found =
+                heading.is_empty() || std::fs::read_to_string(&target).unwrap().lines().any(has);
+            assert!(found, "{}: {link}: no such heading", path.display());
         }
     }
 }

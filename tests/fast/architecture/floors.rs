@@ -48,6 +48,7 @@ pub fn complaints(
         }
         complaints.extend(printing(file, source));
         complaints.extend(threads(file, source));
+        complaints.extend(clocks(file, source));
     }
     complaints.extend(leaks(rooms, sources, &exports));
     complaints
@@ -148,6 +149,17 @@ fn threads(file: &str, source: &Source) -> Option<String> {
     let is_home = THREADS.iter().any(|home| file.starts_with(home));
     (!is_home)
         .then(|| format!("{file}: is no place for threads and sleeping: {}", found.join("::")))
+}
+
+/// Rooms that take the time from the records, so that live and on replay they say the same.
+const TIMELESS: [&str; 3] = ["analysis", "ownership", "trace"];
+
+fn clocks(file: &str, source: &Source) -> Option<String> {
+    let room = source.room();
+    let names = ["Instant", "SystemTime"];
+    let found = source.paths.iter().find(|path| is_std(path, "time", &names))?;
+    let UsedPath::External(found) = found else { return None };
+    TIMELESS.contains(&room).then(|| format!("{file}: {room} knows no clock: {}", found.join("::")))
 }
 
 /// Whether `path` is one of `names` in a module of the standard library.
