@@ -25,13 +25,16 @@ impl ReservedGrowth {
         if !is_rising || bytes < SEGMENT {
             return None;
         }
-        // A step of training allocates and frees: the floors of both halves tell whether it keeps
-        // more.
+        // A training step allocates and frees, so the floors of both halves are compared: of what is
+        // allocated and of what is reserved, over the same time.
         let (early, late) = levels.split_at(levels.len() / 2);
-        let floor = |part: &[PeakUsage]| part.iter().map(|level| level.allocated).min();
-        let kept = floor(late)?.saturating_sub(floor(early)?);
+        let growth = |of: fn(&PeakUsage) -> i64| {
+            let floor = |part: &[PeakUsage]| part.iter().map(of).min();
+            Some(floor(late)?.saturating_sub(floor(early)?))
+        };
+        let (allocated, reserved) = (growth(|at| at.allocated)?, growth(|at| at.reserved)?);
         let rises = levels.windows(2).filter(|pair| pair[0].reserved < pair[1].reserved).count();
-        (kept <= bytes as i64 / 2).then_some(ReservedGrowth { bytes, rises })
+        (reserved > 0 && allocated <= reserved / 2).then_some(ReservedGrowth { bytes, rises })
     }
 }
 
@@ -57,6 +60,9 @@ mod tests {
     fn what_is_allocated_explains_it_or_it_fell_or_it_is_little() {
         assert_eq!(grown(&[(50, 60), (70, 80), (90, 100), (110, 120)]), None);
         assert_eq!(grown(&[(5, 60), (5, 82), (5, 70), (5, 104)]), None);
+        // A leak, of which the reserved bytes are a segment ahead.
+        let leak: Vec<_> = (0..20).map(|n| (50 + 10 * n, 60 + (10 * n + 19) / 20 * 20)).collect();
+        assert_eq!(grown(&leak), None);
         assert_eq!(grown(&[(5, 60), (5, 61)]), None);
         assert_eq!(grown(&[]), None);
     }
