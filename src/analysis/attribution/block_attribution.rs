@@ -29,7 +29,7 @@ impl AllocationOrigin {
 }
 
 /// How a block's bytes are charged. Blocks born alike share one.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct BlockAttribution {
     /// Who, and with what weight; never empty, weights never all 0.
     pub(crate) shares: Vec<(AllocationOrigin, u64)>,
@@ -39,6 +39,8 @@ pub(crate) struct BlockAttribution {
     pub(crate) allocated_at: u64,
     /// Whether it is proven that the one who is charged allocated.
     pub(crate) certain: bool,
+    /// Whether more than one thread can have allocated it: what others of its size show chose one.
+    pub(crate) contested: bool,
 }
 
 impl BlockAttribution {
@@ -49,6 +51,7 @@ impl BlockAttribution {
             span: None,
             allocated_at: 0,
             certain: false,
+            contested: false,
         })
     }
 
@@ -56,7 +59,13 @@ impl BlockAttribution {
     pub(crate) fn before_owned(owners: &[(OwnerId, u64)]) -> Arc<BlockAttribution> {
         let share = |&(owner, weight): &_| (AllocationOrigin::BeforeOwned(owner), weight);
         let shares = owners.iter().map(share).collect();
-        Arc::new(BlockAttribution { shares, span: None, allocated_at: 0, certain: false })
+        Arc::new(BlockAttribution {
+            shares,
+            span: None,
+            allocated_at: 0,
+            certain: false,
+            contested: false,
+        })
     }
 
     /// Whether all of it is older than the recording.
@@ -109,6 +118,7 @@ mod tests {
             span: None,
             allocated_at: 0,
             certain: false,
+            contested: false,
         };
         let mut parts = Vec::new();
         charge.split(1000, |_, bytes| parts.push(bytes));

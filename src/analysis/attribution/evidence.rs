@@ -29,6 +29,7 @@ impl BlockAttribution {
         match self.shares[..] {
             _ if self.certain => Evidence::Proven,
             _ if self.is_before() => Evidence::Older,
+            [(AllocationOrigin::Stack(..), _)] if by_polls && self.contested => Evidence::Shared,
             [(AllocationOrigin::Stack(..), _)] if by_polls => Evidence::Likely,
             [(AllocationOrigin::Stack(..), _)] => Evidence::Sampled,
             [(_, _)] => Evidence::NotSeen,

@@ -206,5 +206,6 @@ fn spread(
         span: Some(to.saturating_sub(from)),
         allocated_at: to,
         certain: false,
+        contested: false,
     }
 }

@@ -245,10 +245,10 @@ pub(super) fn charge_alike(
     others.sort_by_key(|(address, own)| (own.allocated_at, *address));
     let known = others.into_iter().zip(left).filter(|(_, charge)| !charge.is_not_seen());
     let charged = known.map(|((address, own), charge)| {
-        let (shares, span) = (charge.shares.clone(), charge.span);
+        let shares = charge.shares.clone();
         // When is unknown of a block older than the recording, and it is none.
         let allocated_at = if own.is_before() { charge.allocated_at } else { own.allocated_at };
-        (address, Arc::new(BlockAttribution { shares, span, allocated_at, certain: false }))
+        (address, Arc::new(BlockAttribution { shares, allocated_at, certain: false, ..**charge }))
     });
     Some(charged.collect())
 }

@@ -228,7 +228,7 @@ mod tests {
 
     fn block(stack: u32, allocated_at: u64) -> Arc<BlockAttribution> {
         let shares = vec![(origin(stack), 1)];
-        Arc::new(BlockAttribution { shares, span: None, allocated_at, certain: false })
+        Arc::new(BlockAttribution { shares, allocated_at, ..(*BlockAttribution::before()).clone() })
     }
 
     /// One of stack 2 was taken for freed at 60 where as a rule those of stack 1 are: the freed one was `made_before` a time.

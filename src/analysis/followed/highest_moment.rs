@@ -77,6 +77,7 @@ impl HighestMoment {
                     span: Some(0),
                     allocated_at: self.time,
                     certain: false,
+                    contested: false,
                 });
                 let kind = BlockGroup { size, requested: size, pool };
                 let (address, sign) = (None, FreeSign::None);
@@ -138,7 +139,13 @@ pub(crate) mod tests {
 
     fn made_by(stack: u32, certain: bool) -> Arc<BlockAttribution> {
         let shares = vec![(AllocationOrigin::Stack(ThreadId(0), StackId(stack)), 1)];
-        Arc::new(BlockAttribution { shares, span: Some(1), allocated_at: 1, certain })
+        Arc::new(BlockAttribution {
+            shares,
+            span: Some(1),
+            allocated_at: 1,
+            certain,
+            contested: false,
+        })
     }
 
     fn block(size: u64, certain: bool) -> AliveBlock {

@@ -40,7 +40,7 @@ fn table() -> StackTable {
 
 fn charge(shares: Vec<AllocationOrigin>, certain: bool) -> BlockAttribution {
     let shares = shares.into_iter().map(|origin| (origin, 1)).collect();
-    BlockAttribution { shares, span: Some(5_000), allocated_at: 1, certain }
+    BlockAttribution { shares, span: Some(5_000), allocated_at: 1, certain, contested: false }
 }
 
 fn at(stack: StackId) -> AllocationOrigin {

@@ -67,6 +67,11 @@ impl LockHolders {
         !self.0.get(&thread).is_some_and(stands)
     }
 
+    /// Whether more than one of these threads may allocate.
+    pub(super) fn are_several(&self, threads: &[ThreadId]) -> bool {
+        threads.iter().filter(|thread| self.may_vote_of(**thread)).nth(1).is_some()
+    }
+
     /// Whether a thread was seen with it.
     pub(super) fn has_held(&self, thread: ThreadId) -> bool {
         self.0.get(&thread).is_some_and(|known| known.has_held)

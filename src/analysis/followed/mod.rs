@@ -58,6 +58,7 @@ mod block_places;
 mod buffer_alignment;
 pub(super) mod change_origins;
 mod change_window;
+mod contention;
 pub(super) mod dropped_variables;
 mod engine_waits;
 pub(super) mod follow_replay;
@@ -111,6 +112,7 @@ use crate::analysis::followed::change_origins::{
     BetweenPolls, CERTAIN_WITHIN, ChangeSources, allocated_kind, allocation_sources, between_polls,
     free_site, makers, went_on,
 };
+use crate::analysis::followed::contention::Contention;
 use crate::analysis::followed::dropped_variables::{DroppedByStatement, LineSteps, ProgramText};
 use crate::analysis::followed::engine_waits::EngineWaits;
 use crate::analysis::followed::followed_states::FollowedStates;
@@ -172,6 +174,7 @@ pub(crate) struct FollowedSteps {
     parts: usize,
     /// What the changes allocated that are no longer kept.
     totals: AllocatedTotals,
+    contention: Contention,
 }
 
 impl FollowedSteps {
@@ -228,6 +231,7 @@ impl FollowedSteps {
             _ => None,
         };
         let makers = makers(change, &origins);
+        let contested = self.contention.add(change, locks.are_several(&makers));
         let apart = whole.after.0.saturating_sub(whole.before.0);
         if let [AllocationOrigin::Stack(_, stack)] = origins[..]
             && (is_whole && !waited && apart <= CERTAIN_WITHIN && change.allocations() > 0)
@@ -255,6 +259,7 @@ impl FollowedSteps {
             span: Some(apart),
             allocated_at: change.after.0,
             certain,
+            contested,
         });
         self.gradients.saw(&charge, stacks, engine);
         let open = change.totals_reset || change.counters_torn;

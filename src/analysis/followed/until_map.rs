@@ -212,6 +212,7 @@ impl UntilMap {
             span: Some(ends(self.steps.last()).saturating_sub(ends(self.steps.first()))),
             allocated_at: ends(self.steps.last()).max(1),
             certain: false,
+            contested: false,
         });
         left.retain(|kind, addresses| {
             let most = |i: &CounterInterval| i.most_blocks(kind.pool, kind.size, kind.requested);

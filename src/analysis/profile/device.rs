@@ -220,6 +220,7 @@ impl DeviceProfile {
                 span: None,
                 allocated_at: 0,
                 certain: false,
+                contested: false,
             });
             self.find_living(&mut snapshot.blocks);
             for block in snapshot.blocks.values_mut() {

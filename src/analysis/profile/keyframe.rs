@@ -197,5 +197,6 @@ fn block_attribution(
         span: span.map(|span| span.0),
         allocated_at: born,
         certain: false,
+        contested: false,
     })
 }

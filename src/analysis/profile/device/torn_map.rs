@@ -49,8 +49,11 @@ mod tests {
     fn blocks(of: &[(u64, u64, bool)]) -> FxHashMap<u64, LiveBlock> {
         let block = |(number, &(size, allocated_at, certain)): (u64, &(u64, u64, bool))| {
             let kind = BlockGroup { size, requested: size, pool: Pool::Large };
-            let attribution =
-                BlockAttribution { shares: Vec::new(), span: None, allocated_at, certain };
+            let attribution = BlockAttribution {
+                allocated_at,
+                certain,
+                ..BlockAttribution::clone(&BlockAttribution::before())
+            };
             (number, LiveBlock { attribution: Some(Arc::new(attribution)), ..LiveBlock::new(kind) })
         };
         (0..).zip(of).map(block).collect()
