@@ -4,7 +4,7 @@
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::args::{Command, RecordArgs};
+use super::args::{Command, ModeArg, RecordArgs};
 
 /// To read and write the files that the user names.
 const FILES: CapabilitySet =
@@ -65,10 +65,16 @@ pub(super) fn give_up(command: &Command) {
 }
 
 /// The same for `record`, when the program is started, if there is one.
-pub(super) fn give_up_for(args: &RecordArgs) {
+pub(super) fn give_up_for(args: &RecordArgs, mode: ModeArg) {
     let signals =
         if !args.program.is_empty() { CapabilitySet::KILL } else { CapabilitySet::empty() };
-    keep(live(args.exact).union(signals));
+    let probes = matches!(mode, ModeArg::Auto | ModeArg::Exact);
+    keep(live(probes).union(signals));
+}
+
+/// Those of probes, for a recording that does without them after all.
+pub(super) fn give_up_probes() {
+    keep(JOB.union(CapabilitySet::KILL));
 }
 
 /// The same for the process that keeps the probes of another memspy.

@@ -136,7 +136,7 @@ fn a_recording_and_its_verdict_are_for_their_owner_only_unless_told_otherwise() 
     };
     assert_eq!(record(&[]), [0o600; 2]);
     assert_eq!(record(&["--force"]), [0o600; 2]);
-    assert_eq!(record(&["--force", "--mode", "644"]), [0o644; 2]);
+    assert_eq!(record(&["--force", "--file-mode", "644"]), [0o644; 2]);
     target.finish();
 }
 
