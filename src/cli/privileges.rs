@@ -32,7 +32,14 @@ fn live(probes: bool) -> CapabilitySet {
 
 /// Gives up what `command` does not need. Threads that are started later have no more.
 pub(super) fn give_up(command: &Command) {
-    let kept = match command {
+    if let Some(kept) = kept_by(command) {
+        keep(kept);
+    }
+}
+
+/// What `command` needs; `None` where it is not given up now.
+fn kept_by(command: &Command) -> Option<CapabilitySet> {
+    Some(match command {
         Command::Flame(_)
         | Command::Lines(_)
         | Command::Export(_)
@@ -55,13 +62,12 @@ pub(super) fn give_up(command: &Command) {
         // Lines are recorded exactly where that is allowed.
         Command::Doctor(_) | Command::Summary(_) | Command::Growth(_) => PROBES,
         // Later: the program that it may start is to have all that memspy was given.
-        Command::Record(_) => return,
+        Command::Record(_) => return None,
         // Each call gives up by itself what it does not need.
-        Command::Mcp(_) => return,
+        Command::Mcp(_) => return None,
         // The driver's libraries may start programs of their own, to load its modules or to make its devices.
-        Command::Devices(_) | Command::Pause(_) | Command::Resume(_) => return,
-    };
-    keep(kept);
+        Command::Devices(_) | Command::Pause(_) | Command::Resume(_) => return None,
+    })
 }
 
 /// The same for `record`, when the program is started, if there is one.
@@ -99,4 +105,23 @@ fn keep(kept: CapabilitySet) {
         },
     );
     let _ = rustix::thread::set_no_new_privs(true);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::CliArgs;
+    use super::*;
+
+    /// They run for days: without the rights for probes, they can place none.
+    #[test]
+    fn top_and_exporter_keep_no_rights_for_probes_unless_told_to() {
+        let kept = |words: &[&str]| {
+            let args = CliArgs::from_words([&["memspy"], words].concat()).unwrap();
+            kept_by(&args.command).unwrap()
+        };
+        let probes = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN;
+        assert!(!kept(&["top", "-p", "1"]).intersects(probes));
+        assert!(!kept(&["exporter", "-p", "1"]).intersects(probes));
+        assert!(kept(&["top", "-p", "1", "--exact"]).contains(probes));
+    }
 }
