@@ -81,6 +81,7 @@ struct FoundCost {
     /// What was found last in the first second; news as long as it was not taken.
     first: Option<ExactCost>,
     is_judged: bool,
+    has_programs: bool,
     news: Vec<CostNews>,
 }
 
@@ -116,11 +117,14 @@ impl CostWatch {
         self.is_trial && !found.is_judged && found.first.is_some()
     }
 
-    /// What the recording cost that ended before its first second of events was over; `None` where that was judged.
+    /// What the recording cost that ended before its first second of events was over; `None` where that was told, or cannot be
+    /// known because there are no programs in the kernel.
     pub fn unjudged(&self) -> Option<ExactCost> {
         let found = self.found.lock();
+        let is_told = found.is_judged || found.failure.is_some();
+        let is_known = self.is_trial || found.has_programs;
         let none = ExactCost { events: 0.0, share: None };
-        (!found.is_judged && found.failure.is_none()).then(|| found.first.unwrap_or(none))
+        (!is_told && is_known).then(|| found.first.unwrap_or(none))
     }
 
     /// Begins: what a trap costs is measured meanwhile.
@@ -147,6 +151,7 @@ impl CostWatch {
     pub(super) fn see(&self, now: Duration, programs: ProgramTime) -> bool {
         let trap = TRAP.get().copied().unwrap_or(TRAP_ELSEWHERE);
         let mut found = self.found.lock();
+        found.has_programs = true;
         if let Some((cost, elapsed)) = found.meter.see(now, programs, trap) {
             self.judge(&mut found, cost, elapsed);
         }
@@ -295,6 +300,11 @@ mod tests {
         let watch = CostWatch::trial(0.02);
         watch.see(Duration::from_millis(5), ProgramTime { runs: 3, timed: 0, nanos: 0 });
         assert_eq!(watch.unjudged().unwrap().share, None);
+    }
+
+    #[test]
+    fn without_programs_in_the_kernel_there_is_no_cost_to_tell() {
+        assert_eq!(CostWatch::only_tell(0.02).unjudged(), None);
     }
 
     #[test]
