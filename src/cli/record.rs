@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow, bail};
 
@@ -135,7 +134,7 @@ pub(super) fn record(
     modes: &ModeChoice,
 ) -> Result<()> {
     check_outputs(args, &path)?;
-    let (identity, began) = (readers.identity(), Instant::now());
+    let identity = readers.identity();
     let attached = attached(&readers);
     if let (false, Some(error)) = (args.no_source, readers.source_refusal()) {
         eprint_line(&format!("no source text is read from files: {error}"));
@@ -161,7 +160,7 @@ pub(super) fn record(
         recorded.sinks.map_or(Ok(()), record_outputs::discard)?;
         privileges::give_up_probes();
         let (chosen, line) = modes.without_exact(ExactOutlook::from(&failure), &readers);
-        let left = args.duration.map(|whole| whole.saturating_sub(began.elapsed()));
+        let left = args.duration.map(|whole| whole.saturating_sub(recorded.began.elapsed()));
         let mut attempt = Attempt::of_samples(args, left, readers, &chosen)?;
         attempt.lines.insert(0, line);
         follow = chosen;
@@ -191,7 +190,10 @@ fn first_attempt(
         ModeArg::Sample => {
             return Attempt::of_samples(args, args.duration, readers, modes.unfollowed());
         }
-        ModeArg::Auto if let Some(why) = modes.why_not_exact(Some(path)) => {
+        ModeArg::Auto
+            if let Some(why) =
+                modes.why_not_exact((args.format == RecordFormat::Trace).then_some(path)) =>
+        {
             (why.to_owned(), readers)
         }
         ModeArg::Auto | ModeArg::Exact => {

@@ -42,6 +42,8 @@ pub(super) struct Recorded {
     pub(super) sinks: Option<SinkChain>,
     pub(super) result: SinkResult,
     pub(super) followed: Option<FollowTotals>,
+    /// When the recording had begun: from then on its duration counts.
+    pub(super) began: Instant,
 }
 
 impl Attempt {
@@ -120,7 +122,9 @@ impl Attempt {
             }
         };
         // Said when the first moments are on the disk: whoever reads it may kill memspy.
+        let mut began = None;
         let mut observe = |progress: &RecordingProgress| {
+            began.get_or_insert_with(Instant::now);
             lines.drain(..).for_each(|line| eprint_line(&line));
             cost.iter().for_each(say_cost);
             show(&bar, progress);
@@ -135,12 +139,13 @@ impl Attempt {
         // The process may have ended before anything was seen of it.
         lines.drain(..).for_each(|line| eprint_line(&line));
         if let Some(cost) = &cost {
+            cost.end();
             say_cost(cost);
             if let Some(known) = cost.unjudged() {
                 eprint_line(&cost_line(CostNews::First(known), cost.limit()));
             }
         }
-        Ok(Recorded { sinks, result, followed })
+        Ok(Recorded { sinks, result, followed, began: began.unwrap_or_else(Instant::now) })
     }
 }
 

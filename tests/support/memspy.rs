@@ -109,7 +109,7 @@ pub fn patience(words: &[&str]) -> &'static [&'static str] {
 /// Words by which `record` follows the allocator, or samples a job that cannot be followed, unless a test has words of its own: what
 /// auto takes depends on the machine.
 pub fn following(words: &[&str]) -> &'static [&'static str] {
-    let modes = ["--exact", "-r", "--rate", "--follow", "--cpu", "--mode", "--gil"];
+    let modes = ["--exact", "-e", "-r", "--rate", "--follow", "--cpu", "--mode", "--gil", "-g"];
     if words.iter().any(|word| modes.contains(word)) {
         return &[];
     }

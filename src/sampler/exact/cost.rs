@@ -16,6 +16,10 @@ const FAR_ABOVE: f64 = 3.0;
 /// After the trial, a cost is an average of this time: a job that loads its model is busy for a moment only.
 const LATER: Duration = Duration::from_secs(5);
 
+/// PyTorch makes its CUDA context with calls of the driver, for some time, before it allocates: that is no job at work. So long
+/// after the first call a job counts as one that has no more than these.
+const SETTING_UP: Duration = Duration::from_secs(3);
+
 /// The time of a trap on this machine, once it has been measured.
 static TRAP: OnceLock<Duration> = OnceLock::new();
 
@@ -78,8 +82,10 @@ pub struct CostWatch {
 struct FoundCost {
     meter: CostMeter,
     failure: Option<TrialFailure>,
-    /// What was found last in the first second; news as long as it was not taken.
+    /// What was found last in the first second, or told later.
     first: Option<ExactCost>,
+    /// What was found last, and in how much time.
+    last: Option<(ExactCost, Duration)>,
     is_judged: bool,
     has_programs: bool,
     news: Vec<CostNews>,
@@ -147,30 +153,38 @@ impl CostWatch {
         self.found.lock().meter.renew(now);
     }
 
-    /// Takes how often the programs of the probes ran by `now`. Returns whether the recording has to end.
-    pub(super) fn see(&self, now: Duration, programs: ProgramTime) -> bool {
+    /// The recording has ended: what came since the last figure is judged, too.
+    pub fn end(&self) {
+        let mut found = self.found.lock();
+        let last = found.last.filter(|(_, elapsed)| found.is_judged && *elapsed >= TRIAL);
+        if let Some((cost, _)) = last {
+            self.judge_later(&mut found, cost);
+        }
+    }
+
+    /// Takes how often the programs of the probes ran by `now`, in a job that is at work or is only setting up CUDA. Returns
+    /// whether the recording has to end.
+    pub(super) fn see(&self, now: Duration, programs: ProgramTime, is_at_work: bool) -> bool {
         let trap = TRAP.get().copied().unwrap_or(TRAP_ELSEWHERE);
         let mut found = self.found.lock();
         found.has_programs = true;
-        if let Some((cost, elapsed)) = found.meter.see(now, programs, trap) {
+        if let Some((cost, elapsed)) = found.meter.see(now, programs, trap, is_at_work) {
             self.judge(&mut found, cost, elapsed);
         }
         found.failure.is_some()
     }
 
     fn judge(&self, found: &mut FoundCost, cost: ExactCost, elapsed: Duration) {
-        let share = cost.share.unwrap_or(0.0);
+        found.last = Some((cost, elapsed));
         if found.is_judged {
             if elapsed >= LATER {
                 found.meter.next_window();
-                let was_told = found.first.is_some_and(|first| first.share > Some(self.limit));
-                if share > self.limit && !was_told {
-                    found.first = Some(cost);
-                    found.news.push(CostNews::Costlier(cost));
-                }
+                found.last = None;
+                self.judge_later(found, cost);
             }
             return;
         }
+        let share = cost.share.unwrap_or(0.0);
         found.first = Some(cost);
         let spent = share * elapsed.as_secs_f64();
         let is_clear = match elapsed >= TRIAL {
@@ -190,6 +204,17 @@ impl CostWatch {
     }
 }
 
+impl CostWatch {
+    /// A cost above the limit is told, unless one was told before.
+    fn judge_later(&self, found: &mut FoundCost, cost: ExactCost) {
+        let was_told = found.first.is_some_and(|first| first.share > Some(self.limit));
+        if cost.share > Some(self.limit) && !was_told {
+            found.first = Some(cost);
+            found.news.push(CostNews::Costlier(cost));
+        }
+    }
+}
+
 /// Counts events and their time in a window that begins with the first event.
 #[derive(Debug, Default)]
 struct CostMeter {
@@ -197,6 +222,8 @@ struct CostMeter {
     last: (Duration, ProgramTime),
     /// When the window began; `None` before the first event.
     began: Option<Duration>,
+    /// When the programs had run for the first time.
+    set_up: Option<Duration>,
     /// What the programs did in it.
     within: ProgramTime,
 }
@@ -208,8 +235,15 @@ impl CostMeter {
         now: Duration,
         programs: ProgramTime,
         trap: Duration,
+        is_at_work: bool,
     ) -> Option<(ExactCost, Duration)> {
         let (seen, before) = std::mem::replace(&mut self.last, (now, programs));
+        if programs.runs > 0 {
+            let set_up = *self.set_up.get_or_insert(seen);
+            if self.began.is_none() && !is_at_work && now.saturating_sub(set_up) < SETTING_UP {
+                return None;
+            }
+        }
         self.within.runs += programs.runs.saturating_sub(before.runs);
         self.within.timed += programs.timed.saturating_sub(before.timed);
         self.within.nanos += programs.nanos.saturating_sub(before.nanos);
@@ -250,7 +284,7 @@ mod tests {
         for ms in (from..=until).step_by(5) {
             let mut seen = watch.found.lock();
             if let Some((cost, elapsed)) =
-                seen.meter.see(Duration::from_millis(ms), of(ms - from), TRAP)
+                seen.meter.see(Duration::from_millis(ms), of(ms - from), TRAP, true)
             {
                 watch.judge(&mut seen, cost, elapsed);
             }
@@ -288,7 +322,7 @@ mod tests {
     #[test]
     fn the_trial_begins_with_the_first_event() {
         let watch = CostWatch::trial(0.02);
-        assert!(!watch.see(Duration::from_secs(60), ProgramTime::default()));
+        assert!(!watch.see(Duration::from_secs(60), ProgramTime::default(), false));
         assert_eq!(watch.unjudged(), Some(ExactCost { events: 0.0, share: None }));
         // Averaged over the minute before, it would cost nothing.
         let ended = run(&watch, 100_000, 60_000, 62_000).unwrap();
@@ -296,9 +330,41 @@ mod tests {
     }
 
     #[test]
+    fn calls_that_set_up_cuda_are_no_part_of_the_trial() {
+        let watch = CostWatch::trial(0.02);
+        let runs = |runs| ProgramTime { runs, timed: runs, nanos: 400 * runs };
+        // A second and a half with 200 calls of the driver, then the job begins to work.
+        for ms in (0..1_500).step_by(5) {
+            assert!(!watch.see(Duration::from_millis(ms), runs(200 * ms / 1_500), false));
+        }
+        assert!(watch.unjudged().is_some(), "nothing is judged by that");
+        let ended = (1_500..3_000)
+            .step_by(5)
+            .find(|ms| watch.see(Duration::from_millis(*ms), runs(200 + 100 * (ms - 1_495)), true));
+        assert!(ended.is_some_and(|ms| ms < 1_700), "{ended:?}");
+        // A job that only ever calls the driver counts all the same.
+        let watch = CostWatch::trial(0.02);
+        let ended = (0..9_000)
+            .step_by(5)
+            .find(|ms| watch.see(Duration::from_millis(*ms), runs(100 * ms), false));
+        assert!(ended.is_some_and(|ms| (3_000..3_300).contains(&ms)), "{ended:?}");
+    }
+
+    #[test]
+    fn what_came_last_is_judged_at_the_end() {
+        let watch = CostWatch::trial(0.02);
+        run(&watch, 1_000, 0, 1_000);
+        watch.renew(Duration::from_millis(1_000));
+        run(&watch, 50_000, 1_005, 3_500);
+        assert!(matches!(watch.take_news()[..], [CostNews::First(_)]));
+        watch.end();
+        assert!(matches!(watch.take_news()[..], [CostNews::Costlier(_)]));
+    }
+
+    #[test]
     fn few_events_of_unknown_time_are_no_cost_of_0() {
         let watch = CostWatch::trial(0.02);
-        watch.see(Duration::from_millis(5), ProgramTime { runs: 3, timed: 0, nanos: 0 });
+        watch.see(Duration::from_millis(5), ProgramTime { runs: 3, timed: 0, nanos: 0 }, true);
         assert_eq!(watch.unjudged().unwrap().share, None);
     }
 

@@ -26,8 +26,8 @@ use super::reconcile::CounterReconciler;
 use super::sites::SiteTable;
 use crate::model::{
     AllocatorCounters, CudaIndex, EndReason, Event, EventBatch, EventKind, EventTotals,
-    FreeTracking, Nanos, ProbeBackend, Record, RecordSink, RecordingEnd, RecordingTotals,
-    SinkResult, StackSource, ThreadSample,
+    FreeTracking, MemoryKind, Nanos, ProbeBackend, Record, RecordSink, RecordingEnd,
+    RecordingTotals, SinkResult, StackSource, ThreadSample,
 };
 use crate::probe::{AttachedProbes, ProbeCounts, ProbeError, ProbePlan, RawEvent, RingRecord};
 use crate::sampler::diagnosis::ProbeCoverage;
@@ -102,6 +102,8 @@ pub struct ExactRecorder {
     settled: Option<u64>,
     /// Whether there was no allocator yet when the probes were placed.
     starts_empty: bool,
+    /// Whether PyTorch's allocator has allocated something.
+    has_allocated: bool,
     /// When the probes were placed: what these saw before, those before them have told.
     placed: u64,
     samples: Vec<ThreadSample>,
@@ -140,6 +142,7 @@ impl ExactRecorder {
             look: None,
             settled: None,
             starts_empty: false,
+            has_allocated: false,
             placed: 0,
             samples: Vec::new(),
             failing: FailureCapture::default(),
@@ -186,7 +189,11 @@ impl ExactRecorder {
         let Some(cost) = &self.options.cost else { return false };
         let programs = self.probe.as_ref().and_then(AttachedProbes::program_time);
         match programs {
-            Some(programs) => cost.see(self.session.start.elapsed(), programs),
+            Some(programs) => {
+                let is_at_work = self.has_allocated
+                    || !self.probe.as_ref().is_some_and(AttachedProbes::has_torch);
+                cost.see(self.session.start.elapsed(), programs, is_at_work)
+            }
             None => cost.failure().is_some(),
         }
     }
@@ -305,7 +312,8 @@ impl ExactRecorder {
         let site = named.then(|| self.sites.site(raw, &mut self.session.table));
         if is_free {
             self.totals.frees += 1;
-        } else if let EventKind::Allocated { .. } = raw.change {
+        } else if let EventKind::Allocated { memory_kind, .. } = raw.change {
+            self.has_allocated |= matches!(memory_kind, MemoryKind::Torch(_));
             self.totals.allocations += 1;
             self.totals.truncated += u64::from(raw.truncated);
             self.totals.faulted += u64::from(raw.faulted);
