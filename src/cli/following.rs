@@ -63,7 +63,7 @@ impl FollowChoice {
         let (refusal, limit) = (readers.follow_refusal(), readers.allocator_refusal());
         if let (true, Some(why)) = (self.is_required, &refusal) {
             bail!(
-                "process {} cannot be followed: {why}; without --follow it is sampled",
+                "process {} cannot be followed: {why}; without --follow it is recorded in another mode",
                 readers.pid()
             );
         }

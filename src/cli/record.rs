@@ -26,7 +26,8 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     }
     let modes = ModeChoice::for_record(args)?;
     let is_exact = modes.asked == ModeArg::Exact;
-    // The name with %p in it cannot be checked before the program runs; all others are, before it starts.
+    // The name with %p in it cannot be checked before the program runs; all others are, before it
+    // starts.
     let host = output::host();
     let named = |pid: u32| -> Result<PathBuf> {
         let rank = rank_of(pid);

@@ -1,4 +1,5 @@
-//! One recorder of a process at work: which it is, what it says when it has begun, and how far it is.
+//! One recorder of a process at work: which it is, what it says when it has begun, and how far it
+//! is.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -23,7 +24,8 @@ use super::following::FollowChoice;
 use super::mode::cost_line;
 use super::{eprint_line, record_outputs};
 
-/// Stacks after which a recording that goes on for days begins to number them anew: some 30 MiB of them.
+/// Stacks after which a recording that goes on for days begins to number them anew: some 30 MiB of
+/// them.
 const MAX_IDS: usize = 1 << 17;
 
 /// A recorder that is attached, and what is to be said once it has begun.
@@ -66,7 +68,8 @@ impl Attempt {
         Ok(Attempt { recorder, follow: follow.clone(), cost: None, lines, sources })
     }
 
-    /// One of exact events, whose probes are placed, or why they are not; the readers come back then. `follow` has no budget.
+    /// One of exact events, whose probes are placed, or why they are not; the readers come back
+    /// then. `follow` has no budget.
     pub(super) fn of_events(
         args: &RecordArgs,
         readers: TargetReaders,
@@ -79,7 +82,8 @@ impl Attempt {
         let began = Instant::now();
         let is_trial = cost.is_trial();
         let placed = recorder.attach_probes().and_then(|()| match recorder.probes() {
-            // Whether probes will be allowed is asked now: the job may take minutes until there is something to probe.
+            // Whether probes will be allowed is asked now: the job may take minutes until there is
+            // something to probe.
             None if is_trial => check_exact_rights(),
             _ => Ok(()),
         });

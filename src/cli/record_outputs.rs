@@ -26,7 +26,8 @@ pub(super) fn has_triggers(args: &RecordArgs) -> bool {
     !args.until.until.is_empty()
 }
 
-/// Where the records are to go; `replaces`: the trace takes the place of one that memspy itself has just given up.
+/// Where the records are to go; `replaces`: the trace takes the place of one that memspy itself has
+/// just given up.
 pub(super) fn sinks(
     args: &RecordArgs,
     path: &Path,
@@ -79,7 +80,8 @@ pub(super) fn sinks(
     Ok(SinkChain { output: to, reading, waiting, printer, rank, host })
 }
 
-/// Lets go of what a recording wrote that is begun again in another mode. A trace is replaced later.
+/// Lets go of what a recording wrote that is begun again in another mode. A trace is replaced
+/// later.
 pub(super) fn discard(sinks: SinkChain) -> Result<()> {
     match sinks.output {
         RecordOutput::Flight(flight) => Ok(flight.finish()?),

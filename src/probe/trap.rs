@@ -1,4 +1,5 @@
-//! What a probe costs the thread that runs into it, apart from the program there: measured on memspy itself.
+//! What a probe costs the thread that runs into it, apart from the program there: measured on
+//! memspy itself.
 
 use std::hint::black_box;
 use std::os::fd::AsFd;
@@ -16,12 +17,13 @@ use crate::target::{Addr, Process};
 
 /// The time of a trap where it cannot be measured: that of an H100's host (benches/README.md).
 pub const TRAP_ELSEWHERE: Duration = Duration::from_nanos(550);
-/// Calls that are timed together, and how often: the fastest round counts, for another thread may have had the processor
-/// during the others.
+/// Calls that are timed together, and how often: the fastest round counts, for another thread may
+/// have had the processor during the others.
 const CALLS: u32 = 500;
 const ROUNDS: u32 = 5;
 
-/// Measures the time of a trap by a probe at a function of memspy itself, whose program does nothing.
+/// Measures the time of a trap by a probe at a function of memspy itself, whose program does
+/// nothing.
 ///
 /// # Errors
 /// The kernel allows no program at a probe: then exact stacks cannot be recorded either.
@@ -65,8 +67,8 @@ fn fastest_call() -> Duration {
     (0..ROUNDS).map(round).min().unwrap_or_default()
 }
 
-/// The function that is probed. Whether the compiler makes it push a register and call, or jump, the kernel executes its first
-/// instruction by itself, as it does the one at PyTorch's probes.
+/// The function that is probed. Whether the compiler makes it push a register and call, or jump,
+/// the kernel executes its first instruction by itself, as it does the one at PyTorch's probes.
 #[inline(never)]
 fn probed(call: u32) -> u32 {
     inner(call)

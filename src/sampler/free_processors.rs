@@ -1,4 +1,5 @@
-//! Whether processors are free: those that memspy may use, and what of their time nobody used lately.
+//! Whether processors are free: those that memspy may use, and what of their time nobody used
+//! lately.
 
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -42,8 +43,8 @@ impl IdleMeter {
         IdleMeter { began: Instant::now(), before: ProcessorUse::now() }
     }
 
-    /// How many processors were idle on average since the beginning: 0.5 is half of one. Waits until enough time has passed to
-    /// tell. `None` where the kernel does not say.
+    /// How many processors were idle on average since the beginning: 0.5 is half of one. Waits
+    /// until enough time has passed to tell. `None` where the kernel does not say.
     pub fn idle(&self) -> Option<f64> {
         std::thread::sleep(MIN_WINDOW.saturating_sub(self.began.elapsed()));
         let seconds = self.began.elapsed().as_secs_f64();
@@ -62,7 +63,8 @@ impl ProcessorUse {
     fn now() -> Option<ProcessorUse> {
         let allowed = sched_getaffinity(None).ok()?;
         let idle = idle(&proc_files::of_kernel("stat").ok()?, |n| allowed.is_set(n))?;
-        // A group that may use fewer processors than there are: what counts is what it leaves of these.
+        // A group that may use fewer processors than there are: what counts is what it leaves of
+        // these.
         let limited = match processors() < allowed.count() as usize {
             true => Some(used_by_group()?),
             false => None,
@@ -71,7 +73,8 @@ impl ProcessorUse {
     }
 }
 
-/// Idle seconds of the processors that are `allowed`, as /proc/stat has them; `None` where it has none of these.
+/// Idle seconds of the processors that are `allowed`, as /proc/stat has them; `None` where it has
+/// none of these.
 fn idle(stat: &str, allowed: impl Fn(usize) -> bool) -> Option<f64> {
     let of_line = |line: &str| {
         let mut fields = line.strip_prefix("cpu")?.split(' ');

@@ -1,4 +1,5 @@
-//! The mode that `record` takes where nobody asks for one: exact stacks where the job can bear them, else the best of the others.
+//! The mode that `record` takes where nobody asks for one: exact stacks where the job can bear
+//! them, else the best of the others.
 
 use std::process::Command;
 

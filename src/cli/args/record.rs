@@ -265,3 +265,53 @@ impl RecordFormat {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CliArgs, Command};
+    use super::*;
+
+    /// The mode of these words, or the error that says why they make no sense.
+    fn mode(words: &str) -> Result<ModeArg, String> {
+        let words = format!("memspy record -p 1 {words}");
+        let args = CliArgs::from_words(words.split_whitespace()).map_err(|e| e.to_string())?;
+        let Command::Record(args) = args.command else { panic!("no recording") };
+        args.mode()
+    }
+
+    #[test]
+    fn short_forms_are_modes() {
+        for (words, asked) in [
+            ("", ModeArg::Auto),
+            ("--mode auto", ModeArg::Auto),
+            ("--exact", ModeArg::Exact),
+            ("--mode exact --frees stacks --native", ModeArg::Exact),
+            ("--exact --stacks-from 1M", ModeArg::Exact),
+            ("--follow --cpu 50", ModeArg::Follow),
+            ("--cpu 50", ModeArg::Follow),
+            ("--mode follow --cpu 50", ModeArg::Follow),
+            ("-r 100", ModeArg::Sample),
+            ("--mode sample -r 100", ModeArg::Sample),
+            ("--mode sample --gil", ModeArg::Sample),
+            ("--gil --idle", ModeArg::Auto),
+        ] {
+            assert_eq!(mode(words), Ok(asked), "{words}");
+        }
+    }
+
+    #[test]
+    fn words_of_two_modes_are_refused() {
+        for words in [
+            "--mode follow -r 100",
+            "--mode exact --cpu 50",
+            "--mode auto --exact",
+            "--mode exact --idle",
+            "--mode follow --gil",
+            "--mode follow --native",
+            "--mode auto --frees stacks",
+            "--native",
+        ] {
+            assert!(mode(words).is_err(), "{words}");
+        }
+    }
+}

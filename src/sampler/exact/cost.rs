@@ -1,4 +1,5 @@
-//! What exact stacks cost the job: events a second, times the time of the kernel's program and of the trap into it.
+//! What exact stacks cost the job: events a second, times the time of the kernel's program and of
+//! the trap into it.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -13,17 +14,20 @@ const TRIAL: Duration = Duration::from_secs(1);
 const EARLY: Duration = Duration::from_millis(150);
 /// So many times the limit is far above it.
 const FAR_ABOVE: f64 = 3.0;
-/// After the trial, a cost is an average of this time: a job that loads its model is busy for a moment only.
+/// After the trial, a cost is an average of this time: a job that loads its model is busy for a
+/// moment only.
 const LATER: Duration = Duration::from_secs(5);
 
-/// PyTorch makes its CUDA context with calls of the driver, for some time, before it allocates: that is no job at work. So long
-/// after the first call a job counts as one that has no more than these.
+/// PyTorch makes its CUDA context with calls of the driver, for some time, before it allocates:
+/// that is no job at work. So long after the first call a job counts as one that has no more than
+/// these.
 const SETTING_UP: Duration = Duration::from_secs(3);
 
 /// The time of a trap on this machine, once it has been measured.
 static TRAP: OnceLock<Duration> = OnceLock::new();
 
-/// Whether the kernel allows exact stacks, where there is nothing to probe yet. Measures the time of a trap.
+/// Whether the kernel allows exact stacks, where there is nothing to probe yet. Measures the time
+/// of a trap.
 ///
 /// # Errors
 /// It does not, and why.
@@ -48,7 +52,8 @@ fn measure_trap() {
 pub struct ExactCost {
     /// Events a second.
     pub events: f64,
-    /// The part of the job's time, for one thread that makes all events; `None` where too few events came to tell.
+    /// The part of the job's time, for one thread that makes all events; `None` where too few
+    /// events came to tell.
     pub share: Option<f64>,
 }
 
@@ -92,7 +97,8 @@ struct FoundCost {
 }
 
 impl CostWatch {
-    /// A watch over a recording on trial, which ends when it costs more than `limit`, a part of the job's time.
+    /// A watch over a recording on trial, which ends when it costs more than `limit`, a part of the
+    /// job's time.
     pub fn trial(limit: f64) -> CostWatch {
         CostWatch { limit, is_trial: true, found: Arc::default() }
     }
@@ -123,8 +129,8 @@ impl CostWatch {
         self.is_trial && !found.is_judged && found.first.is_some()
     }
 
-    /// What the recording cost that ended before its first second of events was over; `None` where that was told, or cannot be
-    /// known because there are no programs in the kernel.
+    /// What the recording cost that ended before its first second of events was over; `None` where
+    /// that was told, or cannot be known because there are no programs in the kernel.
     pub fn unjudged(&self) -> Option<ExactCost> {
         let found = self.found.lock();
         let is_told = found.is_judged || found.failure.is_some();
@@ -162,8 +168,8 @@ impl CostWatch {
         }
     }
 
-    /// Takes how often the programs of the probes ran by `now`, in a job that is at work or is only setting up CUDA. Returns
-    /// whether the recording has to end.
+    /// Takes how often the programs of the probes ran by `now`, in a job that is at work or is only
+    /// setting up CUDA. Returns whether the recording has to end.
     pub(super) fn see(&self, now: Duration, programs: ProgramTime, is_at_work: bool) -> bool {
         let trap = TRAP.get().copied().unwrap_or(TRAP_ELSEWHERE);
         let mut found = self.found.lock();
@@ -274,7 +280,8 @@ mod tests {
 
     const TRAP: Duration = Duration::from_nanos(600);
 
-    /// Sees a job of `rate` events a second, each of 1 µs with the trap, every 5 ms until `until`; when the watch ended it.
+    /// Sees a job of `rate` events a second, each of 1 µs with the trap, every 5 ms until `until`;
+    /// when the watch ended it.
     fn run(watch: &CostWatch, rate: u64, from: u64, until: u64) -> Option<u64> {
         let of = |ms: u64| {
             let runs = rate * ms / 1000;
