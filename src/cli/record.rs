@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 
@@ -17,6 +18,9 @@ use super::output::FileNameFields;
 use super::record_attempt::Attempt;
 use super::signals::StopSignals;
 use super::{eprint_line, hints, in_one_line, output, privileges, record_outputs, record_ranks};
+
+/// A recording that follows a trial lasts so long at least.
+const MIN_AFTER_TRIAL: Duration = Duration::from_secs(1);
 
 /// Runs it.
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
@@ -161,7 +165,8 @@ pub(super) fn record(
         recorded.sinks.map_or(Ok(()), record_outputs::discard)?;
         privileges::give_up_probes();
         let (chosen, line) = modes.without_exact(ExactOutlook::from(&failure), &readers);
-        let left = args.duration.map(|whole| whole.saturating_sub(recorded.began.elapsed()));
+        let trial = recorded.began.elapsed();
+        let left = args.duration.map(|whole| left_after(trial, whole));
         let mut attempt = Attempt::of_samples(args, left, readers, &chosen)?;
         attempt.lines.insert(0, line);
         follow = chosen;
@@ -174,6 +179,12 @@ pub(super) fn record(
     };
     record_outputs::finish(args, &path, sinks, recorded.result)?;
     follow.unfollowed(recorded.followed.as_ref())
+}
+
+/// How long to record after a trial that took so much of `whole`. Where taking the probes away took
+/// nearly all of it, there still is a recording.
+fn left_after(trial: Duration, whole: Duration) -> Duration {
+    whole.saturating_sub(trial).max(MIN_AFTER_TRIAL.min(whole))
 }
 
 /// The recorder that is asked for, or that of the best mode that may be tried.
@@ -225,4 +236,19 @@ fn attached(readers: &TargetReaders) -> String {
         readers.pid(),
         readers.attach_time().as_secs_f64() * 1e3,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_counts_and_leaves_a_second_at_least() {
+        let left = |trial, whole| {
+            left_after(Duration::from_millis(trial), Duration::from_millis(whole)).as_millis()
+        };
+        assert_eq!(left(300, 20_000), 19_700);
+        assert_eq!(left(3_900, 4_000), 1_000);
+        assert_eq!(left(900, 500), 500, "no longer than was asked for");
+    }
 }

@@ -16,14 +16,23 @@ fn is_exact(recording: &Recording) -> bool {
     !lines(recording.trace(), &[])["exact"].is_null()
 }
 
-/// A job that replaces one block after the other for so many seconds.
-fn busy(seconds: u32) -> Target {
+/// A job that replaces one block after the other until it is killed, on a processor of its own also
+/// where others want it: how much exact stacks cost depends on how much it runs.
+fn busy() -> Target {
     let mut target = sim::start("allocator_load.py", &[]);
-    for request in ["hold 10", &format!("churn {seconds} 200")] {
+    let pid = rustix::process::Pid::from_raw(target.pid() as i32);
+    rustix::process::setpriority_process(pid, -10).unwrap();
+    for request in ["hold 10", "churn 600 200"] {
         target.say(request);
         target.read_until_ready();
     }
     target
+}
+
+/// Nanoseconds that its main thread has run.
+fn worked(target: &Target) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{}/schedstat", target.pid())).unwrap();
+    stat.split(' ').next().unwrap().parse().unwrap()
 }
 
 fn asked(target: &mut Target, request: &str) -> Value {
@@ -54,8 +63,8 @@ fn a_slow_job_gets_exact_stacks_without_an_option_and_its_bytes_are_torchs_own()
 
 #[test]
 fn a_job_that_allocates_all_the_time_is_not_recorded_exactly_and_no_probe_is_left() {
-    let mut target = busy(12);
-    let mut recording = Recording::start(target.pid(), &[AUTO, &["-d", "4"]].concat());
+    let mut target = busy();
+    let mut recording = Recording::start(target.pid(), &[AUTO, &["-d", "6"]].concat());
     recording.wait_for("exact stacks would cost ");
     wait_until("the probes have gone", || breakpoints(&target).is_empty());
     let done = recording.wait().ok();
@@ -66,11 +75,10 @@ fn a_job_that_allocates_all_the_time_is_not_recorded_exactly_and_no_probe_is_lef
     assert!(line.contains(" % (limit "), "{line}");
     // -d counts the trial.
     let elapsed = lines(recording.trace(), &[])["seconds"].as_f64().unwrap();
-    assert!(elapsed < 4.0, "{elapsed}");
-    // The job has gone on, to its end.
-    let ended: Value = serde_json::from_str(&target.read_until_ready()[0]).unwrap();
-    assert!(ended["allocations"].as_u64().unwrap() > 10_000, "{ended}");
-    target.finish();
+    assert!(elapsed < 6.0, "{elapsed}");
+    let before = worked(&target);
+    wait_until("the job goes on", || worked(&target) > before);
+    target.kill();
 }
 
 #[test]
@@ -93,13 +101,12 @@ fn without_the_rights_for_probes_the_mode_says_so() {
 /// Asked for, exact stacks go on whatever they cost, and that is told with the remedy.
 #[test]
 fn exact_stacks_that_were_asked_for_stay_and_tell_what_they_cost() {
-    let mut target = busy(60);
+    let mut target = busy();
     let mut recording = Recording::start_exact(target.pid(), &["-d", "2"]);
     let done = recording.wait().ok();
     assert!(is_exact(&recording), "{}", done.err);
     let line = done.err.lines().find(|line| line.contains(" events/s cost the job ")).unwrap();
-    // A machine that is busy with other work lets the job allocate less.
     let remedy = line.contains(", more than the limit of ") && line.contains("--mode follow");
-    assert!(remedy || line.ends_with(" %"), "{line}");
+    assert!(remedy, "{line}");
     target.kill();
 }
