@@ -122,7 +122,7 @@ static __always_inline u64 own_stack(u64 fs)
 }
 
 /* at::sequence_number::get_and_increment(): a forward node is being created. */
-SEC("uprobe") int forward_node(struct pt_regs *ctx)
+static __always_inline int on_forward_node(struct pt_regs *ctx)
 {
 	u64 fs = fs_base(), block = tls_block(fs);
 	if (!block)
@@ -141,7 +141,7 @@ SEC("uprobe") int forward_node(struct pt_regs *ctx)
 }
 
 /* Engine::execute_with_graph_task(): somebody calls backward(). */
-SEC("uprobe") int backward_call(struct pt_regs *ctx)
+static __always_inline int on_backward_call(struct pt_regs *ctx)
 {
 	u64 fs = fs_base(), task = read_word(register_of(ctx, BW_TASK_REGISTER));
 	u64 stack = own_stack(fs);
@@ -155,3 +155,6 @@ SEC("uprobe") int backward_call(struct pt_regs *ctx)
 		bpf_map_update_elem(&BACKWARD, &task, &stack, BPF_ANY);
 	return 0;
 }
+
+PROGRAM(forward_node, on_forward_node(ctx))
+PROGRAM(backward_call, on_backward_call(ctx))

@@ -57,7 +57,7 @@ static __always_inline int marked(u8 mark, const struct place *p)
 	return 0;
 }
 
-SEC("uprobe") int driver_entry(struct pt_regs *ctx)
+static __always_inline int on_driver_entry(struct pt_regs *ctx)
 {
 	struct in_call key = key_of_call(ctx);
 	const volatile struct call *call = &CALLS[key.call & (MOST_CALLS - 1)];
@@ -79,7 +79,7 @@ SEC("uprobe") int driver_entry(struct pt_regs *ctx)
 	return 0;
 }
 
-SEC("uprobe") int driver_return(struct pt_regs *ctx)
+static __always_inline int on_driver_return(struct pt_regs *ctx)
 {
 	struct in_call key = key_of_call(ctx);
 	const volatile struct call *call = &CALLS[key.call & (MOST_CALLS - 1)];
@@ -113,10 +113,14 @@ SEC("uprobe") int driver_return(struct pt_regs *ctx)
 	return allocated(call->arena, p.device, address, size, &p.place);
 }
 
-SEC("uprobe") int driver_free(struct pt_regs *ctx)
+static __always_inline int on_driver_free(struct pt_regs *ctx)
 {
 	const volatile struct call *call = &CALLS[bpf_get_attach_cookie(ctx) & (MOST_CALLS - 1)];
 	struct place place = { .source = SOURCE_NOT_TAKEN };
 	u64 address = register_of(ctx, call->address);
 	return address ? freed(call->arena, address, &place) : 0;
 }
+
+PROGRAM(driver_entry, on_driver_entry(ctx))
+PROGRAM(driver_return, on_driver_return(ctx))
+PROGRAM(driver_free, on_driver_free(ctx))

@@ -262,12 +262,9 @@ static __always_inline int torch_malloc(struct pt_regs *ctx, const volatile stru
 }
 
 /* The usual sites have programs of their own, in which their description is a constant. */
-SEC("uprobe") int malloc_0(struct pt_regs *ctx) { return torch_malloc(ctx, &MALLOC_SITES[0]); }
-SEC("uprobe") int malloc_1(struct pt_regs *ctx) { return torch_malloc(ctx, &MALLOC_SITES[1]); }
-SEC("uprobe") int malloc_any(struct pt_regs *ctx)
-{
-	return torch_malloc(ctx, &MALLOC_SITES[bpf_get_attach_cookie(ctx) & (MOST_SITES - 1)]);
-}
+PROGRAM(malloc_0, torch_malloc(ctx, &MALLOC_SITES[0]))
+PROGRAM(malloc_1, torch_malloc(ctx, &MALLOC_SITES[1]))
+PROGRAM(malloc_any, torch_malloc(ctx, &MALLOC_SITES[bpf_get_attach_cookie(ctx) & (MOST_SITES - 1)]))
 
 static __always_inline int torch_free(struct pt_regs *ctx, const volatile struct site *site)
 {
@@ -281,13 +278,11 @@ static __always_inline int torch_free(struct pt_regs *ctx, const volatile struct
 	return freed(ARENA_TORCH, argument(ctx, &site->arguments[0]), &place);
 }
 
-SEC("uprobe") int free_0(struct pt_regs *ctx) { return torch_free(ctx, &FREE_SITES[0]); }
-SEC("uprobe") int free_1(struct pt_regs *ctx) { return torch_free(ctx, &FREE_SITES[1]); }
-SEC("uprobe") int free_any(struct pt_regs *ctx)
-{
-	return torch_free(ctx, &FREE_SITES[bpf_get_attach_cookie(ctx) & (MOST_SITES - 1)]);
-}
-SEC("uprobe") int free_with_stack(struct pt_regs *ctx)
+PROGRAM(free_0, torch_free(ctx, &FREE_SITES[0]))
+PROGRAM(free_1, torch_free(ctx, &FREE_SITES[1]))
+PROGRAM(free_any, torch_free(ctx, &FREE_SITES[bpf_get_attach_cookie(ctx) & (MOST_SITES - 1)]))
+
+static __always_inline int torch_free_with_stack(struct pt_regs *ctx)
 {
 	const volatile struct site *site = &FREE_SITES[bpf_get_attach_cookie(ctx) & (MOST_SITES - 1)];
 	if (WATCHES)
@@ -299,7 +294,9 @@ SEC("uprobe") int free_with_stack(struct pt_regs *ctx)
 	return freed(ARENA_TORCH, argument(ctx, &site->arguments[0]), &place);
 }
 
-SEC("uprobe") int code_dealloc(struct pt_regs *ctx)
+PROGRAM(free_with_stack, torch_free_with_stack(ctx))
+
+static __always_inline int code_died(struct pt_regs *ctx)
 {
 	u64 code = ctx->rdi;
 	if (bpf_map_delete_elem(&CODES, &code))
@@ -318,4 +315,9 @@ SEC("uprobe") int code_dealloc(struct pt_regs *ctx)
 	return 0;
 }
 
+PROGRAM(code_dealloc, code_died(ctx))
+
 #include "driver.bpf.h"
+
+/* For measuring what a probe costs without any work. */
+SEC("uprobe") int nothing(struct pt_regs *ctx) { return 0; }

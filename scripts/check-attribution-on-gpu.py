@@ -55,7 +55,7 @@ def own_line(stack):
 
 
 def words(args):
-    # Without words: the default options, which follow.
+    # Without a mode among them, it follows.
     return shlex.split(args.words)
 
 
@@ -129,7 +129,7 @@ def main():
     parser.add_argument("--after", type=float, default=0, help="seconds after the beginning of the job at which memspy attaches")
     parser.add_argument("--seconds", type=float, default=0, help="how long each job runs at least for its truth")
     parser.add_argument("--show", type=int, default=3, help="stacks shown that differ most")
-    parser.add_argument("--words", default="", help="more words for 'memspy record' [default: none, which follows]")
+    parser.add_argument("--words", default="", help="more words for 'memspy record' [default: --follow]")
     parser.add_argument("--part", choices=PARTS, help="only this, in this process")
     args = parser.parse_args()
     torch.zeros(1, device="cuda")

@@ -148,12 +148,14 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 }
 '''
 
+# Follows, and samples a job that cannot be followed.
+FOLLOWS = ["--cpu", "10" if (os.cpu_count() or 1) < 4 else "100"]
 MODES = {
     "sampled": ["record", "-r", "200", "-o", "OUT", "--force"],
-    "followed": ["record", "-o", "OUT", "--force"],
+    "followed": ["record", *FOLLOWS, "-o", "OUT", "--force"],
     "exact": ["record", "--exact", "-o", "OUT", "--force"],
-    "--owners": ["record", "--owners", "-o", "OUT", "--force"],
-    "--keep": ["record", "--keep", "200K", "-o", "OUT", "--force"],
+    "--owners": ["record", *FOLLOWS, "--owners", "-o", "OUT", "--force"],
+    "--keep": ["record", *FOLLOWS, "--keep", "200K", "-o", "OUT", "--force"],
     "--exact --keep": ["record", "--exact", "--keep", "200K", "-o", "OUT", "--force"],
     "tensors": ["tensors", "--every", "100ms"],
     "summary": ["summary"],

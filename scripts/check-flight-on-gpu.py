@@ -93,7 +93,7 @@ def out_of_memory(way, exact):
     total = known["total_bytes"] // MIB
     name = f"{'exact' if exact else 'sampled'} {way}"
     trace = os.path.join(folder, name.replace(" ", "-") + ".bin")
-    recording = record(target, trace, "--keep", "3s", "--until", "oom", "--until", "exit", *(["--exact"] if exact else []))
+    recording = record(target, trace, "--keep", "3s", "--until", "oom", "--until", "exit", "--exact" if exact else "--follow")
     target.ask("late")
     time.sleep(6)
     part = total // 2 // 16 // 2 * 2  # Segments are multiples of 2 MiB.
@@ -127,7 +127,7 @@ def levels():
     target = Target("oom.py")
     total = json.loads(target.said[0])["total_bytes"] // MIB
     trace = os.path.join(folder, "used.bin")
-    recording = record(target, trace, "--keep", "3s", "--until", "used>50%")
+    recording = record(target, trace, "--keep", "3s", "--until", "used>50%", "--follow")
     target.ask(f"grow {total // 100} 20")
     target.ask("settle 2")
     check("used>50% is not true at a third", not os.path.exists(trace))
@@ -141,7 +141,7 @@ def levels():
 def ring():
     target = Target("allocator_load.py")
     target.ask("hold 100")
-    for words, limit in [(["--keep", "300K"], 300 << 10), (["--keep", "1M", "--exact"], 1 << 20)]:
+    for words, limit in [(["--keep", "300K", "--follow"], 300 << 10), (["--keep", "1M", "--exact"], 1 << 20)]:
         if "--exact" in words and arguments.no_exact:
             continue
         trace = os.path.join(folder, f"ring-{limit}.bin")

@@ -115,7 +115,7 @@ def main():
     figures = {}
     _, alone, _ = run(memspy, ranks, arguments.seconds, None)
     folder, exact, looked = run(memspy, ranks, arguments.seconds, ["--exact"], devices(memspy, ranks))
-    _, sampled, _ = run(memspy, ranks, arguments.seconds, [])
+    _, sampled, _ = run(memspy, ranks, arguments.seconds, ["--follow"])
     pace = lambda truths: max(truth["step_seconds"] for truth in truths)
     figures["step_seconds"] = {"alone": pace(alone), "sampled": pace(sampled), "exact": pace(exact)}
     figures["devices"] = looked

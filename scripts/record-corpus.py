@@ -27,7 +27,7 @@ PLACE = "/tmp/memspy-corpus"  # What runs lies there, so traces have no other pa
 USER = 65534
 PR_SET_PTRACER, ANY = 0x59616D61, -1
 
-# One line a recording. `mode`: the words for 'memspy record'. `after`: seconds after the job's start, 0: from the start.
+# One line a recording. `mode`: the words for 'memspy record', which follows without any. `after`: seconds after the job's start, 0: from the start.
 Plan = collections.namedtuple("Plan", "name machine job processors load user after seconds mode")
 
 

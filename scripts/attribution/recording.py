@@ -19,12 +19,18 @@ BEFORE = "[before recording]"
 HISTORY = 2_000_000
 
 
+def with_mode(words):
+    """The words for `memspy record`, which follows where they have no mode: left to itself, it takes the mode that this machine allows."""
+    modes = {"--mode", "--exact", "--follow", "--cpu", "-r", "--rate"}
+    return [*words] if modes & set(words) else [*words, "--follow"]
+
+
 class Recording:
     """memspy following this process: attached after construction."""
 
     def __init__(self, memspy, words):
         self.memspy, self.trace, self.said = memspy, os.path.join(FOLDER, f"{time.monotonic_ns()}.bin"), []
-        command = [memspy, "record", "-p", str(os.getpid()), "-o", self.trace, *words]
+        command = [memspy, "record", "-p", str(os.getpid()), "-o", self.trace, *with_mode(words)]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         for line in self.process.stderr:
             self.said.append(line.rstrip())

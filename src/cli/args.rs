@@ -41,13 +41,13 @@ pub use lines::{LinesArgs, LinesFormat, SortArg};
 pub use man::ManArgs;
 pub use mcp::McpArgs;
 pub use picture::PictureArgs;
-pub use record::{FreesArg, ProbesArg, RecordArgs, RecordFormat};
+pub use record::{FreesArg, ModeArg, ProbesArg, RecordArgs, RecordFormat};
 pub use report::ReportArgs;
 pub use retention::RetentionArgs;
 pub use summary::{GrowthArgs, SummaryArgs};
 pub use tensors::{GraphArgs, PeerTool, ReferrersArgs, TensorReadArgs, TensorsArgs};
 pub use top::TopArgs;
-use values::{gpu, marker, mode, pid};
+use values::{file_mode, gpu, marker, pid};
 
 /// What is holding this GPU memory, and which line put it there?
 ///
@@ -59,8 +59,8 @@ use values::{gpu, marker, mode, pid};
 #[command(name = "memspy", version, infer_subcommands = true, arg_required_else_help = true)]
 pub struct CliArgs {
     /// Mode of the files written, in octal [default: 600; with --force that of the file overwritten]
-    #[arg(long, global = true, value_name = "MODE", value_parser = mode)]
-    pub mode: Option<u32>,
+    #[arg(long, global = true, value_name = "MODE", value_parser = file_mode)]
+    pub file_mode: Option<u32>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,

@@ -1,16 +1,14 @@
 //! Whether a recording follows the allocator, within which budget, and what is said of that when it begins.
 
-use std::thread::available_parallelism;
-
 use anyhow::{Result, bail};
 
 use crate::model::{AllocatorBackend, FollowTotals};
-use crate::sampler::{FollowBudget, TargetReaders};
+use crate::sampler::{FollowBudget, TargetReaders, processors};
 
-use super::args::{RecordArgs, RecordFormat, TopArgs};
+use super::args::{ModeArg, RecordArgs, RecordFormat, TopArgs};
 
 /// Samples a second beside following, and where a job that cannot be followed is sampled.
-const RECORD_RATE: u32 = 200;
+pub(super) const RECORD_RATE: u32 = 200;
 /// The same of `top`, which redraws a few times a second.
 const TOP_RATE: u32 = 100;
 
@@ -22,14 +20,14 @@ pub(super) struct FollowChoice {
     /// What all polls may use; `None` where the allocator is not to be followed.
     pub(super) budget: Option<FollowBudget>,
     /// Whether a job that cannot be followed is an error.
-    is_required: bool,
+    pub(super) is_required: bool,
     /// Whether several processes share the budget.
-    is_shared: bool,
+    pub(super) is_shared: bool,
 }
 
 impl FollowChoice {
-    /// What the words of `record` ask for. A rate alone is plain sampling.
-    pub(super) fn for_record(args: &RecordArgs) -> Result<FollowChoice> {
+    /// What the words of `record` ask for, for a recording that follows or for one that samples only.
+    pub(super) fn for_record(args: &RecordArgs, follows: bool) -> Result<FollowChoice> {
         let is_shared = args.records_several();
         if let (Some(percent), false) = (args.cpu, is_shared)
             && percent > 100.0 * FollowBudget::MOST
@@ -41,11 +39,10 @@ impl FollowChoice {
         }
         // Of polls it is not known who holds the GIL.
         let by_gil = args.stacks.gil && args.format != RecordFormat::Trace;
-        let samples_only = args.exact || args.rate.is_some() || by_gil;
         Ok(FollowChoice {
             rate: args.rate.unwrap_or(RECORD_RATE),
-            budget: (!samples_only).then(|| budget(args.cpu)),
-            is_required: args.follow,
+            budget: (follows && !by_gil).then(|| budget(args.cpu)),
+            is_required: follows && (args.follow || args.mode == Some(ModeArg::Follow)),
             is_shared,
         })
     }
@@ -66,7 +63,7 @@ impl FollowChoice {
         let (refusal, limit) = (readers.follow_refusal(), readers.allocator_refusal());
         if let (true, Some(why)) = (self.is_required, &refusal) {
             bail!(
-                "process {} cannot be followed: {why}; without --follow it is sampled",
+                "process {} cannot be followed: {why}; without --follow it is recorded in another mode",
                 readers.pid()
             );
         }
@@ -126,6 +123,6 @@ impl FollowChoice {
 fn budget(percent: Option<f64>) -> FollowBudget {
     match percent {
         Some(percent) => FollowBudget::new(percent / 100.0),
-        None => FollowBudget::for_machine(available_parallelism().map_or(1, |n| n.get())),
+        None => FollowBudget::for_machine(processors()),
     }
 }

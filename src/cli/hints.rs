@@ -9,7 +9,7 @@ use crate::model::LookLimit;
 use crate::sampler::{AttachError, ProbeError, StopEstimate, TargetIdentity};
 use crate::target::{AccessFacts, ProcessError, StopError};
 
-use super::eprint_line;
+use super::{eprint_line, mode};
 
 /// The error of an attempt to attach to process `pid`, with what to do next.
 pub(super) fn attach(error: AttachError, pid: u32) -> Error {
@@ -60,6 +60,15 @@ pub(super) fn core(error: AttachError, path: &Path) -> Error {
 /// The error of an attempt to place probes in process `pid`, with what to do next.
 pub(super) fn probe(error: ProbeError, pid: u32) -> Error {
     anyhow!("cannot record process {pid} exactly: {error}; {}", probe_advice(&error))
+}
+
+/// Why there are no exact stacks, where others do.
+pub(super) fn no_exact(error: &ProbeError) -> String {
+    match error.is_denied() {
+        true => "no exact stacks, which take root, or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE"
+            .to_owned(),
+        false => mode::no_exact(&error.to_string()),
+    }
 }
 
 /// What to do about an error of placing probes.

@@ -17,7 +17,7 @@ pub(super) fn run(args: &ManArgs) -> Result<()> {
     let folder = &args.output;
     fs::create_dir_all(folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    // Has no effect where --mode was given.
+    // Has no effect where --file-mode was given.
     output::set_mode(MODE);
     let mut program = CliArgs::command();
     // Names the commands as they are called: memspy-record.

@@ -28,12 +28,15 @@ mod lines;
 mod man;
 mod mcp;
 mod members;
+mod mode;
 mod observe;
 mod output;
 mod owners;
 mod privileges;
 mod ranks;
 mod record;
+mod record_attempt;
+mod record_outputs;
 mod record_ranks;
 mod replay;
 mod report;
@@ -89,7 +92,7 @@ pub fn run() -> ExitCode {
             };
         }
     };
-    if let Some(mode) = args.mode {
+    if let Some(mode) = args.file_mode {
         output::set_mode(mode);
     }
     privileges::give_up(&args.command);

@@ -1,27 +1,28 @@
 //! A job observed for some seconds: snapshots of its owners, and at the same time a recording of its lines.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
+use parking_lot::Mutex;
 
 use crate::analysis::{
     GpuFacts, GrowthWatch, ObservedDevice, OwnerGroup, ProcessSnapshot, PseudoFrame, SharedProfile,
     StackLabel, ThreadChoice, in_no_tensor, owner_groups,
 };
-use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, SinkResult, StopTotals};
+use crate::model::{CudaIndex, OwnershipSnapshot, SinkResult, StopTotals};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
 use crate::sampler::{
-    AttachError, AttachedRecorder, CommonOptions, ExactOptions, ExactRecorder, LookOptions,
-    RecordOptions, Recorder, TargetIdentity, TargetReaders, Worker, read_owners, read_sleep_tags,
-    sleep_unless,
+    AttachError, AttachedRecorder, CommonOptions, CostWatch, ExactOptions, ExactRecorder,
+    LookOptions, RecordOptions, Recorder, TargetIdentity, TargetReaders, Worker, read_owners,
+    read_sleep_tags, sleep_unless,
 };
 
+use super::mode::{ExactOutlook, ModeChoice};
 use super::{hints, output};
 
-/// Samples a second where exact events are not to be had.
-const SAMPLING_RATE: u32 = 200;
 /// How long the recording may take to attach.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Snapshots after the first.
@@ -221,29 +222,33 @@ fn look_at_process(process: &TargetIdentity, pid: u32) -> Result<ProcessSnapshot
     Ok(snapshot)
 }
 
+/// How lines are known, which changes if exact stacks cost too much; and what finds that out.
+type LinesBegun = (Arc<Mutex<LinesSource>>, Option<CostWatch>);
+
 /// A recording that is attaching.
 struct AttachingRecording {
     live: SharedProfile,
-    attached: Receiver<Result<(LinesSource, Instant)>>,
+    attached: Receiver<Result<(LinesBegun, Instant)>>,
     thread: Worker<SinkResult>,
 }
 
 impl AttachingRecording {
     /// Waits until it is attached.
     fn attached(self, pid: u32) -> Result<LineRecording> {
-        let (source, began) = self
+        let ((source, cost), began) = self
             .attached
             .recv_timeout(ATTACH_TIMEOUT)
             .map_err(|_| anyhow!("cannot record process {pid}: the recording did not begin"))??;
         let AttachingRecording { live, thread, .. } = self;
-        Ok(LineRecording { live, source, thread: Some(thread), began })
+        Ok(LineRecording { live, source, cost, thread: Some(thread), began })
     }
 }
 
 /// A recording on a thread of its own.
 struct LineRecording {
     live: SharedProfile,
-    source: LinesSource,
+    source: Arc<Mutex<LinesSource>>,
+    cost: Option<CostWatch>,
     thread: Option<Worker<SinkResult>>,
     began: Instant,
 }
@@ -251,21 +256,30 @@ struct LineRecording {
 impl LineRecording {
     /// Begins to attach, exactly where the kernel allows it.
     fn begin(process: TargetIdentity, pid: u32) -> Result<AttachingRecording> {
+        let modes = ModeChoice::for_summary();
         let live = SharedProfile::with_filter(ThreadChoice::default());
         let (attached, is_attached) = channel();
         let mut sink = live.clone();
         // Attached on the thread that reads: probes and interpreters need not travel.
         let thread = Worker::spawn("lines", move |stop| {
-            let recorder = match recorder(&process) {
-                Ok((recorder, source)) => {
-                    let _ = attached.send(Ok((source, Instant::now())));
-                    recorder
-                }
+            let (recorder, source, cost) = match recorder(&process, &modes) {
+                Ok(begun) => begun,
                 Err(error) => {
                     let _ = attached.send(Err(hints::attach(error, pid)));
                     return Ok(());
                 }
             };
+            let source = Arc::new(Mutex::new(source));
+            let shared = (Arc::clone(&source), cost.clone());
+            let _ = attached.send(Ok((shared, Instant::now())));
+            let ended = recorder.run(output::host(), &mut sink, stop.flag(), &mut |_| {});
+            let failure = cost.and_then(|cost| cost.failure());
+            let (Some(failure), false) = (failure, stop.is_set()) else { return ended.map(drop) };
+            let Ok((recorder, next)) = without_exact(&process, &modes, (&failure).into()) else {
+                return ended.map(drop); // The job has ended by now.
+            };
+            sink.clear();
+            *source.lock() = next;
             recorder.run(output::host(), &mut sink, stop.flag(), &mut |_| {}).map(drop)
         })?;
         Ok(AttachingRecording { live, attached: is_attached, thread })
@@ -280,7 +294,7 @@ impl LineRecording {
     fn lines(&self, began: Instant, growth: &mut GrowthWatch, lines: &mut ObservedLines) {
         let live = self.live.lock();
         let labels = FrameLabels::new(live.profile(), false);
-        lines.source = self.source.clone();
+        lines.source = self.source.lock().clone();
         lines.gpus.clear();
         let mut all = Vec::new();
         for gpu in live.gpus() {
@@ -306,6 +320,10 @@ impl LineRecording {
             lines.gpus.push((gpu, found.allocated, rows));
         }
         drop(live);
+        // What may be given up again is no part of what grows.
+        if self.cost.as_ref().is_some_and(CostWatch::is_open) {
+            return;
+        }
         growth.add_lines(began.elapsed().as_secs_f64(), all);
     }
 
@@ -333,34 +351,45 @@ fn on_gpu(gpu: CudaIndex, line: &str) -> String {
     }
 }
 
-/// A recorder of exact events, else of samples.
-fn recorder(process: &TargetIdentity) -> Result<(AttachedRecorder, LinesSource), AttachError> {
-    let why = match exact(process) {
-        Ok(recorder) => {
-            let source = match recorder.probes().map(|probes| probes.backend) {
-                Some(ProbeBackend::PerfSamples) => LinesSource::Sampled {
-                    why: "the kernel allows no BPF: sizes are exact, stacks are from samples"
-                        .into(),
-                },
-                _ => LinesSource::Exact,
-            };
-            return Ok((AttachedRecorder::Exact(Box::new(recorder)), source));
+/// A recorder of exact events on trial, else one of the mode that decides without them.
+fn recorder(
+    process: &TargetIdentity,
+    modes: &ModeChoice,
+) -> Result<(AttachedRecorder, LinesSource, Option<CostWatch>), AttachError> {
+    match exact(process, modes.cost_watch()) {
+        Ok((recorder, cost)) => {
+            let recorder = AttachedRecorder::Exact(Box::new(recorder));
+            Ok((recorder, LinesSource::Exact, Some(cost)))
         }
-        Err(why) => why,
-    };
-    let common = CommonOptions::default();
-    let wanted = RecordOptions { rate: SAMPLING_RATE, duration: None, follow: None, common };
-    let recorder = Recorder::new(process.attach()?, wanted);
-    Ok((AttachedRecorder::Samples(Box::new(recorder)), LinesSource::Sampled { why }))
+        Err(why) => {
+            let (recorder, source) = without_exact(process, modes, ExactOutlook::No(why))?;
+            Ok((recorder, source, None))
+        }
+    }
 }
 
 /// A recorder of exact events, or why there is none.
-fn exact(process: &TargetIdentity) -> Result<ExactRecorder, String> {
+fn exact(process: &TargetIdentity, cost: CostWatch) -> Result<(ExactRecorder, CostWatch), String> {
     let readers = process.attach_any().map_err(|error| error.to_string())?;
-    let mut recorder = ExactRecorder::new(readers, ExactOptions::default());
-    recorder.attach_probes().map_err(|error| error.to_string())?;
+    let options = ExactOptions { cost: Some(cost.clone()), ..ExactOptions::default() };
+    let mut recorder = ExactRecorder::new(readers, options);
+    recorder.attach_probes().map_err(|error| hints::no_exact(&error))?;
     match recorder.probes() {
-        Some(_) => Ok(recorder),
-        None => Err("there is nothing to probe yet".to_owned()),
+        Some(_) => Ok((recorder, cost)),
+        None => Err("no exact stacks (there is nothing to probe yet)".to_owned()),
     }
+}
+
+/// A recorder that follows the allocator or samples.
+fn without_exact(
+    process: &TargetIdentity,
+    modes: &ModeChoice,
+    exact: ExactOutlook,
+) -> Result<(AttachedRecorder, LinesSource), AttachError> {
+    let readers = process.attach()?;
+    let (follow, why) = modes.without_exact(exact, &readers);
+    let common = CommonOptions::default();
+    let wanted = RecordOptions { rate: follow.rate, duration: None, follow: follow.budget, common };
+    let recorder = AttachedRecorder::Samples(Box::new(Recorder::new(readers, wanted)));
+    Ok((recorder, LinesSource::Sampled { why }))
 }

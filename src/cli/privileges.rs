@@ -4,7 +4,7 @@
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
-use super::args::{Command, RecordArgs};
+use super::args::{Command, ModeArg, RecordArgs};
 
 /// To read and write the files that the user names.
 const FILES: CapabilitySet =
@@ -32,7 +32,14 @@ fn live(probes: bool) -> CapabilitySet {
 
 /// Gives up what `command` does not need. Threads that are started later have no more.
 pub(super) fn give_up(command: &Command) {
-    let kept = match command {
+    if let Some(kept) = kept_by(command) {
+        keep(kept);
+    }
+}
+
+/// What `command` needs; `None` where it is not given up now.
+fn kept_by(command: &Command) -> Option<CapabilitySet> {
+    Some(match command {
         Command::Flame(_)
         | Command::Lines(_)
         | Command::Export(_)
@@ -55,20 +62,25 @@ pub(super) fn give_up(command: &Command) {
         // Lines are recorded exactly where that is allowed.
         Command::Doctor(_) | Command::Summary(_) | Command::Growth(_) => PROBES,
         // Later: the program that it may start is to have all that memspy was given.
-        Command::Record(_) => return,
+        Command::Record(_) => return None,
         // Each call gives up by itself what it does not need.
-        Command::Mcp(_) => return,
+        Command::Mcp(_) => return None,
         // The driver's libraries may start programs of their own, to load its modules or to make its devices.
-        Command::Devices(_) | Command::Pause(_) | Command::Resume(_) => return,
-    };
-    keep(kept);
+        Command::Devices(_) | Command::Pause(_) | Command::Resume(_) => return None,
+    })
 }
 
 /// The same for `record`, when the program is started, if there is one.
-pub(super) fn give_up_for(args: &RecordArgs) {
+pub(super) fn give_up_for(args: &RecordArgs, mode: ModeArg) {
     let signals =
         if !args.program.is_empty() { CapabilitySet::KILL } else { CapabilitySet::empty() };
-    keep(live(args.exact).union(signals));
+    let probes = matches!(mode, ModeArg::Auto | ModeArg::Exact);
+    keep(live(probes).union(signals));
+}
+
+/// Those of probes, for a recording that does without them after all.
+pub(super) fn give_up_probes() {
+    keep(JOB.union(CapabilitySet::KILL));
 }
 
 /// The same for the process that keeps the probes of another memspy.
@@ -93,4 +105,23 @@ fn keep(kept: CapabilitySet) {
         },
     );
     let _ = rustix::thread::set_no_new_privs(true);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::CliArgs;
+    use super::*;
+
+    /// They run for days: without the rights for probes, they can place none.
+    #[test]
+    fn top_and_exporter_keep_no_rights_for_probes_unless_told_to() {
+        let kept = |words: &[&str]| {
+            let args = CliArgs::from_words([&["memspy"], words].concat()).unwrap();
+            kept_by(&args.command).unwrap()
+        };
+        let probes = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::SYS_ADMIN;
+        assert!(!kept(&["top", "-p", "1"]).intersects(probes));
+        assert!(!kept(&["exporter", "-p", "1"]).intersects(probes));
+        assert!(kept(&["top", "-p", "1", "--exact"]).contains(probes));
+    }
 }

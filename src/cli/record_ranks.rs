@@ -10,9 +10,9 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::flight::RankContext;
 use crate::sampler::{ProcessTree, RankProcess, Worker};
 
-use super::args::{RecordArgs, RecordFormat};
-use super::following::FollowChoice;
+use super::args::{ModeArg, RecordArgs, RecordFormat};
 use super::launch::LaunchedProgram;
+use super::mode::ModeChoice;
 use super::output::FileNameFields;
 use super::{eprint_line, hints, in_one_line, output, set_line_prefix};
 
@@ -44,28 +44,31 @@ pub(super) fn check(args: &RecordArgs) -> Result<()> {
 /// Records the members of the family of process `pid` until all have ended, `stop` is set or the time is over.
 pub(super) fn record(
     args: &Arc<RecordArgs>,
-    follow: &FollowChoice,
+    modes: &ModeChoice,
     pid: u32,
     launched: &mut Option<LaunchedProgram>,
     host: &str,
     stop: &Arc<AtomicBool>,
 ) -> Result<()> {
+    let is_exact = modes.asked == ModeArg::Exact;
     let (mut family, who, interval) = match &args.called {
         None => {
             let family =
-                ProcessTree::new(pid, args.exact).map_err(|error| hints::attach(error, pid))?;
+                ProcessTree::new(pid, is_exact).map_err(|error| hints::attach(error, pid))?;
             let who = format!("process {pid} and its descendants");
             (family, who, POLL_INTERVAL)
         }
         Some(pattern) => {
             let who = format!("processes called {pattern}");
-            (ProcessTree::called(pattern.clone(), args.exact), who, SEARCH_INTERVAL)
+            (ProcessTree::called(pattern.clone(), is_exact), who, SEARCH_INTERVAL)
         }
     };
     eprint_line(&format!(
         "following {who}; each that uses CUDA is recorded; Ctrl-C ends the recording"
     ));
-    follow.sharing().iter().for_each(|line| eprint_line(line));
+    if modes.asked == ModeArg::Follow {
+        modes.followed().sharing().iter().for_each(|line| eprint_line(line));
+    }
     let mut next = Instant::now();
     let begin = Instant::now();
     let job = RankContext::default();
@@ -79,7 +82,7 @@ pub(super) fn record(
             for member in family.poll() {
                 let label = member.label();
                 let rank = job.with_label(label.clone());
-                match start(args, follow, member, rank, left, host, stop) {
+                match start(args, modes, member, rank, left, host, stop) {
                     Ok(recording) => {
                         recorded += 1;
                         running.push(recording);
@@ -120,7 +123,7 @@ pub(super) fn record(
 /// Starts the recording of one member, which may go on for `left`.
 fn start(
     args: &Arc<RecordArgs>,
-    follow: &FollowChoice,
+    modes: &ModeChoice,
     member: RankProcess,
     rank: RankContext,
     left: Option<Duration>,
@@ -146,10 +149,10 @@ fn start(
     args.duration = left;
     let label = rank.label.clone().unwrap_or_default();
     let (host, stop, name) = (host.to_owned(), Arc::clone(stop), label.clone());
-    let follow = follow.clone();
+    let modes = modes.clone();
     let thread = Worker::spawn(&naming.pid.to_string(), move |_| {
         set_line_prefix(&name);
-        super::record::record(&args, member.readers, path, host, &stop, rank, &follow)
+        super::record::record(&args, member.readers, path, host, &stop, rank, &modes)
     })
     .context("cannot start a thread for it")?;
     Ok(RankRecording { label, thread })

@@ -8,7 +8,7 @@ use super::keeper::ProbeKeeper;
 use super::perf_probes::PerfProbes;
 use super::placement::ProbeLink;
 use super::plan::ProbePlan;
-use super::ring_events::{ProbeCounts, RingRecord};
+use super::ring_events::{ProbeCounts, ProgramTime, RingRecord};
 use super::targets::{DRIVER, ProbeTargets, TORCH, library};
 use crate::abi::{CounterAddresses, WatchedSteps};
 use crate::model::{CudaIndex, ProbeBackend};
@@ -128,6 +128,14 @@ impl AttachedProbes {
         match &self.by {
             ProbeMechanism::Programs(placed) => placed.counts(),
             ProbeMechanism::Samples(samples) => samples.counts(),
+        }
+    }
+
+    /// How often the programs in the kernel ran, and how long that took; `None` where there are none.
+    pub fn program_time(&self) -> Option<ProgramTime> {
+        match &self.by {
+            ProbeMechanism::Programs(placed) => placed.time(),
+            ProbeMechanism::Samples(_) => None,
         }
     }
 

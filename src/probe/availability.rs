@@ -14,7 +14,7 @@ use crate::model::ProbeBackend;
 use crate::target::Process;
 
 /// The ring of a trial: the least there can be.
-const SMALL_RING: u32 = 4096;
+pub(super) const SMALL_RING: u32 = 4096;
 /// Any place in a program's file will do: it is probed only for memspy itself, which has not mapped it.
 const ANYWHERE: ProbePoint = ProbePoint { offset: 64, semaphore: 0, cookie: 0 };
 

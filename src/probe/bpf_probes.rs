@@ -14,7 +14,7 @@ use super::placement::{Placement, ProbeAction, ProbeLink};
 use super::plan::ProbePlan;
 use super::program::BpfPrograms;
 use super::ring::RingDecoder;
-use super::ring_events::{ProbeCounts, RingRecord};
+use super::ring_events::{ProbeCounts, ProgramTime, RingRecord};
 use super::step_counter;
 use super::syscall::ProbePoint;
 use super::targets::{ProbeTargets, open};
@@ -284,6 +284,11 @@ impl BpfProbes {
     /// What the programs counted so far.
     pub(super) fn counts(&self) -> ProbeCounts {
         self.programs.counts()
+    }
+
+    /// How often the programs ran, and how long that took.
+    pub(super) fn time(&self) -> Option<ProgramTime> {
+        self.programs.time()
     }
 
     /// Says where the counters of a device are, once it is in use.

@@ -21,6 +21,7 @@ mod ring_events;
 mod step_counter;
 mod syscall;
 mod targets;
+mod trap;
 mod uprobe;
 
 pub use attach::AttachedProbes;
@@ -31,4 +32,7 @@ pub use placement::ProbeLink;
 pub use plan::{ProbePlan, RING_BYTES};
 pub use program::why_not_built;
 pub use ring::RingDecoder;
-pub use ring_events::{NativeCopy, ProbeCounts, RawEvent, RawNode, RawStep, RingRecord, StackKey};
+pub use ring_events::{
+    NativeCopy, ProbeCounts, ProgramTime, RawEvent, RawNode, RawStep, RingRecord, StackKey,
+};
+pub use trap::{TRAP_ELSEWHERE, trap_time};

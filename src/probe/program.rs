@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use aya::maps::{Array, HashMap, Map, MapData, RingBuf};
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
 use aya::{Btf, Ebpf, EbpfLoader};
 use aya_obj::Object;
 use rustc_hash::FxHashMap;
@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use super::constants::BpfConstants;
 use super::error::ProbeError;
 use super::plan::{NATIVE_RING_BYTES, ProbePlan};
-use super::ring_events::ProbeCounts;
+use super::ring_events::{ProbeCounts, ProgramTime};
 use super::step_counter;
 use super::syscall::{self, BPF_TRACE_UPROBE_MULTI};
 use crate::abi::CounterAddresses;
@@ -110,6 +110,18 @@ impl BpfPrograms {
             lost: count(0).unwrap_or_default(),
             lost_descriptions: count(1).unwrap_or_default(),
         }
+    }
+
+    /// How often the programs ran, and how long that took; `None` where the kernel does not say.
+    pub(super) fn time(&self) -> Option<ProgramTime> {
+        let times = PerCpuArray::<_, [u64; 3]>::try_from(self.maps.map("PROGRAM_TIME")?).ok()?;
+        let mut sum = ProgramTime::default();
+        for [runs, timed, nanos] in times.get(&0, 0).ok()?.iter() {
+            sum.runs += runs;
+            sum.timed += timed;
+            sum.nanos += nanos;
+        }
+        Some(sum)
     }
 
     /// Says where a device's counters are.

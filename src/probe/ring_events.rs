@@ -119,3 +119,21 @@ pub struct ProbeCounts {
     /// Descriptions of stacks or code objects that found no room; they come again at the next use.
     pub lost_descriptions: u64,
 }
+
+/// How often the programs in the kernel ran since they were attached, and how long that took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ProgramTime {
+    /// All runs.
+    pub runs: u64,
+    /// Runs that were timed: a random part of them.
+    pub timed: u64,
+    /// Nanoseconds that these took.
+    pub nanos: u64,
+}
+
+impl ProgramTime {
+    /// Nanoseconds that one run takes on average; `None` when none was timed.
+    pub fn of_one_run(&self) -> Option<f64> {
+        (self.timed > 0).then(|| self.nanos as f64 / self.timed as f64)
+    }
+}

@@ -107,7 +107,7 @@ fn growing_lines(
     let grown = watch.lines();
     let how = match &lines.source {
         LinesSource::Exact => "exact",
-        LinesSource::Sampled { .. } => "a guess by samples; exact as root",
+        LinesSource::Sampled { .. } => "an estimate; exact as root where that costs little",
         LinesSource::None => return Ok(()),
     };
     if grown.is_empty() {

@@ -321,7 +321,9 @@ fn line_lines(summary: &JobSummary<'_>, room: usize) -> Vec<String> {
     let how = match &summary.lines.source {
         LinesSource::None => return Vec::new(),
         LinesSource::Exact => "exact".to_owned(),
-        LinesSource::Sampled { .. } => "a guess by samples; exact as root".to_owned(),
+        LinesSource::Sampled { .. } => {
+            "an estimate; exact as root where that costs little".to_owned()
+        }
     };
     let mut rows: Vec<(u64, String)> = Vec::new();
     let (mut all, several) = (0, summary.lines.gpus.len() > 1);

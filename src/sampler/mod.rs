@@ -15,6 +15,7 @@ mod error_thread;
 mod exact;
 mod follow;
 mod forked_copy;
+mod free_processors;
 mod gpu_watch;
 mod history;
 mod loop_variables;
@@ -53,11 +54,12 @@ pub use background::BackgroundSink;
 pub use device_watch::{DevicePoll, MachineReading, TargetReading};
 pub use diagnosis::{ProbeCoverage, StackCoverage, TimedSnapshot};
 pub use exact::{
-    ExactAvailability, ExactOptions, ExactRecorder, PythonPart, is_probe_keeper, keep_probes,
-    let_probes_be_kept, merge,
+    CostNews, CostWatch, ExactAvailability, ExactCost, ExactOptions, ExactRecorder, PythonPart,
+    TrialFailure, check_exact_rights, is_probe_keeper, keep_probes, let_probes_be_kept, merge,
 };
 pub use follow::FollowBudget;
 pub use forked_copy::ForkedCopy;
+pub use free_processors::{IdleMeter, processors};
 pub use history::{HistoryError, read_history};
 pub use mixed_stacks::{MixedStacksError, read_mixed_stacks};
 pub use owners::{

@@ -201,7 +201,7 @@ fn words_that_make_no_sense_get_one_line() {
             &["'png'", "flamegraph, collapsed", "memspy flame --help"],
         ),
         (
-            &["--mode", "600", "flamegraph", "a.bin", "-f"],
+            &["--file-mode", "600", "flamegraph", "a.bin", "-f"],
             &["--format", "see 'memspy flame --help'"],
         ),
         (&["rec"], &["record: ", "--pid <PID>", "see 'memspy record --help'"]),

@@ -25,7 +25,7 @@ const COMMANDS: &[&[&str]] = &[
     &["doctor"],
     &["history", "-o", "OUT", "--force"],
     &["record", "-d", "1", "-r", "50", "-o", "OUT", "--force"],
-    &["record", "-d", "1", "--owners", "-o", "OUT", "--force"],
+    &["record", "--cpu", "10", "-d", "1", "--owners", "-o", "OUT", "--force"],
 ];
 /// The longest that any of them may take beside a job that does not move.
 const MAX_TIME: Duration = Duration::from_secs(120);

@@ -19,7 +19,7 @@ const PROBED: [&str; 3] = ["libc10_cuda", "libcuda.so", "libpython"];
 const WAYS: [&str; 3] = ["uprobe-multi", "perf-bpf", "perf-only"];
 
 /// The probed libraries whose code in the target's memory is not that of the file.
-fn breakpoints(target: &Target) -> Vec<String> {
+pub fn breakpoints(target: &Target) -> Vec<String> {
     let process = Process::open(target.pid()).unwrap();
     let memory = File::open(format!("/proc/{}/mem", target.pid())).unwrap();
     let mut found = Vec::new();

@@ -105,7 +105,7 @@ fn a_job_of_another_user_gets_no_file_no_terminal_and_no_memory_of_roots_memspy(
     let limits = ["--max-pause", &pause];
     let (mut printed, mut stops, mut seen) = (String::new(), Vec::new(), 0);
     for words in [
-        &["record", "-d", "3", "--owners=50", "-o", &sampled][..],
+        &["record", "--cpu", "10", "-d", "3", "--owners=50", "-o", &sampled][..],
         &["record", "--exact", "-d", "3", "-o", &exact],
         &[&["dump"][..], &limits].concat(),
         &[&["tensors"][..], &limits].concat(),

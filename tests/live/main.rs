@@ -63,6 +63,7 @@ mod record_flight;
 mod record_followed;
 mod record_holders;
 mod record_match;
+mod record_modes;
 mod record_program;
 mod record_ranks;
 mod record_rights;

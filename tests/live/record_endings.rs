@@ -257,7 +257,7 @@ fn an_nvml_that_hangs_does_not_hang_memspy() {
         memspy::run(command.args(words).env("LD_PRELOAD", &shim))
     };
     let (pid, trace) = (target.pid().to_string(), trace.to_str().unwrap());
-    run(&["record", "-p", &pid, "-d", "1", "-o", trace]).ok();
+    run(&["record", "--cpu", "10", "-p", &pid, "-d", "1", "-o", trace]).ok();
     memspy::memspy(&["lines", trace]).ok();
     target.finish();
 }

@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use crate::support::memspy::{self, Recording, collapsed, lines, row, total, wait_until};
+use crate::support::memspy::{
+    self, Recording, collapsed, following, lines, row, total, wait_until,
+};
 use crate::support::oom::{self, ask, says, verdict_of};
 use crate::support::sim;
 use crate::support::target::Target;
@@ -290,7 +292,7 @@ fn what_a_killed_recorder_kept_is_readable() {
     says(&verdict.out, &["No condition was met", "the recording ended abruptly", "the last "]);
     memspy::memspy(&["flame", ring]).refused(&["folder of segments", "memspy join"]);
     // The next one does not write over it unless told to.
-    let words = ["record", "--keep", "2s", "-d", "1", "-o", trace];
+    let words = ["record", "--cpu", "10", "--keep", "2s", "-d", "1", "-o", trace];
     memspy::memspy_at(target.pid(), &words[..]).refused_last(&[
         "exists already",
         "memspy join",
@@ -403,7 +405,7 @@ fn printed(target: &Target, words: &[&str]) -> (Recording, String) {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.txt");
     let mut command = memspy::command(Some(target.pid()));
-    command.args(["record", "-p", &target.pid().to_string()]).args(words);
+    command.args(["record", "-p", &target.pid().to_string()]).args(words).args(following(words));
     command.stdout(File::create(&out).unwrap());
     let mut recording = Recording::run(command);
     recording.wait().ok();

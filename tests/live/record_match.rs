@@ -49,7 +49,9 @@ fn processes_called_so_are_recorded_also_those_that_start_or_rename_themselves_l
 
     let pattern = format!("^({name}\\..*|{comm})$");
     let mut recorder = command(Some(target.pid()));
-    recorder.args(["record", "--match", &pattern, "-o"]).arg(folder.path().join("called-%p.bin"));
+    recorder
+        .args(["record", "--cpu", "10", "--match", &pattern, "-o"])
+        .arg(folder.path().join("called-%p.bin"));
     let mut recorder = recorder.stderr(Stdio::piped()).spawn().unwrap();
     let mut errors = BufReader::new(recorder.stderr.take().unwrap());
     let mut said = String::new();

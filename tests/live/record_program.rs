@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use crate::support::memspy::{Done, command, memspy, run};
+use crate::support::memspy::{Done, command, following, memspy, run};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -18,7 +18,14 @@ fn record(words: &[&str], program: &[&str]) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.bin");
     let mut command = command(None);
-    command.arg("record").arg("-o").arg(&trace).args(words).arg("--").args(program);
+    command
+        .arg("record")
+        .args(following(words))
+        .arg("-o")
+        .arg(&trace)
+        .args(words)
+        .arg("--")
+        .args(program);
     command.env("DONE", folder.path().join("done"));
     Ran { done: run(&mut command), trace, folder }
 }
@@ -70,7 +77,8 @@ fn an_old_oom_report_is_met_before_the_program_is_started_not_after() {
     std::fs::write(&report, "of yesterday").unwrap();
     let record = |words: &[&str]| {
         let mut command = command(None);
-        command.arg("record").arg("-o").arg(folder.path().join("trace.bin")).args(words);
+        command.arg("record").args(following(words));
+        command.arg("-o").arg(folder.path().join("trace.bin")).args(words);
         command.args(["--", "sh", "-c", "touch $DONE"]).env("DONE", folder.path().join("done"));
         run(&mut command)
     };
@@ -86,7 +94,10 @@ fn an_old_oom_report_is_met_before_the_program_is_started_not_after() {
 /// Starts `memspy record -- python3 -c PROGRAM` and waits until the recording has begun.
 fn recording(folder: &std::path::Path, program: &str) -> Child {
     let mut command = command(None);
-    command.args(["record", "-o"]).arg(folder.join("t.bin")).args(["--", "python3", "-c", program]);
+    command
+        .args(["record", "--cpu", "10", "-o"])
+        .arg(folder.join("t.bin"))
+        .args(["--", "python3", "-c", program]);
     command.env("DONE", folder.join("done")).stderr(Stdio::piped());
     let mut memspy = command.spawn().unwrap();
     let errors = std::io::BufReader::new(memspy.stderr.take().unwrap());
@@ -140,7 +151,7 @@ fn a_hangup_that_is_ignored_stays_ignored_for_memspy_and_the_program() {
                    sys.exit(5 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else 6)";
     let script = "trap '' HUP; exec \"$0\" \"$@\"";
     let mut command = std::process::Command::new("sh");
-    command.args(["-c", script, env!("CARGO_BIN_EXE_memspy"), "record", "-o"]);
+    command.args(["-c", script, env!("CARGO_BIN_EXE_memspy"), "record", "--cpu", "10", "-o"]);
     command.arg(folder.path().join("t.bin")).args(["--", "python3", "-c", program]);
     let done = run(&mut command);
     assert_eq!(done.status.code(), Some(5), "{}", done.err);
@@ -155,7 +166,7 @@ fn a_recording_that_is_over_leaves_the_program_running_to_its_own_end() {
     let folder = tempfile::tempdir().unwrap();
     let done = folder.path().join("done");
     let mut command = command(None);
-    command.args(["record", "-d", "0.5"]).env("DONE", &done);
+    command.args(["record", "--cpu", "10", "-d", "0.5"]).env("DONE", &done);
     let mut program = command.arg("-o").arg(folder.path().join("t.bin"));
     program = program.args(["--", "python3", "-c", script]);
     program.stderr(std::process::Stdio::piped());

@@ -25,7 +25,7 @@ fn on_two_cards() -> Command {
 /// Runs a job under torchrun under memspy.
 fn record(folder: &Path, words: &[&str], job: &[&str]) -> Done {
     let mut command = on_two_cards();
-    command.arg(env!("CARGO_BIN_EXE_memspy")).args(["record", "-s", "-o"]);
+    command.arg(env!("CARGO_BIN_EXE_memspy")).args(["record", "-s", "--cpu", "10", "-o"]);
     command.arg(folder.join("rank-%r.bin")).args(words).arg("--");
     command.args(TORCHRUN).arg("tests/targets/ranks.py").args(job);
     run(&mut command)
@@ -212,7 +212,7 @@ fn who_is_importing_pytorch_is_no_member_yet_and_who_uses_the_driver_alone_is_on
     let folder = tempfile::tempdir().unwrap();
     let record = |pid: u32, name: &str| {
         let mut command = command(Some(pid));
-        command.args(["record", "-s", "-d", "0.6", "-p", &pid.to_string(), "-o"]);
+        command.args(["record", "-s", "--cpu", "10", "-d", "0.6", "-p", &pid.to_string(), "-o"]);
         command.arg(folder.path().join(name));
         run(&mut command)
     };
@@ -236,7 +236,8 @@ fn one_name_for_several_files_is_refused() {
     memspy(&["record", "-s", "-p", &pid, "-o", "one.bin"]).refused(&["%r", "one.bin"]);
     let folder = tempfile::tempdir().unwrap();
     let name = folder.path().join("x-%p.bin");
-    let words = ["record", "-s", "-d", "0.5", "-p", &pid, "-o", name.to_str().unwrap()];
+    let words =
+        ["record", "-s", "--cpu", "10", "-d", "0.5", "-p", &pid, "-o", name.to_str().unwrap()];
     let done = memspy(&words);
     assert_eq!(done.status.code(), Some(1));
     assert!(
@@ -255,7 +256,17 @@ fn a_condition_of_one_rank_is_said_with_its_rank_and_told_in_the_traces_of_the_o
     job.say("start 1");
     while job.line() != "rank 1 READY" {}
     let mut memspy = command(Some(job.pid()));
-    memspy.args(["record", "-s", "--until", "allocated>1G", "-p", &job.pid().to_string(), "-o"]);
+    memspy.args([
+        "record",
+        "-s",
+        "--cpu",
+        "10",
+        "--until",
+        "allocated>1G",
+        "-p",
+        &job.pid().to_string(),
+        "-o",
+    ]);
     memspy.arg(folder.path().join("rank-%r.bin")).stderr(Stdio::piped());
     let mut memspy = memspy.spawn().unwrap();
     let mut said = BufReader::new(memspy.stderr.take().unwrap()).lines().map(Result::unwrap);

@@ -85,7 +85,9 @@ fn sources(target: &Target) -> (Vec<String>, String) {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.bin");
     let mut command = crate::support::memspy::command(None);
-    command.args(["record", "-d", "0.5", "-p", &target.pid().to_string(), "-o"]).arg(&trace);
+    command
+        .args(["record", "--cpu", "10", "-d", "0.5", "-p", &target.pid().to_string(), "-o"])
+        .arg(&trace);
     let said = in_time(command);
     let mut records: Vec<Record> = Vec::new();
     memspy::trace::TraceReader::open(&trace).unwrap().replay(&mut records).unwrap();
@@ -125,7 +127,17 @@ fn a_recording_and_its_verdict_are_for_their_owner_only_unless_told_otherwise() 
     let folder = tempfile::tempdir().unwrap();
     let record = |words: &[&str]| {
         let mut command = crate::support::memspy::command(None);
-        command.args(["record", "-d", "0.3", "--keep", "60s", "--until", "allocated>1T"]);
+        command.args([
+            "record",
+            "--cpu",
+            "10",
+            "-d",
+            "0.3",
+            "--keep",
+            "60s",
+            "--until",
+            "allocated>1T",
+        ]);
         command.args(["-p", &target.pid().to_string(), "-o"]).arg(folder.path().join("t.bin"));
         command.args(words);
         in_time(command);
@@ -136,7 +148,7 @@ fn a_recording_and_its_verdict_are_for_their_owner_only_unless_told_otherwise() 
     };
     assert_eq!(record(&[]), [0o600; 2]);
     assert_eq!(record(&["--force"]), [0o600; 2]);
-    assert_eq!(record(&["--force", "--mode", "644"]), [0o644; 2]);
+    assert_eq!(record(&["--force", "--file-mode", "644"]), [0o644; 2]);
     target.finish();
 }
 
@@ -179,7 +191,7 @@ fn a_program_that_memspy_starts_has_all_the_rights_that_memspy_was_given() {
     let folder = tempfile::tempdir().unwrap();
     let program = "import time; time.sleep(0.5); print(open('/proc/self/status').read())";
     let mut command = crate::support::memspy::command(None);
-    command.args(["record", "-o"]).arg(folder.path().join("t.bin"));
+    command.args(["record", "--cpu", "10", "-o"]).arg(folder.path().join("t.bin"));
     let done = run(command.args(["--", "python3", "-c", program])).ok();
     let own = std::fs::read_to_string("/proc/self/status").unwrap();
     assert_eq!(rights(&done.out), rights(&own));

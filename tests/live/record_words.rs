@@ -1,6 +1,8 @@
 //! The words of `record`: formats, threads, names of files, rates.
 
-use crate::support::memspy::{Done, Recording, command, lines, memspy, run, stacks_of, total};
+use crate::support::memspy::{
+    Done, Recording, command, following, lines, memspy, run, stacks_of, total,
+};
 use crate::support::sim;
 use crate::support::target::Target;
 use memspy::model::Record;
@@ -12,7 +14,11 @@ const MIB: u64 = 1 << 20;
 /// Runs `memspy record` in a folder.
 fn record(target: &Target, folder: &std::path::Path, words: &[&str]) -> Done {
     let mut command = command(Some(target.pid()));
-    command.args(["record", "-p", &target.pid().to_string()]).args(words).current_dir(folder);
+    command
+        .args(["record", "-p", &target.pid().to_string()])
+        .args(words)
+        .args(following(words))
+        .current_dir(folder);
     run(&mut command)
 }
 

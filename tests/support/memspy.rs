@@ -90,7 +90,12 @@ pub fn memspy(words: &[&str]) -> Done {
 
 /// Runs memspy on process `pid`, which follows the words.
 pub fn memspy_at(pid: u32, words: &[&str]) -> Done {
-    run(command(Some(pid)).args(words).args(patience(words)).args(["-p", &pid.to_string()]))
+    let mode = if words.first() == Some(&"record") { following(words) } else { &[] };
+    run(command(Some(pid))
+        .args(words)
+        .args(patience(words))
+        .args(mode)
+        .args(["-p", &pid.to_string()]))
 }
 
 /// Words by which a look at owners has all the time that a busy machine may need, unless a test has words of its own.
@@ -99,6 +104,20 @@ pub fn patience(words: &[&str]) -> &'static [&'static str] {
         || words.iter().any(|word| word.starts_with("--owners"));
     let limited = words.iter().any(|word| word.starts_with("--max-"));
     if looks && !limited { &["--max-time", "10min", "--max-stop", "10min"] } else { &[] }
+}
+
+/// Words by which `record` follows the allocator, or samples a job that cannot be followed, unless a test has words of its own: what
+/// auto takes depends on the machine.
+pub fn following(words: &[&str]) -> &'static [&'static str] {
+    let modes = ["--exact", "-e", "-r", "--rate", "--follow", "--cpu", "--mode", "--gil", "-g"];
+    if words.iter().any(|word| modes.contains(word)) {
+        return &[];
+    }
+    match std::thread::available_parallelism().map_or(1, |n| n.get()) {
+        0..=3 => &["--cpu", "10"],
+        4..=7 => &["--cpu", "50"],
+        _ => &["--cpu", "100"],
+    }
 }
 
 /// A document that memspy printed, which has just the fields of its struct, and is what its schema in docs/schema says.
@@ -206,11 +225,15 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Starts a recording of process `pid` and waits until memspy says that it is attached.
+    /// Starts a recording of process `pid`, which follows the allocator unless `words` have a mode, and waits until memspy says
+    /// that it is attached.
     pub fn start(pid: u32, words: &[&str]) -> Recording {
         let mut command = command(Some(pid));
-        command.args(["record", "-p", &pid.to_string()]).args(words).args(patience(words));
-        Recording::run(command)
+        command.args(["record", "-p", &pid.to_string()]).args(words);
+        Recording::run({
+            command.args(patience(words)).args(following(words));
+            command
+        })
     }
 
     /// Starts an exact recording of process `pid` and waits until its probes are in place.

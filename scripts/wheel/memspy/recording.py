@@ -17,6 +17,16 @@ ATTACH_TIMEOUT = 60
 FINISH_TIMEOUT = 120
 
 
+# Words by which `memspy record` is told how to record.
+MODES = {"--mode", "--exact", "-e", "--follow", "--cpu", "-r", "--rate", "--gil"}
+
+
+def _share_of_a_processor():
+    """What memspy takes for following where nobody says, in per cent."""
+    processors = len(os.sched_getaffinity(0))
+    return 10 if processors < 4 else 50 if processors < 8 else min(200, 100 * (processors // 8))
+
+
 class MemspyError(RuntimeError):
     """memspy could not do what was asked for; the text says why."""
 
@@ -55,6 +65,9 @@ class Recording:
         self.exact = exact
         self.notes = ""
         self._options = list(options) + (["--exact"] if exact else [])
+        if not MODES & set(self._options):
+            # memspy's own choice begins with a trial, which may be dropped: then the first moments of a short block are missing.
+            self._options += ["--cpu", str(_share_of_a_processor())]
         self._child = None
 
     def __enter__(self):

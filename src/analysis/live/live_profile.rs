@@ -110,6 +110,12 @@ impl SharedProfile {
         SharedProfile(Arc::new(Mutex::new(LiveProfile::with_filter(choice))))
     }
 
+    /// Forgets everything: another recording of the job follows.
+    pub fn clear(&self) {
+        let mut live = self.lock();
+        *live = LiveProfile::with_filter(live.choice);
+    }
+
     /// The profile as it is now.
     pub fn lock(&self) -> MutexGuard<'_, LiveProfile> {
         self.0.lock()

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 
 use super::values::{percent, pid, print_interval, processor_percent, size, time};
 use super::{SnapshotArgs, StackArgs, TriggerArgs};
@@ -19,11 +19,13 @@ use crate::sampler::CommandPattern;
         "Never stop the job. Recording does not, except for --owners, with which this is refused"
     ))
 )]
+#[command(group = ArgGroup::new("exactly").args(["exact", "mode"]).multiple(true))]
 #[command(after_help = "Examples:
   memspy record -p 12345 -o trace.bin           until Ctrl-C, or until the job ends
   memspy record -p 12345 -d 20s -o trace.bin    for 20 seconds
+  memspy record --follow -p 12345 -o trace.bin  polls the allocator: no root, needs a free processor
   memspy record -r 200 -p 12345 -o trace.bin    samples only: costs the job less, lines are a guess
-  memspy record --exact -p 12345 -o trace.bin   every allocation, with its exact stack (root)
+  memspy record --exact -p 12345 -o trace.bin   every allocation with its exact stack, whatever that costs (root)
   memspy record -o trace.bin -- python train.py
   memspy record --match 'ray::.*' -o ray-%p.bin  every process called so, also those that start later
   memspy record -p 12345 --keep 120s --until oom            for days: keeps the last two minutes before it runs out of memory
@@ -43,15 +45,21 @@ pub struct RecordArgs {
     /// How long to record (20s, 10min; a number without a unit is seconds) [default: until Ctrl-C or until the job ends]
     #[arg(short, long, value_name = "TIME", value_parser = time)]
     pub duration: Option<Duration>,
-    /// Sample this many times a second and do nothing else: cheaper, and more of the memory is on the wrong line. Default: the
-    /// allocator is followed (--cpu), with 200 samples a second besides; what cannot be followed is sampled alone
-    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// How to record. auto: exact stacks if memspy may place probes and they cost at most 2 % of the job's time (5 % with
+    /// fewer than four processors), measured in the first second; else follow if a processor is free; else sample. memspy says
+    /// which it takes, and why [default: auto]
+    #[arg(long, value_enum, conflicts_with_all = ["exact", "follow"], help_heading = "What is recorded")]
+    pub mode: Option<ModeArg>,
+    /// Sample this many times a second and do nothing else (--mode sample): cheaper, and more of the memory is on the wrong line
+    /// [default with --mode sample: 200]
+    #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "What is recorded")]
     pub rate: Option<u32>,
-    /// Follow the allocator or fail. Following is the default: its counters and the Python stacks are polled every few
-    /// microseconds while the job allocates, without root. Without this word a job that cannot be followed is sampled
+    /// Follow the allocator or fail (--mode follow): its counters and the Python stacks are polled every few microseconds while
+    /// the job allocates, without root, with 200 samples a second besides
     #[arg(long, conflicts_with_all = ["exact", "rate", "gil"], help_heading = "What is recorded")]
     pub follow: bool,
-    /// The most of one processor that following may use (20, 50%), on average; naming what was seen comes on top (docs/accuracy.md).
+    /// Follow the allocator, with at most this much of one processor (20, 50%), on average; naming what was seen comes on top
+    /// (docs/accuracy.md). A job that cannot be followed is sampled.
     /// With less, less memory gets its line. Above 100 a second thread reads which addresses were given out: then it is known
     /// which block was freed. With -s and --match all processes share it, evenly
     /// [default: 10 with fewer than four processors, 50 with fewer than eight, else 100 for every eight processors]
@@ -97,8 +105,8 @@ pub struct RecordArgs {
     /// What each snapshot of --owners may cost
     #[command(flatten)]
     pub cost: SnapshotArgs,
-    /// Record every allocation with its exact stack, by probes in the kernel. Needs root, or CAP_BPF, CAP_PERFMON and
-    /// CAP_SYS_PTRACE, and slows down a job that allocates a lot
+    /// Record every allocation with its exact stack, by probes in the kernel, whatever that costs the job (--mode exact); memspy
+    /// says what it costs. Needs root, or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE
     #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"], help_heading = "Every allocation")]
     pub exact: bool,
     /// With --exact: how to place the probes [default: the first of these that the kernel allows]
@@ -106,25 +114,25 @@ pub struct RecordArgs {
         long,
         value_enum,
         value_name = "BACKEND",
-        requires = "exact",
+        requires = "exactly",
         help_heading = "Every allocation"
     )]
     pub probes: Option<ProbesArg>,
     /// With --exact: how to record frees
-    #[arg(long, value_enum, default_value_t = FreesArg::Events, requires = "exact", help_heading = "Every allocation")]
+    #[arg(long, value_enum, default_value_t = FreesArg::Events, requires = "exactly", help_heading = "Every allocation")]
     pub frees: FreesArg,
     /// With --exact: record stacks only for allocations of at least this size (512, 64K, 2M); faster
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0", requires = "exact", help_heading = "Every allocation")]
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0", requires = "exactly", help_heading = "Every allocation")]
     pub stacks_from: u64,
     /// With --exact: record one stack per this many bytes allocated (16M), on average; faster, and totals stay exact
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0", requires = "exact", help_heading = "Every allocation")]
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0", requires = "exactly", help_heading = "Every allocation")]
     pub stacks_every: u64,
     /// With --exact: also record which line of the forward pass each allocation of the backward pass belongs to; slower
-    #[arg(long, requires = "exact", help_heading = "Every allocation")]
+    #[arg(long, requires = "exactly", help_heading = "Every allocation")]
     pub backward_lines: bool,
     /// With --exact: also record the frames of C and C++ code of large allocations, such as PyTorch's operators and autograd
     /// functions, for 'memspy flame'
-    #[arg(long, requires = "exact", help_heading = "Every allocation")]
+    #[arg(long, requires = "exactly", help_heading = "Every allocation")]
     pub native: bool,
     /// With --native: for allocations of at least this size; smaller is slower
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1M", requires = "native", help_heading = "Every allocation")]
@@ -135,6 +143,19 @@ pub struct RecordArgs {
     /// Program to start and record, after `--`
     #[arg(last = true, value_name = "PROGRAM")]
     pub program: Vec<String>,
+}
+
+/// How `record` records.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ModeArg {
+    /// The best of these that the job can bear
+    Auto,
+    /// Every allocation with its exact stack, or fail (--exact)
+    Exact,
+    /// Follow the allocator, or fail (--follow)
+    Follow,
+    /// Sample the stacks (-r)
+    Sample,
 }
 
 /// How `record --exact` places its probes.
@@ -175,6 +196,63 @@ impl RecordArgs {
     pub fn records_several(&self) -> bool {
         self.subprocesses || self.called.is_some()
     }
+
+    /// The mode that the words ask for, also by their short forms.
+    ///
+    /// # Errors
+    /// They contradict each other.
+    pub fn mode(&self) -> Result<ModeArg, String> {
+        let implied = [
+            (self.exact, "--exact", ModeArg::Exact),
+            (self.follow, "--follow", ModeArg::Follow),
+            (self.rate.is_some(), "-r", ModeArg::Sample),
+            (self.cpu.is_some(), "--cpu", ModeArg::Follow),
+        ];
+        let (word, mode) = match (self.mode, implied.into_iter().find(|(given, ..)| *given)) {
+            (Some(mode), Some((_, word, implied))) if mode != implied => {
+                let (mode, implied) = (mode.word(), implied.word());
+                return Err(format!(
+                    "{word} means --mode {implied}, not --mode {mode}: leave one of them out"
+                ));
+            }
+            (Some(mode), _) => (format!("--mode {}", mode.word()), mode),
+            (None, Some((_, word, implied))) => (word.to_owned(), implied),
+            (None, None) => return Ok(ModeArg::Auto),
+        };
+        let never = match mode {
+            ModeArg::Exact => self.stacks.gil || self.stacks.idle,
+            ModeArg::Follow => self.stacks.gil,
+            ModeArg::Auto | ModeArg::Sample => false,
+        };
+        if never {
+            return Err(format!(
+                "{word} does not go with --gil or --idle, which choose among sampled threads: use --mode sample"
+            ));
+        }
+        let of_exact = self.probes.is_some()
+            || self.frees != FreesArg::Events
+            || (self.stacks_from, self.stacks_every) != (0, 0)
+            || self.backward_lines
+            || self.native;
+        if of_exact && mode != ModeArg::Exact {
+            return Err(format!(
+                "{word} does not go with options of exact recordings: use --exact"
+            ));
+        }
+        Ok(mode)
+    }
+}
+
+impl ModeArg {
+    /// As it is written on the command line.
+    fn word(self) -> &'static str {
+        match self {
+            ModeArg::Auto => "auto",
+            ModeArg::Exact => "exact",
+            ModeArg::Follow => "follow",
+            ModeArg::Sample => "sample",
+        }
+    }
 }
 
 impl RecordFormat {
@@ -184,6 +262,56 @@ impl RecordFormat {
             RecordFormat::Trace => "memspy-%p.bin",
             RecordFormat::Flamegraph => "memspy-%p.svg",
             RecordFormat::Collapsed => "memspy-%p.txt",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CliArgs, Command};
+    use super::*;
+
+    /// The mode of these words, or the error that says why they make no sense.
+    fn mode(words: &str) -> Result<ModeArg, String> {
+        let words = format!("memspy record -p 1 {words}");
+        let args = CliArgs::from_words(words.split_whitespace()).map_err(|e| e.to_string())?;
+        let Command::Record(args) = args.command else { panic!("no recording") };
+        args.mode()
+    }
+
+    #[test]
+    fn short_forms_are_modes() {
+        for (words, asked) in [
+            ("", ModeArg::Auto),
+            ("--mode auto", ModeArg::Auto),
+            ("--exact", ModeArg::Exact),
+            ("--mode exact --frees stacks --native", ModeArg::Exact),
+            ("--exact --stacks-from 1M", ModeArg::Exact),
+            ("--follow --cpu 50", ModeArg::Follow),
+            ("--cpu 50", ModeArg::Follow),
+            ("--mode follow --cpu 50", ModeArg::Follow),
+            ("-r 100", ModeArg::Sample),
+            ("--mode sample -r 100", ModeArg::Sample),
+            ("--mode sample --gil", ModeArg::Sample),
+            ("--gil --idle", ModeArg::Auto),
+        ] {
+            assert_eq!(mode(words), Ok(asked), "{words}");
+        }
+    }
+
+    #[test]
+    fn words_of_two_modes_are_refused() {
+        for words in [
+            "--mode follow -r 100",
+            "--mode exact --cpu 50",
+            "--mode auto --exact",
+            "--mode exact --idle",
+            "--mode follow --gil",
+            "--mode follow --native",
+            "--mode auto --frees stacks",
+            "--native",
+        ] {
+            assert!(mode(words).is_err(), "{words}");
         }
     }
 }

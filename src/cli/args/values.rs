@@ -88,7 +88,7 @@ pub(super) fn processor_percent(text: &str) -> Result<f64, String> {
 }
 
 /// A mode of a file, in octal: who may read and write it.
-pub(super) fn mode(text: &str) -> Result<u32, String> {
+pub(super) fn file_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text.trim_start_matches("0o"), 8) {
         Ok(mode) if mode & !0o666 == 0 => Ok(mode),
         _ => Err("a mode is rights to read and to write, in octal, such as 600 or 644".to_owned()),
@@ -111,10 +111,10 @@ mod tests {
     #[test]
     fn modes_are_octal_and_only_of_reading_and_writing() {
         for (text, value) in [("600", 0o600), ("0644", 0o644), ("0o440", 0o440), ("0", 0)] {
-            assert_eq!(mode(text), Ok(value), "{text}");
+            assert_eq!(file_mode(text), Ok(value), "{text}");
         }
         for wrong in ["", "-1", "800", "755", "4644", "rw"] {
-            assert!(mode(wrong).is_err(), "{wrong}");
+            assert!(file_mode(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Exact recordings: what probes deliver becomes events with named sites, checked against the counters.
 
 mod availability;
+mod cost;
 mod keeping;
 mod merge;
 mod moments;
@@ -12,6 +13,7 @@ mod sampled;
 mod sites;
 
 pub use availability::ExactAvailability;
+pub use cost::{CostNews, CostWatch, ExactCost, TrialFailure, check_exact_rights};
 pub use keeping::{is_probe_keeper, keep_probes, let_probes_be_kept};
 pub use merge::{PythonPart, merge};
 pub use recorder::{ExactOptions, ExactRecorder};

@@ -18,6 +18,7 @@ use failure_capture::FailureCapture;
 use forgetting::MAX_MORE_NUMBERS;
 use step_watch::StepWatch;
 
+use super::cost::CostWatch;
 use super::moments::Moments;
 use super::native_stacks::NativeStacks;
 use super::pending_events::{PendingEvent, PendingEvents};
@@ -25,8 +26,8 @@ use super::reconcile::CounterReconciler;
 use super::sites::SiteTable;
 use crate::model::{
     AllocatorCounters, CudaIndex, EndReason, Event, EventBatch, EventKind, EventTotals,
-    FreeTracking, Nanos, ProbeBackend, Record, RecordSink, RecordingEnd, RecordingTotals,
-    SinkResult, StackSource, ThreadSample,
+    FreeTracking, MemoryKind, Nanos, ProbeBackend, Record, RecordSink, RecordingEnd,
+    RecordingTotals, SinkResult, StackSource, ThreadSample,
 };
 use crate::probe::{AttachedProbes, ProbeCounts, ProbeError, ProbePlan, RawEvent, RingRecord};
 use crate::sampler::diagnosis::ProbeCoverage;
@@ -68,6 +69,8 @@ pub struct ExactOptions {
     pub backward_lines: bool,
     /// Allocations of at least so many bytes have frames of C and C++ code; `None`: none have.
     pub native_from: Option<u64>,
+    /// Watches what it costs the job; `None`: nobody does.
+    pub cost: Option<CostWatch>,
     /// What else.
     pub common: CommonOptions,
 }
@@ -99,6 +102,8 @@ pub struct ExactRecorder {
     settled: Option<u64>,
     /// Whether there was no allocator yet when the probes were placed.
     starts_empty: bool,
+    /// Whether PyTorch's allocator has allocated something.
+    has_allocated: bool,
     /// When the probes were placed: what these saw before, those before them have told.
     placed: u64,
     samples: Vec<ThreadSample>,
@@ -137,6 +142,7 @@ impl ExactRecorder {
             look: None,
             settled: None,
             starts_empty: false,
+            has_allocated: false,
             placed: 0,
             samples: Vec::new(),
             failing: FailureCapture::default(),
@@ -171,6 +177,25 @@ impl ExactRecorder {
         observe: &mut dyn FnMut(&RecordingProgress),
     ) -> SinkResult<RecordingEnd> {
         recording_loop::record(&mut self, host, sink, stop, observe)
+    }
+
+    /// The readers, of a recorder that has not run.
+    pub fn into_readers(self) -> TargetReaders {
+        self.session.readers
+    }
+
+    /// Whether exact stacks cost too much, or are not possible.
+    fn is_given_up(&self) -> bool {
+        let Some(cost) = &self.options.cost else { return false };
+        let programs = self.probe.as_ref().and_then(AttachedProbes::program_time);
+        match programs {
+            Some(programs) => {
+                let is_at_work = self.has_allocated
+                    || !self.probe.as_ref().is_some_and(AttachedProbes::has_torch);
+                cost.see(self.session.start.elapsed(), programs, is_at_work)
+            }
+            None => cost.failure().is_some(),
+        }
     }
 
     /// Lets Python's reader number the threads, so that they are known with their names.
@@ -287,7 +312,8 @@ impl ExactRecorder {
         let site = named.then(|| self.sites.site(raw, &mut self.session.table));
         if is_free {
             self.totals.frees += 1;
-        } else if let EventKind::Allocated { .. } = raw.change {
+        } else if let EventKind::Allocated { memory_kind, .. } = raw.change {
+            self.has_allocated |= matches!(memory_kind, MemoryKind::Torch(_));
             self.totals.allocations += 1;
             self.totals.truncated += u64::from(raw.truncated);
             self.totals.faulted += u64::from(raw.faulted);
@@ -331,6 +357,7 @@ impl RecordingSource for ExactRecorder {
     fn begin(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         self.session.watch_gpu();
         self.session.exact = true;
+        self.options.cost.iter().for_each(CostWatch::begin);
         self.session.watch_also(&self.options.common);
         raise_priority();
         if self.probe.is_some() {
@@ -345,6 +372,9 @@ impl RecordingSource for ExactRecorder {
 
     fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult<Option<EndReason>> {
         self.find_devices(sink)?;
+        if self.is_given_up() {
+            return Ok(Some(EndReason::Interrupted));
+        }
         self.empty_ring();
         self.compare_counters(sink)?;
         self.record_events(sink)?;
@@ -398,6 +428,11 @@ impl RecordingSource for ExactRecorder {
 
     /// The last look: everything in the ring, and the allocator as it is then.
     fn end(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
+        if self.options.cost.as_ref().is_some_and(|cost| cost.failure().is_some()) {
+            // Nothing of it is kept, and the job waits.
+            self.probe.iter_mut().for_each(detach);
+            return Ok(());
+        }
         // Nothing comes after: all that is left fits.
         self.options.common.forget_after = None;
         self.empty_ring();

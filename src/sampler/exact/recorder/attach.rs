@@ -7,6 +7,7 @@ use crate::model::{
     ExactSettings, FreeTracking, MissReason, ReaderKind, Record, RecordSink, SinkResult,
 };
 use crate::probe::{AttachedProbes, ProbeCounts, ProbeError, ProbePlan, RingRecord};
+use crate::sampler::exact::cost::CostWatch;
 use crate::sampler::exact::pending_events::PendingEvent;
 use crate::sampler::readers::TorchState;
 use crate::torch::{BackwardError, autograd_info};
@@ -55,15 +56,26 @@ impl ExactRecorder {
             ..ProbePlan::default()
         };
         match AttachedProbes::attach(&self.session.readers.process, &self.plan) {
+            Ok(probe) if self.is_on_trial() && !probe.can_watch() => {
+                Err(ProbeError::NeedsPrograms { what: "exact stacks" })
+            }
             Ok(probe) => {
                 // At once: the job may begin any moment.
                 self.starts_empty = self.has_no_allocator(&probe);
+                if let Some(cost) = &self.options.cost {
+                    cost.renew(self.session.start.elapsed());
+                }
                 self.probe = Some(probe);
                 Ok(AttachOutcome::Attached)
             }
             Err(ProbeError::NothingToProbe { .. }) => Ok(AttachOutcome::Nothing),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether other stacks are recorded where exact ones are not possible.
+    fn is_on_trial(&self) -> bool {
+        self.options.cost.as_ref().is_some_and(CostWatch::is_trial)
     }
 
     /// Whether there is more to probe, or to know of what is probed, than when the probes were placed.
@@ -118,6 +130,12 @@ impl ExactRecorder {
             }
             Err(error) => {
                 self.probe = before;
+                if let (Some(cost), None, true) =
+                    (&self.options.cost, &self.probe, self.is_on_trial())
+                {
+                    cost.refuse(error.to_string());
+                    return Ok(());
+                }
                 let why = MissReason::Failed(error.to_string());
                 self.session.losses.add(ReaderKind::Events, why, 1);
                 Ok(())

@@ -1,0 +1,202 @@
+//! Where a recording goes, and what is made of it at its end.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, Result, anyhow};
+
+use crate::analysis::{OomReportBuilder, TriggerWatch};
+use crate::flight::{
+    Aggregation, FlightRecorder, OnTrigger, OomReportPrinter, PrintInterval, RankContext,
+    RecordOutput, SinkChain, TableOutput, TriggerState, oom_report_path,
+};
+use crate::model::SinkResult;
+use crate::render;
+use crate::trace::{self, Retention, RetentionLimit};
+
+use super::args::{FlameFormat, MomentArg, OnTriggerArg, RecordArgs, RecordFormat};
+use super::flight::{warn, write_oom_report};
+use super::terminal_host::TerminalHost;
+use super::{choice, eprint_line, filtered_profile, flame, output};
+
+/// Whether a condition is waited for.
+pub(super) fn has_triggers(args: &RecordArgs) -> bool {
+    !args.until.until.is_empty()
+}
+
+/// Where the records are to go; `replaces`: the trace takes the place of one that memspy itself has
+/// just given up.
+pub(super) fn sinks(
+    args: &RecordArgs,
+    path: &Path,
+    stop: &Arc<AtomicBool>,
+    rank: RankContext,
+    replaces: bool,
+) -> Result<SinkChain> {
+    let (until, choice) = (&args.until, choice(&args.stacks));
+    let to = match (until.kept(), args.format) {
+        (Some(keep), _) => {
+            let creation = output::creation(args.force);
+            RecordOutput::Flight(Box::new(FlightRecorder::new(path, keep, creation, choice)?))
+        }
+        (None, RecordFormat::Trace) => {
+            let creation = output::creation(args.force || replaces);
+            let writer = trace::TraceWriter::create_as(path, creation);
+            RecordOutput::Trace(Box::new(
+                writer.context("nothing was recorded")?.with_early_blocks(),
+            ))
+        }
+        (None, _) => RecordOutput::Nothing,
+    };
+    let profile = match &args.print_every {
+        Some(_) => filtered_profile(&args.stacks),
+        None => filtered_profile(&args.stacks).without_line_statistics(),
+    };
+    let reading = match (until.kept(), has_triggers(args)) {
+        (Some(_), _) => Aggregation::Later,
+        (None, true) => Aggregation::OomReport(Box::new(OomReportBuilder::new(profile))),
+        (None, false) => Aggregation::Profile(Box::new(profile)),
+    };
+    let full_filenames = args.stacks.full_filenames;
+    let printer = args.print_every.as_ref().map(|interval| {
+        let out = TableOutput { out: Box::new(io::stdout()), width: output::width() };
+        match (until.kept(), interval) {
+            (Some(_), PrintInterval::Time(every)) => {
+                OomReportPrinter::since_last(*every, full_filenames, choice, out)
+            }
+            _ => OomReportPrinter::whole_recording(interval, full_filenames, out),
+        }
+    });
+    let watch = TriggerWatch::new(until.until.clone());
+    let stop = Arc::clone(stop);
+    let then = match until.on_trigger {
+        OnTriggerArg::End => OnTrigger::End,
+        OnTriggerArg::Continue => OnTrigger::Continue,
+    };
+    let waiting = TriggerState::new(watch, then, until.max_reports, stop);
+    let host = Box::new(TerminalHost::new(rank.label.clone(), args.force));
+    Ok(SinkChain { output: to, reading, waiting, printer, rank, host })
+}
+
+/// Lets go of what a recording wrote that is begun again in another mode. A trace is replaced
+/// later.
+pub(super) fn discard(sinks: SinkChain) -> Result<()> {
+    match sinks.output {
+        RecordOutput::Flight(flight) => Ok(flight.finish()?),
+        RecordOutput::Trace(_) | RecordOutput::Nothing => Ok(()),
+    }
+}
+
+/// Writes what is left of a recording that has ended, and says what came of it.
+pub(super) fn finish(
+    args: &RecordArgs,
+    path: &Path,
+    mut sinks: SinkChain,
+    result: SinkResult,
+) -> Result<()> {
+    if result.is_ok() {
+        sinks.finish().context("cannot print the last table")?;
+    }
+    match (sinks.output, sinks.reading) {
+        (RecordOutput::Flight(flight), _) => end_flight(args, *flight, result),
+        (RecordOutput::Trace(writer), reading) => end_trace(args, path, *writer, reading, result),
+        (RecordOutput::Nothing, reading) => {
+            result.context("the recording failed")?;
+            let drawing = flame::FlameOptions {
+                format: match args.format {
+                    RecordFormat::Collapsed => FlameFormat::Collapsed,
+                    RecordFormat::Flamegraph | RecordFormat::Trace => FlameFormat::Flamegraph,
+                },
+                gpu: None,
+                moment: MomentArg::Peak,
+                with_older: false,
+                since: None,
+                innermost: false,
+                function: false,
+                churn: false,
+                memory: None,
+                certain: false,
+                by_thread: args.threads,
+                full_filenames: args.stacks.full_filenames,
+                picture: render::FlamePicture::default(),
+            };
+            if let Some(profile) = reading.profile() {
+                drawing.draw(profile, path, args.force)?;
+            }
+            end_reading(args, path, reading)
+        }
+    }
+}
+
+/// The end of a recording that was written as it went.
+fn end_trace(
+    args: &RecordArgs,
+    path: &Path,
+    writer: trace::TraceWriter<std::fs::File>,
+    reading: Aggregation,
+    result: SinkResult,
+) -> Result<()> {
+    let finished = result.and_then(|()| Ok(writer.finish()?));
+    let (_, written) = finished.map_err(|error| {
+        anyhow!(
+            "the recording into {0} ended early: {error}; what was written before is whole, \
+             try 'memspy flame {0}'",
+            path.display()
+        )
+    })?;
+    if let Some(profile) = reading.profile() {
+        let mut err = io::stderr().lock();
+        render::summary(&mut err, profile, &path.display().to_string(), written.bytes)?;
+    }
+    end_reading(args, path, reading)
+}
+
+/// Writes the report, if one is wanted.
+fn end_reading(args: &RecordArgs, path: &Path, reading: Aggregation) -> Result<()> {
+    if let Aggregation::OomReport(mut reports) = reading {
+        let report = oom_report_path(path);
+        write_oom_report(&mut reports, &report, args.force)?;
+        eprint_line(&format!("wrote the report to {}", report.display()));
+    }
+    Ok(())
+}
+
+/// The end of a recording of which the last part was kept: that is written now.
+fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: SinkResult) -> Result<()> {
+    let folder = flight.folder().to_owned();
+    let (most, segments) = flight.size();
+    let reported = result
+        .map_err(anyhow::Error::new)
+        .and_then(|()| flight.write(None, &mut warn).map_err(anyhow::Error::new));
+    let mut reported = reported.map_err(|error| {
+        anyhow!(
+            "the recording ended early: {error:#}; what was kept is in {0}, try 'memspy join {0} -o FILE'",
+            folder.display()
+        )
+    })?;
+    let path = reported.path.display().to_string();
+    {
+        let mut err = io::stderr().lock();
+        render::summary(&mut err, reported.reports.profile(), &path, reported.bytes)?;
+    }
+    if has_triggers(args) {
+        let report = oom_report_path(&reported.path);
+        write_oom_report(&mut reported.reports, &report, args.force)?;
+        eprint_line(&format!("wrote the report to {}", report.display()));
+    }
+    let first = match (args.until.kept(), flight.bound()) {
+        (None | Some(Retention::Time(_) | Retention::Bytes(_)), _) | (_, None) => "",
+        (_, Some(RetentionLimit::Time)) => "; of the bounds of --keep, the time was reached first",
+        (_, Some(RetentionLimit::Bytes)) => {
+            "; of the bounds of --keep, the size was reached first: less than the time is kept"
+        }
+    };
+    eprint_line(&format!(
+        "{} begun; at most {} were kept{first}",
+        render::number(segments, "segment"),
+        render::bytes(most)
+    ));
+    Ok(flight.finish()?)
+}

@@ -1,0 +1,97 @@
+//! What a probe costs the thread that runs into it, apart from the program there: measured on
+//! memspy itself.
+
+use std::hint::black_box;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use super::availability::SMALL_RING;
+use super::constants::BpfConstants;
+use super::error::ProbeError;
+use super::placement::{Placement, ProbeAction};
+use super::plan::ProbePlan;
+use super::program::BpfPrograms;
+use super::syscall::ProbePoint;
+use crate::model::ProbeBackend;
+use crate::target::{Addr, Process};
+
+/// The time of a trap where it cannot be measured: that of an H100's host (benches/README.md).
+pub const TRAP_ELSEWHERE: Duration = Duration::from_nanos(550);
+/// Calls that are timed together, and how often: the fastest round counts, for another thread may
+/// have had the processor during the others.
+const CALLS: u32 = 500;
+const ROUNDS: u32 = 5;
+
+/// Measures the time of a trap by a probe at a function of memspy itself, whose program does
+/// nothing.
+///
+/// # Errors
+/// The kernel allows no program at a probe: then exact stacks cannot be recorded either.
+pub fn trap_time() -> Result<Duration, ProbeError> {
+    match trap_time_by(ProbeBackend::UprobeMulti) {
+        Err(error) if error.is_about_links() => {
+            trap_time_by(ProbeBackend::PerfUprobes).map_err(|_| error)
+        }
+        other => other,
+    }
+}
+
+fn trap_time_by(way: ProbeBackend) -> Result<Duration, ProbeError> {
+    let process = Process::open(std::process::id())?;
+    let at = Addr(probed as fn(u32) -> u32 as usize as u64);
+    let mappings = process.mappings()?;
+    let mapping = mappings.find(at).filter(|mapping| mapping.path.is_some());
+    let mapping = mapping.ok_or_else(|| ProbeError::unprepared("memspy lies in no file"))?;
+    let offset = at.0 - mapping.start.0 + mapping.offset;
+    let file = super::targets::open(&process, mapping)?;
+    let plan = ProbePlan { ring_bytes: SMALL_RING, ..ProbePlan::default() };
+    let constants = BpfConstants::new(&plan, &[], &[]);
+    let mut programs = BpfPrograms::prepare(&constants, &plan, way)?;
+    let action = ProbeAction::Run { way, program: programs.load("nothing")?, at_return: false };
+    let points = [ProbePoint { offset, semaphore: 0, cookie: 0 }];
+    let placement = Placement { file: file.as_fd(), points: &points, pid: process.pid(), action };
+    let without = fastest_call();
+    let placed = placement.place()?;
+    let with = fastest_call();
+    drop(placed);
+    Ok(with.saturating_sub(without))
+}
+
+/// The time of one call of [`probed`].
+fn fastest_call() -> Duration {
+    let round = |_| {
+        let began = Instant::now();
+        (0..CALLS).for_each(|call| _ = black_box(probed(call)));
+        began.elapsed() / CALLS
+    };
+    (0..ROUNDS).map(round).min().unwrap_or_default()
+}
+
+/// The function that is probed. Whether the compiler makes it push a register and call, or jump,
+/// the kernel executes its first instruction by itself, as it does the one at PyTorch's probes.
+#[inline(never)]
+fn probed(call: u32) -> u32 {
+    inner(call)
+}
+
+#[inline(never)]
+fn inner(call: u32) -> u32 {
+    black_box(call)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trap_takes_longer_than_a_call() {
+        match trap_time() {
+            Ok(time) => {
+                assert!(time > Duration::from_nanos(50), "{time:?}");
+                assert!(time < Duration::from_micros(50), "{time:?}");
+            }
+            // Without the rights the error says so.
+            Err(error) => assert!(error.is_about_programs(), "{error}"),
+        }
+    }
+}
