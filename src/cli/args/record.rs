@@ -59,7 +59,7 @@ pub struct RecordArgs {
     #[arg(long, conflicts_with_all = ["exact", "rate", "gil"], help_heading = "What is recorded")]
     pub follow: bool,
     /// Follow the allocator, with at most this much of one processor (20, 50%), on average; naming what was seen comes on top
-    /// (docs/accuracy.md). A job that cannot be followed is sampled.
+    /// (docs/follow.md). A job that cannot be followed is sampled.
     /// With less, less memory gets its line. Above 100 a second thread reads which addresses were given out: then it is known
     /// which block was freed. With -s and --match all processes share it, evenly
     /// [default: 10 with fewer than four processors, 50 with fewer than eight, else 100 for every eight processors]
