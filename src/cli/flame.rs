@@ -91,7 +91,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         memory: args.memory,
         by_thread: args.threads,
         full_filenames: args.stacks.full_filenames,
-        certain: args.certain,
+        certain: args.proven,
         picture: FlamePicture { moment: cut, ..picture(args) },
     };
     if args.by == GroupByArg::Stream {

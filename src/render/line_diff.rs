@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use super::certainty::certainty_in_short;
 use super::RenderError;
 use super::escape::EscapeGuard;
 use super::label::{FrameLabels, one_line, short_file};
@@ -72,6 +73,8 @@ pub fn diff_text(
             (None, _) if of.folded.resolution.certain.is_some() => "followed".to_owned(),
             (None, _) => "sampled".to_owned(),
         };
+        let certainty = certainty_in_short(of.folded.resolution);
+        let how = certainty.map_or(how.clone(), |certainty| format!("{how}; {certainty}"));
         let (device, time) = (of.folded.device.0, of.folded.snapshot.time.seconds());
         writeln!(out, "{letter}: {}, GPU {device}, at {time:.3} s, {how}", one_line(label))?;
         if let Some(below) = of.folded.below_peak().filter(|below| *below > 0)

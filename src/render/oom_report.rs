@@ -402,8 +402,8 @@ impl OomReportText<'_> {
             let text = "[allocated after this: unattributed]";
             writeln!(out, "    {:>12} {:>7}  {text}", bytes(after), "")?;
         }
-        match evidence(live.resolution).filter(|_| live.memory.is_none()) {
-            Some(evidence) => writeln!(out, "    how sure: {evidence}"),
+        match evidence(live.resolution) {
+            Some(evidence) => writeln!(out, "    of this: {evidence}"),
             None => Ok(()),
         }
     }

@@ -64,7 +64,7 @@ fn bytes_of(stacks: &[(String, u64)], part: &str) -> u64 {
 fn a_function_that_sleeps_is_not_charged_with_what_another_one_allocates() {
     let (truth, recording, said) = followed("sleepy", &["--cpu", "100"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
-    let proven = collapsed(recording.trace(), &["--at", "end", "--certain"]);
+    let proven = collapsed(recording.trace(), &["--at", "end", "--proven"]);
     let line = format!("followed.py:{})", truth["line"]);
     eprintln!("{stacks:?}, certain {proven:?}: {said}");
     let (keeps, sleeps) = (bytes_of(&stacks, &line), bytes_of(&stacks, "load_batch"));
@@ -104,7 +104,7 @@ fn samples_of_a_function_that_sleeps_do_not_charge_it_with_what_another_one_allo
     assert!(changes(&recording).is_empty());
     assert!(!said.contains("follow"), "{said}");
     let trace = recording.trace().to_str().unwrap();
-    let words = ["flame", trace, "-f", "collapsed", "-o", "-", "--certain"];
+    let words = ["flame", trace, "-f", "collapsed", "-o", "-", "--proven"];
     memspy(&words).refused(&["certain", "followed", "without -r"]);
 }
 
@@ -113,7 +113,7 @@ fn samples_of_a_function_that_sleeps_do_not_charge_it_with_what_another_one_allo
 fn buffers_of_generated_code_are_on_the_lines_that_make_them() {
     let (truth, recording, said) = followed("generated", &["--cpu", "100"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
-    let certain = collapsed(recording.trace(), &["--at", "end", "--certain"]);
+    let certain = collapsed(recording.trace(), &["--at", "end", "--proven"]);
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for stack in truth["stacks"].as_array().unwrap() {
         let innermost = &stack[1][0];
@@ -251,7 +251,7 @@ fn check_against_history(job: &str) -> HistoryShares {
         stacks
     };
     let all = places(&["--at", "end", "--full-filenames"]);
-    let proven = places(&["--at", "end", "--full-filenames", "--certain"]);
+    let proven = places(&["--at", "end", "--full-filenames", "--proven"]);
     let of = |stack: &String| history.get(stack).copied().unwrap_or(0);
     let total: u64 = history.values().sum();
     assert_eq!(all.values().sum::<u64>(), truth["allocated"].as_u64().unwrap());
@@ -268,7 +268,7 @@ fn check_against_history(job: &str) -> HistoryShares {
     let sum = in_all.values().sum::<u64>();
     assert_eq!(sum, truth["allocated_in_all"].as_u64().unwrap());
     let right_in_all = shared(&in_all, &every);
-    let proven = places(&["--total-allocated", "--full-filenames", "--certain"]);
+    let proven = places(&["--total-allocated", "--full-filenames", "--proven"]);
     let certain: u64 = proven.values().sum();
     // The history has the bytes that were asked for; blocks may be larger where the rest is too small to be split off.
     let wrong: u64 = proven

@@ -217,7 +217,7 @@ pub enum FoldError {
     NeitherExactNorFollowed,
     /// Only recordings that followed the allocator know this.
     #[error(
-        "what is certain is known only where the allocator was followed ('memspy record' without -r)"
+        "what is proven is told apart only where the allocator was followed ('memspy record' without -r and --exact)"
     )]
     NotFollowed,
     /// No memory of the kind asked for was seen.
@@ -288,8 +288,12 @@ impl Profile {
         self.attribution().fold(device, moment, options)
     }
 
-    /// How sharply it is known who allocated the blocks at a device's peak; `None` of exact recordings, and where no map was read.
+    /// How it is known who allocated the blocks at a device's peak; `None` where no map was read.
     pub fn peak_resolution(&self, device: CudaIndex) -> Option<TimeResolution> {
+        if self.exact().is_some() {
+            let folded = self.fold(device, Moment::Peak, FoldOptions::default());
+            return folded.ok().map(|folded| folded.resolution);
+        }
         Some(resolution(&*self.peak(device)?.moment?.snapshot?))
     }
 
@@ -441,6 +445,12 @@ impl Profile {
         })?;
         let mut stacks = folded.stacks;
         stacks.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
+        let evidence = match exact.stacks_are_guessed() {
+            true => Evidence::Sampled,
+            false if exact.is_estimated() => Evidence::Probable,
+            false => Evidence::Proven,
+        };
+        let resolution = TimeResolution::of_exact(&stacks, evidence);
         let memory = options.memory.unwrap_or_else(|| exact.default_memory());
         let true_peak = (memory == MemoryGroup::Torch && !options.churn).then_some(peak).flatten();
         Ok(FoldedProfile {
@@ -450,7 +460,7 @@ impl Profile {
             stacks,
             total: folded.total,
             true_peak,
-            resolution: TimeResolution::default(),
+            resolution,
             unlisted: folded.unlisted,
             left_out: folded.left_out,
             left_out_stacks: folded.left_out_stacks,
