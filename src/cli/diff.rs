@@ -190,7 +190,11 @@ fn write(
                 .map(|(label, stacks, which)| ComparedOwners { label, stacks, which });
                 render::owner_diff_text(out, &before, &after, style).map_err(into_io)
             };
-            return output::report(&path, args.force, output::bounded(limits, write));
+            return output::report(
+                &path,
+                args.force,
+                output::fitted(&path, true, output::bounded(limits, write)),
+            );
         }
     };
     let fold = |side: &DiffSide<'_>| -> Result<FoldedProfile> {
@@ -203,7 +207,7 @@ fn write(
         let (before, after) = ((&*before.label, before_of), (&*after.label, after_of));
         render::diff_text(out, before, after, rows, style).map_err(into_io)
     };
-    output::report(&path, args.force, output::bounded(limits, write))
+    output::report(&path, args.force, output::fitted(&path, true, output::bounded(limits, write)))
 }
 
 /// The snapshots of the owners at the two moments.

@@ -61,7 +61,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     let cut = flame_moment::cut(args, &mut ranks, &empty)?;
     let is_exact = |rank: &RankTrace| rank.profile.exact().is_some();
     if args.min_lifetime.is_some() && !ranks.iter().all(is_exact) {
-        bail!("how long blocks lived is known only of exact recordings ('memspy record --exact')");
+        bail!("how long blocks lived is known only of exact recordings (record with --exact)");
     }
     if args.from.is_some() && !args.total_allocated && args.threads {
         // Silence would pass for an answer.

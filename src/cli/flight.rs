@@ -27,9 +27,10 @@ pub(super) fn write_oom_report(
     force: bool,
 ) -> Result<()> {
     let report = reports.report();
-    output::write(path, force, |out| {
+    let write = |out: &mut dyn std::io::Write| {
         render::oom_report_text(out, reports.profile(), &report).map_err(into_io)
-    })
+    };
+    output::write(path, force, output::fitted(path, true, write))
 }
 
 /// `memspy oom-report`.

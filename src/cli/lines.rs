@@ -94,7 +94,7 @@ fn write_ranking(
         ranking.sort(order);
         rankings.push(ranking);
     }
-    output::report(path, args.force, |out| {
+    let write = |out: &mut dyn std::io::Write| {
         let all = ranks.iter().zip(tables).zip(&rankings);
         if args.merge {
             let all: Vec<_> = all
@@ -115,7 +115,8 @@ fn write_ranking(
             }
         }
         Ok(())
-    })
+    };
+    output::report(path, args.force, output::fitted(path, true, write))
 }
 
 fn write_together(

@@ -53,7 +53,7 @@ use anyhow::Result;
 use clap::CommandFactory;
 
 use crate::analysis::{Profile, ThreadChoice};
-use crate::render::visible;
+use crate::render::{FittingWriter, visible};
 use crate::sampler;
 
 use args::{CliArgs, Command};
@@ -187,9 +187,13 @@ fn set_line_prefix(subject: &str) {
     SUBJECT.with(|of| *of.borrow_mut() = format!("{subject}: "));
 }
 
-/// Prints one line to standard error, whatever it contains. A closed standard error is no reason to fail.
+/// Prints one line to standard error, whatever it contains: in several where a terminal is narrower. A closed standard error is no reason to fail.
 fn eprint_line(line: &str) {
     use io::Write;
     let subject = SUBJECT.with(|of| of.borrow().clone());
-    let _ = writeln!(io::stderr(), "memspy: {}{}", visible(&subject), visible(line));
+    let line = format!("memspy: {}{}\n", visible(&subject), visible(line));
+    let _ = match output::width_of(io::stderr()) {
+        Some(width) => FittingWriter::new(io::stderr(), width).write_all(line.as_bytes()),
+        None => io::stderr().write_all(line.as_bytes()),
+    };
 }

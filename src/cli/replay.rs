@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::analysis::{OomReportBuilder, Profile};
 use crate::model::RecordSink;
+use crate::render::{in_sentence, suggestion};
 use crate::trace::{self, ReplaySummary, TraceReader, segments};
 
 use super::{eprint_line, output};
@@ -152,8 +153,9 @@ fn readable(path: &Path) -> Result<()> {
     }
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
-            "cannot open {0}: there is no such trace; 'memspy record -p PID -o {0}' makes one",
-            path.display()
+            "cannot open {}: there is no such trace; {} makes one",
+            path.display(),
+            in_sentence(&suggestion(["record", "-p", "PID", "-o", &path.to_string_lossy()]))
         ),
         _ => Ok(()),
     }

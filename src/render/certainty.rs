@@ -87,7 +87,8 @@ mod tests {
             evidence(sampled).unwrap(),
             "proven 0 %, probable 0 %, unattributed 100 % (lines are a guess from samples 5.0 ms apart)"
         );
-        let exact = TimeResolution { seen: 10_000, certain: Some(9_999), ..TimeResolution::default() };
+        let exact =
+            TimeResolution { seen: 10_000, certain: Some(9_999), ..TimeResolution::default() };
         assert_eq!(
             evidence(exact).unwrap(),
             "proven 99.9 %, probable 0 %, unattributed below 0.1 %"

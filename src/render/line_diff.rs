@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use super::certainty::certainty_in_short;
 use super::RenderError;
+use super::certainty::certainty_in_short;
 use super::escape::EscapeGuard;
 use super::label::{FrameLabels, one_line, short_file};
 use super::size::{bytes, count, short_bytes, short_signed_bytes, signed_bytes};

@@ -66,7 +66,8 @@ impl fmt::Display for RecordingWarning {
             ),
             RecordingWarning::TornSnapshots { device, torn, all } => write!(
                 f,
-                "GPU {}: {torn} of {all} snapshots were read while the job changed them",
+                "GPU {}: {torn} of {all} snapshots were read while the job changed them: lines and blocks may be off by what changed \
+                 meanwhile; totals and the peak are the allocator's own counters",
                 device.0
             ),
             RecordingWarning::UnknownFrees(count) => {

@@ -146,7 +146,7 @@ pub fn row<'a>(report: &'a Value, function: &str, line: u64) -> Option<&'a Value
 
 /// What it warns of, but for maps of the allocator that were read while the job changed them: that happens to any job at work.
 pub fn warnings(said: &str) -> Vec<&str> {
-    let is_torn_map = |line: &str| line.ends_with("were read while the job changed them");
+    let is_torn_map = |line: &str| line.contains("were read while the job changed them");
     said.lines().filter(|line| line.contains("warning") && !is_torn_map(line)).collect()
 }
 

@@ -204,20 +204,20 @@ pub enum FoldError {
         why: &'static str,
     },
     /// Only exact recordings know this.
-    #[error("{what} is known only of exact recordings ('memspy record --exact')")]
+    #[error("{what} is known only of exact recordings (record with --exact)")]
     NotExact {
         /// What was asked for.
         what: &'static str,
     },
     /// Only exact recordings and those that followed the allocator know this.
     #[error(
-        "all that was allocated is known only where the allocator was followed ('memspy record' without -r) and of exact recordings \
-         ('memspy record --exact')"
+        "all that was allocated is known only where the allocator was followed (record without -r) and of exact recordings \
+         (record with --exact)"
     )]
     NeitherExactNorFollowed,
     /// Only recordings that followed the allocator know this.
     #[error(
-        "what is proven is told apart only where the allocator was followed ('memspy record' without -r and --exact)"
+        "what is proven is told apart only where the allocator was followed (record without -r and --exact)"
     )]
     NotFollowed,
     /// No memory of the kind asked for was seen.
@@ -254,7 +254,7 @@ impl Profile {
         }
         let why = match self.exact().is_some_and(|exact| exact.events() > 0) {
             true => {
-                "the job took what it has from the CUDA driver itself; 'memspy flame' draws that"
+                "the job took what it has from the CUDA driver itself; a flamegraph (memspy flame) draws that"
             }
             false => "the job had not used CUDA yet",
         };
