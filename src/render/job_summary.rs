@@ -335,24 +335,19 @@ fn line_lines(summary: &JobSummary<'_>, room: usize, width: Option<usize>) -> Ve
     if room < 2 {
         return Vec::new();
     }
-    if told * MIN_ATTRIBUTED < all || rows.is_empty() {
-        return vec![
-            String::new(),
-            format!(
-                "lines: only {} of {} was allocated in the {seconds:.1} s of the recording ({how})",
-                bytes(told.min(all)),
-                bytes(all)
-            ),
-        ];
+    let is_little = told * MIN_ATTRIBUTED < all || rows.is_empty();
+    let (told, everything) = (bytes(told.min(all)), bytes(all));
+    if is_little {
+        let text = format!(
+            "lines: only {told} of {everything} was allocated in the {seconds:.1} s of the recording ({how})"
+        );
+        return std::iter::once(String::new()).chain(wrapped(&text, width)).collect();
     }
-    let mut lines = vec![
-        String::new(),
-        format!(
-            "allocated in the last {seconds:.1} s and live, {} of {}, by line ({how})",
-            bytes(told.min(all)),
-            bytes(all)
-        ),
-    ];
+    let title = format!(
+        "allocated in the last {seconds:.1} s and live, {told} of {everything}, by line ({how})"
+    );
+    let mut lines: Vec<String> =
+        std::iter::once(String::new()).chain(wrapped(&title, width)).collect();
     for (size, line) in rows.iter().take(room.saturating_sub(2)) {
         let row = wrapped(&format!("{:>11}  {}", bytes(*size), one_line(line)), width);
         // A name is whole or not there.

@@ -36,8 +36,11 @@ pub fn ranked_lines_text(
     options: &LinesOptions,
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
-    for line in wrapped(&headline(profile, table, ranking), options.width) {
-        writeln!(out, "{line}")?;
+    let certainty = certainty_at_peak(profile, table.device);
+    for line in [headline(profile, table, ranking)].into_iter().chain(certainty) {
+        for line in wrapped(&line, options.width) {
+            writeln!(out, "{line}")?;
+        }
     }
     for warning in warnings(profile) {
         writeln!(out, "warning: {}", one_line(&warning))?;
@@ -110,7 +113,7 @@ fn headline(profile: &Profile, table: &LineTable, ranking: &LineRanking) -> Stri
                 );
             }
             let known = ranking.on_lines();
-            text += &format!("; {} of it on known lines", share(known, total));
+            text += &format!("; {} of it on lines", share(known, total));
             for (pseudo, amount) in &ranking.without_line {
                 text += &format!(", {} {}", share(*amount, total), pseudo.text());
             }
@@ -147,11 +150,8 @@ fn notes(
     if let Some(doubt) = &table.doubt {
         notes.push(format!("Nothing is marked exact: {doubt}."));
     } else if !exact {
-        let certainty = certainty_at_peak(profile, table.device).unwrap_or_default();
         notes.push(
-            format!("{certainty} ~: an estimate. 'record --exact' (as root) knows.")
-                .trim()
-                .to_owned(),
+            "~: an estimate; with 'record --exact' (as root) the lines are proven.".to_owned(),
         );
     } else if table.estimated {
         notes.push("~: an estimate from a sample of the allocations.".to_owned());

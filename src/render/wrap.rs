@@ -54,7 +54,10 @@ fn hanging(line: &str, width: usize) -> usize {
         display_width(&line[..at + spaces])
     });
     let column = columns.filter(|column| *column <= width * 2 / 3).max();
-    column.unwrap_or((begin + 2).min(width / 2))
+    // A long name has room as far as that is possible.
+    let longest = Pieces { rest: line }.map(|word| display_width(word.word)).max().unwrap_or(0);
+    let least = (begin + 2).min(width / 2);
+    column.map_or(least, |column| column.min(width.saturating_sub(longest)).max(least))
 }
 
 /// Words of a line; a command in a sentence is one word.
@@ -147,6 +150,18 @@ mod tests {
             [
                 " 1.00 GiB   72.5 %  saved for backward, alive by",
                 "                    train: losses[*] (539 graphs)"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_long_name_begins_as_far_left_as_it_has_to() {
+        let line = "   71.00 MiB   20.0 %        71  main: evaluation_predictions_per_step[*]";
+        assert_eq!(
+            wrapped(line, Some(44)),
+            [
+                "   71.00 MiB   20.0 %        71  main:",
+                "        evaluation_predictions_per_step[*]"
             ]
         );
     }

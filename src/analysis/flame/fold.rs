@@ -253,9 +253,7 @@ impl Profile {
             return FoldError::NoGpu { device, have: have.join(", ") };
         }
         let why = match self.exact().is_some_and(|exact| exact.events() > 0) {
-            true => {
-                "the job took what it has from the CUDA driver itself; a flamegraph (memspy flame) draws that"
-            }
+            true => "the job took what it has from the CUDA driver itself; a flamegraph draws that",
             false => "the job had not used CUDA yet",
         };
         FoldError::NoMemoryOfTorch { why }
