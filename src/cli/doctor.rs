@@ -141,7 +141,8 @@ fn about_exact<W: Write>(
         Ok(offer) => {
             let torch = match offer.torch {
                 Some((mallocs, frees)) => {
-                    format!("pytorch:malloc at {mallocs} places, pytorch:free at {frees}")
+                    let places = render::number(mallocs as u64, "place");
+                    format!("pytorch:malloc at {places}, pytorch:free at {frees}")
                 }
                 None => "no PyTorch CUDA allocator".to_owned(),
             };

@@ -312,6 +312,13 @@ impl FlameOptions {
         // What a stretch left is live at its end.
         let moment = if self.since.is_some() { Moment::End } else { self.moment.into() };
         let mut folded = profile.fold(device, moment, options)?;
+        if self.certain && folded.total == 0 && self.format == FlameFormat::Flamegraph {
+            let known = render::certainty_in_short(folded.resolution);
+            bail!(
+                "no byte of this moment is proven to be on its line ({}): leave out --proven to draw it",
+                known.as_deref().unwrap_or("none was allocated while recording")
+            );
+        }
         if self.with_older {
             export::add_older(&mut folded);
         }

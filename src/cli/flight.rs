@@ -36,6 +36,7 @@ pub(super) fn write_oom_report(
 /// `memspy oom-report`.
 pub(super) fn oom_report(args: &OomReportArgs) -> Result<()> {
     output::check_asked(args.output.as_deref(), args.force)?;
+    replay::warn_in_answer(args.output.as_deref());
     let profile = filtered_profile(&args.stacks).without_line_statistics();
     let reports = OomReportBuilder::new(profile);
     let reports = match args.until.is_empty() {

@@ -11,7 +11,7 @@ use super::header::{allocated_line, sampling_line};
 use super::label::{FrameLabels, one_line};
 use super::lines::LinesOptions;
 use super::rank_lines::{RankLines, balance};
-use super::size::{bytes, count, percent, short_bytes, short_signed_bytes};
+use super::size::{bytes, count, number, percent, short_bytes, short_signed_bytes};
 use super::warnings::warnings;
 use super::wrap::wrapped;
 use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, PseudoFrame, RankedLine};
@@ -92,12 +92,14 @@ pub fn ranked_lines_text(
 /// The peak, when it was, how much of it is on lines, and how that is known.
 fn headline(profile: &Profile, table: &LineTable, ranking: &LineRanking) -> String {
     let how = match profile.exact() {
-        Some(exact) if table.doubt.is_none() => format!("exact, {} events", count(exact.events())),
-        Some(exact) => format!("{} events, not all exact", count(exact.events())),
-        None if profile.followed_changes() > 0 => {
-            format!("followed, {} changes", count(profile.followed_changes()))
+        Some(exact) if table.doubt.is_none() => {
+            format!("exact, {}", number(exact.events(), "event"))
         }
-        None => format!("sampled, {} samples", count(profile.samples())),
+        Some(exact) => format!("{}, not all exact", number(exact.events(), "event")),
+        None if profile.followed_changes() > 0 => {
+            format!("followed, {}", number(profile.followed_changes(), "change"))
+        }
+        None => format!("sampled, {}", number(profile.samples(), "sample")),
     };
     let mut text = allocated_line(profile, table.device);
     match ranking.moment {
@@ -365,7 +367,7 @@ impl<'a, const N: usize> TextTable<'a, N> {
         // The last columns are dropped to make room: a place is never cut, as it says where to look.
         let taken = |widths: &[usize]| widths.iter().map(|w| w + 2).sum::<usize>();
         if let Some(width) = width {
-            while widths.len() > 3 && taken(&widths) + place > width {
+            while widths.len() > 2 && taken(&widths) + place > width {
                 widths.pop();
             }
         }

@@ -161,7 +161,7 @@ mod tests {
             wrapped(line, Some(44)),
             [
                 "   71.00 MiB   20.0 %        71  main:",
-                "        evaluation_predictions_per_step[*]"
+                "          evaluation_predictions_per_step[*]"
             ]
         );
     }

@@ -192,7 +192,7 @@ fn words_that_make_no_sense_get_one_line() {
         (&["flme", "a.bin"], &["'flme'", "'flame'", "see 'memspy --help'"]),
         (
             &["flame"],
-            &["flame: ", "<TRACE>...", "write 'memspy flame", "see 'memspy flame --help'"],
+            &["flame: ", "<TRACE>...", "usage: memspy flame", "see 'memspy flame --help'"],
         ),
         (&["flame", "a.bin", "--form", "svg"], &["'--form'", "'--from'", "memspy flame --help"]),
         (&["flame", "a.bin", "--nosuch"], &["'--nosuch'", "see 'memspy flame --help'"]),

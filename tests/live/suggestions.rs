@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use crate::support::memspy::{Done, command, memspy_at, run};
+use crate::support::memspy::{Done, command, memspy, memspy_at, run};
 use crate::support::sim;
 use crate::support::suggestions::{commands, words};
+use crate::support::terminal::Terminal;
 
 /// Builds without optimization on a busy machine take longer than people would wait.
 const PATIENCE: [&str; 4] = ["--max-time", "120s", "--max-stop", "60s"];
@@ -59,4 +60,39 @@ fn what_a_summary_and_a_recording_suggest_runs_as_it_stands() {
             paste(pid, line, folder.path());
         }
     }
+}
+
+/// A line that is wider than the terminal was cut, or broken in the middle of a word; a warning stood there twice.
+#[test]
+fn on_a_terminal_text_is_wrapped_between_words_and_a_warning_is_told_once() {
+    const WIDTH: usize = 72;
+    let target = sim::start("shell_names.py", &[]);
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("a trace.bin");
+    let (pid, name) = (target.pid().to_string(), trace.to_str().unwrap());
+    run(command(Some(target.pid())).args(["record", "-p", &pid, "-d", "2s", "-o", name])).ok();
+    let bytes = std::fs::read(&trace).unwrap();
+    std::fs::write(&trace, &bytes[..bytes.len() - 20]).unwrap();
+    let whole = memspy(&["lines", name]).ok();
+    let abruptly = "ended abruptly";
+    assert!(whole.out.lines().any(|line| line.chars().count() > WIDTH), "{}", whole.out);
+
+    let terminal = Terminal::start("wrap", (WIDTH as u32, 60));
+    let program = env!("CARGO_BIN_EXE_memspy");
+    terminal.ask(&["send-keys", "-l", &format!("clear; {program} lines '{name}'; echo co''de $?")]);
+    terminal.press(&["Enter"]);
+    let screen = terminal.wait_for("the table", |screen| screen.contains("code 0"));
+    let words = |text: &str| -> Vec<String> {
+        let text = text.lines().filter(|line| line.contains(' ') && !line.contains("source"));
+        text.flat_map(str::split_whitespace).map(str::to_owned).collect()
+    };
+    // The sentences above and below the table, word by word.
+    let shown = words(&screen);
+    let head = whole.out.lines().next().unwrap();
+    for word in words(head).iter().chain(&words(whole.out.lines().last().unwrap())) {
+        assert!(shown.contains(word), "'{word}' is broken on:\n{screen}");
+    }
+    let joined = shown.join(" ");
+    assert_eq!(joined.matches(abruptly).count(), 1, "{screen}");
+    assert!(whole.err.contains(abruptly) && whole.out.contains(abruptly), "{whole:?}");
 }
