@@ -325,6 +325,7 @@ impl FlameOptions {
         if let Some(from) = self.since {
             folded.stacks = profile.live_since(device, from).unwrap_or_default();
             folded.total = folded.stacks.iter().map(|stack| stack.bytes).sum();
+            folded.resolution = profile.exact_resolution(&folded.stacks).unwrap_or_default();
         }
         if self.innermost {
             let older = StackLabel::Pseudo(PseudoFrame::BeforeRecording);

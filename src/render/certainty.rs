@@ -13,27 +13,22 @@ pub(super) fn certainty_at_peak(profile: &Profile, device: CudaIndex) -> Option<
 
 /// The same of a moment, on one line of a terminal or a picture, where other figures stand too.
 pub fn certainty_in_short(resolution: TimeResolution) -> Option<String> {
-    let why = if is_guess(resolution) { " (a guess from samples)" } else { "" };
-    Some(format!("lines: {}{why}", parts(resolution)?))
+    Some(format!("lines: {}", parts(resolution)?))
 }
 
 /// The three parts, and why all of it is unattributed where that is so; `None` where nothing was
 /// seen being allocated.
 pub(super) fn evidence(resolution: TimeResolution) -> Option<String> {
     let told = parts(resolution)?;
+    // What was only sampled has lines all the same: who reads them has to know what they are.
+    let is_guess = resolution.sampled > 0 && resolution.proven() + resolution.probable == 0;
     Some(match resolution.p95 {
-        _ if !is_guess(resolution) => told,
+        _ if !is_guess => told,
         0 => format!("{told} (lines are a guess from samples)"),
         apart => {
             format!("{told} (lines are a guess from samples {:.1} ms apart)", apart as f64 / 1e6)
         }
     })
-}
-
-/// Whether there is nothing but samples. What was only sampled has lines all the same: who reads
-/// them has to know what they are.
-fn is_guess(resolution: TimeResolution) -> bool {
-    resolution.sampled > 0 && resolution.proven() + resolution.probable == 0
 }
 
 fn parts(resolution: TimeResolution) -> Option<String> {

@@ -309,16 +309,15 @@ fn more_cached(snapshot: &AttributedSnapshot) -> String {
 
 fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&str>) -> String {
     let snapshot = &folded.snapshot;
-    let mut sure = match folded.estimated_from {
+    let sure = match folded.estimated_from {
         _ if folded.stacks_guessed => "sizes exact, stacks a guess from samples".to_owned(),
         None => "exact".to_owned(),
         Some(stacks) => format!("total exact, stacks estimated from {} samples", count(stacks)),
     };
-    if let Some(certainty) = certainty_in_short(folded.resolution) {
-        sure += &format!("; {certainty}");
-    }
+    let certainty = certainty_in_short(folded.resolution);
+    let certainty = certainty.map_or_else(String::new, |certainty| format!("; {certainty}"));
     if folded.allocations.is_some() {
-        return format!("{sure}, {:.3} s", snapshot.time.seconds());
+        return format!("{sure}, {:.3} s{certainty}", snapshot.time.seconds());
     }
     let mut text = format!("{sure}, at {:.3} s", snapshot.time.seconds());
     match (folded.moment, folded.below_peak(), folded.true_peak) {
@@ -328,6 +327,7 @@ fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&st
         }
         _ => {}
     }
+    text += &certainty;
     if named.is_some() {
         // What is left out of it is in its name.
     } else if folded.moment == Moment::End {

@@ -100,7 +100,7 @@ fn the_flamegraph_is_an_svg_that_says_what_it_shows() {
     for expected in [
         "GPU memory at its peak: 952.00 MiB on GPU 0",
         "the allocator&apos;s own peak",
-        "lines: proven 0 %, probable 0 %, unattributed 100 % (a guess from samples)",
+        "lines: proven 0 %, probable 0 %, unattributed 100 %",
         "all (952.00 MiB, 998,244,352 bytes, 100%)",
         "[before recording] (300.00 MiB, 314,572,800 bytes, 31.51%)",
         "[autograd thread] (300.00 MiB,",

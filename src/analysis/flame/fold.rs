@@ -295,6 +295,17 @@ impl Profile {
         Some(resolution(&*self.peak(device)?.moment?.snapshot?))
     }
 
+    /// How it is known who allocated the bytes of `stacks` of an exact recording; `None` of any other.
+    pub fn exact_resolution(&self, stacks: &[FoldedStack]) -> Option<TimeResolution> {
+        let exact = self.exact()?;
+        let evidence = match exact.stacks_are_guessed() {
+            true => Evidence::Sampled,
+            false if exact.is_estimated() => Evidence::Probable,
+            false => Evidence::Proven,
+        };
+        Some(TimeResolution::of_exact(stacks, evidence))
+    }
+
     /// The same of a sampled recording.
     pub(in crate::analysis) fn fold_sampled(
         &self,
@@ -443,12 +454,7 @@ impl Profile {
         })?;
         let mut stacks = folded.stacks;
         stacks.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
-        let evidence = match exact.stacks_are_guessed() {
-            true => Evidence::Sampled,
-            false if exact.is_estimated() => Evidence::Probable,
-            false => Evidence::Proven,
-        };
-        let resolution = TimeResolution::of_exact(&stacks, evidence);
+        let resolution = self.exact_resolution(&stacks).unwrap_or_default();
         let memory = options.memory.unwrap_or_else(|| exact.default_memory());
         let true_peak = (memory == MemoryGroup::Torch && !options.churn).then_some(peak).flatten();
         Ok(FoldedProfile {
