@@ -172,6 +172,8 @@ fn write(
         moments,
         limit: Some(args.limit).filter(|limit| *limit > 0),
         full_filenames: args.full_filenames,
+        // A terminal has no room for them; a file or a pipe has.
+        whole_stacks: path.as_os_str() != "-" || output::width().is_none(),
     };
     let limits = [before.profile.memory_limit(), after.profile.memory_limit()];
     let rows = match args.by {

@@ -1,6 +1,5 @@
 //! `memspy oom-report` and `memspy join`, and the report on a recording that ended.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
@@ -79,9 +78,8 @@ pub(super) fn join(args: &JoinArgs) -> Result<()> {
         let _ = std::fs::remove_file(&path);
         return Err(anyhow!("the segments in {} have no whole block", args.ring.display()));
     }
-    let mut err = io::stderr().lock();
     render::summary(
-        &mut err,
+        &mut output::errors(),
         reported.reports.profile(),
         &path.display().to_string(),
         reported.bytes,

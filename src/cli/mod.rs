@@ -53,7 +53,7 @@ use anyhow::Result;
 use clap::CommandFactory;
 
 use crate::analysis::{Profile, ThreadChoice};
-use crate::render::{FittingWriter, visible};
+use crate::render::visible;
 use crate::sampler;
 
 use args::{CliArgs, Command};
@@ -192,8 +192,5 @@ fn eprint_line(line: &str) {
     use io::Write;
     let subject = SUBJECT.with(|of| of.borrow().clone());
     let line = format!("memspy: {}{}\n", visible(&subject), visible(line));
-    let _ = match output::width_of(io::stderr()) {
-        Some(width) => FittingWriter::new(io::stderr(), width).write_all(line.as_bytes()),
-        None => io::stderr().write_all(line.as_bytes()),
-    };
+    let _ = output::errors().write_all(line.as_bytes());
 }

@@ -228,6 +228,14 @@ pub(super) fn fitted(
     }
 }
 
+/// Standard error, in lines that fit the terminal where that is one.
+pub(super) fn errors() -> Box<dyn Write> {
+    match width_of(io::stderr()) {
+        Some(width) => Box::new(FittingWriter::new(io::stderr(), width)),
+        None => Box::new(io::stderr()),
+    }
+}
+
 /// Prints text on standard output, fitted to the terminal where that is one.
 pub(super) fn print(content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
     let path = Path::new("-");

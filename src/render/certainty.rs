@@ -1,4 +1,4 @@
-//! Which part of the bytes of a moment is proven, probable and unattributed: the same words in every report.
+//! Which part of the bytes of a moment is proven, probable and unattributed, in the same words everywhere.
 
 use super::size::percent;
 use crate::analysis::{Profile, TimeResolution};

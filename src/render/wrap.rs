@@ -10,7 +10,7 @@ const COMMANDS: [(&str, char); 3] = [("'memspy ", '\''), ("`memspy ", '`'), ("(m
 /// What is between a command on a line of its own and what it shows.
 pub(super) const COMMENT: &str = "    # ";
 
-/// One line as lines that fit `width` columns; `None` leaves it whole. The further lines begin below
+/// One line as lines that fit `width` columns; `None` leaves it whole. Further lines begin below
 /// the last column of a table, or a little further in than the first one.
 pub(super) fn wrapped(line: &str, width: Option<usize>) -> Vec<String> {
     let Some(width) = width.filter(|width| display_width(line) > *width) else {

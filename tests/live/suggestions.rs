@@ -62,7 +62,7 @@ fn what_a_summary_and_a_recording_suggest_runs_as_it_stands() {
     }
 }
 
-/// A line that is wider than the terminal was cut, or broken in the middle of a word; a warning stood there twice.
+/// A line that is wider than the terminal was cut or broken in a word; a warning stood there twice.
 #[test]
 fn on_a_terminal_text_is_wrapped_between_words_and_a_warning_is_told_once() {
     const WIDTH: usize = 72;

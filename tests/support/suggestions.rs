@@ -1,4 +1,4 @@
-//! The memspy commands that an output suggests: whole, quoted for a shell, and understood by memspy.
+//! The commands that an output suggests: whole, quoted for a shell, and understood by memspy.
 
 use memspy::cli::args::CliArgs;
 

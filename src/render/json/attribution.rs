@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::TimeResolution;
 
-/// The bytes of a moment that were allocated while recording, by how their line is known: each is proven, probable or
-/// unattributed. Those allocated before the recording are none of them.
+/// The bytes of a moment that were allocated while recording, by how their line is known: each is
+/// proven, probable or unattributed. Those allocated before the recording are none of them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AttributionJson {
@@ -13,7 +13,7 @@ pub struct AttributionJson {
     pub proven: u64,
     /// Bytes whose line is probable.
     pub probable: u64,
-    /// All other bytes: `unattributed_sampled`, `unattributed_shared` and `unattributed_not_seen` together.
+    /// All other bytes: the sum of the three below.
     pub unattributed: u64,
     /// Bytes for whose line only samples speak.
     pub unattributed_sampled: u64,

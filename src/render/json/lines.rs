@@ -116,7 +116,7 @@ pub struct LiveMomentJson {
     pub on_known_lines: u64,
     /// The others, in bytes, by the reason why no line is known.
     pub without_line: BTreeMap<String, u64>,
-    /// How the lines of the bytes allocated while recording are known; `null` where that was not recorded.
+    /// How the lines of the bytes allocated while recording are known; `null` where that is unknown.
     pub attribution: Option<AttributionJson>,
 }
 
