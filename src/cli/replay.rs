@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::analysis::{OomReportBuilder, Profile};
 use crate::model::RecordSink;
-use crate::render::{in_sentence, suggestion};
+use crate::render::{file_word, in_sentence, suggestion};
 use crate::trace::{self, ReplaySummary, TraceReader, segments};
 
 use super::{eprint_line, output};
@@ -54,8 +54,14 @@ impl StoredRecording<'_> {
     pub(super) fn trace(path: &Path) -> Result<StoredRecording<'_>> {
         if path.is_dir() && !segments(path)?.is_empty() {
             bail!(
-                "{0} is a folder of segments that 'record --keep' left; 'memspy join {0} -o FILE' makes one trace of them",
-                path.display()
+                "{} is a folder of segments that 'record --keep' left; {} makes one trace of them",
+                path.display(),
+                in_sentence(&suggestion([
+                    "join",
+                    &file_word(&path.to_string_lossy()),
+                    "-o",
+                    "FILE"
+                ]))
             );
         }
         output::is_read(path);

@@ -34,10 +34,10 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
         command("record")
     );
     if !io::stdout().is_terminal() {
-        bail!("'memspy top' draws on a terminal, and standard output is none: {without}");
+        bail!("top draws on a terminal, and standard output is none: {without}");
     }
     if env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb") {
-        bail!("'memspy top' cannot draw on this terminal (TERM is unset or dumb): {without}");
+        bail!("top cannot draw on this terminal (TERM is unset or dumb): {without}");
     }
     let options = TopOptions {
         pid: args.pid,
