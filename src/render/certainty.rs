@@ -21,7 +21,7 @@ pub fn certainty_in_short(resolution: TimeResolution) -> Option<String> {
 pub(super) fn evidence(resolution: TimeResolution) -> Option<String> {
     let told = parts(resolution)?;
     // What was only sampled has lines all the same: who reads them has to know what they are.
-    let is_guess = resolution.sampled > 0 && resolution.proven() + resolution.probable == 0;
+    let is_guess = resolution.certain.is_none() && resolution.probable == 0;
     Some(match resolution.p95 {
         _ if !is_guess => told,
         0 => format!("{told} (lines are a guess from samples)"),

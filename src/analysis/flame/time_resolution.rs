@@ -48,7 +48,8 @@ impl TimeResolution {
     /// That of stacks whose blocks all have an event: a stack with a frame is proven, or what
     /// `evidence` says. Bytes from before the recording do not count.
     pub(super) fn of_exact(stacks: &[FoldedStack], evidence: Evidence) -> TimeResolution {
-        let mut resolution = TimeResolution::default();
+        let certain = (evidence == Evidence::Proven).then_some(0);
+        let mut resolution = TimeResolution { certain, ..TimeResolution::default() };
         let is_before =
             |label: &StackLabel| *label == StackLabel::Pseudo(PseudoFrame::BeforeRecording);
         for FoldedStack { path, bytes } in stacks.iter().filter(|it| !it.path.iter().any(is_before))
