@@ -76,7 +76,7 @@ def check_truth(name, job, args):
     recording, theirs, every, peaks = beside.recording, beside.live, beside.every, beside.peaks
     # Samples know nothing for certain, and only what is alive.
     is_followed = not recording.followed().startswith("it was not")
-    ours, proven = recording.stacks("--at", "end"), recording.stacks("--at", "end", "--certain") if is_followed else collections.Counter()
+    ours, proven = recording.stacks("--at", "end"), recording.stacks("--at", "end", "--proven") if is_followed else collections.Counter()
     older = [stacks.pop((BEFORE,), 0) for stacks in (theirs, ours)]
     if args.after:
         print(f"{name}, attached after {args.after:g} s: {older[0]:,} bytes are older, memspy {older[1]:,}")
@@ -89,14 +89,14 @@ def check_truth(name, job, args):
           f"{share(overlap(by(ours, lambda s: s[0]), by(theirs, lambda s: s[0])), total)}, line of the program "
           f"{share(overlap(by(ours, own_line), by(theirs, own_line)), total)}")
     print(f"    proven {share(sure, total)}, wrong among proven {share(wrong, sure)}")
-    in_all, certain = [recording.stacks("--total-allocated", *more) if is_followed else collections.Counter() for more in ([], ["--certain"])]
+    in_all, certain = [recording.stacks("--total-allocated", *more) if is_followed else collections.Counter() for more in ([], ["--proven"])]
     ours_of_all, theirs_of_all, certain_of_all = in_shares(in_all, in_all), in_shares(every, every), in_shares(certain, in_all)
     wrong_of_all = sum(max(0, part - 1.02 * theirs_of_all[key]) for key, part in certain_of_all.items())
     print(f"    every allocation: {sum(every.values()):,} bytes, memspy {sum(in_all.values()):,}; right full stack "
           f"{share(overlap(ours_of_all, theirs_of_all), 1)}, line of the program "
           f"{share(overlap(by(ours_of_all, own_line), by(theirs_of_all, own_line)), 1)}, proven {share(sum(certain_of_all.values()), 1)}, "
           f"wrong among proven {share(wrong_of_all, sum(certain_of_all.values()))}")
-    at_peak, sure_at_peak = recording.stacks(), recording.stacks("--certain") if is_followed else collections.Counter()
+    at_peak, sure_at_peak = recording.stacks(), recording.stacks("--proven") if is_followed else collections.Counter()
     # memspy shows one of them.
     highest = max(peaks, key=lambda peak: overlap(at_peak, peak))
     before = [stacks[BEFORE,] for stacks in (highest, at_peak)]

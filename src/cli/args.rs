@@ -355,7 +355,7 @@ mod tests {
         let found = ["cpu", "1", "cuda:2", "gpu"].map(of);
         assert_eq!(found, [Some(Cpu), Some(Gpu(1)), Some(Gpu(2)), None]);
         let refused = parse("memspy flame a.bin --gpu cpu").unwrap_err().to_string();
-        assert!(refused.contains("memspy tensors --gpu cpu"), "{refused}");
+        assert!(refused.contains("memspy tensors -p PID --gpu cpu"), "{refused}");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::render::{self, CheckpointFigures};
+use crate::render::{self, CheckpointFigures, in_sentence, suggestion_on};
 use crate::sampler::sleep_unless;
 use crate::suspend::{CheckpointReport, Checkpointer, JobState, SuspendError};
 use crate::target::ProcessError;
@@ -151,6 +151,11 @@ fn with_figures(error: &SuspendError) -> String {
     }
 }
 
+/// The command that lets a paused process go on.
+fn resume_command(pid: u32) -> String {
+    in_sentence(&suggestion_on(pid, "resume", &[]))
+}
+
 fn advice(action: &str, pid: u32, error: &SuspendError) -> String {
     match error {
         SuspendError::Process(ProcessError::NotFound { .. }) => {
@@ -171,9 +176,9 @@ fn advice(action: &str, pid: u32, error: &SuspendError) -> String {
         SuspendError::DeviceMemory { .. } => {
             "it stays paused: 'memspy devices' shows who uses the GPU; free it and resume again".to_owned()
         }
-        SuspendError::Paused { .. } => format!("to let it go on: memspy resume -p {pid}"),
+        SuspendError::Paused { .. } => format!("to let it go on: {}", resume_command(pid)),
         SuspendError::Locked { .. } => {
-            format!("if no other pause is under way, let it go on: memspy resume -p {pid}")
+            format!("if no other pause is under way, let it go on: {}", resume_command(pid))
         }
         SuspendError::Running { .. } => "there is nothing to do".to_owned(),
         SuspendError::Failed { .. } => "restart it from its own checkpoint".to_owned(),
@@ -186,7 +191,7 @@ fn advice(action: &str, pid: u32, error: &SuspendError) -> String {
         SuspendError::Step { source, outcome: JobState::Waits { away: true } }
             if source.is_out_of_memory() =>
         {
-            format!("free GPU memory ('memspy devices' shows who uses it), then: memspy resume -p {pid}")
+            format!("free GPU memory ('memspy devices' shows who uses it), then: {}", resume_command(pid))
         }
         SuspendError::Step { outcome, .. } | SuspendError::Interrupted { outcome } => match outcome {
             JobState::Runs if matches!(error, SuspendError::Step { .. }) => {
@@ -194,7 +199,7 @@ fn advice(action: &str, pid: u32, error: &SuspendError) -> String {
             }
             JobState::Runs | JobState::Ended => "there is nothing left to do".to_owned(),
             JobState::Waits { .. } | JobState::Unknown(_) => {
-                format!("to let it go on: memspy resume -p {pid}")
+                format!("to let it go on: {}", resume_command(pid))
             }
             JobState::Failed => "restart it from its own checkpoint".to_owned(),
         },

@@ -49,7 +49,10 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     let mut looks = DevicePoller { watch, format, jobs, again: args.every.is_some(), first: true };
     let Some(every) = args.every else {
         let seen = looks.poll()?;
-        return output::write(Path::new("-"), false, |out| looks.print(&seen, out));
+        let is_text = matches!(format, DevicesFormat::Text);
+        let path = Path::new("-");
+        let write = |out: &mut dyn Write| looks.print(&seen, out);
+        return output::write(path, false, output::fitted(path, is_text, write));
     };
     let stop = StopSignals::watch()?.stop;
     loop {

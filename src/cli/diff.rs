@@ -172,6 +172,8 @@ fn write(
         moments,
         limit: Some(args.limit).filter(|limit| *limit > 0),
         full_filenames: args.full_filenames,
+        // A terminal has no room for them; a file or a pipe has.
+        whole_stacks: path.as_os_str() != "-" || output::width().is_none(),
     };
     let limits = [before.profile.memory_limit(), after.profile.memory_limit()];
     let rows = match args.by {
@@ -190,7 +192,11 @@ fn write(
                 .map(|(label, stacks, which)| ComparedOwners { label, stacks, which });
                 render::owner_diff_text(out, &before, &after, style).map_err(into_io)
             };
-            return output::report(&path, args.force, output::bounded(limits, write));
+            return output::report(
+                &path,
+                args.force,
+                output::fitted(&path, true, output::bounded(limits, write)),
+            );
         }
     };
     let fold = |side: &DiffSide<'_>| -> Result<FoldedProfile> {
@@ -203,7 +209,7 @@ fn write(
         let (before, after) = ((&*before.label, before_of), (&*after.label, after_of));
         render::diff_text(out, before, after, rows, style).map_err(into_io)
     };
-    output::report(&path, args.force, output::bounded(limits, write))
+    output::report(&path, args.force, output::fitted(&path, true, output::bounded(limits, write)))
 }
 
 /// The snapshots of the owners at the two moments.

@@ -6,15 +6,15 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Context, Result, bail};
 
 use crate::model::{AllocatorBackend, CudaIndex, ProcessUsage, SnapshotConsistency};
-use crate::render;
 use crate::render::json::{DoctorJson, FindingJson, FindingStatus, JsonDocument};
+use crate::render::{self, FittingWriter};
 use crate::sampler::{
     ExactAvailability, TargetIdentity, TargetReaders, TimedSnapshot, TorchError, attach,
 };
 
 use super::args::DoctorArgs;
 use super::flame::into_io;
-use super::{hints, in_one_line};
+use super::{hints, in_one_line, output};
 
 /// What it means that a map could not be read in one piece.
 const BUSY: &str =
@@ -54,8 +54,11 @@ impl<W: Write> DoctorReport<W> {
 
 /// Runs it: prints one line a finding; fails when the process cannot be recorded at all.
 pub(super) fn run(args: &DoctorArgs) -> Result<()> {
-    let mut report =
-        DoctorReport { out: io::stdout().lock(), findings: Vec::new(), json: args.json };
+    let out: Box<dyn Write> = match output::width().filter(|_| !args.json) {
+        Some(width) => Box::new(FittingWriter::new(io::stdout().lock(), width)),
+        None => Box::new(io::stdout().lock()),
+    };
+    let mut report = DoctorReport { out, findings: Vec::new(), json: args.json };
     let process = TargetIdentity::open(args.pid).map_err(|e| hints::attach(e, args.pid))?;
     about_process(&mut report, &process).context("cannot write to standard output")?;
     let attached = attach(args.pid, &AtomicBool::new(false));
@@ -138,7 +141,8 @@ fn about_exact<W: Write>(
         Ok(offer) => {
             let torch = match offer.torch {
                 Some((mallocs, frees)) => {
-                    format!("pytorch:malloc at {mallocs} places, pytorch:free at {frees}")
+                    let places = render::number(mallocs as u64, "place");
+                    format!("pytorch:malloc at {places}, pytorch:free at {frees}")
                 }
                 None => "no PyTorch CUDA allocator".to_owned(),
             };

@@ -36,7 +36,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
         false => vec![read_process(args, attach_target(args)?, String::new())?],
     };
     let gpu = args.gpu.map(CudaIndex);
-    output::write(Path::new("-"), false, |out| {
+    let write = |out: &mut dyn std::io::Write| {
         for ProcessDump { label, snapshot: look, owners, age } in &seen {
             let options = DumpOptions {
                 gpu,
@@ -59,7 +59,9 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
             }
         }
         Ok(())
-    })
+    };
+    let path = Path::new("-");
+    output::write(path, false, output::fitted(path, !args.json, write))
 }
 
 /// The process, or the core file, that is meant.

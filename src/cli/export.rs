@@ -189,7 +189,7 @@ fn memory_viz(args: &ExportArgs, rank: &RankTrace, path: &Path) -> Result<()> {
     if profile.exact().is_none() {
         eprint_line(
             "a sampled recording has no events: the file has the segments and blocks of the moment, each block with its \
-             likeliest stack, and an empty trace ('memspy record --exact' records the events)",
+             most probable stack, and an empty trace (a recording with --exact has the events)",
         );
     }
     let of_device = blocks.devices.get(&device);

@@ -107,7 +107,7 @@ fn one(args: &ExportArgs, rank: &RankTrace, path: &dyn Fn(ExportedTable) -> Path
     let export = TableExport::new(profile, &whole, at, (wanted, seconds), &counters.samples);
     if profile.exact().is_none() {
         eprint_line(&format!(
-            "{}: a sampled recording has no events: that table is empty ('memspy record --exact' records them)",
+            "{}: a sampled recording has no events: that table is empty (a recording with --exact has them)",
             rank.label
         ));
     }

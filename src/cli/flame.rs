@@ -61,7 +61,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
     let cut = flame_moment::cut(args, &mut ranks, &empty)?;
     let is_exact = |rank: &RankTrace| rank.profile.exact().is_some();
     if args.min_lifetime.is_some() && !ranks.iter().all(is_exact) {
-        bail!("how long blocks lived is known only of exact recordings ('memspy record --exact')");
+        bail!("how long blocks lived is known only of exact recordings (record with --exact)");
     }
     if args.from.is_some() && !args.total_allocated && args.threads {
         // Silence would pass for an answer.
@@ -91,7 +91,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         memory: args.memory,
         by_thread: args.threads,
         full_filenames: args.stacks.full_filenames,
-        certain: args.certain,
+        certain: args.proven,
         picture: FlamePicture { moment: cut, ..picture(args) },
     };
     if args.by == GroupByArg::Stream {
@@ -312,12 +312,20 @@ impl FlameOptions {
         // What a stretch left is live at its end.
         let moment = if self.since.is_some() { Moment::End } else { self.moment.into() };
         let mut folded = profile.fold(device, moment, options)?;
+        if self.certain && folded.total == 0 && self.format == FlameFormat::Flamegraph {
+            let known = render::certainty_in_short(folded.resolution);
+            bail!(
+                "no byte of this moment is proven to be on its line ({}): leave out --proven to draw it",
+                known.as_deref().unwrap_or("none was allocated while recording")
+            );
+        }
         if self.with_older {
             export::add_older(&mut folded);
         }
         if let Some(from) = self.since {
             folded.stacks = profile.live_since(device, from).unwrap_or_default();
             folded.total = folded.stacks.iter().map(|stack| stack.bytes).sum();
+            folded.resolution = profile.exact_resolution(&folded.stacks).unwrap_or_default();
         }
         if self.innermost {
             let older = StackLabel::Pseudo(PseudoFrame::BeforeRecording);

@@ -63,8 +63,8 @@ fn one(
         RecordingPart::Window(from, to) => {
             if rank.profile.exact().is_none() && !churn {
                 bail!(
-                    "what was allocated between two moments and is live is known only of exact recordings ('memspy record \
-                     --exact'); --total-allocated shows what was allocated between them, freed or not"
+                    "what was allocated between two moments and is live is known only of exact recordings (record with \
+                     --exact); --total-allocated shows what was allocated between them, freed or not"
                 );
             }
             let from = inside(from)?;

@@ -26,7 +26,7 @@ pub(super) fn draw(
     let not_of_blocks = [
         (args.total_allocated, "--total-allocated"),
         (args.from.is_some(), "--from"),
-        (args.certain, "--certain"),
+        (args.proven, "--proven"),
         (args.min_lifetime.is_some(), "--min-lifetime"),
         (args.threads, "--threads"),
         (args.merge, "--merge"),

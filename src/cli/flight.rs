@@ -1,6 +1,5 @@
 //! `memspy oom-report` and `memspy join`, and the report on a recording that ended.
 
-use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow};
@@ -27,14 +26,16 @@ pub(super) fn write_oom_report(
     force: bool,
 ) -> Result<()> {
     let report = reports.report();
-    output::write(path, force, |out| {
+    let write = |out: &mut dyn std::io::Write| {
         render::oom_report_text(out, reports.profile(), &report).map_err(into_io)
-    })
+    };
+    output::write(path, force, output::fitted(path, true, write))
 }
 
 /// `memspy oom-report`.
 pub(super) fn oom_report(args: &OomReportArgs) -> Result<()> {
     output::check_asked(args.output.as_deref(), args.force)?;
+    replay::warn_in_answer(args.output.as_deref());
     let profile = filtered_profile(&args.stacks).without_line_statistics();
     let reports = OomReportBuilder::new(profile);
     let reports = match args.until.is_empty() {
@@ -77,9 +78,8 @@ pub(super) fn join(args: &JoinArgs) -> Result<()> {
         let _ = std::fs::remove_file(&path);
         return Err(anyhow!("the segments in {} have no whole block", args.ring.display()));
     }
-    let mut err = io::stderr().lock();
     render::summary(
-        &mut err,
+        &mut output::errors(),
         reported.reports.profile(),
         &path.display().to_string(),
         reported.bytes,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Error, anyhow};
 
 use crate::model::LookLimit;
+use crate::render::{in_sentence, suggestion};
 use crate::sampler::{AttachError, ProbeError, StopEstimate, TargetIdentity};
 use crate::target::{AccessFacts, ProcessError, StopError};
 
@@ -51,7 +52,8 @@ pub(super) fn core(error: AttachError, path: &Path) -> Error {
     let name = path.to_string_lossy();
     match error {
         AttachError::Core(_) if !path.exists() && name.parse::<u32>().is_ok() => {
-            anyhow!("{error}; a process is given by its number with -p: memspy dump -p {name}")
+            let command = in_sentence(&suggestion(["dump", "-p", &name]));
+            anyhow!("{error}; a process is given by its number with -p: {command}")
         }
         other => Error::new(other),
     }
@@ -59,7 +61,8 @@ pub(super) fn core(error: AttachError, path: &Path) -> Error {
 
 /// The error of an attempt to place probes in process `pid`, with what to do next.
 pub(super) fn probe(error: ProbeError, pid: u32) -> Error {
-    anyhow!("cannot record process {pid} exactly: {error}; {}", probe_advice(&error))
+    let advice = probe_advice(&error).replace("-p PID", &format!("-p {pid}"));
+    anyhow!("cannot record process {pid} exactly: {error}; {advice}")
 }
 
 /// Why there are no exact stacks, where others do.
@@ -83,7 +86,7 @@ pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
         ProbeError::Refused { .. }
         | ProbeError::Rejected { .. }
         | ProbeError::Unprepared { .. } => {
-            "it needs Linux 6.6 or newer with BTF (/sys/kernel/btf/vmlinux); 'memspy doctor' says more; or record without --exact"
+            "it needs Linux 6.6 or newer with BTF (/sys/kernel/btf/vmlinux), 'memspy doctor -p PID' says more; or record without --exact"
         }
         _ => "record without --exact",
     }
@@ -128,7 +131,7 @@ pub(super) fn limit(limit: LookLimit) -> String {
         }
         LookLimit::Copies(_) => "try again, or add --no-stop".to_owned(),
         LookLimit::Memory(_) => {
-            "its heap is damaged, or unlike any that memspy knows: 'memspy record' needs none of it"
+            "its heap is damaged, or unlike any that memspy knows: a recording needs none of it"
                 .to_owned()
         }
     }

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use anyhow::{Error, Result, anyhow};
 
 use crate::model::{AllocationHistory, SnapshotConsistency};
-use crate::render;
+use crate::render::{self, in_sentence, suggestion_on};
 use crate::sampler::{HistoryError, attach, read_history};
 
 use super::args::HistoryArgs;
@@ -50,7 +50,8 @@ pub(super) fn run(args: &HistoryArgs) -> Result<()> {
 fn refused(error: HistoryError, pid: u32) -> Error {
     match error {
         HistoryError::NotRecorded => anyhow!(
-            "cannot read the history of process {pid}: {error}; 'memspy record -p {pid}' records it from now on, from outside"
+            "cannot read the history of process {pid}: {error}; {} records it from now on, from outside",
+            in_sentence(&suggestion_on(pid, "record", &[]))
         ),
         error => anyhow!("cannot read the history of process {pid}: {error}"),
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use crate::analysis::{IterationClock, MarkerLine, PeriodFinder, Profile};
-use crate::render;
+use crate::render::{self, in_sentence, suggestion};
 
 use super::args::{IterationsArgs, LinesFormat};
 use super::flame::{device, into_io};
@@ -30,7 +30,9 @@ pub(super) fn run(args: &IterationsArgs) -> Result<()> {
         }
         .map_err(into_io)
     };
-    output::report(&path, args.force, output::bounded([profile.memory_limit()], write))
+    let is_text = matches!(format, LinesFormat::Text);
+    let write = output::bounded([profile.memory_limit()], write);
+    output::report(&path, args.force, output::fitted(&path, is_text, write))
 }
 
 /// The recording by the clock asked for, else by the first that it has: steps, then the period of its counters.
@@ -47,7 +49,8 @@ fn profile(args: &IterationsArgs) -> Result<Profile> {
             let MarkerLine { file, line } = marker;
             bail!(
                 "no thread was seen to come to {file}:{line} twice: name a line that calls something slower than the time \
-                 between two samples, as 'memspy lines' lists them, or record with a higher rate (-r)"
+                 between two samples, as {} lists them, or record with a higher rate (-r)",
+                in_sentence(&suggestion(["lines", &args.trace.to_string_lossy()]))
             );
         }
         return Ok(read);

@@ -10,11 +10,14 @@ use crate::render::{self, LinesOptions, RankLines, RenderError};
 use super::args::{LinesArgs, LinesFormat, SortArg};
 use super::flame::{device, into_io};
 use super::ranks::{self, RankTrace};
-use super::{filtered_profile, output};
+use super::{filtered_profile, output, replay};
 
 /// Runs it.
 pub(super) fn run(args: &LinesArgs) -> Result<()> {
     output::check_asked(args.table.output.as_deref(), args.force)?;
+    if args.table.format() == LinesFormat::Text {
+        replay::warn_in_answer(args.table.output.as_deref());
+    }
     let mut ranks = ranks::read(&args.traces, &|| filtered_profile(&args.stacks))?;
     if args.max_peak && ranks.len() > 1 {
         ranks = vec![ranks::highest(ranks, args.table.gpu)?];
@@ -94,7 +97,7 @@ fn write_ranking(
         ranking.sort(order);
         rankings.push(ranking);
     }
-    output::report(path, args.force, |out| {
+    let write = |out: &mut dyn std::io::Write| {
         let all = ranks.iter().zip(tables).zip(&rankings);
         if args.merge {
             let all: Vec<_> = all
@@ -115,7 +118,8 @@ fn write_ranking(
             }
         }
         Ok(())
-    })
+    };
+    output::report(path, args.force, output::fitted(path, true, write))
 }
 
 fn write_together(

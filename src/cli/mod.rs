@@ -190,9 +190,10 @@ fn set_line_prefix(subject: &str) {
     SUBJECT.with(|of| *of.borrow_mut() = format!("{subject}: "));
 }
 
-/// Prints one line to standard error, whatever it contains. A closed standard error is no reason to fail.
+/// Prints one line to standard error, whatever it contains: in several where a terminal is narrower. A closed standard error is no reason to fail.
 fn eprint_line(line: &str) {
     use io::Write;
     let subject = SUBJECT.with(|of| of.borrow().clone());
-    let _ = writeln!(io::stderr(), "memspy: {}{}", visible(&subject), visible(line));
+    let line = format!("memspy: {}{}\n", visible(&subject), visible(line));
+    let _ = output::errors().write_all(line.as_bytes());
 }

@@ -1,6 +1,7 @@
 //! Files to write: their names, and what may not be overwritten.
 
 use std::io::{self, BufWriter, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -9,6 +10,7 @@ use parking_lot::Mutex;
 
 use crate::files::{FileCreation, FileIdentity, PathKind, PlaceError, place};
 use crate::model::RecordingStart;
+use crate::render::FittingWriter;
 use crate::sampler::host_name;
 
 use super::eprint_line;
@@ -41,7 +43,12 @@ pub(super) fn host() -> String {
 
 /// Characters per line where standard output is a terminal; what goes into a file or a pipe is not cut.
 pub(super) fn width() -> Option<usize> {
-    let (width, _) = terminal_size::terminal_size_of(io::stdout())?;
+    width_of(io::stdout())
+}
+
+/// The same of another stream.
+pub(super) fn width_of(stream: impl AsFd) -> Option<usize> {
+    let (width, _) = terminal_size::terminal_size_of(stream)?;
     Some(usize::from(width.0))
 }
 
@@ -202,6 +209,37 @@ pub(super) fn write(
         Err(PlaceError::Exists(_)) => bail!("{}", exists(path)),
         other => other.with_context(|| format!("cannot write {}", path.display())),
     }
+}
+
+/// Lets text fit the terminal that it goes to; a file or a pipe gets every line whole.
+pub(super) fn fitted(
+    path: &Path,
+    is_text: bool,
+    content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> impl FnOnce(&mut dyn Write) -> io::Result<()> {
+    let width = width().filter(|_| is_text && path.as_os_str() == "-");
+    move |out| match width {
+        Some(width) => {
+            let mut fitting = FittingWriter::new(out, width);
+            content(&mut fitting)?;
+            fitting.finish()
+        }
+        None => content(out),
+    }
+}
+
+/// Standard error, in lines that fit the terminal where that is one.
+pub(super) fn errors() -> Box<dyn Write> {
+    match width_of(io::stderr()) {
+        Some(width) => Box::new(FittingWriter::new(io::stderr(), width)),
+        None => Box::new(io::stderr()),
+    }
+}
+
+/// Prints text on standard output, fitted to the terminal where that is one.
+pub(super) fn print(content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
+    let path = Path::new("-");
+    write(path, false, fitted(path, true, content))
 }
 
 /// Lets `content` write no more than is reasonable for recordings whose reading may take `memory` bytes each.

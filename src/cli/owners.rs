@@ -10,7 +10,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use crate::analysis;
 use crate::model::{OwnershipSnapshot, StackTable};
 use crate::ownership::{NamedTensors, called};
-use crate::render::{self, RenderError, TensorsOptions};
+use crate::render::{self, RenderError, TensorsOptions, in_sentence, suggestion_on};
 use crate::sampler::{
     LookOptions, OwnerError, OwnerReading, TargetReaders, attach, read_owners, read_referrers,
     watch_owners,
@@ -197,14 +197,19 @@ pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
     }
     let mut text = Vec::new();
     render::referrers_text(&mut text, &snapshot, &asked)?;
-    output::write(Path::new("-"), false, |out| out.write_all(&text))
+    output::print(|out| out.write_all(&text))
 }
 
 /// The tensors that a word means, of which there is one at least.
 fn meant(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
     match called(&snapshot.tensors, word) {
         NamedTensors::Rows(rows) if rows.is_empty() => bail!(
-            "process {pid} has no tensor called '{word}': 'memspy tensors -p {pid} --each --limit 0 --all-devices' lists their names"
+            "process {pid} has no tensor called '{word}': {} lists their names",
+            in_sentence(&suggestion_on(
+                pid,
+                "tensors",
+                &["--each", "--limit", "0", "--all-devices"]
+            ))
         ),
         NamedTensors::Rows(rows) => Ok(rows),
         NamedTensors::Ambiguous(names) => {
@@ -265,7 +270,7 @@ fn refused(error: OwnerError, pid: u32) -> anyhow::Error {
         }
         OwnerError::Cut { limit, .. } => hints::limit(*limit),
         OwnerError::NoTorch => "attach again once it has imported torch".to_owned(),
-        _ => "'memspy doctor' says more about this process".to_owned(),
+        _ => format!("{} says more", in_sentence(&suggestion_on(pid, "doctor", &[]))),
     };
     anyhow!("cannot read the tensors of process {pid}: {error}; {advice}")
 }
@@ -277,13 +282,15 @@ fn show(
     snapshot: &OwnershipSnapshot,
     text: SnapshotWriter<'_>,
 ) -> Result<()> {
-    output::write(Path::new("-"), false, |out| -> io::Result<()> {
+    let write = |out: &mut dyn Write| -> io::Result<()> {
         match args.json {
             true => render::ownership_json(out, snapshot),
             false => text(out, snapshot),
         }
         .map_err(into_io)
-    })
+    };
+    let path = Path::new("-");
+    output::write(path, false, output::fitted(path, !args.json, write))
 }
 
 #[cfg(test)]

@@ -64,11 +64,11 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     }
     if args.threads && args.format == RecordFormat::Trace {
         bail!(
-            "--threads is for --format flamegraph or collapsed; a trace has every thread: 'memspy flame --threads' draws it"
+            "--threads is for --format flamegraph or collapsed; a trace has every thread: flame draws them with --threads"
         );
     }
     if args.until.kept().is_some() && args.format != RecordFormat::Trace {
-        bail!("--keep writes traces: leave --format out, and draw the trace with 'memspy flame'");
+        bail!("--keep writes traces: leave --format out, and draw the trace with flame");
     }
 
     let (StopSignals { stop }, mut launched) = match args.program.is_empty() {

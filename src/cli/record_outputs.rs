@@ -13,7 +13,7 @@ use crate::flight::{
     RecordOutput, SinkChain, TableOutput, TriggerState, oom_report_path,
 };
 use crate::model::SinkResult;
-use crate::render;
+use crate::render::{self, file_word, in_sentence, suggestion};
 use crate::trace::{self, Retention, RetentionLimit};
 
 use super::args::{FlameFormat, MomentArg, OnTriggerArg, RecordArgs, RecordFormat};
@@ -141,13 +141,13 @@ fn end_trace(
     let finished = result.and_then(|()| Ok(writer.finish()?));
     let (_, written) = finished.map_err(|error| {
         anyhow!(
-            "the recording into {0} ended early: {error}; what was written before is whole, \
-             try 'memspy flame {0}'",
-            path.display()
+            "the recording into {} ended early: {error}; what was written before is whole, try {}",
+            path.display(),
+            in_sentence(&suggestion(["flame", &file_word(&path.display().to_string())]))
         )
     })?;
     if let Some(profile) = reading.profile() {
-        let mut err = io::stderr().lock();
+        let mut err = output::errors();
         render::summary(&mut err, profile, &path.display().to_string(), written.bytes)?;
     }
     end_reading(args, path, reading)
@@ -172,13 +172,14 @@ fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: SinkResult)
         .and_then(|()| flight.write(None, &mut warn).map_err(anyhow::Error::new));
     let mut reported = reported.map_err(|error| {
         anyhow!(
-            "the recording ended early: {error:#}; what was kept is in {0}, try 'memspy join {0} -o FILE'",
-            folder.display()
+            "the recording ended early: {error:#}; what was kept is in {}, try {}",
+            folder.display(),
+            in_sentence(&suggestion(["join", &file_word(&folder.display().to_string()), "-o", "joined.bin"]))
         )
     })?;
     let path = reported.path.display().to_string();
     {
-        let mut err = io::stderr().lock();
+        let mut err = output::errors();
         render::summary(&mut err, reported.reports.profile(), &path, reported.bytes)?;
     }
     if has_triggers(args) {

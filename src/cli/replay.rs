@@ -2,16 +2,18 @@
 //!
 //! Every command that reads a trace or the segments of a ring does it through [`StoredRecording`], which warns by itself.
 
-use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
 
 use crate::analysis::{OomReportBuilder, Profile};
 use crate::model::RecordSink;
+use crate::render::{file_word, in_sentence, suggestion};
 use crate::trace::{self, ReplaySummary, TraceReader, segments};
 
 use super::{eprint_line, output};
@@ -29,11 +31,22 @@ pub(super) fn limit(profile: &mut Profile, bytes: u64) {
     profile.limit_work((1 << 25) + bytes.saturating_mul(20_000));
 }
 
+/// What was warned of: a recording may be read several times, and a file be named twice.
+static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+/// Whether the answer has the warnings, and is on the same screen as standard error.
+static IN_ANSWER: AtomicBool = AtomicBool::new(false);
+
+/// Lets warnings be told once where the text written to `output` has them too, and both are read on one terminal.
+pub(super) fn warn_in_answer(output: Option<&Path>) {
+    let is_printed = output.is_none_or(|path| path.as_os_str() == "-");
+    let is_one_screen = io::stdout().is_terminal() && io::stderr().is_terminal();
+    IN_ANSWER.store(is_printed && is_one_screen, Ordering::Relaxed);
+}
+
 /// A recording on the disk, which may be read several times and is warned of once.
 pub(super) struct StoredRecording<'a> {
     path: &'a Path,
     is_ring: bool,
-    warned: RefCell<BTreeSet<String>>,
 }
 
 impl StoredRecording<'_> {
@@ -41,19 +54,25 @@ impl StoredRecording<'_> {
     pub(super) fn trace(path: &Path) -> Result<StoredRecording<'_>> {
         if path.is_dir() && !segments(path)?.is_empty() {
             bail!(
-                "{0} is a folder of segments that 'record --keep' left; 'memspy join {0} -o FILE' makes one trace of them",
-                path.display()
+                "{} is a folder of segments that 'record --keep' left; {} makes one trace of them",
+                path.display(),
+                in_sentence(&suggestion([
+                    "join",
+                    &file_word(&path.to_string_lossy()),
+                    "-o",
+                    "FILE"
+                ]))
             );
         }
         output::is_read(path);
-        Ok(StoredRecording { path, is_ring: false, warned: RefCell::default() })
+        Ok(StoredRecording { path, is_ring: false })
     }
 
     /// The trace at `path`, or the segments in it where it is a folder.
     pub(super) fn trace_or_ring(path: &Path) -> StoredRecording<'_> {
         let segments = if path.is_dir() { segments(path).unwrap_or_default() } else { Vec::new() };
         segments.iter().map(PathBuf::as_path).chain([path]).for_each(output::is_read);
-        StoredRecording { path, is_ring: path.is_dir(), warned: RefCell::default() }
+        StoredRecording { path, is_ring: path.is_dir() }
     }
 
     /// Reads it into the empty `profile`.
@@ -96,9 +115,13 @@ impl StoredRecording<'_> {
     }
 
     fn warn(&self, warnings: &[String]) {
+        if IN_ANSWER.load(Ordering::Relaxed) {
+            return;
+        }
         for warning in warnings {
-            if self.warned.borrow_mut().insert(warning.clone()) {
-                eprint_line(&format!("warning: {}: {warning}", self.path.display()));
+            let line = format!("warning: {}: {warning}", self.path.display());
+            if WARNED.lock().insert(line.clone()) {
+                eprint_line(&line);
             }
         }
     }
@@ -152,8 +175,9 @@ fn readable(path: &Path) -> Result<()> {
     }
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => bail!(
-            "cannot open {0}: there is no such trace; 'memspy record -p PID -o {0}' makes one",
-            path.display()
+            "cannot open {}: there is no such trace; {} makes one",
+            path.display(),
+            in_sentence(&suggestion(["record", "-p", "PID", "-o", &path.to_string_lossy()]))
         ),
         _ => Ok(()),
     }

@@ -41,9 +41,7 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
         let first = |ranks: &[RankHolding]| match odd_rank(ranks).filter(|_| !args.json) {
             Some(odd) => {
                 let text = render::odd_rank_text(&odd, ranks.len());
-                output::write(Path::new("-"), false, |out| {
-                    writeln!(out, "{}\n", render::visible(&text))
-                })
+                output::print(|out| writeln!(out, "{}\n", render::visible(&text)))
             }
             None => Ok(()),
         };
@@ -142,7 +140,8 @@ fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>)
         if let Some(rank) = rank {
             writeln!(out, "== {} ==", render::visible(rank))?;
         }
-        render::job_summary_text(out, &summary, rank.is_some()).map_err(into_io)?;
+        render::job_summary_text(out, &summary, rank.is_some(), output::width())
+            .map_err(into_io)?;
         if rank.is_some() { writeln!(out) } else { Ok(()) }
     })
 }
@@ -179,10 +178,12 @@ fn print_growth(
     }
     let keepers = keepers(args.cost.options(), &mut observation);
     let JobObservation { growth, lines, stops, .. } = &observation;
-    output::write(Path::new("-"), false, |out| {
-        if args.json {
-            return render::growth_json(out, pid, growth, &keepers).map_err(into_io);
-        }
+    if args.json {
+        return output::write(Path::new("-"), false, |out| {
+            render::growth_json(out, pid, growth, &keepers).map_err(into_io)
+        });
+    }
+    output::print(|out| {
         if let Some(rank) = rank {
             writeln!(out, "== {} ==", render::visible(rank))?;
         }

@@ -10,6 +10,7 @@ use anyhow::{Error, Result, anyhow, bail};
 
 use crate::analysis::ThreadChoice;
 use crate::model::CudaIndex;
+use crate::render::{in_sentence, suggestion_on};
 use crate::sampler::{
     AttachedRecorder, CommonOptions, ExactOptions, ExactRecorder, ProcessTree, RankProcess,
     RecordOptions, Recorder, TargetReaders, attach,
@@ -26,12 +27,17 @@ const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs it.
 pub(super) fn run(args: &TopArgs) -> Result<()> {
-    let without = "'memspy dump' prints the state once, 'memspy record' records into a file";
+    let command = |name: &str| in_sentence(&suggestion_on(args.pid, name, &[]));
+    let without = format!(
+        "{} prints the state once, {} records into a file",
+        command("dump"),
+        command("record")
+    );
     if !io::stdout().is_terminal() {
-        bail!("'memspy top' draws on a terminal, and standard output is none: {without}");
+        bail!("top draws on a terminal, and standard output is none: {without}");
     }
     if env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb") {
-        bail!("'memspy top' cannot draw on this terminal (TERM is unset or dumb): {without}");
+        bail!("top cannot draw on this terminal (TERM is unset or dumb): {without}");
     }
     let options = TopOptions {
         pid: args.pid,

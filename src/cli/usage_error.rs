@@ -19,7 +19,7 @@ pub(super) fn line(error: &Error, command: &Command, words: &[OsString]) -> Opti
             message = with_details(said, lines);
         } else if let Some(usage) = first.strip_prefix("Usage: ") {
             if error.kind() == ErrorKind::MissingRequiredArgument {
-                hints.push(format!("write '{usage}'"));
+                hints.push(format!("usage: {usage}"));
             }
         } else if !first.starts_with("For more information") {
             hints.extend(std::iter::once(first).chain(lines).filter_map(tip));
@@ -30,6 +30,12 @@ pub(super) fn line(error: &Error, command: &Command, words: &[OsString]) -> Opti
             "its table is of the peak: 'memspy flame TRACE --at MOMENT' shows another moment, and 'memspy diff TRACE --from \
              MOMENT --to MOMENT' what changed by line between two"
                 .to_owned(),
+        ];
+    }
+    if tried == Some("record") && error.kind() == ErrorKind::MissingRequiredArgument {
+        message = "no process and no program is given".to_owned();
+        hints = vec![
+            "'memspy record -p PID' records a running process, and 'memspy record -- PROGRAM' starts one".to_owned(),
         ];
     }
     let (tried, help) = match tried {

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::render::{file_word, in_sentence, suggestion};
 use crate::trace::{CreateError, ReadError};
 
 /// Why the last part of a recording could not be kept or written.
@@ -11,9 +12,8 @@ use crate::trace::{CreateError, ReadError};
 pub enum FlightError {
     /// The folder of segments is there already.
     #[error(
-        "a recording that did not end in order left its segments; 'memspy join {0} -o FILE' makes a trace of them, \
-         --force overwrites them",
-        folder.display()
+        "a recording that did not end in order left its segments; {} makes a trace of them, --force overwrites them",
+        in_sentence(&suggestion(["join", &file_word(&folder.to_string_lossy()), "-o", "FILE"]))
     )]
     SegmentsLeft {
         /// The folder.

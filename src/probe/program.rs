@@ -241,8 +241,43 @@ fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
+        let said = inner.to_string();
+        // Many errors name their cause themselves.
+        if !text.contains(&said) {
+            // Of `failed to create map X` and `failed to create map X: not permitted` the longer says all.
+            match text.rfind(": ").filter(|at| said.starts_with(&text[at + 2..])) {
+                Some(at) => text.truncate(at + 2),
+                None => text.push_str(": "),
+            }
+            text.push_str(&said);
+        }
         cause = inner.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("map error: failed to create map `FORWARD`")]
+    struct Outer(#[source] Inner);
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("failed to create map `FORWARD`: {0}")]
+    struct Inner(#[source] io::Error);
+
+    /// It was said twice that the map was not created.
+    #[test]
+    fn a_cause_is_told_once() {
+        let denied = io::Error::from_raw_os_error(1);
+        let told = chain(&Outer(Inner(denied)));
+        assert_eq!(
+            told,
+            "map error: failed to create map `FORWARD`: Operation not permitted (os error 1)"
+        );
+    }
 }

@@ -15,6 +15,7 @@ use super::owners::{
 };
 use super::size::{bytes, optional_bytes};
 use super::sleep_tags::tag_rows;
+use super::suggestion::{in_sentence, suggestion_on};
 use crate::analysis::{
     DeviceSnapshot, OutsideTorch, ProcessSnapshot, ThreadSnapshot, owner_groups,
 };
@@ -88,7 +89,7 @@ pub fn dump_text(
         writeln!(out, "\nNo GPU memory is known.")?;
     }
     if devices.iter().all(DeviceSnapshot::is_unused) {
-        write_on_cpu(out, owners)?;
+        write_on_cpu(out, look, owners)?;
     }
     if let Ok(snapshot) = owners {
         let how = match look.core() {
@@ -186,23 +187,34 @@ fn write_idle(
 }
 
 /// What the tensors of a job hold that uses no GPU.
-fn write_on_cpu(out: &mut dyn Write, owners: &OwnersOrReason) -> Result<(), RenderError> {
+fn write_on_cpu(
+    out: &mut dyn Write,
+    look: &ProcessSnapshot,
+    owners: &OwnersOrReason,
+) -> Result<(), RenderError> {
     let Ok(snapshot) = owners else { return Ok(()) };
     for (device, sums) in breakdown(snapshot) {
         if sums.storages() == 0 {
             continue;
         }
         let all = sums.in_tensors();
-        writeln!(
-            out,
-            "\n{device}: {} in tensors, by owner ('memspy tensors' lists all, 'memspy graph' what is saved):",
-            bytes(all)
-        )?;
+        writeln!(out, "\n{device}: {} in tensors, by owner{}:", bytes(all), whole_lists(look))?;
         let groups = owner_groups(snapshot);
         let groups: Vec<_> = groups.iter().filter(|group| group.device == device).collect();
         write_rows(out, &group_rows(&groups, &outside_tensors(&sums), MAX_OWNERS), all)?;
     }
     Ok(())
+}
+
+/// Which commands show more of a process; there are none for a core file.
+fn whole_lists(look: &ProcessSnapshot) -> String {
+    match look.start().filter(|_| look.core().is_none()) {
+        Some(start) => {
+            let command = |name: &str| in_sentence(&suggestion_on(start.pid, name, &[]));
+            format!(" ({} lists all, {} what is saved)", command("tensors"), command("graph"))
+        }
+        None => String::new(),
+    }
 }
 
 /// What is allocated on a device by owner.
@@ -249,7 +261,7 @@ fn write_owners(
         let groups: Vec<_> = groups.iter().filter(|group| group.device == at).collect();
         write_rows(out, &group_rows(&groups, &outside_tensors(&sums), MAX_OWNERS), allocated)?;
         if groups.len() > MAX_OWNERS {
-            writeln!(out, "('memspy tensors' lists all groups, --each every storage)")?;
+            writeln!(out, "(--each shows every storage)")?;
         }
     }
     writeln!(out, "  by category:")?;

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 /// Whether a character commands a terminal, changes the order of the text around it, or cannot be seen at all.
-fn is_hidden(c: char) -> bool {
+pub(super) fn is_hidden(c: char) -> bool {
     match c {
         // C0 with line ends and tabs, DEL, C1.
         _ if c.is_control() => true,

@@ -3,6 +3,7 @@
 use super::label::one_line;
 use super::owner_groups::group_label;
 use super::size::{bytes, count, number};
+use super::suggestion::{suggestion, suggestion_on};
 use crate::analysis::{Finding, HoldingCycle, OwnerGrowth, PrivatePool, ReservedIn};
 use crate::model::PoolUser;
 use crate::ownership::name_pattern;
@@ -61,7 +62,7 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
                 group.owner,
                 bytes(group.size.bytes)
             ),
-            format!("memspy graph -p {pid}"),
+            suggestion_on(pid, "graph", &[]),
         ),
         Finding::Garbage { bytes: size, storages, cycles } => (
             "garbage",
@@ -71,10 +72,10 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
                 number(*storages, "storage"),
                 cycles_text(cycles)
             ),
-            format!("memspy tensors -p {pid} --each"),
+            suggestion_on(pid, "tensors", &["--each"]),
         ),
         Finding::GraphPools { pools } => {
-            ("graph pools", pools_text(pools), format!("memspy dump -p {pid} --cache"))
+            ("graph pools", pools_text(pools), suggestion_on(pid, "dump", &["--cache"]))
         }
         Finding::Fragmented { gpu, cached, blocks, largest, releasable } => (
             "fragmented",
@@ -85,7 +86,7 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
                 bytes(*largest),
                 bytes(*releasable)
             ),
-            format!("memspy dump -p {pid}"),
+            suggestion_on(pid, "dump", &[]),
         ),
         Finding::IdleStreams { gpu, streams, bytes: size, grown } => (
             "idle streams",
@@ -99,7 +100,7 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
                     .as_ref()
                     .map_or_else(String::new, |grown| format!("; {}", reserved_grew(grown)))
             ),
-            format!("memspy dump -p {pid} --cache"),
+            suggestion_on(pid, "dump", &["--cache"]),
         ),
         Finding::ReservedGrows { grown } => (
             "reserved grows",
@@ -108,7 +109,7 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
                 grown.gpu,
                 reserved_grew(grown)
             ),
-            format!("memspy dump -p {pid} --cache"),
+            suggestion_on(pid, "dump", &["--cache"]),
         ),
         Finding::Outside { gpu, bytes: size } => (
             "outside PyTorch",
@@ -116,12 +117,12 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
                 "GPU {gpu}: the process holds {} outside PyTorch; a CUDA context and NCCL take 0.4 to 2 GiB",
                 bytes(*size)
             ),
-            format!("memspy devices -p {pid}"),
+            suggestion_on(pid, "devices", &[]),
         ),
         Finding::OtherProcesses { gpu, bytes: size, total } => (
             "other processes",
             format!("GPU {gpu}: other processes hold {} of {}", bytes(*size), bytes(*total)),
-            "memspy devices".to_owned(),
+            suggestion(["devices"]),
         ),
         Finding::OptimizersTwice { names, bytes: size } => (
             "optimizers twice",
@@ -131,7 +132,7 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
                 listed(names),
                 bytes(*size)
             ),
-            format!("memspy tensors -p {pid} --limit 0"),
+            suggestion_on(pid, "tensors", &["--limit", "0"]),
         ),
         Finding::ModelsTwice { names, bytes: size } => (
             "models twice",
@@ -141,7 +142,7 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
                 listed(names),
                 bytes(*size)
             ),
-            format!("memspy tensors -p {pid} --limit 0"),
+            suggestion_on(pid, "tensors", &["--limit", "0"]),
         ),
         Finding::LargeStorages { name, storages, bytes: size } => (
             "large storages",
@@ -150,7 +151,7 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
                 bytes(*size),
                 number(*storages, "storage")
             ),
-            format!("memspy tensors -p {pid} --each"),
+            suggestion_on(pid, "tensors", &["--each"]),
         ),
         Finding::GradientsInEval { model, bytes: size } => (
             "gradients in eval",
@@ -158,7 +159,7 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
                 "{} of gradients are kept of {model}, which is in eval(): zero_grad(set_to_none=True) frees them",
                 bytes(*size)
             ),
-            format!("memspy tensors -p {pid}"),
+            suggestion_on(pid, "tensors", &[]),
         ),
     };
     ToldFinding { kind, bytes: finding.weight(), text: one_line(&text), command }
@@ -230,11 +231,8 @@ fn reserved_grew(grown: &ReservedIn) -> String {
 /// The command that says what keeps an owner that grows.
 fn why(growth: &OwnerGrowth, pid: u32) -> String {
     match growth.group.example.as_ref().filter(|_| !growth.may_be_one_step()) {
-        // What a shell would not take as it is, is quoted.
-        Some(name) if !name.contains('\'') => {
-            format!("memspy referrers -p {pid} '{}'", one_line(name))
-        }
-        _ => format!("memspy growth -p {pid} --for 60s"),
+        Some(name) => suggestion_on(pid, "referrers", &[name]),
+        None => suggestion_on(pid, "growth", &["--for", "60s"]),
     }
 }
 

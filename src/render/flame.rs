@@ -7,7 +7,7 @@ use inferno::flamegraph::color::{BasicPalette, Palette};
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::RenderError;
-use super::certainty::evidence_in_short;
+use super::certainty::certainty_in_short;
 use super::collapsed::{NameStyle, label_text, stacks, step, without_separator};
 use super::escape::EscapeGuard;
 use super::exact;
@@ -275,7 +275,7 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
         return exact_subtitle(folded, memory, named);
     }
     if folded.allocations.is_some() {
-        let evidence = evidence_in_short(folded.resolution).unwrap_or_default();
+        let evidence = certainty_in_short(folded.resolution).unwrap_or_default();
         return format!("{evidence}; until {:.3} s", snapshot.time.seconds());
     }
     let below = match (folded.below_peak(), folded.true_peak) {
@@ -291,7 +291,7 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
         _ => "true peak unknown".to_owned(),
     };
     let mut text = format!("at {:.3} s, {below}", snapshot.time.seconds());
-    if let Some(evidence) = evidence_in_short(folded.resolution) {
+    if let Some(evidence) = certainty_in_short(folded.resolution) {
         text += &format!("; {evidence}");
     }
     text += &more_cached(snapshot);
@@ -314,8 +314,10 @@ fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&st
         None => "exact".to_owned(),
         Some(stacks) => format!("total exact, stacks estimated from {} samples", count(stacks)),
     };
+    let certainty = certainty_in_short(folded.resolution);
+    let certainty = certainty.map_or_else(String::new, |certainty| format!("; {certainty}"));
     if folded.allocations.is_some() {
-        return format!("{sure}, {:.3} s", snapshot.time.seconds());
+        return format!("{sure}, {:.3} s{certainty}", snapshot.time.seconds());
     }
     let mut text = format!("{sure}, at {:.3} s", snapshot.time.seconds());
     match (folded.moment, folded.below_peak(), folded.true_peak) {
@@ -325,6 +327,7 @@ fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&st
         }
         _ => {}
     }
+    text += &certainty;
     if named.is_some() {
         // What is left out of it is in its name.
     } else if folded.moment == Moment::End {

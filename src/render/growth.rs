@@ -4,11 +4,12 @@ use std::io::Write;
 
 use super::RenderError;
 use super::escape::EscapeGuard;
-use super::job_summary::{LinesSource, ObservedLines, stops_text};
+use super::job_summary::{LinesSource, ObservedLines, PROVEN, SAMPLED, stops_text};
 use super::json::{GrowthJson, JsonDocument, KeeperJson, ObservedGrowthJson};
 use super::label::one_line;
 use super::owner_groups::group_label;
 use super::size::{bytes, count};
+use super::suggestion::suggestion_on;
 use crate::analysis::GrowthWatch;
 use crate::model::{StopTotals, TensorReferrers};
 
@@ -96,7 +97,7 @@ fn write_keeper(out: &mut dyn Write, pid: u32, keeper: &GrowthKeeper) -> std::io
         };
         writeln!(out, "    {:<14} {}", one_line(&referrer.class), one_line(&way))?;
     }
-    writeln!(out, "    memspy referrers -p {pid} '{}'", one_line(&keeper.example))
+    writeln!(out, "    {}", suggestion_on(pid, "referrers", &[&keeper.example]))
 }
 
 fn growing_lines(
@@ -106,8 +107,8 @@ fn growing_lines(
 ) -> std::io::Result<()> {
     let grown = watch.lines();
     let how = match &lines.source {
-        LinesSource::Exact => "exact",
-        LinesSource::Sampled { .. } => "an estimate; exact as root where that costs little",
+        LinesSource::Exact => PROVEN,
+        LinesSource::Sampled { .. } => SAMPLED,
         LinesSource::None => return Ok(()),
     };
     if grown.is_empty() {

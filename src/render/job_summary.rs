@@ -16,13 +16,14 @@ use super::owner_groups::{GroupRow, group_label, group_rows, outside_tensors};
 use super::owners::{copied, incomplete};
 use super::size::{bytes, count, number, optional_bytes, percent};
 use super::sleep_tags::tag_rows;
+use super::suggestion::suggestion_on;
+use super::wrap::{indented, wrapped};
 use crate::analysis::{GpuFacts, GrowthWatch, ObservedDevice, OwnerGroup, ProcessSnapshot};
 use crate::model::{CudaIndex, OwnershipSnapshot, StopTotals, TensorCategory, TensorDevice};
 use crate::ownership::breakdown;
 
-/// Lines of the screen, and columns.
+/// Lines of the screen.
 const MAX_LINES: usize = 40;
-const MAX_COLUMNS: usize = 100;
 /// Owners and lines listed.
 const OWNERS: usize = 10;
 const LINES: usize = 10;
@@ -33,10 +34,15 @@ const FINDINGS: usize = 4;
 const MIN_RATE: f64 = 1024.0;
 /// Tags of vLLM's memory on a device: it has two.
 const MAX_TAG_ROWS: usize = 3;
-/// Cells of a bar.
+/// Cells of a bar where there is room, and what stands beside it.
 const BAR: usize = 80;
+const BESIDE_BAR: usize = 20;
 /// A part of all that is allocated, which has to be attributed for a table of lines to say something: a hundredth.
 const MIN_ATTRIBUTED: u64 = 100;
+
+/// What is known of the lines of exact events, and of those of samples.
+pub(super) const PROVEN: &str = "proven";
+pub(super) const SAMPLED: &str = "unattributed: a guess from samples; exact as root where that costs little";
 
 /// How the memory of lines is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -96,39 +102,35 @@ pub struct JobSummary<'a> {
     pub findings: &'a [ToldFinding],
 }
 
-/// Writes a summary as text: at most 40 lines of 100 columns, or `most` lines for one rank of several.
+/// Writes a summary as text, in lines of `width` columns: some 40, or 16 for one rank of several.
+/// Without a width every line is whole.
 pub fn job_summary_text(
     out: &mut dyn Write,
     summary: &JobSummary<'_>,
     is_rank: bool,
+    width: Option<usize>,
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
     let (owners, max_lines) = if is_rank { (4, 16) } else { (OWNERS, MAX_LINES) };
     let mut top = head(summary);
-    if let Some(copied) = summary.look.ok().and_then(copied) {
-        top.extend(wrapped(&copied));
-    }
-    top.extend(bars(summary.gpus, is_rank));
+    top.extend(summary.look.ok().and_then(copied));
+    top.extend(bars(summary.gpus, is_rank, width));
     top.extend(device_lines::peaks(summary));
     top.extend(asleep(summary.process));
     top.extend(owner_lines(summary, owners));
     top.extend(grown(summary));
     let mut bottom = finding_lines(summary, if is_rank { 2 } else { FINDINGS });
     bottom.extend(foot(summary));
+    let fitted = |lines: Vec<String>| -> Vec<String> {
+        lines.iter().flat_map(|line| wrapped(line, width)).collect()
+    };
+    let (top, bottom) = (fitted(top), fitted(bottom));
     let room = max_lines.saturating_sub(top.len() + bottom.len());
-    let lines = line_lines(summary, room.min(LINES + 1));
+    let lines = line_lines(summary, room.min(LINES + 1), width);
     for line in top.iter().chain(&lines).chain(&bottom) {
-        writeln!(out, "{}", cut(line))?;
+        writeln!(out, "{line}")?;
     }
     Ok(())
-}
-
-/// The beginning of a line that fits.
-fn cut(line: &str) -> String {
-    match line.chars().count() > MAX_COLUMNS {
-        true => line.chars().take(MAX_COLUMNS - 1).chain(['…']).collect(),
-        false => line.to_owned(),
-    }
 }
 
 fn head(summary: &JobSummary<'_>) -> Vec<String> {
@@ -137,7 +139,8 @@ fn head(summary: &JobSummary<'_>) -> Vec<String> {
 }
 
 /// Where the memory of each device is.
-fn bars(gpus: &[GpuFacts], is_short: bool) -> Vec<String> {
+fn bars(gpus: &[GpuFacts], is_short: bool, width: Option<usize>) -> Vec<String> {
+    let cells = width.map_or(BAR, |width| width.saturating_sub(BESIDE_BAR).clamp(10, BAR));
     let mut lines = Vec::new();
     for gpu in gpus {
         let private = gpu.cache.map_or(0, |cache| cache.private);
@@ -166,20 +169,23 @@ fn bars(gpus: &[GpuFacts], is_short: bool) -> Vec<String> {
             let mut bar = String::new();
             let mut filled = 0.0;
             for (mark, _, size) in parts.iter().take(5) {
-                filled += size.unwrap_or(0) as f64 * BAR as f64 / total as f64;
+                filled += size.unwrap_or(0) as f64 * cells as f64 / total as f64;
                 // The smallest part is seen too.
                 let until = filled.round() as usize;
                 let until = until.max(bar.chars().count() + usize::from(size.unwrap_or(0) > 0));
-                let cells = until.min(BAR).saturating_sub(bar.chars().count());
-                bar.extend(std::iter::repeat_n(*mark, cells));
+                let more = until.min(cells).saturating_sub(bar.chars().count());
+                bar.extend(std::iter::repeat_n(*mark, more));
             }
-            let free = BAR - bar.chars().count();
+            let free = cells - bar.chars().count();
             lines.push(format!("{title:<17} [{bar}{}]", "·".repeat(free)));
         } else if has_bar {
             lines.push(title);
         }
         if has_bar {
-            lines.extend(wrapped(&words));
+            lines.extend(match width {
+                Some(width) => indented(&words, width, "  "),
+                None => vec![words],
+            });
         }
     }
     if gpus.is_empty() {
@@ -240,8 +246,11 @@ fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     let mut lines = vec![
         String::new(),
         format!(
-            "{:>11}  {:>7}  {:>8}  held by (memspy tensors -p {})",
-            "bytes", "share", "storages", summary.pid
+            "{:>11}  {:>7}  {:>8}  held by ({})",
+            "bytes",
+            "share",
+            "storages",
+            suggestion_on(summary.pid, "tensors", &[])
         ),
     ];
     lines.extend(rows.iter().map(|row| owner_line(row, all)));
@@ -249,9 +258,9 @@ fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     let saved: u64 = saved.map(|held| held.bytes).sum();
     if !has_gpu && saved > 0 {
         lines.push(format!(
-            "{:>11}  of it only saved for the backward pass (memspy graph -p {})",
+            "{:>11}  of it only saved for the backward pass ({})",
             bytes(saved),
-            summary.pid
+            suggestion_on(summary.pid, "graph", &[])
         ));
     }
     lines
@@ -261,19 +270,7 @@ fn owner_line(row: &GroupRow, all: u64) -> String {
     let storages = row.size.map_or_else(String::new, |size| count(size.storages));
     let indent = if row.is_part { "    " } else { "" };
     let share = format!("{:.1} %", percent(row.bytes, all));
-    let columns = format!("{:>11}  {share:>7}  {storages:>8}  {indent}", bytes(row.bytes));
-    let room = MAX_COLUMNS.saturating_sub(columns.chars().count());
-    columns + &without_middle(&row.text, room)
-}
-
-/// A name that fits: its end says most (`…tb_frame.<locals>.big`), and its beginning where to look.
-fn without_middle(name: &str, room: usize) -> String {
-    let length = name.chars().count();
-    if length <= room {
-        return name.to_owned();
-    }
-    let (head, tail) = (room / 2, room.saturating_sub(room / 2 + 1));
-    name.chars().take(head).chain(['…']).chain(name.chars().skip(length - tail)).collect()
+    format!("{:>11}  {share:>7}  {storages:>8}  {indent}{}", bytes(row.bytes), row.text)
 }
 
 /// What grew between the snapshots.
@@ -295,8 +292,8 @@ fn grown(summary: &JobSummary<'_>) -> Vec<String> {
     let mut lines = vec![
         String::new(),
         format!(
-            "grew in each of {looks} snapshots over {seconds:.1} s (memspy growth -p {} --for 60s)",
-            summary.pid
+            "grew in each of {looks} snapshots over {seconds:.1} s ({})",
+            suggestion_on(summary.pid, "growth", &["--for", "60s"])
         ),
     ];
     for growth in grown.iter().take(GROWN) {
@@ -317,13 +314,11 @@ fn grown(summary: &JobSummary<'_>) -> Vec<String> {
 }
 
 /// The lines that allocated most of what is live, `room` lines of text.
-fn line_lines(summary: &JobSummary<'_>, room: usize) -> Vec<String> {
+fn line_lines(summary: &JobSummary<'_>, room: usize, width: Option<usize>) -> Vec<String> {
     let how = match &summary.lines.source {
         LinesSource::None => return Vec::new(),
-        LinesSource::Exact => "exact".to_owned(),
-        LinesSource::Sampled { .. } => {
-            "an estimate; exact as root where that costs little".to_owned()
-        }
+        LinesSource::Exact => PROVEN,
+        LinesSource::Sampled { .. } => SAMPLED,
     };
     let mut rows: Vec<(u64, String)> = Vec::new();
     let (mut all, several) = (0, summary.lines.gpus.len() > 1);
@@ -340,26 +335,26 @@ fn line_lines(summary: &JobSummary<'_>, room: usize) -> Vec<String> {
     if room < 2 {
         return Vec::new();
     }
-    if told * MIN_ATTRIBUTED < all || rows.is_empty() {
-        return vec![
-            String::new(),
-            format!(
-                "lines: only {} of {} was allocated in the {seconds:.1} s of the recording ({how})",
-                bytes(told.min(all)),
-                bytes(all)
-            ),
-        ];
+    let is_little = told * MIN_ATTRIBUTED < all || rows.is_empty();
+    let (told, everything) = (bytes(told.min(all)), bytes(all));
+    if is_little {
+        let text = format!(
+            "lines: only {told} of {everything} was allocated in the {seconds:.1} s of the recording ({how})"
+        );
+        return std::iter::once(String::new()).chain(wrapped(&text, width)).collect();
     }
-    let mut lines = vec![
-        String::new(),
-        format!(
-            "allocated in the last {seconds:.1} s and live, {} of {}, by line ({how})",
-            bytes(told.min(all)),
-            bytes(all)
-        ),
-    ];
+    let title = format!(
+        "allocated in the last {seconds:.1} s and live, {told} of {everything}, by line ({how})"
+    );
+    let mut lines: Vec<String> =
+        std::iter::once(String::new()).chain(wrapped(&title, width)).collect();
     for (size, line) in rows.iter().take(room.saturating_sub(2)) {
-        lines.push(format!("{:>11}  {}", bytes(*size), one_line(line)));
+        let row = wrapped(&format!("{:>11}  {}", bytes(*size), one_line(line)), width);
+        // A name is whole or not there.
+        if lines.len() + row.len() > room {
+            break;
+        }
+        lines.extend(row);
     }
     lines
 }
@@ -369,36 +364,20 @@ fn finding_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     let has_tensors =
         summary.look.is_ok_and(|look| !look.tensors.is_empty() || look.copied.is_some());
     if summary.gpus.iter().all(|gpu| gpu.allocated.is_none()) && !has_tensors {
-        lines.extend(wrapped(
-            "* what PyTorch has allocated is not known: the job has not used CUDA yet, or its allocator cannot be read",
-        ));
-        lines.push(format!("    memspy doctor -p {}", summary.pid));
+        lines.push(
+            "* what PyTorch has allocated is not known: the job has not used CUDA yet, or its allocator cannot be read"
+                .to_owned(),
+        );
+        lines.push(format!("    {}", suggestion_on(summary.pid, "doctor", &[])));
     } else if summary.findings.is_empty() {
         lines.push("no findings".to_owned());
     }
     for finding in summary.findings.iter().take(most) {
-        lines.extend(wrapped(&format!("* {}", finding.text)));
+        lines.push(format!("* {}", finding.text));
         lines.push(format!("    {}", finding.command));
     }
     if summary.findings.len() > most {
         lines.push(format!("* {} more findings: --json", summary.findings.len() - most));
-    }
-    lines
-}
-
-/// A sentence in lines that fit, broken between words.
-fn wrapped(text: &str) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let line = lines.last_mut();
-        match line {
-            Some(line) if line.is_empty() => line.push_str(word),
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= MAX_COLUMNS => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(format!("  {word}")),
-        }
     }
     lines
 }

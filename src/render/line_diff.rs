@@ -3,6 +3,7 @@
 use std::io::Write;
 
 use super::RenderError;
+use super::certainty::certainty_in_short;
 use super::escape::EscapeGuard;
 use super::label::{FrameLabels, one_line, short_file};
 use super::size::{bytes, count, short_bytes, short_signed_bytes, signed_bytes};
@@ -33,6 +34,8 @@ pub enum DiffRows {
 pub struct DiffStyle<'a> {
     /// Which moments: `at the peak`.
     pub moments: &'a str,
+    /// Whether stacks are whole, however long they are.
+    pub whole_stacks: bool,
     /// At most this many rows.
     pub limit: Option<usize>,
     /// Whether file names are shown in full, and matched so.
@@ -72,6 +75,8 @@ pub fn diff_text(
             (None, _) if of.folded.resolution.certain.is_some() => "followed".to_owned(),
             (None, _) => "sampled".to_owned(),
         };
+        let certainty = certainty_in_short(of.folded.resolution);
+        let how = certainty.map_or(how.clone(), |certainty| format!("{how}; {certainty}"));
         let (device, time) = (of.folded.device.0, of.folded.snapshot.time.seconds());
         writeln!(out, "{letter}: {}, GPU {device}, at {time:.3} s, {how}", one_line(label))?;
         if let Some(below) = of.folded.below_peak().filter(|below| *below > 0)
@@ -84,7 +89,7 @@ pub fn diff_text(
             )?;
         }
     }
-    write_changes(out, &changes, noun, style.limit)
+    write_changes(out, &changes, noun, style)
 }
 
 /// A snapshot of the owners that is compared.
@@ -121,7 +126,7 @@ pub fn owner_diff_text(
             one_line(label)
         )?;
     }
-    write_changes(out, &changes, "owner", style.limit)
+    write_changes(out, &changes, "owner", style)
 }
 
 fn write_totals(
@@ -147,7 +152,7 @@ fn write_changes(
     out: &mut dyn Write,
     changes: &[MemoryChange],
     noun: &str,
-    limit: Option<usize>,
+    DiffStyle { limit, whole_stacks, .. }: DiffStyle<'_>,
 ) -> Result<(), RenderError> {
     let changed: Vec<&MemoryChange> = changes.iter().filter(|c| c.difference() != 0).collect();
     let shown = limit.unwrap_or(changed.len()).min(changed.len());
@@ -155,7 +160,8 @@ fn write_changes(
         writeln!(out, "\nno {noun} holds more or less in one than in the other")?;
         return Ok(());
     }
-    let rows: Vec<(String, String)> = changed.iter().take(shown).map(|row| place(row)).collect();
+    let rows: Vec<(String, String)> =
+        changed.iter().take(shown).map(|row| place(row, whole_stacks)).collect();
     let width = rows.iter().map(|(place, _)| place.chars().count()).max().unwrap_or(0);
     let source = if noun == "line" { "source" } else { "" };
     let head = format!("{:>10} {:>10} {:>11}  {noun:<width$}  {source}", "A", "B", "difference");
@@ -187,13 +193,13 @@ fn write_changes(
     Ok(())
 }
 
-fn place(row: &MemoryChange) -> (String, String) {
+fn place(row: &MemoryChange, whole_stacks: bool) -> (String, String) {
     match &row.place {
         ChangedPlace::Without(mark) => (mark.clone(), String::new()),
         ChangedPlace::Function { file, function } => {
             (format!("{} ({})", one_line(function), one_line(file)), String::new())
         }
-        ChangedPlace::Stack(steps) => (stack(steps), String::new()),
+        ChangedPlace::Stack(steps) => (stack(steps, whole_stacks), String::new()),
         ChangedPlace::Owner(path) => {
             let path: Vec<String> = path.iter().map(|step| one_line(step)).collect();
             (path.join(" > "), String::new())
@@ -214,11 +220,11 @@ fn place(row: &MemoryChange) -> (String, String) {
 }
 
 /// A stack on one line, innermost step first. Where it is too long, callers of libraries go first, then the outermost steps.
-fn stack(steps: &[StackStep]) -> String {
+fn stack(steps: &[StackStep], is_whole: bool) -> String {
     let joined = |steps: &[&str]| steps.join(" < ");
     let whole: Vec<&str> = steps.iter().map(|step| &*step.text).collect();
     let text = joined(&whole);
-    if text.chars().count() <= MAX_STACK {
+    if is_whole || text.chars().count() <= MAX_STACK {
         return text;
     }
     let mut short: Vec<&str> = Vec::new();
@@ -270,7 +276,7 @@ mod tests {
         let inner = ("linear (torch/nn/functional.py)", true);
         let short =
             steps(&[inner, ("_call_impl (torch/nn/module.py)", true), ("train (t.py)", false)]);
-        assert!(stack(&short).contains("_call_impl"), "it fits");
+        assert!(stack(&short, false).contains("_call_impl"), "it fits");
         let library = ("_wrapped_call_impl (torch/nn/modules/module.py)", true);
         let long = steps(&[
             inner,
@@ -281,10 +287,11 @@ mod tests {
             ("main (t.py)", false),
         ]);
         let expected = "linear (torch/nn/functional.py) < … < forward (net.py) < … < main (t.py)";
-        assert_eq!(stack(&long), expected);
+        assert_eq!(stack(&long, false), expected);
+        assert_eq!(stack(&long, true).matches(" < ").count(), long.len() - 1);
         let name = "x".repeat(40);
         let own: Vec<(&str, bool)> = [(&*name, false); 9].to_vec();
-        let text = stack(&steps(&own));
+        let text = stack(&steps(&own), false);
         assert_eq!(text, format!("{name} < {name} < …"));
     }
 }

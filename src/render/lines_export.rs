@@ -144,6 +144,7 @@ pub fn lines_json(
             allocated: total,
             on_known_lines: ranking.on_lines(),
             without_line: without_line(&ranking),
+            attribution: profile.peak_resolution(table.device).map(Into::into),
         }),
         functions: functions.collect(),
     })

@@ -1,7 +1,7 @@
 //! Answers in the forms people and programs read: flamegraphs, tables, listings.
 //!
 //! Turns `analysis` answers into bytes on a `Write`.
-//! May import `model`, `ownership`, `analysis`, inferno, csv, flate2, parquet, serde and serde_json.
+//! May import `model`, `ownership`, `analysis`, inferno, csv, flate2, parquet, textwrap, serde and serde_json.
 //! Never prints, never exits, never opens a file.
 //! Start reading at [`flame`](fn@flame) and [`lines_text`].
 
@@ -49,8 +49,10 @@ mod referrers;
 mod report;
 mod size;
 mod sleep_tags;
+mod suggestion;
 mod summary;
 mod warnings;
+mod wrap;
 
 pub use certainty::certainty_in_short;
 pub use checkpoint::{CheckpointFigures, move_json, move_text};
@@ -98,8 +100,10 @@ pub use ranked_lines::{RANKED_ROWS, ranked_lines_text, ranked_rank_lines_text};
 pub use referrers::referrers_text;
 pub use report::{ReportOptions, ReportedRecording, report_page};
 pub use size::{bytes, count, number, optional_bytes, signed_bytes};
+pub use suggestion::{file_word, in_sentence, suggestion, suggestion_on};
 pub use summary::summary;
 pub use warnings::warnings;
+pub use wrap::FittingWriter;
 
 use crate::analysis::LineError;
 

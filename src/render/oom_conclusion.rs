@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use super::label::FrameLabels;
 use super::oom_accounting::largest_holder;
 use super::oom_report::live_rows;
-use super::size::{bytes, count, percent};
+use super::size::{bytes, number, percent};
 use crate::analysis::{
     ExactProfile, FoldedProfile, FreeFit, OomDevice, OomReport, Profile, PseudoFrame, StackLabel,
     UnusableReason, free_on_device, requested_bytes,
@@ -78,8 +78,8 @@ pub(super) fn free_fit_text(out: &mut dyn Write, fit: &FreeFit) -> io::Result<()
             }
         };
         let (size, largest) = (bytes(sum.bytes), bytes(sum.largest));
-        let blocks = count(sum.blocks);
-        writeln!(out, "    {size:>12} in {blocks} blocks, the largest {largest}: {why}")?;
+        let blocks = number(sum.blocks, "block");
+        writeln!(out, "    {size:>12} in {blocks}, the largest {largest}: {why}")?;
     }
     let served = fit.large_enough.iter().any(|sum| sum.reason == UnusableReason::None);
     match served {

@@ -13,7 +13,7 @@ use super::oom_accounting::{allocated, write_accounting};
 use super::oom_conclusion::{conclusion, fit, free_fit_text, sees_refusals};
 use super::oom_stacks::{own_frame, path_text, stack_text};
 use super::owner_groups::{group_rows, outside_recorded, write_rows};
-use super::size::{bytes, count, optional_bytes, percent};
+use super::size::{bytes, count, number, optional_bytes, percent};
 use super::warnings::warnings;
 use crate::analysis::{
     AllocatorCache, FoldedProfile, OomDevice, OomReport, Profile, RefusedAllocation, StackLabel,
@@ -329,9 +329,9 @@ impl OomReportText<'_> {
             };
             writeln!(
                 out,
-                "    {:>12} in {} free blocks {range}",
+                "    {:>12} in {} {range}",
                 bytes(class.bytes),
-                count(class.blocks)
+                number(class.blocks, "free block")
             )?;
         }
         if cache.cut.pending_free > 0 {
@@ -392,9 +392,9 @@ impl OomReportText<'_> {
         }
         let rest: u64 = listed.iter().skip(LISTED).map(|row| row.bytes).sum();
         if rest > 0 {
-            let lines = listed.len() - LISTED;
+            let lines = number((listed.len() - LISTED) as u64, "more line");
             let share = percent(rest, whole);
-            writeln!(out, "    {:>12} {share:>5.1} %  in {lines} more lines", bytes(rest))?;
+            writeln!(out, "    {:>12} {share:>5.1} %  in {lines}", bytes(rest))?;
         }
         if let Some(after) = counted.and_then(|counted| counted.checked_sub(whole))
             && after > 0
@@ -402,8 +402,8 @@ impl OomReportText<'_> {
             let text = "[allocated after this: unattributed]";
             writeln!(out, "    {:>12} {:>7}  {text}", bytes(after), "")?;
         }
-        match evidence(live.resolution).filter(|_| live.memory.is_none()) {
-            Some(evidence) => writeln!(out, "    how sure: {evidence}"),
+        match evidence(live.resolution) {
+            Some(evidence) => writeln!(out, "    of this: {evidence}"),
             None => Ok(()),
         }
     }

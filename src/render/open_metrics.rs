@@ -63,6 +63,8 @@ pub struct ExportedGpu {
     pub largest_free: Option<u64>,
     /// What the greatest lines of the program hold, and `[other]`: an estimate.
     pub lines: Vec<NamedBytes>,
+    /// How the lines of what was allocated since memspy began are known: three rows.
+    pub attribution: Vec<NamedBytes>,
     /// What the greatest owners hold, and `[other]`.
     pub owners: Vec<NamedBytes>,
     /// For how long the job stood still for the look at its owners, in seconds.
@@ -306,6 +308,12 @@ impl Collector for ExportedJobs {
             "ESTIMATE from samples: live bytes by the line of the program that allocated them; the greatest lines, and [other]",
         );
         write(&mut encoder, &lines, &self.named("line", |gpu| &gpu.lines))?;
+        let attributed = SeriesFamily::bytes(
+            "memspy_attributed",
+            "Live bytes allocated since memspy began, by whether their line is proven, probable or unattributed",
+        );
+        let series = self.named("evidence", |gpu| &gpu.attribution);
+        write(&mut encoder, &attributed, &series)?;
         let owners = SeriesFamily::bytes(
             "memspy_owner",
             "Bytes by owner at the last look (--owners); the greatest owners, and [other]",

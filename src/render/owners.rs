@@ -10,6 +10,7 @@ use super::owner_groups::{
     DEFAULT_ROWS, group_label, group_rows, outside_tensors, write_changes, write_rows,
 };
 use super::size::{bytes, count, number};
+use super::suggestion::{in_sentence, suggestion};
 use crate::analysis::{StorageChange, changes, owner_changes, owner_groups, saved};
 use crate::model::{
     CopiedTensors, DeviceOwnership, Frame, IncompleteSnapshot, LookLimit, OwnershipSnapshot,
@@ -398,8 +399,9 @@ pub(super) fn copied(snapshot: &OwnershipSnapshot) -> Option<String> {
     Some(match of {
         Some(pid) => format!(
             "This process holds no GPU memory of its own. It was forked from process {pid} after CUDA had begun there: the \
-             {} in {storages} that its tensors on GPUs show are a copy of what process {pid} had then. Look at that: memspy -p {pid}",
-            bytes(size)
+             {} in {storages} that its tensors on GPUs show are a copy of what process {pid} had then. Look at that: {}",
+            bytes(size),
+            in_sentence(&suggestion(["-p", &pid.to_string()]))
         ),
         None => format!(
             "This process holds no GPU memory of its own. It was forked from a process that had begun to use CUDA and has ended \

@@ -1,5 +1,6 @@
 //! The ranked table of lines as text, for one process and for the ranks of a job.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::Write;
 
@@ -10,8 +11,9 @@ use super::header::{allocated_line, sampling_line};
 use super::label::{FrameLabels, one_line};
 use super::lines::LinesOptions;
 use super::rank_lines::{RankLines, balance};
-use super::size::{bytes, count, percent, short_bytes, short_signed_bytes};
+use super::size::{bytes, count, number, percent, short_bytes, short_signed_bytes};
 use super::warnings::warnings;
+use super::wrap::wrapped;
 use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, PseudoFrame, RankedLine};
 use crate::model::Function;
 
@@ -21,8 +23,7 @@ pub(super) const MUCH_BEFORE: f64 = 10.0;
 pub(super) const WHOSE_IS_IT: &str = "Whose [before recording] is: record with --owners.";
 /// Rows shown when no number is asked for.
 pub const RANKED_ROWS: usize = 25;
-/// Characters that a narrow table leaves for a place, `train.py:123`, and for the source text.
-const MIN_PLACE: usize = 16;
+/// Columns of source text beside a place; with fewer the text has a line of its own.
 const MIN_SOURCE: usize = 18;
 
 /// Writes the ranking of one process's lines.
@@ -35,8 +36,11 @@ pub fn ranked_lines_text(
     options: &LinesOptions,
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
-    for line in wrapped(&headline(profile, table, ranking), options.width) {
-        writeln!(out, "{line}")?;
+    let certainty = certainty_at_peak(profile, table.device);
+    for line in [headline(profile, table, ranking)].into_iter().chain(certainty) {
+        for line in wrapped(&line, options.width) {
+            writeln!(out, "{line}")?;
+        }
     }
     for warning in warnings(profile) {
         writeln!(out, "warning: {}", one_line(&warning))?;
@@ -88,18 +92,20 @@ pub fn ranked_lines_text(
 /// The peak, when it was, how much of it is on lines, and how that is known.
 fn headline(profile: &Profile, table: &LineTable, ranking: &LineRanking) -> String {
     let how = match profile.exact() {
-        Some(exact) if table.doubt.is_none() => format!("exact, {} events", count(exact.events())),
-        Some(exact) => format!("{} events, not all exact", count(exact.events())),
-        None if profile.followed_changes() > 0 => {
-            format!("followed, {} changes", count(profile.followed_changes()))
+        Some(exact) if table.doubt.is_none() => {
+            format!("exact, {}", number(exact.events(), "event"))
         }
-        None => format!("sampled, {} samples", count(profile.samples())),
+        Some(exact) => format!("{}, not all exact", number(exact.events(), "event")),
+        None if profile.followed_changes() > 0 => {
+            format!("followed, {}", number(profile.followed_changes(), "change"))
+        }
+        None => format!("sampled, {}", number(profile.samples(), "sample")),
     };
     let mut text = allocated_line(profile, table.device);
     match ranking.moment {
         None => text += "; no snapshot: what is live is unknown",
         Some((time, total)) => {
-            let peak = table.allocated.bytes.max(0) as u64;
+            let peak = table.allocated.within.max(0) as u64;
             if total < peak {
                 let below = percent(peak - total, peak);
                 text += &format!(
@@ -109,7 +115,7 @@ fn headline(profile: &Profile, table: &LineTable, ranking: &LineRanking) -> Stri
                 );
             }
             let known = ranking.on_lines();
-            text += &format!("; {} of it on known lines", share(known, total));
+            text += &format!("; {} of it on lines", share(known, total));
             for (pseudo, amount) in &ranking.without_line {
                 text += &format!(", {} {}", share(*amount, total), pseudo.text());
             }
@@ -146,11 +152,8 @@ fn notes(
     if let Some(doubt) = &table.doubt {
         notes.push(format!("Nothing is marked exact: {doubt}."));
     } else if !exact {
-        let certainty = certainty_at_peak(profile, table.device).unwrap_or_default();
         notes.push(
-            format!("{certainty} ~: an estimate. 'record --exact' (as root) knows.")
-                .trim()
-                .to_owned(),
+            "~: an estimate; with 'record --exact' (as root) the lines are proven.".to_owned(),
         );
     } else if table.estimated {
         notes.push("~: an estimate from a sample of the allocations.".to_owned());
@@ -176,7 +179,7 @@ fn before_recording(profile: &Profile, ranking: &LineRanking) -> Option<String> 
     let rest = (rest > 0).then(|| format!("{} no known owner", bytes(rest)));
     let parts: Vec<String> = owners.chain(rest).collect();
     Some(format!(
-        "[before recording], {}: {}. By name: memspy flame.",
+        "[before recording], {}: {}. By name: the flamegraph.",
         bytes(*before),
         parts.join(", ")
     ))
@@ -361,73 +364,59 @@ impl<'a, const N: usize> TextTable<'a, N> {
             widths.push(cells.chain(head.split('/').map(length)).max().unwrap_or(0));
         }
         let place = self.rows.iter().map(|row| length(&row.1)).max().unwrap_or(0);
-        // The last columns are dropped to make room for the source text.
+        // The last columns are dropped to make room: a place is never cut, as it says where to look.
         let taken = |widths: &[usize]| widths.iter().map(|w| w + 2).sum::<usize>();
-        let mut place_width = place;
         if let Some(width) = width {
-            let narrow = place.min(MIN_PLACE);
-            while widths.len() > 2 && taken(&widths) + narrow + 2 + MIN_SOURCE > width {
+            while widths.len() > 2 && taken(&widths) + place > width {
                 widths.pop();
             }
-            let left = width.saturating_sub(taken(&widths) + 2);
-            place_width = place.min(narrow.max(left * 9 / 20));
         }
-        let source_width =
-            width.map(|width| width.saturating_sub(taken(&widths) + place_width + 2));
+        let begin = taken(&widths);
+        let beside = width.map(|width| width.saturating_sub(begin + place + 2));
+        let below = width.filter(|_| beside.is_some_and(|beside| beside < MIN_SOURCE));
         for half in 0..2 {
             let mut head = String::new();
             for (width, name) in widths.iter().zip(self.heads) {
                 head += &format!("{:>width$}  ", name.split('/').nth(half).unwrap_or_default());
             }
-            if half == 1 {
-                head += &format!("{:place_width$}  source", "line");
+            match below {
+                _ if half == 0 => {}
+                None => head += &format!("{:place$}  source", "line"),
+                Some(_) => head += "line and source",
             }
             writeln!(out, "{}", head.trim_end())?;
         }
-        for (cells, place, source) in &self.rows {
+        for (cells, at, source) in &self.rows {
             let mut text = String::new();
             for (width, cell) in widths.iter().zip(cells) {
                 text += &format!("{cell:>width$}  ");
             }
-            text += &format!("{:place_width$}  ", cut_front(place, place_width));
-            text.extend(source.chars().take(source_width.unwrap_or(usize::MAX)));
-            writeln!(out, "{}", text.trim_end())?;
+            match below {
+                None => {
+                    text += &format!("{at:place$}  {}", beginning(source, beside));
+                    writeln!(out, "{}", text.trim_end())?;
+                }
+                Some(width) => {
+                    writeln!(out, "{text}{at}")?;
+                    let indent = (begin + 2).min(width / 2);
+                    let room = width.saturating_sub(indent);
+                    writeln!(out, "{:indent$}{}", "", beginning(source, Some(room)))?;
+                }
+            }
         }
         Ok(())
     }
 }
 
-/// The end of a path that is too long: it identifies file and line.
-fn cut_front(text: &str, width: usize) -> String {
-    let count = text.chars().count();
-    if count <= width {
-        return text.to_owned();
-    }
-    let rest: String = text.chars().skip(count + 1 - width).collect();
-    // Whole names read better.
-    match rest.split_once('/') {
-        Some((_, rest)) => format!("…/{rest}"),
-        None => format!("…{rest}"),
-    }
-}
-
-/// Text in lines that are no wider than the terminal; the second and later ones stand in.
-pub(super) fn wrapped(text: &str, width: Option<usize>) -> Vec<String> {
-    let Some(width) = width else { return vec![text.to_owned()] };
-    let mut lines: Vec<String> = Vec::new();
-    let mut line = String::new();
-    for word in text.split(' ') {
-        let is_full = line.chars().count() + 1 + word.chars().count() > width;
-        if is_full && !line.trim().is_empty() {
-            lines.push(std::mem::replace(&mut line, "   ".to_owned()));
+/// As much of a line of source text as there is room for.
+fn beginning(source: &str, room: Option<usize>) -> Cow<'_, str> {
+    match room.filter(|room| source.chars().count() > *room) {
+        Some(room) => {
+            let kept = source.chars().take(room.saturating_sub(1));
+            Cow::Owned(kept.chain(['…']).collect())
         }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line += word;
+        None => Cow::Borrowed(source),
     }
-    lines.push(line);
-    lines
 }
 
 #[cfg(test)]
@@ -435,23 +424,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_narrow_table_keeps_the_line_and_some_source() {
+    fn a_narrow_table_keeps_the_whole_place_and_some_source() {
         let mut table = TextTable::new(["live at/peak", "/share", "/allocated"]);
         let cells = ["~1023 MiB", "100.0 %", "~1023 GiB"].map(str::to_owned);
         table.push(cells, "some/deep/folder/of/models/net.py:1234".into(), "x = f(y) ".repeat(9));
-        for width in [60, 80, 100] {
+        for width in [66, 80, 100] {
             let mut out = Vec::new();
             table.write(&mut out, Some(width)).unwrap();
             let text = String::from_utf8(out).unwrap();
             assert!(text.lines().all(|line| line.chars().count() <= width), "{width}: {text}");
-            assert!(text.contains("net.py:1234") && text.contains("x = f"), "{width}: {text}");
+            let place = "some/deep/folder/of/models/net.py:1234";
+            assert!(text.contains(place) && text.contains("x = f"), "{width}: {text}");
         }
-    }
-
-    #[test]
-    fn long_sentences_are_wrapped() {
-        let lines = wrapped("one two three four", Some(9));
-        assert_eq!(lines, ["one two", "    three", "    four"]);
-        assert_eq!(wrapped("one two", None), ["one two"]);
+        let mut out = Vec::new();
+        table.write(&mut out, None).unwrap();
+        assert!(String::from_utf8(out).unwrap().contains("x = f(y) x = f(y) x = f(y) x = f(y) x"));
     }
 }

@@ -9,8 +9,11 @@ use super::exact::{events_line, notes};
 use super::header::{end_text, following_line, gpu_line, sampling_line};
 use super::label::one_line;
 use super::size::bytes;
+use super::suggestion::{file_word, suggestion};
 use super::warnings::warnings;
+use super::wrap::COMMENT;
 use crate::analysis::Profile;
+use crate::model::EndReason;
 
 /// Writes what was recorded and what to do next. `file` is the trace as the user named it, `size` its
 /// length in bytes.
@@ -21,8 +24,8 @@ pub fn summary(
     size: u64,
 ) -> Result<(), RenderError> {
     let out = &mut EscapeGuard::text(out);
-    let file = one_line(file);
-    writeln!(out, "Recorded to {file} ({}): {}", bytes(size), end_text(profile))?;
+    let trace = file_word(file);
+    writeln!(out, "Recorded to {} ({}): {}", one_line(file), bytes(size), end_text(profile))?;
     match profile.exact() {
         Some(exact) => {
             writeln!(out, "  {}", events_line(profile, exact, profile.main_gpu()))?;
@@ -56,19 +59,36 @@ pub fn summary(
         return Ok(());
     }
     writeln!(out, "Next:")?;
-    writeln!(out, "  memspy flame {file}    which stacks hold the memory at its peak")?;
+    let mut next = |command: String, shows: &str| writeln!(out, "  {command}{COMMENT}{shows}");
+    next(suggestion(["flame", &trace]), "which stacks hold the memory at its peak")?;
     if any {
-        writeln!(out, "  memspy lines {file}    the peak reached on every line")?;
+        next(suggestion(["lines", &trace]), "the peak reached on every line")?;
         let is_guessed = match profile.exact() {
             Some(exact) => exact.stacks_are_guessed(),
             None => profile.end().is_none_or(|end| end.totals.follow.is_none()),
         };
         if is_guessed {
-            writeln!(
-                out,
-                "  memspy record --exact    as root: the line of each allocation, without a guess"
-            )?;
+            next(suggestion(exact_words(profile)), "as root: the line of each allocation, proven")?;
         }
     }
     Ok(())
+}
+
+/// The words that record the same job exactly: the process as long as it runs, else its program.
+fn exact_words(profile: &Profile) -> Vec<String> {
+    let mut words: Vec<String> = ["record", "--exact"].map(str::to_owned).into();
+    let has_ended = profile.end().is_some_and(|end| {
+        matches!(end.reason, EndReason::TargetExited | EndReason::TargetExecuted)
+    });
+    match profile.start() {
+        Some(start) if has_ended && !start.command.is_empty() => {
+            words.push("--".to_owned());
+            words.extend(start.command.iter().cloned());
+        }
+        start => {
+            let pid = start.map_or("PID".to_owned(), |start| start.pid.to_string());
+            words.extend(["-d".to_owned(), "20s".to_owned(), "-p".to_owned(), pid]);
+        }
+    }
+    words
 }

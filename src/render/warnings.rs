@@ -3,11 +3,17 @@
 use std::fmt;
 
 use super::label::one_line;
+use super::size::number;
 use crate::analysis::{Profile, RecordingWarning};
 
 /// The warnings for the head of a report, each a sentence.
 pub fn warnings(profile: &Profile) -> Vec<String> {
     profile.warnings().iter().map(ToString::to_string).collect()
+}
+
+/// `1 block was`, `2 blocks were`.
+fn was(count: u64, noun: &str) -> String {
+    format!("{} {}", number(count, noun), if count == 1 { "was" } else { "were" })
 }
 
 impl fmt::Display for RecordingWarning {
@@ -34,7 +40,8 @@ impl fmt::Display for RecordingWarning {
             ),
             RecordingWarning::LostEvents(lost) => write!(
                 f,
-                "{lost} events were lost: the recording could not keep up; what they told is missing"
+                "{} lost: the recording could not keep up; what they told is missing",
+                was(*lost, "event")
             ),
             RecordingWarning::FailedOwners { count: 1, why } => {
                 write!(f, "a snapshot of the owners failed: {}", one_line(why))
@@ -44,8 +51,9 @@ impl fmt::Display for RecordingWarning {
             }
             RecordingWarning::WithoutEvent { device, allocated, freed } => write!(
                 f,
-                "GPU {}: {allocated} blocks were allocated and {freed} freed without an event (seen in snapshots)",
-                device.0
+                "GPU {}: {} allocated and {freed} freed without an event (seen in snapshots)",
+                device.0,
+                was(*allocated, "block")
             ),
             RecordingWarning::Excess { device, bytes } => write!(
                 f,
@@ -66,11 +74,12 @@ impl fmt::Display for RecordingWarning {
             ),
             RecordingWarning::TornSnapshots { device, torn, all } => write!(
                 f,
-                "GPU {}: {torn} of {all} snapshots were read while the job changed them",
+                "GPU {}: {torn} of {all} snapshots were read while the job changed them: lines and blocks may be off by what changed \
+                 meanwhile; totals and the peak are the allocator's own counters",
                 device.0
             ),
             RecordingWarning::UnknownFrees(count) => {
-                write!(f, "{count} blocks were freed whose allocation was not seen")
+                write!(f, "{} freed whose allocation was not seen", was(*count, "block"))
             }
             RecordingWarning::CountersDiffer { device, differing, checks, allocations, bytes } => {
                 write!(

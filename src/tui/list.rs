@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn lines_are_listed_with_how_sure_they_are_where_there_is_room() {
-        let sure = "lines: 31 % certain, 60 % likely, 8 % guessed, 1 % not seen";
+        let sure = "lines: proven 31 %, probable 60 %, unattributed 9 %";
         let table = ViewTable {
             title: "By line".into(),
             certainty: Some(sure.into()),

@@ -279,7 +279,7 @@ fn lines(
     let taken = moment(live, &found);
     Ok(ViewTable {
         title: format!("By line ({whose}): {taken}"),
-        certainty: render::certainty_in_short(live.profile(), found.resolution),
+        certainty: render::certainty_in_short(found.resolution),
         columns: vec![OWN, TOTAL, AT_PEAK, LINE_PEAK],
         names: "LINE",
         min_name_width: MIN_NAME_WIDTH,
@@ -350,7 +350,7 @@ fn stacks(
     let taken = moment(live, &found);
     Ok(ViewTable {
         title: format!("By stack: {taken}"),
-        certainty: render::certainty_in_short(live.profile(), found.resolution),
+        certainty: render::certainty_in_short(found.resolution),
         columns: vec![NOW, SHARE, AT_PEAK],
         names: "STACK",
         min_name_width: MIN_NAME_WIDTH,

@@ -61,7 +61,7 @@ fn words_that_name_no_trace_no_pid_and_no_moment() {
     for (words, part) in [
         (&["dump", "-p", "-1"][..], "a process id is a number from 1 on"),
         (&["lines", "a.bin", "--at", "end"], "memspy flame TRACE --at MOMENT"),
-        (&["flame", "a.bin", "--gpu", "cpu"], "memspy tensors --gpu cpu"),
+        (&["flame", "a.bin", "--gpu", "cpu"], "memspy tensors -p PID --gpu cpu"),
         (&["tensors", "-p", "1", "--gpu", "x"], "or cpu"),
     ] {
         let (code, _, err) = memspy(words);
@@ -192,7 +192,7 @@ fn words_that_make_no_sense_get_one_line() {
         (&["flme", "a.bin"], &["'flme'", "'flame'", "see 'memspy --help'"]),
         (
             &["flame"],
-            &["flame: ", "<TRACE>...", "write 'memspy flame", "see 'memspy flame --help'"],
+            &["flame: ", "<TRACE>...", "usage: memspy flame", "see 'memspy flame --help'"],
         ),
         (&["flame", "a.bin", "--form", "svg"], &["'--form'", "'--from'", "memspy flame --help"]),
         (&["flame", "a.bin", "--nosuch"], &["'--nosuch'", "see 'memspy flame --help'"]),
@@ -204,7 +204,15 @@ fn words_that_make_no_sense_get_one_line() {
             &["--file-mode", "600", "flamegraph", "a.bin", "-f"],
             &["--format", "see 'memspy flame --help'"],
         ),
-        (&["rec"], &["record: ", "--pid <PID>", "see 'memspy record --help'"]),
+        (
+            &["rec"],
+            &[
+                "record: ",
+                "memspy record -p PID",
+                "record -- PROGRAM",
+                "see 'memspy record --help'",
+            ],
+        ),
         (&["lines", "a.bin", "--at"], &["'--at", "see 'memspy lines --help'"]),
         (&["dump", "-p", "a\u{1b}[31m\nb"], &["dump: ", "see 'memspy dump --help'"]),
     ];

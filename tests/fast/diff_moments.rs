@@ -170,7 +170,11 @@ fn two_moments_of_one_trace_show_what_grew_and_shrank() {
         at(&times[2])
     );
     assert_eq!(text.lines().next().unwrap(), head);
-    assert!(text.contains("\nA: run.bin, GPU 0, at ") && text.contains(" s, exact\n"), "{text}");
+    assert!(
+        text.contains("\nA: run.bin, GPU 0, at ")
+            && text.contains(" s, exact; lines: proven 100 %, "),
+        "{text}"
+    );
     assert_eq!(
         rows(&text),
         pairs(&[(64, 0, "train.py:20 (only A) pass"), (0, 40, "train.py:10 (only B) pass")])
@@ -211,7 +215,7 @@ fn a_sampled_recording_has_two_moments_too() {
     for by in BY_CODE {
         let text = diff(folder.path(), &["run.bin", "--from", &between, "--to", "end", "--by", by]);
         assert_eq!(adds_up(&text), (40 * MIB, 60 * MIB));
-        assert!(text.contains(" s, sampled\n"), "{text}");
+        assert!(text.contains(" s, sampled; lines: proven 0 %, probable 0 %, "), "{text}");
     }
 }
 

@@ -77,7 +77,7 @@ fn lines_of_a_job_without_memory_of_pytorch_say_so_and_not_that_a_gpu_is_missing
     s.finish();
     assert_eq!(
         refused(&s),
-        "no memory of PyTorch was recorded on a GPU: the job took what it has from the CUDA driver itself; 'memspy flame' draws that"
+        "no memory of PyTorch was recorded on a GPU: the job took what it has from the CUDA driver itself; a flamegraph draws that"
     );
 }
 

@@ -123,10 +123,7 @@ fn what_no_event_told_of_is_shown_as_such() {
     assert_eq!((fold["main:1"], fold["[no event]"]), (3 * MIB, 4 * MIB));
     assert_eq!(folded(&profile, 0, Moment::End)["[no event]"], 4 * MIB);
     let warnings = memspy::render::warnings(&profile).join("\n");
-    assert!(
-        warnings.contains("1 blocks were allocated and 1 freed without an event"),
-        "{warnings}"
-    );
+    assert!(warnings.contains("1 block was allocated and 1 freed without an event"), "{warnings}");
 }
 
 #[test]
@@ -148,7 +145,7 @@ fn lost_frees_do_not_hide() {
     s.finish();
     let profile = s.profile();
     let warnings = memspy::render::warnings(&profile).join("\n");
-    assert!(warnings.contains("1 events were lost"), "{warnings}");
+    assert!(warnings.contains("1 event was lost"), "{warnings}");
     assert!(warnings.contains("known blocks exceed"), "{warnings}");
 }
 

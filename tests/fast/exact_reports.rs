@@ -213,7 +213,7 @@ fn the_flamegraph_of_stacks_taken_from_samples_calls_them_a_guess() {
         (Moment::End, churn),
     ] {
         let text = svg(&profile, moment, options);
-        let line = "sizes exact, stacks a guess from samples, ";
+        let line = "sizes exact, stacks a guess from samples";
         assert!(text.contains(line) && !text.contains(">exact, "), "{text}");
     }
 }

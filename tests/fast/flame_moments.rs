@@ -113,8 +113,10 @@ fn the_subtitle_of_a_stretch_is_of_its_end() {
         flame(folder.path(), &["--from", &at(times[0]), "--to", &at(times[2]), "--text"]);
     let lines: Vec<&str> = out.lines().collect();
     assert!(lines[0].ends_with("and live then: 40.00 MiB on GPU 0"), "{out}{err}");
+    let (moment, known) = lines[1].split_once("; ").unwrap();
+    assert_eq!(known, "lines: proven 100 %, probable 0 %, unattributed 0 %");
     let end: f64 =
-        lines[1].strip_prefix("exact, at ").unwrap().strip_suffix(" s").unwrap().parse().unwrap();
+        moment.strip_prefix("exact, at ").unwrap().strip_suffix(" s").unwrap().parse().unwrap();
     assert!(times[1] < end && end <= times[2], "{}: {times:?}", lines[1]);
 }
 

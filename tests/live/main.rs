@@ -73,6 +73,7 @@ mod record_waiting;
 mod record_words;
 mod recorded_history;
 mod report_page;
+mod suggestions;
 mod surprises;
 mod top;
 mod top_ranks;

@@ -77,8 +77,7 @@ fn a_training_job_in_80_columns_and_its_end() {
         screen.contains("train.py:")
             && screen.contains("(the program's own lines)")
             // How sure they are: followed, or not yet.
-            && (screen.contains("lines: ") && screen.contains("certain")
-                || screen.contains("lines are a guess from samples"))
+            && screen.contains("lines: proven ")
     });
     assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
     terminal.press(&["s"]);
@@ -173,7 +172,7 @@ fn exact_events_are_shown_as_they_come() {
     let expected = format!("{} live by exact events", mib(allocated));
     let screen = terminal.wait_for("the new allocations", |screen| screen.contains(&expected));
     assert!(screen.contains("exact, ") && screen.contains(" 0 lost"), "{screen}");
-    let sure = "Exact: every allocation that was seen is on the line that made it.";
+    let sure = "lines: proven 100 %, probable 0 %, unattributed 0 %";
     assert!(screen.contains(sure), "{screen}");
     assert!(screen.contains("Workload.bytes") || screen.contains("Workload.pattern"), "{screen}");
     terminal.press(&["q"]);

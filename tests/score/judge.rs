@@ -93,7 +93,7 @@ pub fn judge(trace: &Path, truth: &Truth) -> Result<Score> {
 fn names() -> [(Evidence, &'static str); 5] {
     [
         (Evidence::Proven, "proven"),
-        (Evidence::Likely, "likely"),
+        (Evidence::Probable, "probable"),
         (Evidence::Sampled, "sampled"),
         (Evidence::Shared, "shared"),
         (Evidence::NotSeen, "not seen"),

@@ -21,10 +21,10 @@ pub fn figures(score: &Score) -> impl Iterator<Item = (String, f64)> + use<> {
     figures.into_iter()
 }
 
-/// Per cent of the bytes that are on their stack and called proven or likely.
+/// Per cent of the bytes that are on their stack and called proven or probable.
 fn right_and_said_so(part: &Part) -> f64 {
     let right = |name: &str| part.known.get(name).map_or(0, |known| known.right);
-    let share = 100.0 * (right("proven") + right("likely")) as f64 / part.bytes.max(1) as f64;
+    let share = 100.0 * (right("proven") + right("probable")) as f64 / part.bytes.max(1) as f64;
     (share * 100.0).round() / 100.0
 }
 
@@ -64,7 +64,7 @@ fn pair(part: &Part) -> String {
 fn said(known: &BTreeMap<String, Known>) -> String {
     let total: u64 = known.values().map(|known| known.bytes).sum();
     let mut parts = Vec::new();
-    for name in ["proven", "likely", "sampled", "shared", "not seen"] {
+    for name in ["proven", "probable", "sampled", "shared", "not seen"] {
         if let Some(known) = known.get(name).filter(|known| known.bytes > 0) {
             let bytes = 100.0 * known.bytes as f64 / total as f64;
             let right = 100.0 * known.right as f64 / known.bytes as f64;

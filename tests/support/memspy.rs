@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::everything_is_there;
 use super::one_peak::one_peak_if_any;
+use super::suggestions;
 use memspy::render::json::{JsonDocument, JsonFormat, LinesJson};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -80,7 +81,13 @@ pub fn command(pid: Option<u32>) -> Command {
 pub fn run(command: &mut Command) -> Done {
     let done = command.output().unwrap_or_else(|e| panic!("cannot run {command:?}: {e}"));
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    Done { status: done.status, out: text(done.stdout), err: text(done.stderr) }
+    let done = Done { status: done.status, out: text(done.stdout), err: text(done.stderr) };
+    // A help page shows patterns and not commands.
+    let is_help = done.out.contains("Usage: ") || done.out.starts_with(".ie ");
+    for said in [&done.out, &done.err].into_iter().filter(|_| !is_help) {
+        suggestions::all_are_understood(said);
+    }
+    done
 }
 
 /// Runs memspy on traces.
@@ -165,7 +172,7 @@ pub fn row<'a>(report: &'a Value, function: &str, line: u64) -> Option<&'a Value
 
 /// What it warns of, but for maps of the allocator that were read while the job changed them: that happens to any job at work.
 pub fn warnings(said: &str) -> Vec<&str> {
-    let is_torn_map = |line: &str| line.ends_with("were read while the job changed them");
+    let is_torn_map = |line: &str| line.contains("were read while the job changed them");
     said.lines().filter(|line| line.contains("warning") && !is_torn_map(line)).collect()
 }
 
@@ -297,6 +304,7 @@ impl Recording {
     pub fn wait(&mut self) -> Done {
         let mut err = std::mem::take(&mut self.said);
         self.errors.read_to_string(&mut err).unwrap();
+        suggestions::all_are_understood(&err);
         Done { status: self.child.wait().unwrap(), out: String::new(), err }
     }
 

@@ -15,6 +15,7 @@ pub mod pythons;
 pub mod scenes;
 pub mod sim;
 pub mod stack_oracle;
+pub mod suggestions;
 pub mod target;
 pub mod tensors;
 pub mod terminal;

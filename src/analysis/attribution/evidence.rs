@@ -11,7 +11,7 @@ pub enum Evidence {
     /// No other stack can have allocated it.
     Proven,
     /// The polls leave one stack.
-    Likely,
+    Probable,
     /// One stack was sampled around the allocation; no poll saw it.
     Sampled,
     /// Several stacks come into question, and share the bytes.
@@ -30,7 +30,7 @@ impl BlockAttribution {
             _ if self.certain => Evidence::Proven,
             _ if self.is_before() => Evidence::Older,
             [(AllocationOrigin::Stack(..), _)] if by_polls && self.contested => Evidence::Shared,
-            [(AllocationOrigin::Stack(..), _)] if by_polls => Evidence::Likely,
+            [(AllocationOrigin::Stack(..), _)] if by_polls => Evidence::Probable,
             [(AllocationOrigin::Stack(..), _)] => Evidence::Sampled,
             [(_, _)] => Evidence::NotSeen,
             _ => Evidence::Shared,

@@ -21,6 +21,7 @@ impl Profile {
     ) -> Result<FoldedProfile, FoldError> {
         let totals = self.followed_totals(device).ok_or(FoldError::NeitherExactNorFollowed)?;
         let bytes: u64 = totals.by_origin.values().sum();
+        let proven: u64 = totals.certain.values().sum();
         let (by_origin, allocations) = match options.evidence {
             None => (&totals.by_origin, totals.allocations),
             // Of what is freed, only the proven part is kept apart.
@@ -51,7 +52,8 @@ impl Profile {
             resolution: TimeResolution {
                 seen: bytes,
                 one_stack: totals.one_stack,
-                certain: Some(totals.certain.values().sum()),
+                certain: Some(proven),
+                probable: totals.one_stack.saturating_sub(proven),
                 not_seen: totals.not_seen(),
                 ..TimeResolution::default()
             },

@@ -204,20 +204,20 @@ pub enum FoldError {
         why: &'static str,
     },
     /// Only exact recordings know this.
-    #[error("{what} is known only of exact recordings ('memspy record --exact')")]
+    #[error("{what} is known only of exact recordings (record with --exact)")]
     NotExact {
         /// What was asked for.
         what: &'static str,
     },
     /// Only exact recordings and those that followed the allocator know this.
     #[error(
-        "all that was allocated is known only where the allocator was followed ('memspy record' without -r) and of exact recordings \
-         ('memspy record --exact')"
+        "all that was allocated is known only where the allocator was followed (record without -r) and of exact recordings \
+         (record with --exact)"
     )]
     NeitherExactNorFollowed,
     /// Only recordings that followed the allocator know this.
     #[error(
-        "what is certain is known only where the allocator was followed ('memspy record' without -r)"
+        "what is proven is told apart only where the allocator was followed (record without -r and --exact)"
     )]
     NotFollowed,
     /// No memory of the kind asked for was seen.
@@ -253,9 +253,7 @@ impl Profile {
             return FoldError::NoGpu { device, have: have.join(", ") };
         }
         let why = match self.exact().is_some_and(|exact| exact.events() > 0) {
-            true => {
-                "the job took what it has from the CUDA driver itself; 'memspy flame' draws that"
-            }
+            true => "the job took what it has from the CUDA driver itself; a flamegraph draws that",
             false => "the job had not used CUDA yet",
         };
         FoldError::NoMemoryOfTorch { why }
@@ -288,9 +286,24 @@ impl Profile {
         self.attribution().fold(device, moment, options)
     }
 
-    /// How sharply it is known who allocated the blocks at a device's peak; `None` of exact recordings, and where no map was read.
+    /// How it is known who allocated the blocks at a device's peak; `None` where no map was read.
     pub fn peak_resolution(&self, device: CudaIndex) -> Option<TimeResolution> {
+        if self.exact().is_some() {
+            let folded = self.fold(device, Moment::Peak, FoldOptions::default());
+            return folded.ok().map(|folded| folded.resolution);
+        }
         Some(resolution(&*self.peak(device)?.moment?.snapshot?))
+    }
+
+    /// How it is known who allocated the bytes of `stacks` of an exact recording; `None` of any other.
+    pub fn exact_resolution(&self, stacks: &[FoldedStack]) -> Option<TimeResolution> {
+        let exact = self.exact()?;
+        let evidence = match exact.stacks_are_guessed() {
+            true => Evidence::Sampled,
+            false if exact.is_estimated() => Evidence::Probable,
+            false => Evidence::Proven,
+        };
+        Some(TimeResolution::of_exact(stacks, evidence))
     }
 
     /// The same of a sampled recording.
@@ -441,6 +454,7 @@ impl Profile {
         })?;
         let mut stacks = folded.stacks;
         stacks.sort_by(|a, b| (b.bytes, &a.path).cmp(&(a.bytes, &b.path)));
+        let resolution = self.exact_resolution(&stacks).unwrap_or_default();
         let memory = options.memory.unwrap_or_else(|| exact.default_memory());
         let true_peak = (memory == MemoryGroup::Torch && !options.churn).then_some(peak).flatten();
         Ok(FoldedProfile {
@@ -450,7 +464,7 @@ impl Profile {
             stacks,
             total: folded.total,
             true_peak,
-            resolution: TimeResolution::default(),
+            resolution,
             unlisted: folded.unlisted,
             left_out: folded.left_out,
             left_out_stacks: folded.left_out_stacks,

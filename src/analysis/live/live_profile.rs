@@ -91,7 +91,7 @@ pub struct LiveRows<R> {
     pub is_now: bool,
     /// The kind of memory in an exact recording; `None` in a sampled one.
     pub memory: Option<MemoryGroup>,
-    /// How sure it is who allocated these bytes; empty in an exact recording.
+    /// How it is known who allocated these bytes.
     pub resolution: TimeResolution,
     /// In no order.
     pub rows: Vec<R>,

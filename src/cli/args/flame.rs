@@ -33,7 +33,7 @@ pub struct FlameArgs {
     #[arg(long, value_name = "MOMENT", value_parser = moment, default_value = "peak", help_heading = "What is drawn")]
     pub at: FlameMoment,
     /// Draw what was allocated from this time on (12.5s) and is live at --to (exact traces)
-    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with_all = ["at", "diff", "certain", "memory", "min_lifetime"], help_heading = "What is drawn")]
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with_all = ["at", "diff", "proven", "memory", "min_lifetime"], help_heading = "What is drawn")]
     pub from: Option<Duration>,
     /// Where what --from begins ends [default: the end of the recording]
     #[arg(long, value_name = "TIME", value_parser = time, requires = "from", help_heading = "What is drawn")]
@@ -43,7 +43,7 @@ pub struct FlameArgs {
     pub total_allocated: bool,
     /// Draw only the bytes whose stack is proven (of traces that followed the allocator: not with -r or --exact)
     #[arg(long, conflicts_with_all = ["min_lifetime", "memory"])]
-    pub certain: bool,
+    pub proven: bool,
     /// Leave out blocks that were freed sooner than this (500ms, 2s; exact traces)
     #[arg(long, value_name = "TIME", value_parser = time, help_heading = "What is drawn")]
     pub min_lifetime: Option<Duration>,

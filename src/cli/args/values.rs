@@ -35,10 +35,10 @@ pub(super) fn device(text: &str) -> Result<DeviceChoice, String> {
 pub(super) fn gpu(text: &str) -> Result<u32, String> {
     match device(text) {
         Ok(DeviceChoice::Gpu(gpu)) => Ok(gpu),
-        Ok(DeviceChoice::Cpu) => {
-            Err("this is about GPUs only; 'memspy tensors --gpu cpu' lists what is on the CPU"
-                .to_owned())
-        }
+        Ok(DeviceChoice::Cpu) => Err(
+            "this is about GPUs only; 'memspy tensors -p PID --gpu cpu' lists what is on the CPU"
+                .to_owned(),
+        ),
         Err(_) => Err("a GPU is a number as the job counts them, from 0 on".to_owned()),
     }
 }

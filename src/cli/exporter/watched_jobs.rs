@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::analysis::{
-    DeviceSnapshot, LiveProfile, Moment, OutsideTorch, ThreadChoice, recorded_owner_groups,
+    DeviceSnapshot, LiveLine, LiveProfile, LiveRows, Moment, OutsideTorch, ThreadChoice,
+    TimeResolution, recorded_owner_groups,
 };
 use crate::cli::args::ExporterArgs;
 use crate::cli::{hints, output};
-use crate::model::{
-    AllocatorCounters, CudaIndex, Metric, OwnedOnDevice, Pool, SnapshotConsistency,
-};
+use crate::model::{AllocatorCounters, Metric, OwnedOnDevice, Pool, SnapshotConsistency};
 use crate::render::{ExportedGpu, ExportedJob, FrameLabels, NamedBytes, group_label};
 use crate::sampler::{
     AttachedRecorder, CommonOptions, LookOptions, RecordOptions, Recorder, TargetReaders, attach,
@@ -168,6 +167,11 @@ impl WatchedJobs {
         let map = gpu.and_then(|gpu| live.profile().snapshot(gpu, Moment::End));
         let map = map.filter(|map| map.consistency == SnapshotConsistency::Consistent);
         let held = gpu.and_then(|gpu| live.profile().last_owners(gpu));
+        let found = gpu.and_then(|gpu| live.program_lines(gpu).ok());
+        let (lines, attribution) = match &found {
+            Some(found) => (self.lines(live, found), attribution(found.resolution)),
+            None => Default::default(),
+        };
         ExportedGpu {
             gpu: gpu.map(|gpu| gpu.0),
             device: device.nvml_index,
@@ -188,16 +192,16 @@ impl WatchedJobs {
             free: device.free,
             cached_free: map.and_then(|map| map.cached()),
             largest_free: map.map(|map| map.largest_free),
-            lines: gpu.map(|gpu| self.lines(live, gpu)).unwrap_or_default(),
+            lines,
+            attribution,
             owners: held.map(|(held, _)| self.owners(held)).unwrap_or_default(),
             owner_stop: held.and_then(|(_, stop)| stop).map(|stop| stop.0 as f64 / 1e9),
         }
     }
 
     /// The lines of the program that hold most.
-    fn lines(&self, live: &LiveProfile, gpu: CudaIndex) -> Vec<NamedBytes> {
+    fn lines(&self, live: &LiveProfile, found: &LiveRows<LiveLine>) -> Vec<NamedBytes> {
         let labels = FrameLabels::new(live.profile(), false);
-        let Ok(found) = live.program_lines(gpu) else { return Vec::new() };
         let rows = found.rows.iter().map(|row| NamedBytes {
             name: labels.label(row.place, true),
             category: None,
@@ -218,6 +222,16 @@ impl WatchedJobs {
             [row("[in no tensor]", held.without_tensor), row("[rounding]", held.rounding)];
         greatest(groups.chain(without), self.options.rows)
     }
+}
+
+/// Which part of the bytes has a line that is proven, or probable.
+fn attribution(resolution: TimeResolution) -> Vec<NamedBytes> {
+    let row = |name: &str, bytes| NamedBytes { name: name.to_owned(), category: None, bytes };
+    vec![
+        row("proven", resolution.proven()),
+        row("probable", resolution.probable),
+        row("unattributed", resolution.unattributed()),
+    ]
 }
 
 /// The `most` greatest of what has the same name, and the sum of the others.

@@ -105,6 +105,7 @@ fn moment(device: &ExportedDevice<'_>) -> ExportMomentJson {
         seconds: device.folded.snapshot.time.seconds(),
         exact: device.profile.exact().is_some(),
         estimated: device.folded.estimated_from.is_some() || device.folded.stacks_guessed,
+        attribution: device.folded.resolution.into(),
         live_bytes: device.folded.total,
         peak_bytes: device.folded.true_peak,
         stacks: rows(device).into_iter().map(stack).collect(),

@@ -2,7 +2,7 @@
 //! it is full.
 
 use super::super::size::{bytes, count, percent};
-use super::{JobSummary, wrapped};
+use super::JobSummary;
 use crate::analysis::{FailureCount, GpuFacts, GrowthWatch, ObservedDevice, OddRank};
 
 /// Devices that have lines of their own.
@@ -16,7 +16,7 @@ pub(super) fn peaks(summary: &JobSummary<'_>) -> Vec<String> {
     for device in summary.devices.iter().take(MAX_DEVICES) {
         let gpu = summary.gpus.iter().find(|gpu| gpu.gpu == device.gpu);
         lines.extend(peak(device, gpu, summary.devices.len() > 1));
-        lines.extend(failures(device).iter().flat_map(|text| wrapped(text)));
+        lines.extend(failures(device));
     }
     lines
 }

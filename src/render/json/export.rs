@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::JsonFormat;
+use super::{AttributionJson, JsonFormat};
 
 /// `memspy export --format json`: what was live at a moment, by stack. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -35,6 +35,8 @@ pub struct ExportMomentJson {
     pub exact: bool,
     /// Whether the bytes of stacks are estimated from a sample of the allocations.
     pub estimated: bool,
+    /// How the stacks of the bytes allocated while recording are known.
+    pub attribution: AttributionJson,
     /// Live bytes: the sum of those of the stacks.
     pub live_bytes: u64,
     /// The true peak of allocated bytes; `null` where no counters were recorded.

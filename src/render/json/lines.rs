@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::JsonFormat;
+use super::{AttributionJson, JsonFormat};
 use crate::analysis::{BoundedValue, HighWater, PeakTime};
 
 /// `memspy lines --json`: the memory of each line on one GPU. Sizes in bytes.
@@ -116,6 +116,8 @@ pub struct LiveMomentJson {
     pub on_known_lines: u64,
     /// The others, in bytes, by the reason why no line is known.
     pub without_line: BTreeMap<String, u64>,
+    /// How the lines of the bytes allocated while recording are known; `null` where that is unknown.
+    pub attribution: Option<AttributionJson>,
 }
 
 /// A function with its lines.

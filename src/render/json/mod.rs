@@ -1,5 +1,6 @@
 //! What `--json` prints: a struct for every document, with its name and version. `docs/json.md` is made from these files.
 
+mod attribution;
 mod checkpoint;
 mod devices;
 mod doctor;
@@ -25,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use super::RenderError;
 use super::interchange::{json_line, pretty_json};
 
+pub use attribution::AttributionJson;
 pub use checkpoint::{CheckpointJson, MovedDeviceJson};
 pub use devices::{
     DeviceMemoryJson, DeviceProcessJson, DevicesJson, GpuJson, JobDeviceJson, JobJson,

@@ -115,7 +115,7 @@ function cards(recording, track, state) {
     if (track.capacity) shown.push(["Memory of the GPU", bytesText(track.capacity), `${shareText(reserved ?? total, track.capacity)} of it reserved`]);
   }
   const words = { exact: "exact", estimated: "estimated", sampled: "sampled" };
-  const notes = { exact: "every allocation recorded", estimated: "some allocations have stacks", sampled: "totals true, lines likely" };
+  const notes = { exact: "every allocation recorded", estimated: "some allocations have stacks", sampled: "lines: see what is proven and probable" };
   shown.push(["How it is known", words[recording.sharpness], notes[recording.sharpness]]);
   return shown;
 }

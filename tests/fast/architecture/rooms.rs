@@ -39,6 +39,7 @@ pub fn rooms() -> BTreeMap<&'static str, Room> {
                     "csv",
                     "chrono",
                     "flate2",
+                    "textwrap",
                     "parquet",
                     "prometheus_client",
                 ],
