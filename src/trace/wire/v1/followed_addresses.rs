@@ -1,4 +1,4 @@
-//! The addresses of a batch of followed changes: what stands behind its columns where any was read.
+//! Encodes the addresses of a batch of counter deltas, after its columns.
 
 use super::MalformedPayload;
 use super::varint::{
@@ -16,12 +16,11 @@ const TOO_MANY: MalformedPayload =
     MalformedPayload("more addresses than a followed change may have");
 const NO_CHANGE: MalformedPayload = MalformedPayload("addresses of a change that there is not");
 
-/// Whether any of `changes` has addresses.
+/// Whether any delta has addresses.
 pub(crate) fn any(changes: &[FollowedChange]) -> bool {
     changes.iter().any(|change| change.addresses.is_some())
 }
 
-/// Appends the addresses of `changes` to `out`.
 pub(crate) fn encode(
     changes: &[FollowedChange],
     out: &mut Vec<u8>,
