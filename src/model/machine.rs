@@ -93,7 +93,7 @@ pub struct LeftBehind {
     /// Who started it, where that is known.
     pub launcher: Option<u32>,
     /// What names that process.
-    pub told_by: Option<String>,
+    pub evidence: Option<String>,
     /// When the process left behind started.
     pub started: Option<SystemTime>,
 }

@@ -1,9 +1,9 @@
-//! The target process: a pid becomes safe reads of its memory, its mappings, its files and its ELF symbols.
+//! The target process: safe reads of its memory, mappings, files and ELF symbols.
 //!
-//! Turns a pid (or a captured image) into [`Memory`], [`Mappings`] and symbol addresses.
-//! May import `model`, and alone knows process reading, `/proc` and ELF. Its only threads open files as the target's user, and do what may never end.
-//! Never writes to or signals the target, and stops it only by [`PtraceStop`]; never interprets what it reads.
-//! Start reading at [`Process`] and [`Memory`].
+//! Turns a pid (or a captured image) into [`Memory`], [`Mappings`] and symbol addresses. May import
+//! `model`. Only this room reads processes, `/proc` and ELF. Its threads open files as the target's
+//! user and run work that may never end. Never writes to or signals the target, stops it only by
+//! [`PtraceStop`], and never interprets what it reads. Start reading at [`Process`] and [`Memory`].
 
 pub mod access;
 mod bounded_worker;
@@ -55,6 +55,6 @@ pub use page_views::ViewedPages;
 pub use pages::PageCache;
 pub use process::{OsThread, Process, ProcessError, ThreadTurns, ThreadWatch};
 pub use process_memory::ProcessMemory;
-pub use ptrace_stop::{GoneOn, PtraceStop, StopError, StoppedProcess};
+pub use ptrace_stop::{PtraceStop, Resumed, StopError, StoppedProcess};
 pub use registers::{DWARF_REGISTERS, ThreadRegisters};
 pub use tsc::time_stamp_counter;
