@@ -1,9 +1,9 @@
-//! Probes: uprobes and USDT in a target become allocation events with the stacks that made them.
+//! Places uprobes and USDT probes in a target and delivers allocation events with their stacks.
 //!
-//! Turns a [`ProbePlan`] (what to probe and where things are) into [`RingRecord`] events, losses counted.
-//! May import `model`, `abi` and `target`; alone knows BPF and perf events.
-//! Never names a frame (that is `python`), never changes the target's memory, never blocks.
-//! Start reading at [`AttachedProbes`]; the programs in the kernel are cuda/probe.bpf.c.
+//! Turns a [`ProbePlan`] (what to probe and where it is) into [`RingRecord`] events and counts
+//! losses. May import `model`, `abi` and `target`. Only this room uses BPF and perf events. Never
+//! names a frame (`python` does), never changes the target's memory, never blocks. Start reading at
+//! [`AttachedProbes`]; the kernel's programs are in cuda/probe.bpf.c.
 
 mod attach;
 mod availability;

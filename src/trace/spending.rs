@@ -1,6 +1,6 @@
 //! Bounds the work and memory of reading a file in proportion to its bytes.
 //!
-//! A take_room bytes of a compressed block can expand to millions of records. A recorder writes no such
+//! A few bytes of a compressed block can expand to millions of records. A recorder writes no such
 //! blocks: a record's time in nanoseconds takes bytes even if nothing happened, and a block ends
 //! after a second. Denser records are refused block by block, so that the rest can be read.
 

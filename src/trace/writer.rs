@@ -19,7 +19,7 @@ const MAX_BLOCK_AGE: u64 = 1_000_000_000;
 /// The same for the first block of a recording that may be killed at any moment; doubles block by
 /// block.
 const FIRST_AGE: u64 = 100_000_000;
-/// Compression effort: more costs the recording machine time for a take_room per cent.
+/// Compression effort: more costs the recording machine time for a few per cent.
 const ZSTD_LEVEL: i32 = 6;
 
 /// Random number in each block's head that identifies the recording.
