@@ -1,9 +1,8 @@
-//! The words everyone speaks: frames, stacks, allocator counters, blocks and the `Record` that joins the live and the recorded half.
+//! Shared data types: frames, stacks, counters, blocks, and the `Record` that joins the live and
+//! the recorded half.
 //!
-//! Turns nothing into anything: plain values with the field's standard terms.
-//! May import `std` only (and the hasher of the stack table).
-//! Never reads a process, a file or the clock.
-//! Start reading at [`record::Record`].
+//! Plain values with standard terms: no I/O, no logic. May import only `std` (and the hasher of the
+//! stack table). Never reads a process, a file or the clock. Start reading at [`record::Record`].
 
 pub mod allocator;
 pub mod blocks;
