@@ -12,8 +12,8 @@ use indicatif::ProgressBar;
 
 use crate::analysis::{OomReportBuilder, TriggerWatch};
 use crate::flight::{
-    Aggregation, FlightRecorder, OnTrigger, OomReportPrinter, PrintInterval, RankContext,
-    RecordOutput, SinkChain, TableOutput, TriggerState, oom_report_path,
+    Aggregation, FlightRecorder, OnTrigger, PrintInterval, RankContext, RecordOutput, SinkChain,
+    TableOutput, TablePrinter, TriggerState, oom_report_path,
 };
 use crate::model::{FollowTotals, FreeTracking, ProbeBackend, RecordSink, SinkResult};
 use crate::render;
@@ -283,9 +283,9 @@ fn sinks(
         let out = TableOutput { out: Box::new(io::stdout()), width: output::width() };
         match (until.kept(), interval) {
             (Some(_), PrintInterval::Time(every)) => {
-                OomReportPrinter::since_last(*every, full_filenames, choice, out)
+                TablePrinter::since_last(*every, full_filenames, choice, out)
             }
-            _ => OomReportPrinter::whole_recording(interval, full_filenames, out),
+            _ => TablePrinter::whole_recording(interval, full_filenames, out),
         }
     });
     let watch = TriggerWatch::new(until.until.clone());
