@@ -9,13 +9,13 @@ use crate::abi::{AutogradInfo, UnwindInfo};
 use crate::target::usdt::{ArgumentOperand, UsdtArgument, UsdtProbe};
 
 /// The structure has no such field.
-const NO_FIELD: u32 = u32::MAX;
+const NOWHERE: u32 = u32::MAX;
 /// Sites of one kind that the program has room for.
 pub(super) const MAX_SITES: usize = 8;
 /// Arguments read at a site.
 const ARGUMENTS: usize = 3;
 /// Intervals between sampled bytes.
-const INTERVALS: u32 = 1024;
+const WAYS: u32 = 1024;
 const NO_INDEX: u8 = 0xff;
 
 /// Values by variable.
@@ -77,7 +77,7 @@ impl BpfConstants {
 }
 
 fn unwind_bytes(walk: &UnwindInfo, is_native: bool) -> Vec<u8> {
-    let or_nowhere = |offset: Option<u32>| offset.unwrap_or(NO_FIELD);
+    let or_nowhere = |offset: Option<u32>| offset.unwrap_or(NOWHERE);
     // One byte of a frame says, in either way, where the interpreter was called.
     let frame_owner = walk.frame_owner.or(walk.frame_entry.filter(|_| is_native));
     let ends = [
@@ -154,9 +154,9 @@ fn argument(argument: Option<&UsdtArgument>) -> [u8; 16] {
 /// Intervals of a Poisson process with one sample per `mean` bytes on average: exponential
 /// quantiles at the middles of equal parts, scaled to that mean.
 fn intervals(mean: u64) -> Vec<u8> {
-    let parts = f64::from(INTERVALS);
+    let parts = f64::from(WAYS);
     let quantiles: Vec<f64> =
-        (0..INTERVALS).map(|i| -(1.0 - (f64::from(i) + 0.5) / parts).ln()).collect();
+        (0..WAYS).map(|i| -(1.0 - (f64::from(i) + 0.5) / parts).ln()).collect();
     let scale = mean as f64 * parts / quantiles.iter().sum::<f64>();
     quantiles.into_iter().flat_map(|q| ((q * scale).round() as u64).max(1).to_le_bytes()).collect()
 }
