@@ -25,7 +25,7 @@ pub struct GpuDevice {
 
 impl GpuDevice {
     /// Adds it to a list of devices, replacing an older entry of the same one.
-    pub fn keep_in(&self, devices: &mut Vec<GpuDevice>) {
+    pub fn merge_into(&self, devices: &mut Vec<GpuDevice>) {
         let same = |d: &&mut GpuDevice| d.nvml_index.is_some() && d.nvml_index == self.nvml_index;
         match devices.iter_mut().find(same) {
             Some(known) => *known = self.clone(),

@@ -106,7 +106,7 @@ impl AttachedProbes {
     }
 
     /// Whether a library that can be probed was loaded since the probes were placed.
-    pub fn misses_something(&self, process: &Process) -> bool {
+    pub fn has_unprobed_library(&self, process: &Process) -> bool {
         // Samples never cover the driver.
         let driver = self.driver || matches!(self.by, ProbeMechanism::Samples(_));
         if self.torch && driver {

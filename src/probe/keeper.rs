@@ -40,7 +40,7 @@ static SHARED: Mutex<Weak<ProbeKeeper>> = Mutex::new(Weak::new());
 
 /// Allows keepers; for a program that calls [`keep_probes`] when its first argument is
 /// [`KEEP_PROBES`].
-pub fn let_probes_be_kept() {
+pub fn allow_keeper() {
     IS_ALLOWED.store(true, Ordering::Relaxed);
 }
 

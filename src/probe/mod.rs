@@ -26,7 +26,7 @@ mod uprobe;
 pub use attach::AttachedProbes;
 pub use availability::{ProbeAvailability, detect, try_way};
 pub use error::ProbeError;
-pub use keeper::{KEEP_PROBES, keep_probes, let_probes_be_kept, try_keeper};
+pub use keeper::{KEEP_PROBES, allow_keeper, keep_probes, try_keeper};
 pub use placement::ProbeLink;
 pub use plan::{ProbePlan, RING_BYTES};
 pub use program::why_not_built;

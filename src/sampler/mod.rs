@@ -53,8 +53,8 @@ pub use background::BackgroundSink;
 pub use device_watch::{DevicePoll, MachineReading, TargetReading};
 pub use diagnosis::{ProbeCoverage, StackCoverage, TimedSnapshot};
 pub use exact::{
-    ExactAvailability, ExactOptions, ExactRecorder, PythonPart, is_probe_keeper, keep_probes,
-    let_probes_be_kept, merge,
+    ExactAvailability, ExactOptions, ExactRecorder, PythonPart, allow_keeper, is_probe_keeper,
+    keep_probes, merge,
 };
 pub use follow::FollowBudget;
 pub use forked_copy::ForkedCopy;

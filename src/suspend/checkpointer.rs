@@ -251,9 +251,9 @@ impl Checkpointer {
         let before = self.situation()?;
         self.check_host(&before, keep_free)?;
         let step = |done: Result<(), CheckpointError>| -> Result<(), SuspendError> {
-            done.map_err(|source| SuspendError::Step { source, outcome: self.back_to_running() })?;
+            done.map_err(|source| SuspendError::Step { source, outcome: self.undo() })?;
             match stop.load(Ordering::Relaxed) {
-                true => Err(SuspendError::Interrupted { outcome: self.back_to_running() }),
+                true => Err(SuspendError::Interrupted { outcome: self.undo() }),
                 false => Ok(()),
             }
         };
@@ -301,7 +301,7 @@ impl Checkpointer {
     }
 
     /// Undoes what was done, as far as the driver allows.
-    fn back_to_running(&self) -> JobState {
+    fn undo(&self) -> JobState {
         for _ in 0..STEPS_BACK {
             let done = match self.calls.state(self.pid()) {
                 Ok(CudaState::Locked) => self.calls.unlock(self.pid()),

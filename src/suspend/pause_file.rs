@@ -52,7 +52,7 @@ impl PauseFile {
 
     /// Writes it for `process`. Failing costs only the note's facts.
     pub fn write(&self, process: &Process) {
-        remove_of_ended(&folder());
+        remove_ended(&folder());
         let path = path(process);
         let _ = fs::remove_file(&path);
         let lines = self.devices.iter().map(|(uuid, bytes)| format!("{uuid} {bytes}\n"));
@@ -66,7 +66,7 @@ impl PauseFile {
 
     /// The note on `process`, if there is one that this user may trust.
     pub fn read(process: &Process) -> Option<PauseFile> {
-        remove_of_ended(&folder());
+        remove_ended(&folder());
         PauseFile::read_text(process, &read_own(&path(process), MAX_FILE_BYTES)?)
     }
 
@@ -103,7 +103,7 @@ fn path(process: &Process) -> PathBuf {
 }
 
 /// Removes this user's notes on ended jobs: nothing else would.
-fn remove_of_ended(folder: &Path) {
+fn remove_ended(folder: &Path) {
     let names = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_NAMES);
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
         let Some(about) = name.strip_prefix(PREFIX) else { continue };
@@ -174,7 +174,7 @@ mod tests {
             let closed = std::os::unix::fs::PermissionsExt::from_mode(0o600);
             fs::set_permissions(path, closed).unwrap();
         }
-        remove_of_ended(folder.path());
+        remove_ended(folder.path());
         let left = fs::read_dir(folder.path()).unwrap();
         let mut left: Vec<_> =
             left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

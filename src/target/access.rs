@@ -57,7 +57,7 @@ impl AccessFacts {
 }
 
 /// Whether memspy has the same user as `process` and no capability that the process lacks.
-pub fn is_no_more_than_the_job(process: &Process) -> bool {
+pub fn has_no_more_rights(process: &Process) -> bool {
     let statuses =
         Process::open(std::process::id()).and_then(|own| Ok((own.status()?, process.status()?)));
     let Ok((own, job)) = statuses else { return false };
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn a_job_with_fewer_rights_is_recognised() {
         assert!(rustix::process::geteuid().is_root(), "this test has to run as root");
-        assert!(is_no_more_than_the_job(&Process::open(std::process::id()).unwrap()));
+        assert!(has_no_more_rights(&Process::open(std::process::id()).unwrap()));
         for less in [&["--reuid=65534"][..], &["--bounding-set", "-chown"]] {
             let mut command = std::process::Command::new("setpriv");
             command.args(less).arg("cat").stdin(std::process::Stdio::piped());
@@ -117,7 +117,7 @@ mod tests {
             while std::fs::read(&comm).unwrap() != b"cat\n" {
                 std::thread::yield_now();
             }
-            assert!(!is_no_more_than_the_job(&Process::open(child.id()).unwrap()), "{less:?}");
+            assert!(!has_no_more_rights(&Process::open(child.id()).unwrap()), "{less:?}");
             child.kill().unwrap();
             child.wait().unwrap();
         }

@@ -19,7 +19,7 @@ use super::function_table::FunctionSymbol;
 
 const LE: LittleEndian = LittleEndian;
 /// Above any section; a symbol table and its names come near it.
-const LARGEST_SECTION: u64 = 1 << 30;
+const MAX_SECTION: u64 = 1 << 30;
 /// Above the sections or segments of any library.
 const MAX_HEADERS: u64 = 1 << 16;
 
@@ -44,7 +44,7 @@ fn malformed(why: &str) -> io::Error {
 
 fn read(file: &File, at: u64, bytes: u64) -> io::Result<Vec<u8>> {
     let there = file.metadata()?.len();
-    if bytes > LARGEST_SECTION || at.checked_add(bytes).is_none_or(|end| end > there) {
+    if bytes > MAX_SECTION || at.checked_add(bytes).is_none_or(|end| end > there) {
         return Err(malformed("no usable ELF file: a part of it lies outside of the file"));
     }
     let mut content = vec![0; bytes as usize];

@@ -166,16 +166,16 @@ impl Mappings {
 
 /// A cache of the last read: attaching asks often, and reading many mappings takes long.
 #[derive(Debug, Default)]
-pub(super) struct LastMappings(Mutex<Option<ReadMappings>>);
+pub(super) struct MappingsCache(Mutex<Option<CachedMappings>>);
 
 #[derive(Debug)]
-struct ReadMappings {
+struct CachedMappings {
     /// Until when they are current.
     until: Instant,
     mappings: Arc<Mappings>,
 }
 
-impl LastMappings {
+impl MappingsCache {
     /// They stay current for this many times the duration of the read: usually some milliseconds.
     const TIMES: u32 = 10;
     const LONGEST: Duration = Duration::from_secs(2);
@@ -192,8 +192,8 @@ impl LastMappings {
         }
         let mappings = Arc::new(read()?);
         let now = Instant::now();
-        let fresh = ((now - began) * LastMappings::TIMES).min(LastMappings::LONGEST);
-        *last = Some(ReadMappings { until: now + fresh, mappings: Arc::clone(&mappings) });
+        let fresh = ((now - began) * MappingsCache::TIMES).min(MappingsCache::LONGEST);
+        *last = Some(CachedMappings { until: now + fresh, mappings: Arc::clone(&mappings) });
         Ok(mappings)
     }
 }
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn slow_mappings_are_cached_and_fast_ones_are_not() {
-        let last = LastMappings::default();
+        let last = MappingsCache::default();
         let mut reads = 0;
         let mut get = |time: Duration| {
             let read = || {
@@ -224,7 +224,7 @@ mod tests {
         assert_eq!(get(Duration::ZERO).0, 2);
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(get(Duration::ZERO).0, 3);
-        assert_eq!(LastMappings::default().get(|| Err(7)).unwrap_err(), 7);
+        assert_eq!(MappingsCache::default().get(|| Err(7)).unwrap_err(), 7);
     }
 
     #[test]

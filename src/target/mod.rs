@@ -35,7 +35,7 @@ pub mod registers;
 mod tsc;
 pub mod usdt;
 
-pub use access::{AccessFacts, host_name, ignored_signals, is_no_more_than_the_job};
+pub use access::{AccessFacts, has_no_more_rights, host_name, ignored_signals};
 pub use bounded_worker::{BoundedWorker, WorkerError};
 pub use budget::Budget;
 pub use command_pattern::CommandPattern;

@@ -19,7 +19,7 @@ use crate::model::CoreOrigin;
 use super::bounded_worker::BoundedWorker;
 use super::core_file::{CoreError, CoreFile};
 use super::job_files::{FileError, auxiliary_vector};
-use super::mappings::{LastMappings, Mapping, Mappings};
+use super::mappings::{Mapping, Mappings, MappingsCache};
 use super::memory::LiveMemory;
 use super::proc_files::{self, FirstBytes, MAX_COMMAND_LINE, MAX_ENVIRONMENT};
 use super::process_memory::ProcessMemory;
@@ -102,7 +102,7 @@ pub struct Process {
     /// Its auxiliary vector when it was opened.
     started_with: Option<Vec<u8>>,
     bounded: BoundedWorker,
-    mapped: LastMappings,
+    mapped: MappingsCache,
 }
 
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Process {
             executable: None,
             started_with: Some(core.auxiliary_vector().to_vec()),
             bounded: core.bounded().clone(),
-            mapped: LastMappings::default(),
+            mapped: MappingsCache::default(),
             source: ProcessSource::Core(core),
         }
     }
@@ -178,7 +178,7 @@ impl Process {
             executable: executable_identity(through),
             started_with: auxiliary_vector(through),
             bounded: BoundedWorker::default(),
-            mapped: LastMappings::default(),
+            mapped: MappingsCache::default(),
         })
     }
 

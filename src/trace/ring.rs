@@ -159,7 +159,7 @@ impl TraceRing {
         // A segment must not wait for a second of recorded time: it may reach twice its size by
         // then.
         if let Some(bytes) = self.keep.bytes() {
-            writer = writer.in_blocks_of((bytes / SEGMENT_COUNT).max(MIN_BLOCK_BYTES) as usize);
+            writer = writer.with_block_size((bytes / SEGMENT_COUNT).max(MIN_BLOCK_BYTES) as usize);
         }
         self.open = Some((RingSegment { path, from: now, bytes: 0, opening: 0 }, writer));
         Ok(())

@@ -122,7 +122,7 @@ impl<W: Write> TraceWriter<W> {
 
     /// Limits blocks to about `payload` bytes, if that is less than usual, so that one write never
     /// grows the file by more.
-    pub fn in_blocks_of(mut self, payload: usize) -> Self {
+    pub fn with_block_size(mut self, payload: usize) -> Self {
         self.full = self.full.min(payload);
         self
     }

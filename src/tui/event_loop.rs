@@ -11,7 +11,7 @@ use super::screen::TerminalScreen;
 use super::state::KeyAction;
 
 /// Longest time until the view notices that it must end.
-const NOTICE: Duration = Duration::from_millis(100);
+const MAX_DELAY: Duration = Duration::from_millis(100);
 /// Drawing takes at most one part in this many of the time.
 const SHARE: u32 = 10;
 
@@ -69,7 +69,7 @@ pub(super) fn show(
             view.draw(screen)?;
             redraw = false;
         }
-        let wait = next.saturating_duration_since(Instant::now()).min(NOTICE);
+        let wait = next.saturating_duration_since(Instant::now()).min(MAX_DELAY);
         let first = match keys.recv_timeout(wait) {
             Ok(event) => event?,
             Err(RecvTimeoutError::Timeout) => continue,

@@ -23,7 +23,7 @@ struct SimConfig {
   int cc_major, cc_minor;
   int trace;
   const char *driver;      /* its version in NVML */
-  const char *nvml_absent; /* names of NVML calls that are "not supported", with commas between them */
+  const char *nvml_absent; /* comma-separated names of "not supported" NVML calls */
   /* added to the pids that NVML lists, as if they were another namespace's */
   int nvml_pid_offset;
   int mig;                 /* MIG devices on each card; 0: MIG is off */

@@ -12,6 +12,6 @@ mod sampled;
 mod sites;
 
 pub use availability::ExactAvailability;
-pub use keeping::{is_probe_keeper, keep_probes, let_probes_be_kept};
+pub use keeping::{allow_keeper, is_probe_keeper, keep_probes};
 pub use merge::{PythonPart, merge};
 pub use recorder::{ExactOptions, ExactRecorder};

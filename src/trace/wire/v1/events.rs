@@ -510,7 +510,7 @@ mod tests {
         }
     }
 
-    fn read_anew(bytes: &[u8]) -> Result<Vec<Event>, MalformedPayload> {
+    fn read_back(bytes: &[u8]) -> Result<Vec<Event>, MalformedPayload> {
         decoded(&mut EventsState::default(), &mut BlockClock::default(), bytes)
     }
 
@@ -529,9 +529,9 @@ mod tests {
         // Earlier versions wrote the batch without blocks.
         let columns = encoded(&without_blocks).len();
         for length in (0..bytes.len()).filter(|length| *length != columns) {
-            assert!(read_anew(&bytes[..length]).is_err(), "{length}");
+            assert!(read_back(&bytes[..length]).is_err(), "{length}");
         }
-        assert_eq!(read_anew(&bytes[..columns]), Ok(without_blocks));
+        assert_eq!(read_back(&bytes[..columns]), Ok(without_blocks));
     }
 
     proptest! {
@@ -545,9 +545,9 @@ mod tests {
                 let at = at.index(bytes.len());
                 bytes[at] = byte;
             }
-            if let Ok(events) = read_anew(&bytes) {
+            if let Ok(events) = read_back(&bytes) {
                 let again = encoded(&mut EventsState::default(), &mut BlockClock::default(), &events);
-                prop_assert_eq!(read_anew(&again), Ok(events));
+                prop_assert_eq!(read_back(&again), Ok(events));
             }
         }
     }
