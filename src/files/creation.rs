@@ -15,7 +15,6 @@ use super::place::{OutputPlace, PathKind, PlaceError};
 
 /// Default mode of files: traces have source text.
 pub const OWNER_ONLY: u32 = 0o600;
-/// Read and write for all.
 const READ_AND_WRITE: u32 = 0o666;
 /// Names tried for a temporary file.
 const MAX_NAMES: u32 = 100;

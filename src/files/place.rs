@@ -108,7 +108,6 @@ pub fn place(path: &Path) -> Result<PathKind, PlaceError> {
 }
 
 impl OutputPlace {
-    /// Resolves `path`.
     pub(super) fn find(path: &Path) -> Result<OutputPlace, PlaceError> {
         let failed = |error: Errno| PlaceError::Io { path: path.to_owned(), source: error.into() };
         let mut walk = PathWalk::new(path).map_err(failed)?;

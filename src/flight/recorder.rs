@@ -57,7 +57,6 @@ impl FlightRecorder {
         })
     }
 
-    /// Recordings written so far.
     pub(super) fn written(&self) -> u32 {
         self.written
     }

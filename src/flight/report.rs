@@ -37,7 +37,6 @@ pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Gets the joined records.
 struct JoinedSink {
     writer: TraceWriter<std::fs::File>,
     reports: OomReportBuilder,

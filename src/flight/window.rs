@@ -71,7 +71,6 @@ pub(super) struct StreamWindow {
 const MAX_NAMES: usize = 1 << 16;
 
 impl StreamWindow {
-    /// The first window.
     pub(super) fn new(profile: Profile) -> StreamWindow {
         StreamWindow { profile, rewriter: Renumberer::new(), out: Vec::new(), began_with: 0 }
     }
@@ -85,7 +84,6 @@ impl StreamWindow {
         self.rewriter.names().table().size()
     }
 
-    /// Its profile.
     pub(super) fn profile(&self) -> &Profile {
         &self.profile
     }

@@ -72,7 +72,6 @@ impl BoundedNvml {
         Ok(BoundedNvml { nvml: Arc::new(nvml), worker })
     }
 
-    /// Reads one device, or NVML itself.
     fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Nvml) -> Result<T, GpuError> + Send + 'static,
@@ -81,7 +80,6 @@ impl BoundedNvml {
         self.worker.run_within(READING, move || question(&nvml))
     }
 
-    /// Reads all devices.
     pub(super) fn ask_of_all<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Nvml) -> Result<T, GpuError> + Send + 'static,

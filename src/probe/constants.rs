@@ -12,9 +12,7 @@ use crate::target::usdt::{ArgumentOperand, UsdtArgument, UsdtProbe};
 const NOWHERE: u32 = u32::MAX;
 /// Sites of one kind that the program has room for.
 pub(super) const MAX_SITES: usize = 8;
-/// Arguments read at a site.
 const ARGUMENTS: usize = 3;
-/// Intervals between sampled bytes.
 const WAYS: u32 = 1024;
 const NO_INDEX: u8 = 0xff;
 

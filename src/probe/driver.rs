@@ -14,7 +14,6 @@ const CONTEXT: u8 = 0;
 const MODULE: u8 = 1;
 const LIBRARY: u8 = 2;
 
-/// What a probe does at a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProbeRole {
     /// Notes arguments at entry, reports the result at return.

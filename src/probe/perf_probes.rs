@@ -46,7 +46,6 @@ enum SiteMeaning {
     Free,
 }
 
-/// A site and what to sample there.
 struct SampledSite {
     meaning: SiteMeaning,
     point: ProbePoint,
@@ -68,7 +67,6 @@ impl ThreadSamples {
     }
 }
 
-/// Sampled probes in a process.
 pub(super) struct PerfProbes {
     process: Process,
     file: File,

@@ -18,7 +18,6 @@ use crate::target::proc_files;
 /// Bytes of the stack sampled if an argument is on it.
 const STACK: u32 = 512;
 
-/// Probes requested together.
 pub(super) struct Placement<'a> {
     /// The mapped file.
     pub(super) file: BorrowedFd<'a>,
@@ -28,7 +27,6 @@ pub(super) struct Placement<'a> {
     pub(super) action: ProbeAction<'a>,
 }
 
-/// What happens at a probe.
 pub(super) enum ProbeAction<'a> {
     /// Runs a program, linked by this way; `at_return`: when the function that begins there
     /// returns.

@@ -111,7 +111,6 @@ impl BpfPrograms {
         }
     }
 
-    /// Sets the addresses of a device's counters.
     pub(super) fn set_levels(
         &mut self,
         device: u32,

@@ -215,7 +215,6 @@ pub(super) fn link_perf_event(
     )
 }
 
-/// Takes ownership of a descriptor.
 pub(super) fn owned(from: impl IntoRawFd) -> OwnedFd {
     // SAFETY: `into_raw_fd` hands over an open descriptor that nothing else owns any more.
     unsafe { OwnedFd::from_raw_fd(from.into_raw_fd()) }

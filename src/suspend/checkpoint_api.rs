@@ -14,7 +14,6 @@ use libloading::Library;
 /// The library name that only the driver has.
 const LIBRARY: &str = "libcuda.so.1";
 
-/// The state of a process's CUDA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CudaState {
     /// Calls run.

@@ -170,7 +170,6 @@ pub struct CheckpointReport {
     pub unlock: Option<Duration>,
 }
 
-/// Memory before or after a move.
 struct MemoryFigures {
     devices: Vec<(GpuDevice, DeviceUsage)>,
     process_host: Option<u64>,

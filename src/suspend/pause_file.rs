@@ -97,7 +97,6 @@ fn job(process: &Process) -> String {
     format!("{}-{}", process.pid(), process.start_time())
 }
 
-/// The path of a process's note.
 fn path(process: &Process) -> PathBuf {
     folder().join(format!("{PREFIX}{}", job(process)))
 }
@@ -123,7 +122,6 @@ fn remove_ended(folder: &Path) {
     }
 }
 
-/// The folder of notes.
 fn folder() -> PathBuf {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     // The variable may be another user's (sudo can keep it).

@@ -323,7 +323,6 @@ impl LoadedObject {
     }
 }
 
-/// The dynamic loader's tables.
 struct DynamicTables {
     hash: Addr,
     symbols: Addr,

@@ -211,7 +211,6 @@ mod tests {
     use super::super::process::Process;
     use super::*;
 
-    /// A copy of the C library.
     fn copy(path: &std::path::Path) {
         let own = Process::open(std::process::id()).unwrap();
         let mappings = own.mappings().unwrap();

@@ -6,7 +6,6 @@ use super::memory::Addr;
 
 /// A type that a foreign structure stores in little-endian order.
 pub trait Scalar: Sized {
-    /// Its size in bytes.
     const SIZE: usize;
     /// Decodes it from exactly [`Self::SIZE`] bytes.
     fn decode(bytes: &[u8]) -> Option<Self>;

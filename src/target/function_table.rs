@@ -28,7 +28,6 @@ pub struct FunctionTable {
 }
 
 impl FunctionTable {
-    /// Reads the symbols of `file`.
     pub(super) fn read(file: File) -> io::Result<FunctionTable> {
         let mut functions = ElfFile::read(&file)?.functions()?;
         // Of several names for one function keep the first, from the full table.

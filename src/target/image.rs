@@ -7,7 +7,6 @@ use parking_lot::Mutex;
 
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
 
-/// First bytes of a stored image.
 const MAGIC: &[u8; 8] = b"MEMIMG\x01\n";
 /// Longest range accepted from a file; longer ones are damage.
 const MAX_RANGE_LEN: u64 = 1 << 30;

@@ -11,7 +11,6 @@ const UNKNOWN: u32 = 0;
 const FAILED: u32 = 1;
 const FIRST_PLACE: u32 = 2;
 
-/// Pages by number.
 #[derive(Debug, Default)]
 pub(super) struct PageIndex {
     /// By region: its table.
@@ -77,7 +76,6 @@ impl PageIndex {
     }
 }
 
-/// Region and page within it.
 fn split(number: u64) -> (u64, usize) {
     (number / REGION_PAGES as u64, (number % REGION_PAGES as u64) as usize)
 }

@@ -57,7 +57,6 @@ pub(super) struct CachedPages {
     /// Pages planned, and pages read while the process was stopped. Later pages are late.
     planned: usize,
     copied: usize,
-    /// Reads refused.
     pub(super) refused: u64,
     /// Missing pages that were requested, if this is a view ([`super::page_views`]).
     pub(super) wanted: Option<Vec<u64>>,

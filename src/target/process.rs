@@ -476,7 +476,6 @@ fn text_of(bytes: &[u8]) -> String {
     text
 }
 
-/// Device and inode of a process's program.
 fn executable_identity(pid: u32) -> Option<(u64, u64)> {
     let meta: Metadata = std::fs::metadata(proc_files::path(pid, "exe")).ok()?;
     Some((meta.dev(), meta.ino()))

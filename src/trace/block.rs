@@ -51,7 +51,6 @@ impl BlockWriter {
         Ok(BlockWriter { compressor: Compressor::new(level)?, body: Vec::new() })
     }
 
-    /// Replaces `out` with the block for `payload`.
     pub(crate) fn write(&mut self, payload: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {
         self.body.clear();
         self.body.reserve(zstd::zstd_safe::compress_bound(payload.len()));

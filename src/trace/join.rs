@@ -113,7 +113,6 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResul
     Ok(JoinResult { segments: summaries, warnings })
 }
 
-/// Describes what is missing from a segment.
 fn damage(name: &str, summary: &ReplaySummary, is_last: bool) -> Option<String> {
     if let Some(first) = &summary.first_damage {
         return Some(format!(

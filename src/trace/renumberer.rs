@@ -57,7 +57,6 @@ pub struct Renumberer {
     sites: NewIds,
 }
 
-/// The new number of each old one.
 #[derive(Debug, Default)]
 struct NewIds(Vec<Option<u32>>);
 

@@ -11,7 +11,6 @@ use super::writer::{RecordingNumber, TraceWriter};
 use crate::files::{self, FileCreation, PlaceError};
 use crate::model::{Nanos, Record, RecordSink, SinkError, SinkResult};
 
-/// File extension of a segment.
 pub(super) const SUFFIX: &str = "memspy";
 /// Segments that make up the retained part. The excess is at most one segment.
 const SEGMENT_COUNT: u64 = 8;

@@ -10,14 +10,12 @@ use crate::model::{Record, RecordSink, RecordingStart, SinkResult};
 
 pub(super) struct FoundSegment {
     pub(super) path: PathBuf,
-    /// Its file name.
     pub(super) name: String,
     /// What is missing before this segment.
     pub(super) before: Option<String>,
     pub(super) reader: Result<TraceReader, ReadError>,
 }
 
-/// The segments of a recording in order.
 pub(super) struct SegmentSequence {
     pub(super) found: Vec<FoundSegment>,
     /// Problems of other files.

@@ -25,7 +25,6 @@ const THREAD: u64 = 4;
 const REPEATED: &str = "this part is repeated beyond what a recorder writes";
 const TOO_MUCH_TEXT: &str = "its functions, stacks, threads and source text take more memory than those of any recording of this size";
 
-/// What a file may still cost.
 #[derive(Debug)]
 pub(super) struct ReadBudget {
     work: u64,

@@ -30,12 +30,10 @@ pub(crate) enum TraceWindow {
 }
 
 impl TraceWindow {
-    /// Nothing is read yet.
     pub(crate) fn new(file: File) -> TraceWindow {
         TraceWindow::File { file, start: 0, stretch: Vec::new() }
     }
 
-    /// Current length.
     pub(crate) fn length(&self) -> io::Result<u64> {
         match self {
             TraceWindow::File { file, .. } => Ok(file.metadata()?.len()),

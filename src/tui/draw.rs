@@ -85,7 +85,6 @@ pub fn draw(
     }
 }
 
-/// The window of a row.
 fn detail(
     buffer: &mut Buffer,
     area: Rect,

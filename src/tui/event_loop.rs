@@ -15,7 +15,6 @@ const MAX_DELAY: Duration = Duration::from_millis(100);
 /// Drawing takes at most one part in this many of the time.
 const SHARE: u32 = 10;
 
-/// A view on the screen.
 pub(super) trait TerminalView {
     /// Takes new data; returns whether to redraw.
     fn poll(&mut self) -> bool;
@@ -23,11 +22,8 @@ pub(super) trait TerminalView {
     fn refresh(&mut self);
     /// Updates the picture after keys.
     fn follow_keys(&mut self);
-    /// Handles a key.
     fn key(&mut self, key: KeyEvent) -> KeyAction;
-    /// Between two pictures.
     fn interval(&self) -> Duration;
-    /// Draws the current picture.
     fn draw(&mut self, screen: &mut TerminalScreen) -> io::Result<()>;
 }
 

@@ -8,10 +8,8 @@ use crate::model::{IncompleteSnapshot, Nanos, OwnershipBreakdown, StopTotals};
 use crate::ownership::summarize;
 use crate::sampler::{LookOptions, TargetIdentity, TargetReaders, Worker, read_owners};
 
-/// A snapshot and its stops.
 type OwnerPoll = Result<(OwnershipBreakdown, StopTotals), String>;
 
-/// Reads one process's owners.
 pub(super) struct OwnerPoller {
     /// Opened with the view, not at the key.
     process: Result<TargetIdentity, String>,

@@ -48,7 +48,6 @@ struct RankTab {
     looked: Option<Instant>,
 }
 
-/// What the searching thread found.
 enum FinderEvent {
     Joined { rank: Option<u32>, pid: u32, recorded: Result<LiveRecording, String> },
     Over,

@@ -19,7 +19,6 @@ const BUFFER: usize = 64 << 10;
 
 type PanicHook = Arc<dyn Fn(&PanicHookInfo<'_>) + Send + Sync>;
 
-/// The terminal while it shows pictures.
 pub(super) struct TerminalScreen {
     terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
     /// Set by a panic, which restored the terminal.

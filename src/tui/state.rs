@@ -38,7 +38,6 @@ pub enum KeyAction {
 /// Intervals between pictures, in milliseconds.
 const INTERVALS: [u64; 8] = [100, 250, 500, 1000, 2000, 5000, 10_000, 30_000];
 
-/// The window with a row's details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DetailWindow {
     Closed,
@@ -80,7 +79,6 @@ pub struct ViewState {
     pub(super) fitting: usize,
     pub(super) columns: usize,
     pub(super) gpus: Vec<CudaIndex>,
-    /// The device shown.
     pub(super) shown: Option<CudaIndex>,
 }
 

@@ -6,7 +6,6 @@ use crate::analysis::BoundedValue;
 use crate::render;
 use rustc_hash::FxHashMap;
 
-/// A column of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TableColumn {
     pub(super) name: &'static str,
@@ -14,7 +13,6 @@ pub(super) struct TableColumn {
     pub(super) width: u16,
 }
 
-/// A number in a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum TableCell {
     Bytes(u64),
@@ -86,7 +84,6 @@ pub(super) fn short_size(bytes: u64) -> String {
     format!("{} {unit}", &number[..keep])
 }
 
-/// The name of a row.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RowName {
     pub(super) text: String,

@@ -35,7 +35,6 @@ const SHARE: TableColumn = TableColumn { name: "SHARE", width: 9 };
 const BYTES: TableColumn = TableColumn { name: "BYTES", width: 11 };
 const STORAGES: TableColumn = TableColumn { name: "STORAGES", width: 10 };
 
-/// A picture's data besides its tables.
 #[derive(Debug, Clone)]
 pub(super) struct ViewHeader {
     /// `None` before the first record.

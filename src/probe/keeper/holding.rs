@@ -88,7 +88,6 @@ pub fn keep_probes() -> io::Result<()> {
     ended
 }
 
-/// Closes all in parallel.
 fn end_all(placed: PlacedProbes) {
     let threads = placed.len().min(MAX_THREADS);
     if threads < 2 {

@@ -16,7 +16,6 @@ use crate::probe::syscall::ProbePoint;
 
 /// Descriptors of one message: the kernel allows 253.
 const MAX_DESCRIPTORS: usize = 250;
-/// Bytes of one message.
 const MAX_BYTES: usize = 1 << 14;
 /// Probe points of one request: the driver has some forty.
 const MAX_POINTS: usize = 512;
@@ -139,7 +138,6 @@ pub(super) fn send(to: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) 
     Ok(())
 }
 
-/// Receives the messages of one socket.
 pub(super) struct MessageReader<'a> {
     from: BorrowedFd<'a>,
     buffer: Vec<u8>,

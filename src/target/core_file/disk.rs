@@ -22,13 +22,11 @@ pub(super) const COMPARED: usize = 4096;
 /// Most missing files named in messages.
 const MAX_NAMED: usize = 5;
 
-/// The files requested so far.
 #[derive(Debug, Default)]
 pub(super) struct DiskFiles {
     known: BTreeMap<PathBuf, Result<Arc<File>, Refusal>>,
 }
 
-/// Why a file is not read.
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
     pub(super) why: String,

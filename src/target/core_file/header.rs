@@ -32,9 +32,7 @@ const COMPRESSED: [(&[u8], &str, &str); 4] = [
 /// A range of the process's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CoreSegment {
-    /// First address.
     pub(super) start: u64,
-    /// First address after it.
     pub(super) end: u64,
     /// Its offset in the file.
     pub(super) offset: u64,

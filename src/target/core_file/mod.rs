@@ -70,7 +70,6 @@ pub struct CoreThread {
     pub registers: Vec<u64>,
 }
 
-/// An open core file.
 #[derive(Debug)]
 pub(super) struct CoreFile {
     path: PathBuf,
@@ -175,7 +174,6 @@ impl CoreFile {
         self.on_disk(path).map_err(|refusal| io::Error::other(refusal.why))?.try_clone()
     }
 
-    /// The worker that opens files.
     pub(super) fn bounded(&self) -> &BoundedWorker {
         &self.bounded
     }

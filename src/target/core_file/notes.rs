@@ -103,7 +103,6 @@ impl CoreNotes {
         }
     }
 
-    /// Address of the program headers.
     pub(super) fn program_headers(&self) -> Option<Addr> {
         let mut entries = self.auxiliary_vector.chunks_exact(16);
         entries.find_map(|entry| {

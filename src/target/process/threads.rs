@@ -132,7 +132,6 @@ impl Process {
         text.split_ascii_whitespace().nth(field)?.parse().ok()
     }
 
-    /// The file `name` of thread `id`.
     fn thread_file(&self, id: u32, name: &str) -> Option<Vec<u8>> {
         let thread = format!("{}/task/{id}", self.pid);
         Some(proc_files::read(thread, name, proc_files::MAX_FIELDS).ok()?.bytes)

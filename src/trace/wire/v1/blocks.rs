@@ -66,7 +66,6 @@ impl BlocksState {
         Ok(())
     }
 
-    /// Reads the rest of `snapshot`.
     pub(crate) fn decode(
         &mut self,
         snapshot: &mut AllocatorSnapshot,

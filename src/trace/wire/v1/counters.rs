@@ -103,7 +103,6 @@ impl CountersState {
         Ok(())
     }
 
-    /// Reads counters of `device` into `counters`.
     pub(crate) fn decode(
         &mut self,
         device: u32,

@@ -23,7 +23,6 @@ use crate::model::{
 use crate::trace::limits::RecordLimits;
 use crate::trace::spending::ReadBudget;
 
-/// Why decoding stopped.
 #[derive(Debug)]
 pub(crate) enum DecodeStop {
     /// The sink refused a record.
@@ -40,16 +39,13 @@ impl From<MalformedPayload> for DecodeStop {
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DecodeCounts {
-    /// Records given to the sink.
     pub(crate) records: u64,
     pub(crate) unknown_tags: u64,
     /// Records left out because they use a lost definition.
     pub(crate) dropped: u64,
-    /// The end record, if it was decoded.
     pub(crate) end: Option<RecordingEnd>,
 }
 
-/// Decodes block after block.
 #[derive(Debug)]
 pub(crate) struct RecordDecoder {
     max_blocks: usize,

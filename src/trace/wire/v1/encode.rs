@@ -64,7 +64,6 @@ impl From<MalformedPayload> for RejectedRecord {
     }
 }
 
-/// Encodes block after block.
 #[derive(Debug)]
 pub(crate) struct RecordEncoder {
     payload: Vec<u8>,
@@ -130,7 +129,6 @@ impl RecordEncoder {
         self.clock.last()
     }
 
-    /// Records encoded.
     pub(crate) fn records(&self) -> u64 {
         self.head.records
     }

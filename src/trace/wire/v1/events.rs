@@ -12,7 +12,6 @@ use crate::model::{
 
 /// Events of one record; bounds a reader's memory.
 pub(crate) const MAX_EVENTS: usize = 1 << 16;
-/// Kinds, times, places, sites, addresses, sizes, levels.
 const COLUMNS: usize = 7;
 const TIMES: usize = 1;
 const PLACES: usize = 2;
@@ -29,7 +28,6 @@ const FREED: u8 = 3;
 const FAILED: u8 = 4;
 const MARKED: u8 = 5;
 const CHANGE: u8 = 7;
-/// Flags of a kind.
 const HAS_SITE: u8 = 8;
 const HAS_LEVELS: u8 = 16;
 const PEAK_FOLLOWS: u8 = 32;
@@ -414,7 +412,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// An event of every kind.
     fn events() -> Vec<Event> {
         let torch = |device| MemoryKind::Torch(CudaIndex(device));
         let levels = |allocated, peak, reserved, active| {

@@ -14,7 +14,6 @@ use crate::model::{
 
 /// Deltas of one record; bounds a reader's memory.
 pub(crate) const MAX_CHANGES: usize = 1 << 15;
-/// Kinds, times, sizes, threads, stacks.
 const COLUMNS: usize = 5;
 const TIMES: usize = 1;
 const SIZES: usize = 2;
@@ -24,7 +23,6 @@ const STACKS: usize = 4;
 /// The low three bits of a kind: one allocation or free in the small or large pool, or anything.
 const SHAPE: u8 = 7;
 const ANY_SHAPE: u8 = 4;
-/// Flags of a kind.
 const SAME_DEVICE: u8 = 8;
 const LIVE_FOLLOWS: u8 = 16;
 const COUNTERS_TORN: u8 = 32;

@@ -6,7 +6,6 @@ use super::varint::{
 };
 use crate::model::{AddressedBlock, FollowedAddresses, FollowedChange};
 
-/// Counts, addresses, sizes.
 const PARTS: usize = 3;
 const COUNTS: usize = 0;
 const ADDRESSES: usize = 1;
@@ -16,7 +15,6 @@ const TOO_MANY: MalformedPayload =
     MalformedPayload("more addresses than a followed change may have");
 const NO_CHANGE: MalformedPayload = MalformedPayload("addresses of a change that there is not");
 
-/// Whether any delta has addresses.
 pub(crate) fn any(changes: &[FollowedChange]) -> bool {
     changes.iter().any(|change| change.addresses.is_some())
 }
@@ -54,7 +52,6 @@ pub(crate) fn encode(
     Ok(())
 }
 
-/// Reads the addresses of `changes`.
 pub(crate) fn decode(
     from: &mut PayloadCursor<'_>,
     changes: &mut [FollowedChange],

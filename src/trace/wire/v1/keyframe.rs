@@ -267,7 +267,6 @@ fn blocks(
     Ok(blocks)
 }
 
-/// A condition that was met.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireTriggerFired<'a> {
     condition: &'a str,

@@ -20,7 +20,6 @@ pub(crate) mod records;
 pub(crate) mod sample;
 pub(crate) mod varint;
 
-/// This version's number in a file's head.
 pub(crate) const VERSION: u16 = 1;
 
 /// The first byte of every record inside a block.
@@ -66,7 +65,6 @@ pub(crate) fn max_blocks(file: u64) -> usize {
     usize::try_from(file).unwrap_or(usize::MAX).saturating_add(1 << 20)
 }
 
-/// Too many.
 pub(crate) const TOO_MANY_BLOCKS: MalformedPayload =
     MalformedPayload("it has more blocks of memory than a file of this size may have");
 

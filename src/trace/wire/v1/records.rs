@@ -32,7 +32,6 @@ pub(super) fn appended<'a, T: bincode::BorrowDecode<'a, ()>>(
     if from.is_empty() { Ok(None) } else { structure(from).map(Some) }
 }
 
-/// First record of every block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, BorrowDecode)]
 pub(crate) struct WireBlockHead {
     pub(crate) number: u64,

@@ -10,7 +10,6 @@ pub(crate) fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
-/// The inverse of [`zigzag`].
 pub(crate) fn unzigzag(value: u64) -> i64 {
     ((value >> 1) as i64) ^ -((value & 1) as i64)
 }
@@ -20,7 +19,6 @@ pub(crate) fn fold(value: u64) -> u64 {
     value.rotate_right(9)
 }
 
-/// The inverse of [`fold`].
 pub(crate) fn unfold(value: u64) -> u64 {
     value.rotate_left(9)
 }
@@ -31,7 +29,6 @@ pub(crate) fn fold_signed(value: i64) -> u64 {
     zigzag(value >> 9) | ((value as u64 & 511) << 55)
 }
 
-/// The inverse of [`fold_signed`].
 pub(crate) fn unfold_signed(value: u64) -> i64 {
     let high = unzigzag(value & ((1 << 55) - 1));
     (high << 9) | (value >> 55) as i64
@@ -53,7 +50,6 @@ pub(crate) fn put(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-/// The unread rest of a payload.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PayloadCursor<'a>(pub(crate) &'a [u8]);
 
