@@ -149,14 +149,14 @@ impl StoppedProcess {
         let pid = process.pid();
         let process = process.reopen().map_err(|_| StopError::Gone { pid })?;
         let (hold, held) = channel();
-        let (tell, told) = channel();
+        let (sender, receiver) = channel();
         let resumed = Resumed::default();
         let release = Arc::clone(&resumed.0);
         let keep = move || match PtraceStop::within(&process, limit) {
             Ok(pause) => {
                 let since = pause.since;
                 let registers = if with_registers { pause.registers() } else { Vec::new() };
-                if tell.send(Ok((since, registers))).is_ok() {
+                if sender.send(Ok((since, registers))).is_ok() {
                     // Ends when `hold` is dropped or the time is up.
                     let _ = held.recv_timeout(limit.saturating_sub(since.elapsed()));
                 }
@@ -165,14 +165,14 @@ impl StoppedProcess {
                 let stopped_for = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 release.stopped_for.store(stopped_for, Ordering::SeqCst);
             }
-            Err(error) => drop(tell.send(Err(error))),
+            Err(error) => drop(sender.send(Err(error))),
         };
         let failed = |errno| StopError::Os { pid, errno };
         let keeper = std::thread::Builder::new()
             .name("memspy-pause".to_owned())
             .spawn(keep)
             .map_err(|_| failed(Errno::EAGAIN))?;
-        let (since, registers) = told.recv().map_err(|_| failed(Errno::ECANCELED))??;
+        let (since, registers) = receiver.recv().map_err(|_| failed(Errno::ECANCELED))??;
         let stopped = StoppedProcess { since, resumed, hold: Some(hold), keeper: Some(keeper) };
         Ok((stopped, registers))
     }
