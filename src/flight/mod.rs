@@ -2,9 +2,11 @@
 //! met.
 //!
 //! Turns records into a trace, the last part of one, a profile or tables; and conditions into
-//! recordings. May import `model`, `files`, `trace`, `analysis` and `render`: it joins the live and
-//! the recorded half. Never reads a target, never prints a message: a [`RecordingHost`] gets
-//! events. Start reading at [`FlightRecorder`]; [`SinkChain`] waits for conditions.
+//! recordings.
+//! May import `model`, `files`, `trace`, `analysis` and `render`: it joins the live and the
+//! recorded half.
+//! Never reads a target, never prints a message: a [`RecordingHost`] gets events.
+//! Start reading at [`FlightRecorder`]; [`SinkChain`] waits for conditions.
 
 mod calls;
 mod error;

@@ -1,8 +1,9 @@
-//! Shared data types: frames, stacks, counters, blocks, and the `Record` that joins the live and
-//! the recorded half.
+//! Shared data types: frames, stacks, counters, blocks, and the `Record` between the two halves.
 //!
-//! Plain values with standard terms: no I/O, no logic. May import only `std` (and the hasher of the
-//! stack table). Never reads a process, a file or the clock. Start reading at [`record::Record`].
+//! Turns facts into plain values with standard terms. No I/O, no logic.
+//! May import only `std` (and the hasher of the stack table).
+//! Never reads a process, a file or the clock.
+//! Start reading at [`record::Record`].
 
 pub mod allocator;
 pub mod blocks;

@@ -1,9 +1,11 @@
 //! Pauses and resumes a job: the driver's checkpoint calls move its GPU memory to the host and
 //! back.
 //!
-//! Turns a process into one without GPU memory, and back, and reports what moved. May import
-//! `model`, `files`, `target`, `gpu`. Only this room uses cudarc and the driver's checkpoint calls.
-//! It alone changes a job, and only on request by name. Start reading at [`Checkpointer`].
+//! Turns a process into one without GPU memory, and back, and reports what moved.
+//! May import `model`, `files`, `target`, `gpu`. Only this room uses cudarc and the driver's
+//! checkpoint calls.
+//! Never runs unless requested by name: only this room changes a job.
+//! Start reading at [`Checkpointer`].
 
 mod checkpoint_api;
 mod checkpointer;

@@ -1,8 +1,9 @@
 //! Writes records to a file and reads the same records back.
 //!
+//! Turns records into the bytes of a file, and back.
 //! May import `model`, `files` and `std`. Only this room uses bincode, zstd, crc32c and thiserror.
-//! It knows neither the clock nor the target nor the meaning of records, and never invents a
-//! record. Start reading at the format below, then at [`TraceWriter`] and [`TraceReader`].
+//! Never knows the clock, the target or the meaning of records, and never invents a record.
+//! Start reading at the format below, then at [`TraceWriter`] and [`TraceReader`].
 //!
 //! # The format, version 1
 //!
