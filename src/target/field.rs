@@ -6,6 +6,7 @@ use super::memory::Addr;
 
 /// A type that a foreign structure stores in little-endian order.
 pub trait Scalar: Sized {
+    /// Bytes.
     const SIZE: usize;
     /// Decodes it from exactly [`Self::SIZE`] bytes.
     fn decode(bytes: &[u8]) -> Option<Self>;
