@@ -61,8 +61,8 @@ impl FlightRecorder {
         self.written
     }
 
-    /// Writes the kept part as a recording, and its report. The recording itself goes on after
-    /// `triggered`. `warn` gets the problems of segments.
+    /// Writes the kept part as a recording, and reads its report. `ended`: the condition that ends
+    /// the written part while the recording itself goes on. `warn` gets the problems of segments.
     ///
     /// # Errors
     /// A file cannot be written.
