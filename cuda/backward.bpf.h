@@ -1,12 +1,13 @@
-/* The autograd node that the calling thread evaluates: its class, the call of backward() it works for, and the
- * forward call that created it.
+/* The autograd node that the calling thread evaluates: its class, the call of backward() it works
+ * for, and the forward call that created it.
  *
- * libtorch_cpu keeps all this in thread-local variables, which lie in a block that glibc's table of blocks (the DTV)
- * leads to. Nodes are known by the number of the thread that created them and a running number there. */
+ * libtorch_cpu keeps this in thread-local variables, in a block found through glibc's table of
+ * blocks (the DTV). A node is identified by the number of its creating thread and a running number
+ * there. */
 #pragma once
 
-/* model::BackwardWalk */
-volatile const u64 BW_MODULE; /* 0: nothing is known */
+/* abi::AutogradInfo */
+volatile const u64 BW_MODULE; /* 0: unknown */
 volatile const u64 BW_NODE, BW_GRAPH_TASK, BW_SEQUENCE, BW_THREAD_NUMBER;
 volatile const u32 BW_HAS_GRAPH_TASK, BW_LINES, BW_NODE_SEQUENCE, BW_NODE_THREAD, BW_NODE_OBJECT;
 volatile const u32 BW_TASK_REGISTER; /* index into pt_regs */
@@ -22,7 +23,7 @@ struct {
 struct node_id {
 	u64 thread, sequence;
 };
-/* Stacks of the forward calls that created nodes: as many as a few iterations of a large model have. */
+/* Stacks of the forward calls that created nodes, for a few iterations of a large model. */
 struct {
 	__uint(type, MAP_LRU_HASH);
 	__uint(max_entries, 1); /* set by the loader */
@@ -42,13 +43,15 @@ struct node {
 	u64 backward; /* stack of the call of backward() */
 };
 
-/* Of a node only its head is read: the vtable, the numbers, which both layouts have in it. */
+/* Only the head of a node is read: vtable and numbers, the same in both layouts. */
 #define NODE_HEAD 56
-/* dtv[-1]: the number of modules it has room for; entries of 16 bytes (glibc, sysdeps/generic/dl-dtv.h). */
+/* dtv[-1]: the number of modules it has room for; entries of 16 bytes (glibc,
+ * sysdeps/generic/dl-dtv.h). */
 #define DTV_ENTRY 16
 #define TCB_DTV 8
 
-/* Modules as near to the table's begin as libraries of a program are: their entry comes with the length. */
+/* Modules near the table's beginning, as a program's libraries are: their entry is read with the
+ * length. */
 #define NEAR_MODULES 14
 
 static __always_inline u64 tls_block(u64 fs)
@@ -76,7 +79,7 @@ static __always_inline u64 forward_of(u64 thread, u64 sequence)
 	return stack ? *stack : 0;
 }
 
-/* What the thread with this pthread_self() evaluates; 0 when it evaluates no node. */
+/* The node that the thread with this pthread_self() evaluates; 0: none. */
 static __always_inline int current_node(u64 fs, struct node *out)
 {
 	u64 block = tls_block(fs);
@@ -103,7 +106,8 @@ static __always_inline int current_node(u64 fs, struct node *out)
 	return 1;
 }
 
-/* Whether the calling thread evaluates a node; as allocations do, without looking on the main thread. */
+/* Whether the calling thread evaluates a node; like allocations, without checking the main
+ * thread. */
 static __always_inline int evaluates_node(void)
 {
 	u64 id = bpf_get_current_pid_tgid();
@@ -113,7 +117,7 @@ static __always_inline int evaluates_node(void)
 	return block && read_word(block + BW_NODE);
 }
 
-/* The calling thread's own Python stack; 0 when it has none. */
+/* The calling thread's own Python stack; 0: none. */
 static __always_inline u64 own_stack(u64 fs)
 {
 	u64 thread = thread_state(fs);
@@ -130,7 +134,8 @@ static __always_inline int on_forward_node(struct pt_regs *ctx)
 	struct node_id id = { read_word(block + BW_THREAD_NUMBER), read_word(block + BW_SEQUENCE) };
 	u64 stack = own_stack(fs);
 	if (!stack) {
-		/* Created by a backward node (double backward): it belongs to that one's forward call. */
+		/* Created by a backward node (double backward): it belongs to that node's forward
+		 * call. */
 		struct node n = {};
 		current_node(fs, &n);
 		stack = n.forward;
@@ -140,13 +145,13 @@ static __always_inline int on_forward_node(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Engine::execute_with_graph_task(): somebody calls backward(). */
+/* Engine::execute_with_graph_task(): backward() was called. */
 static __always_inline int on_backward_call(struct pt_regs *ctx)
 {
 	u64 fs = fs_base(), task = read_word(register_of(ctx, BW_TASK_REGISTER));
 	u64 stack = own_stack(fs);
 	if (!stack) {
-		/* Called by a node: it works for whom that one works for. */
+		/* Called by a node: it works for that node's caller. */
 		struct node n = {};
 		current_node(fs, &n);
 		stack = n.backward;

@@ -1,14 +1,15 @@
-/* How many bytes a block of PyTorch's takes, looked up by its address where the allocator keeps it.
+/* The size of a PyTorch block, looked up by its address in the allocator.
  *
- * The counters do not tell it while several threads allocate: what they grew by between two events is of all threads.
- * `NativeCachingAllocator::allocated_blocks` (c10/cuda/CUDACachingAllocator.cpp, torch 2.3 and later) has every block that
- * is allocated, in 67 `ska::flat_hash_map`s. Another thread may change a map while it is read: then nothing is found, and
- * what is found is believed only if the block has the address and the request of this very event. */
+ * The counters do not give it while several threads allocate: their growth between two events
+ * belongs to all threads. `NativeCachingAllocator::allocated_blocks`
+ * (c10/cuda/CUDACachingAllocator.cpp, torch 2.3 and later) has every allocated block, in 67
+ * `ska::flat_hash_map`s. Another thread may change a map during the read: then nothing is found,
+ * and a found block is trusted only if it has the address and the request of this event. */
 #pragma once
 
 #define TABLES 67          /* kNumMutexShard */
 #define TABLE_BYTES 32
-#define MOST_LOOKUPS 16    /* the distance of an entry from its desired slot; 1 or 2 as a rule */
+#define MOST_LOOKUPS 16    /* an entry's distance from its desired slot; usually 1 or 2 */
 
 struct block_table {
 	u64 entries, mask;
@@ -17,12 +18,13 @@ struct block_table {
 };
 
 struct block_entry {
-	signed char distance; /* -1: not used */
+	signed char distance; /* -1: unused */
 	u8 unused[7];
 	u64 address, block;
 };
 
-/* `Block::size`, `requested_size`, and `ptr` two words later, from 0x30 on, or 0x38 since torch 2.11. */
+/* `Block::size`, `requested_size`, and `ptr` two words later, from 0x30 on, or 0x38 since torch
+ * 2.11. */
 #define BLOCK_SIZE_AT 0x30
 struct block_words {
 	u64 words[5];
@@ -40,7 +42,7 @@ static __always_inline u64 twang_mix64(u64 key)
 	return key + (key << 31);
 }
 
-/* The bytes that the block at `address`, asked for with `requested`, takes; 0 where that is not known. */
+/* The size of the block at `address` with `requested` bytes; 0: unknown. */
 __noinline u64 size_of_block(u32 device, u64 address, u64 requested)
 {
 	struct levels_at *levels = bpf_map_lookup_elem(&LEVELS, &device);

@@ -1,16 +1,16 @@
-/* Calls of the CUDA driver: what was asked for is noted at entry, what came of it told at return. */
+/* Calls of the CUDA driver: arguments are noted at entry, results reported at return. */
 #pragma once
 
-/* How a function's arguments say what is allocated or freed (src/probe/driver.rs). Arguments are named by
- * their register's index in pt_regs. */
+/* Which arguments of a function say what is allocated or freed (src/probe/driver.rs), by the index
+ * of their register in pt_regs. */
 struct call {
 	u8 arena;
-	u8 out;     /* points to the address or handle given back; NO_ARGUMENT: `address` is it */
+	u8 out;     /* points to the returned address or handle; NO_ARGUMENT: `address` is it */
 	u8 address;
 	u8 size;
-	u8 rows;    /* what `size` is to be multiplied by: cuMemAllocPitch's height */
-	u8 pitch;   /* points to the pitch given back, which replaces `size` */
-	u8 property; /* points to a CUmemAllocationProp, with the device in it */
+	u8 rows;    /* factor of `size`: cuMemAllocPitch's height */
+	u8 pitch;   /* points to the returned pitch, which replaces `size` */
+	u8 property; /* points to a CUmemAllocationProp with the device */
 	u8 mark : 4, is_mark : 4;
 };
 #define NO_ARGUMENT 0xff
@@ -41,7 +41,7 @@ static __always_inline struct in_call key_of_call(struct pt_regs *ctx)
 	return (struct in_call){ bpf_get_current_pid_tgid(), bpf_get_attach_cookie(ctx) & (MOST_CALLS - 1) };
 }
 
-/* Loads of modules and creations of contexts: when and by whom. */
+/* Loads of modules and creations of contexts. */
 static __always_inline int marked(u8 mark, const struct place *p)
 {
 	struct freed *record = bpf_ringbuf_reserve(&RING, sizeof *record, 0);

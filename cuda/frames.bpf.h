@@ -1,16 +1,17 @@
-/* The Python stack of a thread that stands in a probe: found, walked, known by a 64-bit key, described once.
+/* The Python stack of a thread in a probe: found, walked, identified by a 64-bit key, described
+ * once.
  *
- * Keys are computed while walking, without storing anything: a walk over frames known before costs one
- * read of each page they lie in. What is met for the first time is walked again and described in the
- * ring: its code objects (a copy of each, so that one that dies a moment later is still named right),
- * then its frames. A code object that dies takes its description with it, and changes all keys.
+ * A walk computes the key and stores nothing: known frames cost one read of each of their pages. An
+ * unknown stack is walked again and described in the ring: first its code objects (as copies, so
+ * that one that dies soon still gets its right name), then its frames. A dying code object removes
+ * its description and changes all keys.
  *
- * Functions that are not static are verified once for all their callers. */
+ * Functions that are not static are verified once for all callers. */
 #pragma once
 
 #include "kernel.bpf.h"
 
-/* model::FrameWalk */
+/* abi::UnwindInfo */
 struct frame_walk {
 	u64 threads_head;
 	u64 main_thread;
@@ -44,7 +45,7 @@ volatile const u32 HAS_PYTHON;
 #define MOST_THREADS 1024
 /* Bits of a code pointer that may be a tag (Include/internal/pycore_stackref.h). */
 #define TAG 7ull
-/* Low bits of a key, kept free of the hash. */
+/* Low bits of a key, free of the hash. */
 #define KEY_FLAGS 3ull
 #define TOP_BYTE 56
 
@@ -61,7 +62,7 @@ struct {
 	__type(value, u8);
 } CODES SEC(".maps");
 
-/* Grows with every death of a code object that was described. */
+/* Grows with every death of a described code object. */
 struct {
 	__uint(type, MAP_ARRAY);
 	__uint(max_entries, 1);
@@ -86,7 +87,7 @@ __noinline u64 thread_in_list(u64 id)
 	return 0;
 }
 
-/* The PyThreadState of the thread with this pthread_self(); 0 for a thread unknown to Python. */
+/* The PyThreadState of the thread with this pthread_self(); 0: unknown to Python. */
 static __always_inline u64 thread_state(u64 id)
 {
 	if (!HAS_PYTHON)
@@ -121,7 +122,7 @@ static __always_inline u64 instruction_of(const u8 *frame)
 	return *(const u64 *)(frame + WALK.frame_instruction);
 }
 
-/* Which thread's copy of the bytecode a frame executes; 0 for the code object's own. */
+/* The thread whose copy of the bytecode a frame executes; 0: the code object's own. */
 static __always_inline u64 copy_of(const u8 *frame)
 {
 	if (WALK.frame_copy == NOWHERE)
@@ -129,7 +130,7 @@ static __always_inline u64 copy_of(const u8 *frame)
 	return *(const u32 *)(frame + (WALK.frame_copy & (LONGEST_FRAME - 4)));
 }
 
-/* The instruction as if the frame executed the code object's own bytecode. */
+/* The instruction, as in the code object's own bytecode. */
 static __always_inline u64 own_instruction(const u8 *frame, u64 code)
 {
 	u64 instruction = instruction_of(frame), copy = copy_of(frame);
@@ -147,8 +148,8 @@ static __always_inline u64 seed(void)
 	return 0x1234567 ^ (g ? *g << 32 : 0);
 }
 
-/* A data-dependent `continue` here would let the verifier's states diverge: shims between frames are
- * kept, and dropped by their owner in user space. */
+/* A data-dependent `continue` here would let the verifier's states diverge: shims between frames
+ * are kept and dropped in user space. */
 static __always_inline u64 key_of_frames(u64 at, u32 *flags)
 {
 	u64 hash = seed();
@@ -167,8 +168,8 @@ static __always_inline u64 key_of_frames(u64 at, u32 *flags)
 	return hash;
 }
 
-/* Since 3.11 frames lie one after the other, callers first: one read of the page's begin up to a frame
- * has all its callers in this page too. Never reads beyond a frame, so never faults where frames do not. */
+/* Since 3.11 frames are adjacent, callers first: one read from the page's beginning to a frame has
+ * all callers in the page. It never reads beyond a frame, so it faults only where frames do. */
 static __always_inline u64 key_of_pages(struct scratch *scratch, u64 at, u32 *flags)
 {
 	u64 hash = seed(), page = 1, top = 0;
@@ -192,9 +193,8 @@ static __always_inline u64 key_of_pages(struct scratch *scratch, u64 at, u32 *fl
 	return hash;
 }
 
-/* Copies what lies at `from`, chunk by chunk, as far as it is there; returns how many bytes. No chunk
- * crosses a page, so nothing that is there is left out. Without branches, of which the verifier takes
- * only so many in a row. */
+/* Copies readable bytes at `from`, chunk by chunk, and returns their number. No chunk crosses a
+ * page, so no readable byte is missed. No branches: the verifier accepts only so many in a row. */
 static __always_inline u32 copy_chunks(u8 *to, u64 from, u32 chunks)
 {
 	s64 ended = 0;
@@ -207,7 +207,7 @@ static __always_inline u32 copy_chunks(u8 *to, u64 from, u32 chunks)
 	return copied;
 }
 
-/* Describes a code object, unless that was done; -1 when there was no room. */
+/* Describes a code object once; -1: the ring was full. */
 __noinline int describe_code(u64 code)
 {
 	u8 here = 1;
@@ -270,7 +270,7 @@ static __always_inline u32 store_frames(u64 at, struct frame *out, u32 most)
 	return i;
 }
 
-/* Describes a stack; -1 when there was no room. */
+/* Describes a stack; -1: the ring was full. */
 __noinline int describe_stack(u64 at, u64 key, u32 flags)
 {
 	struct description d = { .at = at };
@@ -313,7 +313,7 @@ __noinline u64 key_of_stack(u64 at)
 	if (bpf_map_lookup_elem(&SEEN, &key))
 		return key;
 	u8 here = 1;
-	/* Of several threads that meet a stack at once, one describes it. */
+	/* If several threads meet a new stack at once, one describes it. */
 	if (!bpf_map_update_elem(&SEEN, &key, &here, BPF_NOEXIST) && describe_stack(at, key, flags)) {
 		count(COUNT_LOST_DESCRIPTIONS);
 		bpf_map_delete_elem(&SEEN, &key);

@@ -1,4 +1,4 @@
-/* What every part of the program needs of the kernel: helpers, the thread's registers, user memory. */
+/* What all parts of the program need from the kernel: helpers, registers, user memory. */
 #pragma once
 
 #include "probe.h"
@@ -16,10 +16,10 @@ typedef u32 __wsum;
 
 enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
 enum { MAP_HASH = 1, MAP_ARRAY = 2, MAP_PERCPU_ARRAY = 6, MAP_LRU_HASH = 9, MAP_RINGBUF = 27 };
-/* The reader looks at the ring by itself, every few milliseconds. */
+/* The reader polls the ring every few milliseconds. */
 enum { NO_WAKEUP = 1 };
 
-/* Of the kernel's own structures only what is used; the loader puts in the true offsets (CO-RE). */
+/* Only the used fields of the kernel's structures; the loader sets the true offsets (CO-RE). */
 struct thread_struct {
 	unsigned long fsbase;
 } __attribute__((preserve_access_index));
@@ -125,8 +125,9 @@ static __always_inline u64 fs_base(void)
 	return task->thread.fsbase;
 }
 
-/* A plain copy of a user page's beginning and of counters, shared by the programs on this CPU. They may be
- * interrupted by another thread's program, so a slot is claimed; who finds none does without. */
+/* A copy of a user page's beginning and of counters, shared by the programs on this CPU. Another
+ * thread's program may interrupt them, so a slot is claimed; without a free slot they skip the
+ * copy. */
 #define PAGE 4096
 #define LONGEST_FRAME 128
 struct scratch {

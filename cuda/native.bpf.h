@@ -1,15 +1,16 @@
-/* The registers and the stack of a thread that allocates much, copied for a later walk over its frames of C and C++ code:
- * libtorch and CPython have no frame pointers, so the kernel cannot walk them itself. */
+/* Registers and stack of a thread at a large allocation, copied for later unwinding of its C and
+ * C++ frames: libtorch and CPython have no frame pointers, so the kernel cannot walk them. */
 #pragma once
 
 #include "kernel.bpf.h"
 
-/* Allocations of at least so many bytes; 0: none. A constant: without it the verifier drops all that follows. */
+/* Allocations of at least this many bytes; 0: none. A constant, so that the verifier can drop
+ * unused code. */
 volatile const u64 NATIVE_FROM;
 
-/* Most bytes of a stack. A walk of PyTorch over 20 modules needs some 20 KiB. */
+/* Most bytes of a stack. PyTorch over 20 modules needs some 20 KiB. */
 #define MOST_STACK (64 << 10)
-/* A copy that fails is tried again with half as much, so often. */
+/* How often a failed copy is retried with half the size. */
 #define MOST_HALVES 8
 
 struct {
@@ -17,7 +18,7 @@ struct {
 	__uint(max_entries, 4096); /* set by the loader */
 } NATIVE_RING SEC(".maps");
 
-/* How many were numbered. */
+/* Copies numbered so far. */
 struct {
 	__uint(type, MAP_ARRAY);
 	__uint(max_entries, 1);
@@ -25,8 +26,8 @@ struct {
 	__type(value, u32);
 } NATIVE_COUNT SEC(".maps");
 
-/* The bytes of the stack from the stack pointer on: the main thread's ends where the kernel began it, those of other
- * threads where glibc has put the thread's description. */
+/* Bytes of the stack from the stack pointer on: the main thread's ends where the kernel began it,
+ * another thread's at glibc's thread descriptor. */
 static __always_inline u64 stack_bytes(u64 pointer)
 {
 	struct task_struct *task = (void *)bpf_get_current_task_btf();
@@ -35,7 +36,7 @@ static __always_inline u64 stack_bytes(u64 pointer)
 	return end > pointer ? end - pointer : MOST_STACK;
 }
 
-/* Copies the stack as far as it is there; returns how many bytes. */
+/* Copies the readable part of the stack and returns its bytes. */
 static __always_inline u32 copy_user_stack(u8 *to, u64 from, u32 len)
 {
 	for (int i = 0; i < MOST_HALVES && len; i++) {
@@ -46,7 +47,7 @@ static __always_inline u32 copy_user_stack(u8 *to, u64 from, u32 len)
 	return 0;
 }
 
-/* Sizes of records have to be constants: the smallest of some that it fits into. */
+/* Record sizes must be constants: the smallest one that fits. */
 #define COPY_STACK(room)                                                                           \
 	{                                                                                          \
 		struct { struct native_stack_head head; u8 bytes[room]; } *record =                \
@@ -83,7 +84,7 @@ static __always_inline void fill_head(struct native_stack_head *head, struct pt_
 	head->registers[16] = ctx->rip;
 }
 
-/* Copies the calling thread's stack; returns the number of the copy. */
+/* Copies the calling thread's stack and returns the copy's number. */
 static __noinline u32 copy_native_stack(struct pt_regs *ctx)
 {
 	u32 zero = 0;
@@ -104,7 +105,7 @@ static __noinline u32 copy_native_stack(struct pt_regs *ctx)
 	COPY_STACK(MOST_STACK)
 }
 
-/* The number of a copy for an allocation of `size` bytes, if it is to have one. */
+/* The number of the copy for an allocation of `size` bytes, if it gets one. */
 static __always_inline u32 native_stack(struct pt_regs *ctx, u64 size)
 {
 	return NATIVE_FROM && size >= NATIVE_FROM ? copy_native_stack(ctx) : 0;

@@ -1,5 +1,5 @@
-/* The programs that run in the kernel while a thread of the target stands in a probe: they read its memory,
- * write one record into the ring, and let it go on. Loaded by src/probe/program.rs. */
+/* Programs that the kernel runs while a thread of the target is in a probe: they read its memory,
+ * write one record into the ring, and let it continue. Loaded by src/probe/program.rs. */
 
 #include "kernel.bpf.h"
 #include "frames.bpf.h"
@@ -8,7 +8,7 @@
 
 char LICENSE[] SEC("license") = "GPL";
 
-/* Where a USDT argument is (target::usdt::Argument). */
+/* The place of a USDT argument (target::usdt::UsdtArgument). */
 enum operand { OPERAND_NONE, OPERAND_CONSTANT, OPERAND_REGISTER, OPERAND_MEMORY };
 #define NO_INDEX 0xff
 struct argument {
@@ -30,7 +30,7 @@ volatile const struct site FREE_SITES[MOST_SITES];
 
 /* Options of the recording. */
 volatile const u64 STACKS_FROM;
-/* With STACKS_EVERY: lengths of the way to the next byte sampled, exponentially distributed. */
+/* With STACKS_EVERY: exponentially distributed intervals between sampled bytes. */
 #define WAYS 1024
 volatile const u32 STACKS_EVERY;
 volatile const u64 WAY[WAYS];
@@ -41,7 +41,7 @@ struct {
 	__type(value, s64);
 } TO_GO SEC(".maps");
 
-/* model::LevelsAt of each device. */
+/* abi::CounterAddresses of each device. */
 struct levels_at {
 	u64 allocated; /* 0: unknown */
 	u32 reserved, active;
@@ -57,7 +57,7 @@ struct {
 #define LEVELS_SPAN 256
 #include "block.bpf.h"
 
-/* Registers are read one by one: a read at a computed place in the context is not allowed. */
+/* Registers are read one by one: the verifier refuses a computed place in the context. */
 #define CASE(n) if (index == n) { asm volatile("%0 = *(u64 *)(%1 + " #n " * 8)" : "=r"(value) : "r"(ctx)); return value; }
 static __always_inline u64 register_of(struct pt_regs *ctx, u8 index)
 {
@@ -94,12 +94,12 @@ struct place {
 	u64 vtable, python_type, forward;
 	u8 flags, source;
 	u16 unused;
-	u32 native; /* of an allocation: the number of its native stack */
+	u32 native; /* the number of an allocation's native stack */
 };
 
 #include "backward.bpf.h"
 
-/* Finds who stands in the probe. */
+/* Finds the thread in the probe. */
 static __always_inline void find_place(struct place *p)
 {
 	p->python_id = fs_base();
@@ -125,7 +125,8 @@ static __always_inline void find_place(struct place *p)
 			p->flags |= backward & KEY_FLAGS;
 			return;
 		}
-		/* The engine's threads are known to Python; other threads without frames work for themselves. */
+		/* Python knows the engine's threads; other threads without frames work for
+		 * themselves. */
 		if (!thread && !node) {
 			p->source = SOURCE_NO_PYTHON;
 			return;
@@ -141,7 +142,7 @@ static __always_inline void find_place(struct place *p)
 	p->flags |= p->stack & KEY_FLAGS;
 }
 
-/* Whether this allocation's stack is taken: by its size, or as a sample of all bytes allocated. */
+/* Whether this allocation gets a stack: by its size, or as a sample of all bytes allocated. */
 static __always_inline int is_wanted(u64 size)
 {
 	if (size < STACKS_FROM)
@@ -175,8 +176,8 @@ static __always_inline void set_who(struct who *who, u8 kind, u8 arena, const st
 	who->stack = p->stack;
 }
 
-/* The allocator's counters of a device, as they are now, in one read: it costs as much as that of a word.
- * A function of its own for the sake of its stack. */
+/* A device's current allocator counters in one read, which costs as much as that of a word. A
+ * separate function to save stack. */
 static __noinline int read_levels(u32 device, s64 *levels)
 {
 	u8 bytes[LEVELS_SPAN] __attribute__((aligned(8)));
@@ -196,7 +197,7 @@ static __always_inline int allocated(u8 arena, u32 device, u64 address, u64 size
 {
 	struct allocated_in_node *record;
 	u64 block = arena == ARENA_TORCH ? size_of_block(device, address, size) : 0;
-	/* Two sizes of record, reserved apart: sizes have to be constants. */
+	/* Two sizes of record, reserved separately: sizes must be constants. */
 	if (p->flags & FLAG_NODE) {
 		record = bpf_ringbuf_reserve(&RING, sizeof *record, 0);
 		if (!record) {
@@ -271,7 +272,7 @@ static __always_inline int torch_free(struct pt_regs *ctx, const volatile struct
 	struct place place = { .source = SOURCE_NOT_TAKEN };
 	if (WATCHES) {
 		see_step();
-		/* Of use only between steps, and three reads of the target's memory. */
+		/* Used only between steps; it takes three reads of the target's memory. */
 		if (evaluates_node())
 			place.flags = FLAG_IN_BACKWARD;
 	}
@@ -300,7 +301,7 @@ static __always_inline int code_died(struct pt_regs *ctx)
 {
 	u64 code = ctx->rdi;
 	if (bpf_map_delete_elem(&CODES, &code))
-		return 0; /* Never described: nothing knows it. */
+		return 0; /* Never described, so unknown to readers. */
 	u64 *g = generation();
 	if (g)
 		__sync_fetch_and_add(g, 1);

@@ -1,5 +1,5 @@
-/* What cuda/probe.bpf.c writes into its ring, read by src/probe/ring.rs: little-endian, no padding but as written.
- * The asserts here and the constants there hold the same numbers. */
+/* Records that cuda/probe.bpf.c writes into its ring and src/probe/ring.rs reads: little-endian, no
+ * hidden padding. The asserts here and the constants there have the same numbers. */
 #pragma once
 
 typedef unsigned char u8;
@@ -22,10 +22,10 @@ enum record_kind {
 	RECORD_NATIVE_STACK,
 };
 
-/* model::Arena and model::FreedArena, without the device. */
+/* model::MemoryKind and model::AddressSpace, without the device. */
 enum arena { ARENA_TORCH, ARENA_DRIVER, ARENA_PHYSICAL, ARENA_MAPPING, ARENA_MANAGED, ARENA_PINNED };
 
-/* model::Mark. */
+/* model::DriverEvent. */
 enum mark { MARK_CONTEXT, MARK_MODULE, MARK_LIBRARY };
 
 /* model::StackSource. */
@@ -34,20 +34,20 @@ enum source { SOURCE_OWN, SOURCE_BACKWARD, SOURCE_BORROWED, SOURCE_NO_PYTHON, SO
 enum {
 	FLAG_TRUNCATED = 1, /* deeper than MOST_FRAMES */
 	FLAG_FAULTED = 2,   /* a page was not in memory */
-	FLAG_LEVELS = 4,    /* the counters are there */
-	FLAG_NODE = 8,      /* the node is there */
+	FLAG_LEVELS = 4,    /* has the counters */
+	FLAG_NODE = 8,      /* has the node */
 	FLAG_IN_BACKWARD = 16, /* freed while a node was evaluated */
 };
 
 #define NO_DEVICE 0xff
 
-/* Who did it: common to all events. */
+/* Common to all events. */
 struct who {
 	u8 kind, arena, device, source;
 	u8 flags, mark;
 	u16 code; /* CUresult of a failure */
 	u32 thread;
-	u32 native; /* number of the native stack of an allocation; 0: none was asked for */
+	u32 native; /* number of an allocation's native stack; 0: not requested */
 	u64 time;
 	u64 python_id;
 	u64 stack;
@@ -63,7 +63,7 @@ struct allocated {
 	u64 address;
 	u64 size;
 	s64 levels[4]; /* allocated, peak, reserved, active */
-	u64 block;     /* bytes that the block takes; 0: not known */
+	u64 block;     /* bytes of the block; 0: unknown */
 };
 
 /* An allocation while an autograd node is evaluated. */
@@ -100,7 +100,7 @@ struct large_stack {
 };
 
 /* A code object at first use: copies of it, its name, its file's name and its line table, each from
- * an address that is a multiple of CHUNK. */
+ * a multiple of CHUNK on. */
 #define CHUNK 64
 #define OBJECT_CHUNKS 6
 #define NAME_CHUNKS 5
@@ -123,18 +123,18 @@ struct code_freed {
 	u64 code;
 };
 
-/* A step of training, before the event at which it was first seen. */
+/* A training step, before the event at which it was first seen. */
 struct step {
 	u8 kind;
-	u8 is_first; /* the first seen in this place: it may have begun before */
+	u8 is_first; /* the first value seen: the step may have begun earlier */
 	u16 unused;
-	u32 number;  /* of the place */
+	u32 number;  /* of the watched words */
 	u64 time;
-	u64 step, epoch; /* as they lie there */
+	u64 step, epoch; /* the values in memory */
 };
 
-/* The registers of a thread that stands in a probe, and the innermost part of its stack, for unwinding frames of C and
- * C++ code. In a ring of its own: a copy that finds no room never takes that of an event. */
+/* A thread's registers in a probe, and the innermost part of its stack, for unwinding C and C++
+ * frames. In its own ring, so that a lost copy never displaces an event. */
 #define DWARF_REGISTERS 17
 #define NATIVE_STACK_LOST 0xffffffff
 
@@ -142,8 +142,8 @@ struct native_stack_head {
 	u8 kind, unused[3];
 	u32 number;
 	u32 len;    /* bytes copied */
-	u32 wanted; /* bytes that the stack has, as far as that is known */
-	u64 registers[DWARF_REGISTERS]; /* by their numbers in DWARF */
+	u32 wanted; /* known bytes of the stack */
+	u64 registers[DWARF_REGISTERS]; /* by DWARF number */
 };
 
 _Static_assert(sizeof(struct native_stack_head) == 152, "native_stack_head");

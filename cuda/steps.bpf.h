@@ -1,33 +1,34 @@
-/* The words of the target that count the steps of training, read at every event of PyTorch's allocator: a step is written
- * into the ring before the event at which it is first seen, so it stands exactly between the events that it separates.
+/* The target's words that count training steps, read at every event of PyTorch's allocator. A step
+ * is written into the ring before the event at which it is first seen, so it lies exactly between
+ * two events.
  *
- * Where they are, user space keeps up to date. It writes all of it anew into the half that is not in use, then says
- * which half is: a program that reads meanwhile goes on with the old one. */
+ * User space sets where the words are: it writes the unused half, then switches halves. A program
+ * that reads meanwhile continues with the old half. */
 #pragma once
 
 #include "frames.bpf.h"
 
-/* model::Watched */
+/* abi::StepCounterLocation */
 enum watched_kind { WATCHED_NOTHING, WATCHED_WORD32, WATCHED_WORD64, WATCHED_INTEGER };
 struct watched {
 	u64 at;        /* the word, or the reference to an `int` */
-	u64 check_at;  /* a word that tells that it is still there, or that the reference is still the variable's, */
-	u64 check;     /* and what it has to be, without tag bits */
+	u64 check_at;  /* a word that shows that it, or the variable's reference, is still valid, */
+	u64 check;     /* and the expected value, without tag bits */
 	u64 type;      /* the class `int` */
 	u64 thread;    /* PyThreadState of the frame */
-	u64 frame;     /* the frame that has the variable; 0: none has */
+	u64 frame;     /* the frame with the variable; 0: no variable */
 	u32 kind;
-	u32 size_bit;  /* where the number of digits begins in the word for it */
+	u32 size_bit;  /* position of the number of digits in its word */
 };
 #define STEP 0
 #define EPOCH 1
 struct watching {
 	struct watched watched[2];
 	u64 last[2];
-	u32 is_known; /* whether `last` was ever seen */
-	u32 turns;    /* how often it changed */
+	u32 is_known; /* whether `last` was ever read */
+	u32 turns;    /* number of changes */
 	u32 busy;
-	u32 number;   /* tells this from other places that user space gave */
+	u32 number;   /* identifies the words that user space set */
 };
 _Static_assert(sizeof(struct watched) == 56 && sizeof(struct watching) == 144, "watching");
 struct {
@@ -36,23 +37,24 @@ struct {
 	__type(key, u32);
 	__type(value, struct watching);
 } WATCHING SEC(".maps");
-/* Which of the halves is in use. */
+/* The half in use. */
 struct {
 	__uint(type, MAP_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, u32);
 	__type(value, u32);
 } WATCHING_NOW SEC(".maps");
-/* 0 in a recording that has nothing to watch. */
+/* 0: the recording watches nothing. */
 volatile const u32 WATCHES;
 
-/* Include/cpython/longintrepr.h, from the class on, which a reference count comes before: longer without a GIL. */
+/* Include/cpython/longintrepr.h from the class on. The reference count before it is longer without
+ * a GIL. */
 struct integer {
 	u64 type, size;
 	u32 digits[2];
 };
 #define DIGIT_BITS 30
-/* Of the low bits of `size` since 3.12: less than zero. */
+/* Low bits of `size` since 3.12: negative. */
 #define SIGN 3
 #define NEGATIVE 2
 
@@ -72,7 +74,7 @@ static long is_next_frame(u32 i, struct search *s)
 	return 0;
 }
 
-/* Its value; 0 when there is none. */
+/* Reads the value; returns 0 if it is unreadable or no small number. */
 static __always_inline int read_watched(const struct watched *w, u64 *value)
 {
 	if (w->kind == WATCHED_WORD32) {
@@ -97,7 +99,7 @@ static __always_inline int read_watched(const struct watched *w, u64 *value)
 	return 1;
 }
 
-/* Whether what lies there is the variable: a frame that has ended keeps its last references. */
+/* Whether the variable is still there: a frame that has ended keeps its last references. */
 static __always_inline int is_in_place(const struct watched *w)
 {
 	if ((read_word(w->check_at) & ~TAG) != w->check)
@@ -109,7 +111,7 @@ static __always_inline int is_in_place(const struct watched *w)
 	return s.found;
 }
 
-/* Tells of a step, if there is another than at the event before. */
+/* Reports a step if the value changed since the last event. */
 __noinline int see_step(void)
 {
 	u32 zero = 0;
@@ -120,7 +122,7 @@ __noinline int see_step(void)
 	struct watching *w = bpf_map_lookup_elem(&WATCHING, &half);
 	if (!w || w->watched[STEP].kind == WATCHED_NOTHING)
 		return 0;
-	/* Before the values: whoever told of a step meanwhile saw values at least as old as these. */
+	/* Before the values: whoever reported a step meanwhile saw values at least as old. */
 	u32 turns = *(volatile u32 *)&w->turns;
 	u64 step, epoch = 0;
 	int has_epoch = w->watched[EPOCH].kind != WATCHED_NOTHING;
@@ -132,14 +134,14 @@ __noinline int see_step(void)
 		return 0;
 	if (!is_in_place(&w->watched[STEP]) || (has_epoch && !is_in_place(&w->watched[EPOCH])))
 		return 0;
-	/* The object may have died while another thread read it, and be another number's by now. */
+	/* The object may have died during the read, and its memory may be another number's. */
 	u64 again;
 	if (!read_watched(&w->watched[STEP], &again) || again != step)
 		return 0;
 	if (has_epoch && (!read_watched(&w->watched[EPOCH], &again) || again != epoch))
 		return 0;
 	if (__sync_lock_test_and_set(&w->busy, 1))
-		return 0; /* Another thread is telling. */
+		return 0; /* Another thread reports it. */
 	if (*(volatile u32 *)&w->turns == turns) {
 		struct step *record = bpf_ringbuf_reserve(&RING, sizeof *record, 0);
 		if (record) {
@@ -156,7 +158,7 @@ __noinline int see_step(void)
 			w->is_known = 1;
 			w->turns = turns + 1;
 		} else {
-			count(COUNT_LOST); /* The next event tells of it. */
+			count(COUNT_LOST); /* The next event reports it. */
 		}
 	}
 	w->busy = 0;

@@ -71,11 +71,11 @@ fn a_job_goes_on_when_its_time_is_up_whatever_memspy_is_doing() {
     let mut readable = mappings.iter().filter(|m| m.readable && m.writable && m.path.is_none());
     let (early, late) = (readable.next().unwrap().start, readable.next().unwrap().start);
     let cache = PageCache::new(Box::new(process.memory()));
-    cache.close_with(stop.gone_on());
+    cache.close_with(stop.resumed());
     let memory: &dyn Memory = &cache;
     let known = memory.u64(early);
     // As a look that computes, and never lets go.
-    wait_until("the job to go on", || stop.gone_on().is_set());
+    wait_until("the job to go on", || stop.resumed().is_set());
     wait_until("all threads to run", || !threads(target.pid()).contains(['t', 'T']));
     // What was read stays; what comes later is not mixed in.
     assert_eq!(memory.u64(early), known);

@@ -1,11 +1,11 @@
-/* Allocates a known pattern through the CUDA driver API, without Python and without PyTorch, and prints what it did.
+/* Allocates a known pattern through the CUDA driver API, without Python and without PyTorch, and
+ * prints what it did.
  *
  *   cc -O1 -o driver_api driver_api.c -ldl -lpthread && ./driver_api
  *
- * Prints READY, waits for a line on standard input, then one line for each call:
- *   alloc|free KIND ADDRESS BYTES THREAD
- * and DONE; waits for another line and exits. Functions that the driver does not have are told as
- * `skipped NAME`. Runs alike on a GPU and on the simulated device. */
+ * Prints READY, waits for a line on standard input, then one line for each call: alloc|free KIND
+ * ADDRESS BYTES THREAD and DONE; waits for another line and exits. Functions that the driver does
+ * not have are told as `skipped NAME`. Runs alike on a GPU and on the simulated device. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -124,7 +124,7 @@ static void host_memory(void)
 	}
 }
 
-/* What expandable segments do. */
+/* The calls of expandable segments. */
 static void physical_memory(void)
 {
 	fn create = find("cuMemCreate"), release = find("cuMemRelease"), map = find("cuMemMap"), unmap = find("cuMemUnmap");

@@ -1,9 +1,11 @@
-/* An allocator without a GPU that is marked for probes exactly as PyTorch's: `pytorch:malloc` and `pytorch:free` with a
- * semaphore each. Python programs call it through ctypes, so that stacks can be tested on every CPython.
+/* An allocator without a GPU that has the same probes as PyTorch's: `pytorch:malloc` and
+ * `pytorch:free` with a semaphore each. Python programs call it through ctypes, to test stacks on
+ * every CPython.
  *
  *   cc -O1 -g -shared -fPIC -o libc10_cuda_fake.so fake_allocator.c -lpthread
  *
- * Addresses come from a bump pointer and are used again, the last freed first, as a caching allocator does. */
+ * Addresses come from a bump pointer and are reused, the last freed first, as in a caching
+ * allocator. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stddef.h>
@@ -86,7 +88,7 @@ static void *allocate(void *count)
 	return 0;
 }
 
-/* `count` allocations and frees by a thread that Python knows nothing of. */
+/* `count` allocations and frees by a thread unknown to Python. */
 void fake_in_c_thread(long count)
 {
 	pthread_t thread;

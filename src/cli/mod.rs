@@ -70,7 +70,7 @@ pub fn run() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| sampler::is_probe_keeper(&word)) {
         return keep_probes();
     }
-    sampler::let_probes_be_kept();
+    sampler::allow_keeper();
     let args = match CliArgs::from_words(std::env::args_os()) {
         Ok(args) => args,
         Err(error) if error.use_stderr() => {

@@ -9,8 +9,8 @@ use anyhow::{Context, Result, anyhow};
 
 use crate::analysis::{OomReportBuilder, TriggerWatch};
 use crate::flight::{
-    Aggregation, FlightRecorder, OnTrigger, OomReportPrinter, PrintInterval, RankContext,
-    RecordOutput, SinkChain, TableOutput, TriggerState, oom_report_path,
+    Aggregation, FlightRecorder, OnTrigger, PrintInterval, RankContext, RecordOutput, SinkChain,
+    TableOutput, TablePrinter, TriggerState, oom_report_path,
 };
 use crate::model::SinkResult;
 use crate::render::{self, file_word, in_sentence, suggestion};
@@ -64,9 +64,9 @@ pub(super) fn sinks(
         let out = TableOutput { out: Box::new(io::stdout()), width: output::width() };
         match (until.kept(), interval) {
             (Some(_), PrintInterval::Time(every)) => {
-                OomReportPrinter::since_last(*every, full_filenames, choice, out)
+                TablePrinter::since_last(*every, full_filenames, choice, out)
             }
-            _ => OomReportPrinter::whole_recording(interval, full_filenames, out),
+            _ => TablePrinter::whole_recording(interval, full_filenames, out),
         }
     });
     let watch = TriggerWatch::new(until.until.clone());
@@ -174,7 +174,12 @@ fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: SinkResult)
         anyhow!(
             "the recording ended early: {error:#}; what was kept is in {}, try {}",
             folder.display(),
-            in_sentence(&suggestion(["join", &file_word(&folder.display().to_string()), "-o", "joined.bin"]))
+            in_sentence(&suggestion([
+                "join",
+                &file_word(&folder.display().to_string()),
+                "-o",
+                "joined.bin"
+            ]))
         )
     })?;
     let path = reported.path.display().to_string();

@@ -1,4 +1,4 @@
-//! Making a file: under its final name at once, or whole when it is done.
+//! Creates a file: under its final name at once, or when it is complete.
 
 use std::ffi::OsString;
 use std::fs::{File, Permissions};
@@ -13,39 +13,39 @@ use rustix::io::Errno;
 
 use super::place::{OutputPlace, PathKind, PlaceError};
 
-/// The mode of files when nothing else is asked for: traces hold source text.
+/// Default mode of files: traces have source text.
 pub const OWNER_ONLY: u32 = 0o600;
-/// The rights to read and to write.
 const READ_AND_WRITE: u32 = 0o666;
-/// Names that are tried for a file that gets its own name when it is whole.
+/// Names tried for a temporary file.
 const MAX_NAMES: u32 = 100;
-/// What is there already, a link too, is not opened.
+/// Never opens an existing file or link.
 const NEW: OFlags = OFlags::WRONLY
     .union(OFlags::CREATE)
     .union(OFlags::EXCL)
     .union(OFlags::NOFOLLOW)
     .union(OFlags::CLOEXEC);
 
-/// How files are made.
+/// How to create files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileCreation {
-    /// Whether a file that is there is replaced; else it is refused.
+    /// Whether to replace an existing file; else it is refused.
     pub replace: bool,
-    /// The mode asked for. Without one a new file is its owner's only, and one that replaces another has the mode of that.
+    /// The requested mode. `None`: a new file is for its owner only, a replacement keeps the old
+    /// file's mode.
     pub mode: Option<u32>,
 }
 
 impl FileCreation {
-    /// Replaces what is there, or refuses it.
+    /// Replaces or refuses an existing file.
     pub fn replacing(replace: bool) -> FileCreation {
         FileCreation { replace, mode: None }
     }
 
-    /// Makes the file `path`, to be written from now on. It replaces one that is there as a new file: who has the old one open, or
-    /// a hard link to it, keeps the old one. A pipe or a device is opened as it is.
+    /// Creates the file `path` for writing. It replaces an existing one as a new file: open handles
+    /// and hard links keep the old one. A pipe or a device is opened as it is.
     ///
     /// # Errors
-    /// Something is there that is not replaced; the file cannot be made.
+    /// Something exists that is not replaced; the file cannot be created.
     pub fn create(self, path: &Path) -> Result<File, PlaceError> {
         let failed = |source: io::Error| match source.kind() {
             // Another program was faster.
@@ -70,10 +70,11 @@ impl FileCreation {
         }
     }
 
-    /// Makes the file `path` with `content`: it is there when it is whole, or not at all. A pipe or a device is written to.
+    /// Creates the file `path` with `content`, complete or not at all. A pipe or a device is
+    /// written to.
     ///
     /// # Errors
-    /// Something is there that is not replaced; the file cannot be made, or `content` fails.
+    /// Something exists that is not replaced; the file cannot be created, or `content` fails.
     pub fn write(
         self,
         path: &Path,
@@ -101,7 +102,7 @@ impl FileCreation {
     }
 
     fn give_mode(self, file: &File, old: Option<&Stat>) -> io::Result<()> {
-        // The mode of a file that another user made says nothing about who is to read this one.
+        // Another user's file mode does not decide who may read this one.
         let own = rustix::process::geteuid().as_raw();
         let kept = old.filter(|old| old.st_uid == own).map(|old| old.st_mode);
         match self.mode.or(kept) {
@@ -111,10 +112,10 @@ impl FileCreation {
     }
 }
 
-/// A file with a name of its own beside the one that it is to have; it goes away unless it is given that name.
+/// A temporary file in the destination's folder; removed unless it gets the final name.
 struct TemporaryFile<'a> {
     folder: &'a OwnedFd,
-    /// `None` when it has the other one.
+    /// `None`: it has the final name.
     name: Option<OsString>,
     file: File,
 }
@@ -134,7 +135,7 @@ impl<'a> TemporaryFile<'a> {
         Err(io::Error::other("no name is free for a file beside it"))
     }
 
-    /// Gives it its name, whatever has it.
+    /// Gives it the final name, replacing a file there.
     fn replace(mut self, place: &OutputPlace) -> io::Result<File> {
         if let Some(name) = &self.name {
             rustix::fs::renameat(self.folder, name, &place.folder, &place.name)?;
@@ -143,14 +144,15 @@ impl<'a> TemporaryFile<'a> {
         self.file.try_clone()
     }
 
-    /// Gives it its name, unless something has it.
+    /// Gives it the final name, unless that is taken.
     fn put(mut self, place: &OutputPlace) -> io::Result<File> {
         if let Some(name) = &self.name {
             let (folder, to) = (self.folder, &place.name);
             match rustix::fs::renameat_with(folder, name, folder, to, RenameFlags::NOREPLACE) {
                 Err(Errno::EXIST) => return Err(Errno::EXIST.into()),
                 Err(_) => {
-                    // Some file systems (sshfs) cannot do this at once: take the name first, then put the file there.
+                    // Some file systems (sshfs) cannot do this at once: take the name first, then
+                    // put the file there.
                     create_new(folder, to)?;
                     rustix::fs::renameat(folder, name, folder, to)?;
                 }
@@ -194,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mode_that_is_asked_for_is_given_whatever_the_umask() {
+    fn a_requested_mode_ignores_the_umask() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mode_of_another_users_file_is_not_taken_over() {
+    fn another_users_file_mode_is_not_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         std::fs::write(&path, "").unwrap();
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn of_writers_to_one_name_one_wins_and_nothing_mixes() {
+    fn one_of_several_writers_wins_and_nothing_mixes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x");
         let write = |replace: bool, n: u8| {

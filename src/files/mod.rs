@@ -1,8 +1,10 @@
-//! Files of memspy's own, in folders that others may write to: nobody else can redirect, read or mix them.
+//! memspy's own files, in folders where others may write: nobody else can redirect, read or mix
+//! them.
 //!
-//! Turns a path into a file that is memspy's own, or into the reason why there is none.
-//! May import nothing; alone knows how files are made, and with which mode.
-//! Never follows a link of another user, never writes into a file that somebody may have open, never widens a mode.
+//! Turns a path into a file of memspy's own, or a reason for failing.
+//! May import nothing. Only this room creates files and sets modes.
+//! Never follows another user's link, never writes into a file that somebody may have open, never
+//! widens a mode.
 //! Start reading at [`FileCreation`].
 
 mod creation;

@@ -1,4 +1,4 @@
-//! Folders and small files of this user's own, in places where others may write.
+//! Private folders and small files in places where others may write.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Read};
@@ -10,13 +10,13 @@ use rustix::io::Errno;
 
 use super::place::{OutputPlace, PathKind, PlaceError, WRITABLE_BY_OTHERS, is_trusted};
 
-/// The mode of folders: nobody else looks into them.
+/// Folder mode: for the owner only.
 const FOLDER: u32 = 0o700;
 
-/// Makes a folder for this user only. No link of another user leads there.
+/// Creates a folder for this user only, without following another user's link.
 ///
 /// # Errors
-/// Something is there, or the folder cannot be made.
+/// Something exists, or the folder cannot be created.
 pub fn create_folder(path: &Path) -> Result<(), PlaceError> {
     let failed = |error: Errno| PlaceError::Io { path: path.to_owned(), source: error.into() };
     let place = OutputPlace::find(path)?;
@@ -32,10 +32,10 @@ pub fn create_folder(path: &Path) -> Result<(), PlaceError> {
     }
 }
 
-/// Goes on using a folder that is there, for this user only.
+/// Reuses an existing folder of this user only.
 ///
 /// # Errors
-/// It is none, or others may write to it.
+/// It is no folder, or others may write to it.
 pub fn use_folder(path: &Path) -> Result<(), PlaceError> {
     let failed = |source| PlaceError::Io { path: path.to_owned(), source };
     let found = fs::symlink_metadata(path).map_err(failed)?;
@@ -47,7 +47,7 @@ pub fn use_folder(path: &Path) -> Result<(), PlaceError> {
         let why = "it is no folder that only its owner may write to";
         return Err(failed(io::Error::other(why)));
     }
-    // The very folder, and whatever is on the way to it.
+    // Resolve every step of the path.
     let place = OutputPlace::find(path)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::openat(&place.folder, &place.name, flags, Mode::empty())
@@ -55,7 +55,7 @@ pub fn use_folder(path: &Path) -> Result<(), PlaceError> {
         .map_err(|error| failed(error.into()))
 }
 
-/// Whether `path` is a folder of this very user to which nobody else may write.
+/// Whether `path` is this user's folder, and nobody else may write to it.
 pub fn is_own_folder(path: &Path) -> bool {
     let own = rustix::process::geteuid().as_raw();
     fs::symlink_metadata(path).is_ok_and(|found| is_closed_folder(&found) && found.uid() == own)
@@ -65,9 +65,10 @@ fn is_closed_folder(found: &Metadata) -> bool {
     found.is_dir() && found.mode() & WRITABLE_BY_OTHERS == 0
 }
 
-/// The content of a small file that this user or root made and only they may write to; `None` for any other.
+/// Reads a small file that belongs to this user or root, and that only they may write to; `None`
+/// for any other.
 pub fn read_own(path: &Path, limit: u64) -> Option<String> {
-    // Looked at when it is open: a name may lead elsewhere a moment later.
+    // Check after opening: a name may lead elsewhere a moment later.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = fs::File::options().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
     let found = file.metadata().ok()?;
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_user_left_or_may_write_is_not_read() {
+    fn files_that_others_may_write_are_not_read() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("note");
         let mode = |mode| fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_used_again_only_when_it_is_this_users_own() {
+    fn only_this_users_own_folder_is_reused() {
         let outer = tempfile::tempdir().unwrap();
         let folder = outer.path().join("a.ring");
         create_folder(&folder).unwrap();

@@ -1,7 +1,7 @@
-//! What stands at a path that is to be written to, and whether it may be trusted.
+//! Examines what is at an output path, and whether it can be trusted.
 //!
-//! The folders of a path are opened one after the other, and what is made is made in the last one: whoever may write to one of
-//! them cannot put a link there in between.
+//! Opens the path's folders one after the other and creates files in the last one, so that nobody
+//! who may write to one of them can slip a link in between.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -12,37 +12,37 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-/// Links of links that are followed; the kernel follows as many.
+/// Most links followed; the kernel's limit.
 const MAX_LINKS: u32 = 40;
-/// Modes that let others than the owner write.
+/// Mode bits that let others than the owner write.
 pub(super) const WRITABLE_BY_OTHERS: u32 = 0o022;
-/// A folder that is opened only to find what is in it.
+/// Opens a folder only to find what is in it.
 const FOLDER: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Why something could not be made at a path.
+/// Why nothing could be created at a path.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
-    /// Something stands there already and was not to be overwritten.
+    /// Something exists, and overwriting was not requested.
     #[error("{} exists already", .0.display())]
     Exists(PathBuf),
-    /// A directory stands there.
+    /// It is a directory.
     #[error("{} is a directory", .0.display())]
     Directory(PathBuf),
-    /// What stands there, or on the way there, was put there by another user.
+    /// Another user put something there, or on the way.
     #[error("{} is {what} of user {user}, and what others put there is not written to; name another file", path.display())]
     Foreign {
-        /// The path asked for, or a link on the way there.
+        /// The path, or a link on the way.
         path: PathBuf,
         /// What it is.
         what: &'static str,
-        /// Whose it is.
+        /// The other user.
         user: u32,
     },
     /// The system's reason.
     #[error("{source}")]
     Io {
-        /// The path asked for.
+        /// The path.
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
@@ -57,7 +57,7 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// That of the file `path` leads to; `None` where it cannot be looked at.
+    /// The file that `path` leads to; `None`: inaccessible.
     pub fn of(path: &Path) -> Option<FileIdentity> {
         rustix::fs::stat(path).ok().as_ref().map(FileIdentity::from)
     }
@@ -69,47 +69,45 @@ impl From<&Stat> for FileIdentity {
     }
 }
 
-/// What stands at a path.
+/// What is at a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathKind {
-    /// Nothing; or a link that leads nowhere.
+    /// Nothing, or a link that leads nowhere.
     Nothing,
     /// A stored file.
     File(FileIdentity),
-    /// A device or a pipe: something that is written to, never replaced.
+    /// A device or a pipe: written to, never replaced.
     Stream,
     /// A directory.
     Directory,
 }
 
-/// Where a path leads: a name in a folder that is open.
+/// A resolved path: a name in an open folder.
 #[derive(Debug)]
 pub(super) struct OutputPlace {
     pub(super) folder: OwnedFd,
     pub(super) name: OsString,
     pub(super) kind: PathKind,
-    /// What stands there, and is no directory.
+    /// What is there, unless a directory.
     pub(super) stat: Option<Stat>,
-    /// Whether only the kernel can follow the link that stands there.
+    /// Whether only the kernel can follow the link there.
     pub(super) is_kernel_link: bool,
 }
 
-/// Whether what belongs to `user` is to be trusted as memspy's own.
+/// Whether memspy trusts the files of `user`.
 pub(super) fn is_trusted(user: u32) -> bool {
     user == 0 || user == rustix::process::geteuid().as_raw()
 }
 
-/// What stands at `path`; links of this user (and of root) are followed.
+/// Examines `path`, following links of this user (and of root).
 ///
 /// # Errors
-/// A link at its end or on the way there, or a pipe in a folder of everybody, that another user put there; a path that cannot be
-/// looked at.
+/// Another user's link on the path, or pipe in a shared folder; an inaccessible path.
 pub fn place(path: &Path) -> Result<PathKind, PlaceError> {
     OutputPlace::find(path).map(|place| place.kind)
 }
 
 impl OutputPlace {
-    /// Where `path` leads.
     pub(super) fn find(path: &Path) -> Result<OutputPlace, PlaceError> {
         let failed = |error: Errno| PlaceError::Io { path: path.to_owned(), source: error.into() };
         let mut walk = PathWalk::new(path).map_err(failed)?;
@@ -151,12 +149,12 @@ impl OutputPlace {
     }
 }
 
-/// The way from folder to folder.
+/// Walks from folder to folder.
 struct PathWalk {
     folder: OwnedFd,
-    /// What is still to be found, the next one last.
+    /// Remaining steps, the next one last.
     pending: Vec<OsString>,
-    /// The way so far.
+    /// The path so far.
     shown: PathBuf,
     links: u32,
 }
@@ -169,7 +167,7 @@ impl PathWalk {
         Ok(walk)
     }
 
-    /// Goes on with `path`, from the folder or from the root.
+    /// Adds `path`, from the folder or from the root.
     fn add(&mut self, path: &Path) -> Result<(), Errno> {
         if path.as_os_str().is_empty() {
             return Err(Errno::NOENT);
@@ -200,7 +198,8 @@ impl PathWalk {
         Ok(())
     }
 
-    /// Goes on with where the link `name` leads; the end, where only the kernel can follow it, or it leads nowhere.
+    /// Continues at the destination of the link `name`. Ends if only the kernel can follow it, or
+    /// it leads nowhere.
     fn follow(&mut self, name: OsString, is_last: bool) -> Result<Option<OutputPlace>, Errno> {
         self.links += 1;
         if self.links > MAX_LINKS {
@@ -210,7 +209,8 @@ impl PathWalk {
         let target = PathBuf::from(OsString::from_vec(target.into_bytes()));
         let is_there = rustix::fs::statat(&self.folder, &target, AtFlags::SYMLINK_NOFOLLOW).is_ok();
         if is_last && !is_there {
-            // A link of /proc leads to what has no name (`pipe:[123]`): only the kernel can follow it.
+            // A link of /proc leads to what has no name (`pipe:[123]`): only the kernel can follow
+            // it.
             let there = rustix::fs::statat(&self.folder, &name, AtFlags::empty()).ok();
             let is_stream = there.is_some_and(|there| {
                 let kind = FileType::from_raw_mode(there.st_mode);
@@ -230,8 +230,8 @@ impl PathWalk {
         Ok(None)
     }
 
-    /// Whether another user may have put this pipe there for memspy to write into: what the kernel's `fs.protected_fifos` is
-    /// about.
+    /// Whether another user may have planted this pipe for memspy to write into, as the kernel's
+    /// `fs.protected_fifos` prevents.
     fn is_planted(&self, kind: FileType, user: u32) -> bool {
         let device = matches!(kind, FileType::CharacterDevice | FileType::BlockDevice);
         let open = rustix::fs::fstat(&self.folder).is_ok_and(|folder| {
@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_of_another_user_anywhere_on_the_way_is_refused_and_ones_own_are_followed() {
+    fn another_users_links_are_refused_and_own_links_followed() {
         let outer = tempfile::tempdir().unwrap();
         let at = |name: &str| outer.path().join(name);
         fs::create_dir_all(at("real/deep")).unwrap();
@@ -261,7 +261,7 @@ mod tests {
         symlink("real/deep", at("own")).unwrap();
         symlink(at("real"), at("theirs")).unwrap();
         lchown(at("theirs"), Some(65534), None).expect("this test has to run as root");
-        // An own link that leads over theirs.
+        // An own link that leads over another user's.
         symlink("theirs/deep", at("over")).unwrap();
         let file = PathKind::File(FileIdentity::of(&at("real/deep/x")).unwrap());
         assert_eq!(place(&at("own/x")).unwrap(), file);

@@ -1,26 +1,26 @@
-//! Calls of a function of the program, counted by the allocations of an exact recording.
+//! Counts calls of a function of the program by the allocations of an exact recording.
 
 use rustc_hash::FxHashMap;
 
 use crate::model::{Event, StackId, StackSource, StackTable, ThreadId};
 
-/// Counts them: a call is over with the thread's first allocation outside of the function. Calls between which the thread
-/// allocates nothing outside of it count as one.
+/// A call ends with the thread's first allocation outside of the function. Calls without such an
+/// allocation in between count as one.
 #[derive(Debug)]
 pub(super) struct CallCounter {
     function: String,
     every: u64,
     /// Whether the function is on a stack.
     has: FxHashMap<StackId, bool>,
-    /// Whether a thread was in the function at its last allocation.
+    /// Whether the thread's last allocation was in the function.
     threads: FxHashMap<ThreadId, bool>,
-    /// Calls that are over.
+    /// Ended calls.
     calls: u64,
     is_due: bool,
 }
 
 impl CallCounter {
-    /// Of `function`, by its name or its qualified name; due after every so many calls.
+    /// Counts calls of `function` (name or qualified name); due after every `every` calls.
     pub(super) fn new(function: &str, every: u64) -> CallCounter {
         CallCounter {
             function: function.to_owned(),
@@ -47,17 +47,17 @@ impl CallCounter {
         }
     }
 
-    /// The stack of this number is another one from now on.
+    /// Notes that this number now means another stack.
     pub(super) fn redefine(&mut self, stack: StackId) {
         self.has.remove(&stack);
     }
 
-    /// Whether so many calls have come to their end since the last time.
+    /// Whether enough calls ended since the last time.
     pub(super) fn take_due(&mut self) -> bool {
         std::mem::take(&mut self.is_due)
     }
 
-    /// What is counted and how often it was, for showing.
+    /// The function and its number of calls, as text.
     pub(super) fn counted(&self) -> String {
         format!("{} calls of {}", self.calls, self.function)
     }
@@ -85,7 +85,7 @@ mod tests {
         SiteId, Thread,
     };
 
-    /// A site whose stack is these functions, the outermost first.
+    /// A site whose stack has these functions, outermost first.
     fn site(table: &mut StackTable, thread: u64, functions: &[&str]) -> SiteId {
         let thread =
             table.thread(Thread { os_id: None, python_id: thread, name: None, main: false });
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_over_with_the_first_allocation_of_its_thread_outside_of_it() {
+    fn a_call_ends_with_its_threads_next_outside_allocation() {
         let mut table = StackTable::new();
         let batch = site(&mut table, 1, &["main"]);
         let step = site(&mut table, 1, &["main", "Trainer.train_step"]);
@@ -138,7 +138,7 @@ mod tests {
         calls.on_events(&events(&[batch]), &table);
         assert!(calls.take_due() && !calls.take_due());
         assert_eq!(calls.counted(), "2 calls of train_step");
-        // Only whole names: this is no call of it.
+        // Only whole names match.
         let alike = site(&mut table, 1, &["main", "my_train_step"]);
         calls.on_events(&events(&[alike, batch, alike, batch]), &table);
         assert!(!calls.take_due());

@@ -1,4 +1,4 @@
-//! What can go wrong when the last part of a recording is kept or written.
+//! Errors of keeping or writing the last part of a recording.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::trace::{CreateError, ReadError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FlightError {
-    /// The folder of segments is there already.
+    /// The folder of segments exists.
     #[error(
         "a recording that did not end in order left its segments; {} makes a trace of them, --force overwrites them",
         in_sentence(&suggestion(["join", &file_word(&folder.to_string_lossy()), "-o", "FILE"]))
@@ -18,10 +18,10 @@ pub enum FlightError {
     SegmentsLeft {
         /// The folder.
         folder: PathBuf,
-        /// Why it is not used.
+        /// Why it is refused.
         source: CreateError,
     },
-    /// The folder of segments could not be made.
+    /// The folder of segments could not be created.
     #[error("nothing was recorded")]
     NothingRecorded {
         /// Why.

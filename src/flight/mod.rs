@@ -1,8 +1,11 @@
-//! The flight recorder: what is kept of a recording that goes on for days, and what is written when something happens.
+//! The flight recorder: keeps the last part of a long recording and writes it when a condition is
+//! met.
 //!
-//! Turns records into a trace, the last part of one, a profile or tables; and conditions that come true into recordings.
-//! May import `model`, `files`, `trace`, `analysis` and `render`: joining the live and the recorded half is its one concept.
-//! Never reads a target, never prints a message: a [`RecordingHost`] is told what happened.
+//! Turns records into a trace, the last part of one, a profile or tables; and conditions into
+//! recordings.
+//! May import `model`, `files`, `trace`, `analysis` and `render`: it joins the live and the
+//! recorded half.
+//! Never reads a target, never prints a message: a [`RecordingHost`] gets events.
 //! Start reading at [`FlightRecorder`]; [`SinkChain`] waits for conditions.
 
 mod calls;
@@ -14,7 +17,7 @@ mod sinks;
 mod window;
 
 pub use error::FlightError;
-pub use print::{OomReportPrinter, PrintInterval, TableOutput};
+pub use print::{PrintInterval, TableOutput, TablePrinter};
 pub use recorder::FlightRecorder;
 pub use report::{RingRecording, join_segments, oom_report_path};
 pub use sinks::{

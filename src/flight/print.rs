@@ -1,4 +1,4 @@
-//! The table of lines, printed again and again while a recording goes on.
+//! Prints the table of lines repeatedly during a recording.
 
 use std::io::Write;
 use std::time::Duration;
@@ -10,48 +10,49 @@ use crate::render::{self, LinesOptions, RenderError};
 use super::calls::CallCounter;
 use super::window::{StreamState, StreamWindow};
 
-/// Where tables are printed to.
+/// The output of tables.
 pub struct TableOutput {
-    /// What they are written to, each at once.
+    /// Gets each table in one write.
     pub out: Box<dyn Write + Send>,
-    /// Characters per line; `None` for as many as there are.
+    /// Characters per line; `None`: unlimited.
     pub width: Option<usize>,
 }
 
-/// When tables are printed.
+/// When to print tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PrintInterval {
-    /// After so much time.
+    /// After this much time.
     Time(Duration),
-    /// After so many calls of a function, as far as allocations show them.
+    /// After this many calls of a function, as far as allocations show them.
     Calls {
-        /// Its name, or its qualified name.
+        /// Its name or qualified name.
         function: String,
-        /// How many.
+        /// The number of calls.
         every: u64,
     },
 }
 
-/// Prints it.
-pub struct OomReportPrinter {
+/// Prints the tables.
+pub struct TablePrinter {
     every: Duration,
-    /// Instead of at intervals of time.
+    /// Replaces time intervals.
     calls: Option<CallCounter>,
     last: Option<Nanos>,
     now: Nanos,
     options: LinesOptions,
-    /// The stretch since the last table; `None` where tables are of the whole recording, whose profile others have.
+    /// The time since the last table; `None`: tables of the whole recording, whose profile comes
+    /// from outside.
     since: Option<(StreamState, StreamWindow, ThreadChoice)>,
     out: Box<dyn Write + Send>,
 }
 
-impl OomReportPrinter {
-    /// Prints one at this interval, of the recording so far.
+impl TablePrinter {
+    /// Prints tables of the recording so far.
     pub fn whole_recording(
         interval: &PrintInterval,
         full_filenames: bool,
         out: TableOutput,
-    ) -> OomReportPrinter {
+    ) -> TablePrinter {
         let TableOutput { out, width } = out;
         let options = LinesOptions {
             full_filenames,
@@ -65,23 +66,20 @@ impl OomReportPrinter {
                 (Duration::MAX, Some(CallCounter::new(function, *every)))
             }
         };
-        OomReportPrinter { every, calls, last: None, now: Nanos(0), options, since: None, out }
+        TablePrinter { every, calls, last: None, now: Nanos(0), options, since: None, out }
     }
 
-    /// Prints one at this interval, of the time since the last one.
+    /// Prints tables of the time since the last one.
     pub fn since_last(
         every: Duration,
         full_filenames: bool,
         choice: ThreadChoice,
         out: TableOutput,
-    ) -> OomReportPrinter {
+    ) -> TablePrinter {
         let window = StreamWindow::new(Profile::with_filter(choice));
         let since = Some((StreamState::default(), window, choice));
         let interval = PrintInterval::Time(every);
-        OomReportPrinter {
-            since,
-            ..OomReportPrinter::whole_recording(&interval, full_filenames, out)
-        }
+        TablePrinter { since, ..TablePrinter::whole_recording(&interval, full_filenames, out) }
     }
 
     /// Takes a record before `whole`, the profile of the recording so far, does.
@@ -97,7 +95,7 @@ impl OomReportPrinter {
             let mut is_due = || self.calls.as_mut().map_or(is_late, CallCounter::take_due);
             if is_border && is_due() {
                 self.print(whole)?;
-                // Not at once again, when printing came late.
+                // If printing is late, do not print again at once.
                 let every = u64::try_from(self.every.as_nanos()).unwrap_or(u64::MAX);
                 self.last = Some(Nanos(self.now.0 - self.now.0.saturating_sub(last.0) % every));
                 if let Some((stream, window, choice)) = &mut self.since {
@@ -155,7 +153,7 @@ impl OomReportPrinter {
             }
             (None, None) => return Ok(()),
         };
-        // Written at once: tables of other recordings of the job go to the same place.
+        // One write: the job's other recordings print to the same place.
         let mut out = Vec::new();
         let wall = profile.start().map_or_else(String::new, |start| {
             format!("{}, ", render::utc(start.unix_nanos.saturating_add(self.now.0)))

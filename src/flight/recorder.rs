@@ -1,4 +1,4 @@
-//! The last part of a recording that goes on for days: kept in a ring of segments, written when something happens.
+//! Keeps the last part of a long recording in a ring of segments and writes it on demand.
 
 use std::path::{Path, PathBuf};
 
@@ -19,7 +19,7 @@ pub struct FlightRecorder {
     choice: ThreadChoice,
     path: PathBuf,
     creation: FileCreation,
-    /// Recordings written, and the number of the last one's name.
+    /// Recordings written, and the number in the last one's name.
     written: u32,
     number: u32,
     now: Nanos,
@@ -29,7 +29,7 @@ impl FlightRecorder {
     /// Keeps it beside `path`, where recordings will be written.
     ///
     /// # Errors
-    /// The folder of segments is there already, or cannot be made.
+    /// The folder of segments exists, or cannot be created.
     pub fn new(
         path: &Path,
         keep: Retention,
@@ -57,13 +57,12 @@ impl FlightRecorder {
         })
     }
 
-    /// Recordings written so far.
     pub(super) fn written(&self) -> u32 {
         self.written
     }
 
-    /// Writes what is kept as a recording of its own, and the report on it. `ended` by `triggered` where the recording
-    /// itself goes on. `warn` is told what is wrong with the segments.
+    /// Writes the kept part as a recording, and reads its report. `ended`: the condition that ends
+    /// the written part while the recording itself goes on. `warn` gets the problems of segments.
     ///
     /// # Errors
     /// A file cannot be written.
@@ -87,21 +86,22 @@ impl FlightRecorder {
         Ok(reported)
     }
 
-    /// Where the next recording goes. After days it does not fail because another one left a file: it takes the next number.
+    /// The next recording's path. After days an existing file is no failure: it takes the next
+    /// number.
     fn next_path(&mut self) -> PathBuf {
         loop {
             self.number += 1;
             let path = report::numbered(&self.path, self.number);
             let is_there = |path: &Path| path.symlink_metadata().is_ok();
             let taken = is_there(&path) || is_there(&report::oom_report_path(&path));
-            // The first one was looked at before anything was recorded.
+            // The first path was checked before the recording.
             if self.number == 1 || self.creation.replace || !taken {
                 return path;
             }
         }
     }
 
-    /// Removes the segments: all that they tell has been written.
+    /// Removes the segments, which have been written.
     ///
     /// # Errors
     /// One cannot be removed.
@@ -110,17 +110,17 @@ impl FlightRecorder {
         self.ring.remove().map_err(|source| FlightError::Remove { folder, source })
     }
 
-    /// Where the segments are.
+    /// The folder of segments.
     pub fn folder(&self) -> &Path {
         self.ring.folder()
     }
 
-    /// Most bytes that were ever kept, and segments begun.
+    /// Most bytes ever kept, and segments begun.
     pub fn size(&self) -> (u64, u64) {
         (self.ring.max_bytes(), self.ring.begun())
     }
 
-    /// Which bound made the oldest of what was recorded go; `None` while all of it is kept.
+    /// The bound that last removed a segment; `None` while all are kept.
     pub fn bound(&self) -> Option<RetentionLimit> {
         self.ring.bound()
     }
@@ -133,7 +133,7 @@ impl FlightRecorder {
     }
 }
 
-/// An empty profile for a stretch or a report: neither has a table of lines.
+/// An empty profile for a window or a report: neither has a table of lines.
 fn profile(choice: ThreadChoice) -> Profile {
     Profile::with_filter(choice).without_line_statistics()
 }

@@ -1,4 +1,4 @@
-//! From the segments of a ring to a trace and a report.
+//! Writes the segments of a ring as a trace, and its report.
 
 use std::path::{Path, PathBuf};
 
@@ -15,16 +15,16 @@ pub struct RingRecording {
     pub path: PathBuf,
     /// Its size in bytes.
     pub bytes: u64,
-    /// What it shows.
+    /// Its contents.
     pub reports: OomReportBuilder,
 }
 
-/// The file of the report on a trace.
+/// The report's path for a trace.
 pub fn oom_report_path(trace: &Path) -> PathBuf {
     trace.with_extension("oom-report.txt")
 }
 
-/// The name of the `number`th recording: `out.bin`, `out-2.bin`, `out-3.bin`.
+/// The path of recording `number`: `out.bin`, `out-2.bin`, `out-3.bin`.
 pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
     if number <= 1 {
         return path.to_owned();
@@ -37,7 +37,6 @@ pub(super) fn numbered(path: &Path, number: u32) -> PathBuf {
     path.with_file_name(name)
 }
 
-/// Where the joined records go.
 struct JoinedSink {
     writer: TraceWriter<std::fs::File>,
     reports: OomReportBuilder,
@@ -50,7 +49,7 @@ impl RecordSink for JoinedSink {
         self.tally.on_record(record);
         match record {
             Record::Keyframe(_) => self.dropped = true,
-            // The recorder's sums are those of the whole recording.
+            // The recorder's totals cover the whole recording.
             Record::End(end) if self.dropped => {
                 let end = Record::End(RecordingEnd { totals: self.tally.totals(), ..end.clone() });
                 self.writer.record(&end)?;
@@ -63,11 +62,11 @@ impl RecordSink for JoinedSink {
     }
 }
 
-/// Joins `segments` into the trace at `path`, read into the empty `profile`. `end` is for a recording that goes on;
-/// `warn` is told what is wrong with the segments.
+/// Joins `segments` into the trace at `path`, read into the empty `profile`. `end` is for a
+/// recording that goes on; `warn` gets the problems of segments.
 ///
 /// # Errors
-/// A segment cannot be read, or the trace not be written.
+/// A segment cannot be read, or the trace cannot be written.
 pub fn join_segments(
     segments: &[PathBuf],
     path: &Path,

@@ -1,4 +1,5 @@
-//! Where the records of a recording go: a trace, what is kept of one, a profile, tables; and what they may set off.
+//! The sinks of a recording: a trace, its last part, a profile, tables; and conditions on the
+//! records.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,33 +12,34 @@ use crate::model::{
 };
 use crate::trace::TraceWriter;
 
-use super::print::OomReportPrinter;
+use super::print::TablePrinter;
 use super::recorder::FlightRecorder;
 use super::report::oom_report_path;
 
-/// While a recording goes on, a condition that comes true so shortly after another one is only counted.
+/// If a condition is met sooner than this after another one, it is only counted, while the
+/// recording goes on.
 const MIN_TRIGGER_INTERVAL: u64 = 2_000_000_000;
-/// What an out-of-memory error said is waited for no longer than this.
+/// Longest wait for the text of an out-of-memory error.
 const ERROR_TEXT_TIMEOUT: u64 = 1_000_000_000;
 
-/// What is done when a condition has come true.
+/// What to do when a condition is met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnTrigger {
-    /// The recording ends.
+    /// End the recording.
     End,
-    /// What is kept is written, and the recording goes on.
+    /// Write the kept part and go on.
     Continue,
 }
 
-/// What happens while a recording goes on, for whoever runs it to tell.
+/// Events of a recording for its host.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum FlightEvent {
-    /// Something is wrong with the segments that are kept.
+    /// A problem with the kept segments.
     Warning(String),
-    /// A condition came true.
+    /// A condition was met.
     Triggered(TriggerFired),
-    /// A condition came true, what was kept is written, and the recording goes on.
+    /// A condition was met, the kept part is written, and the recording goes on.
     RecordingWritten {
         /// The condition.
         triggered: TriggerFired,
@@ -46,13 +48,13 @@ pub enum FlightEvent {
         /// The report on it.
         report: PathBuf,
     },
-    /// So many times a condition came true too shortly after another one for a recording of its own.
+    /// Conditions met too soon after another one for a recording of their own.
     TriggersIgnored(u64),
 }
 
-/// Whoever runs a recording.
+/// Runs a recording.
 pub trait RecordingHost: Send {
-    /// Tells the user.
+    /// Informs the user.
     fn tell(&mut self, event: FlightEvent);
 
     /// Writes the report on a recording to `path`.
@@ -62,9 +64,9 @@ pub trait RecordingHost: Send {
     fn write_oom_report(&mut self, reports: &mut OomReportBuilder, path: &Path) -> SinkResult;
 }
 
-/// What becomes of the records themselves.
+/// The destination of records.
 pub enum RecordOutput {
-    /// Nothing: only what they tell is wanted.
+    /// None: only the aggregation is wanted.
     Nothing,
     /// All are written.
     Trace(Box<TraceWriter<File>>),
@@ -72,13 +74,13 @@ pub enum RecordOutput {
     Flight(Box<FlightRecorder>),
 }
 
-/// What is known from the records.
+/// What is aggregated from the records.
 pub enum Aggregation {
-    /// Nothing, for it is read from what was kept.
+    /// Nothing yet: it is read from the kept part.
     Later,
-    /// What reports are made of.
+    /// A profile for reports.
     Profile(Box<Profile>),
-    /// That, and the moment at which a condition came true.
+    /// A profile, and the moment a condition was met.
     OomReport(Box<OomReportBuilder>),
 }
 
@@ -93,12 +95,12 @@ impl Aggregation {
     }
 }
 
-/// One of several recordings of a job, which a condition of any of them ends.
+/// One of a job's recordings, all of which end at any one's condition.
 #[derive(Clone, Default)]
 pub struct RankContext {
-    /// What messages of this recording begin with: `rank 1 (process 1234)`. `None` where it is the only one.
+    /// Prefix of this recording's messages: `rank 1 (process 1234)`. `None`: it is the only one.
     pub label: Option<String>,
-    /// The condition that came true first, and the label of its recording.
+    /// The condition that was met first, and its recording's label.
     pub ended_by: Arc<OnceLock<(String, String)>>,
 }
 
@@ -108,7 +110,7 @@ impl RankContext {
         RankContext { label: Some(label), ended_by: Arc::clone(&self.ended_by) }
     }
 
-    /// The condition of another recording that ended this one.
+    /// The other recording's condition that ended this one.
     fn ended_by_other(&self) -> Option<EndReason> {
         let (condition, process) = self.ended_by.get()?;
         let is_own = self.label.as_ref() == Some(process);
@@ -119,25 +121,25 @@ impl RankContext {
     }
 }
 
-/// What is waited for, and what is done then.
+/// The conditions, and what to do then.
 pub struct TriggerState {
     watch: TriggerWatch,
     then: OnTrigger,
-    /// Recordings after which it ends in any case.
+    /// Ends after this many recordings.
     max_reports: u32,
     /// Ends the recording when set.
     stop: Arc<AtomicBool>,
     fired: Option<String>,
     last: Option<Nanos>,
     uncounted: u64,
-    /// Came true, and waits for the words of its error.
+    /// Met, and waiting for the error's text.
     held: Option<TriggerFired>,
-    /// When the words of an error came last.
+    /// When an error's text last arrived.
     message_time: Option<Nanos>,
 }
 
 impl TriggerState {
-    /// Waits for what `watch` does.
+    /// Waits for the conditions of `watch`.
     pub fn new(
         watch: TriggerWatch,
         then: OnTrigger,
@@ -158,24 +160,24 @@ impl TriggerState {
     }
 }
 
-/// All of it.
+/// All sinks of a recording.
 pub struct SinkChain {
-    /// What becomes of the records.
+    /// The destination of records.
     pub output: RecordOutput,
-    /// What is known from them.
+    /// What is aggregated.
     pub reading: Aggregation,
-    /// What is waited for.
+    /// The conditions.
     pub waiting: TriggerState,
-    /// Tables while the recording goes on.
-    pub printer: Option<OomReportPrinter>,
+    /// Tables during the recording.
+    pub printer: Option<TablePrinter>,
     /// Which recording of a job this is.
     pub rank: RankContext,
-    /// Who runs the recording.
+    /// Runs the recording.
     pub host: Box<dyn RecordingHost>,
 }
 
 impl SinkChain {
-    /// The last table, and what was left to say.
+    /// Prints the last table and delivers pending events.
     ///
     /// # Errors
     /// The table cannot be printed.
@@ -205,7 +207,7 @@ impl SinkChain {
     fn print(&mut self, record: &Record) -> SinkResult {
         let Some(printer) = &mut self.printer else { return Ok(()) };
         match printer.on_record(record, self.reading.profile()) {
-            // Nobody reads the tables any more; the recording goes on.
+            // The tables' reader is gone; the recording goes on.
             Err(error) if error.is_broken_pipe() => {
                 self.printer = None;
                 Ok(())
@@ -225,7 +227,7 @@ impl SinkChain {
             return Ok(());
         }
         waiting.last = Some(triggered.time);
-        // The moment is this one; only what is made of it waits.
+        // Record the moment now; only its effect waits.
         self.pass(&Record::TriggerFired(triggered.clone()))?;
         let told = |words: Nanos| triggered.time.0.saturating_sub(words.0) < ERROR_TEXT_TIMEOUT;
         if triggered.condition == "oom" && !self.waiting.message_time.is_some_and(told) {
@@ -235,7 +237,7 @@ impl SinkChain {
         self.act(triggered)
     }
 
-    /// Acts on what was held back, when the words of its error have come with `record` or will not.
+    /// Acts on the held condition once `record` brings the error's text, or no longer can.
     fn release(&mut self, record: &Record) -> SinkResult {
         if let Record::OomException(oom_exception) = record {
             self.waiting.message_time = Some(oom_exception.time);
@@ -247,7 +249,7 @@ impl SinkChain {
         self.waiting.held.take_if(is_due).map_or(Ok(()), |triggered| self.act(triggered))
     }
 
-    /// Writes what is kept, or ends the recording.
+    /// Writes the kept part, or ends the recording.
     fn act(&mut self, triggered: TriggerFired) -> SinkResult {
         let going_on = self.waiting.then == OnTrigger::Continue;
         if let (true, RecordOutput::Flight(flight)) = (going_on, &mut self.output) {
@@ -265,7 +267,7 @@ impl SinkChain {
         }
         self.host.tell(FlightEvent::Triggered(triggered.clone()));
         if let Some(label) = &self.rank.label {
-            // Before the others are told to end, so that they find out why.
+            // Before the others are stopped, so that they find the reason.
             let _ = self.rank.ended_by.set((triggered.condition.clone(), label.clone()));
         }
         self.waiting.fired = Some(triggered.condition);
@@ -287,7 +289,7 @@ impl RecordSink for SinkChain {
             self.waiting.fired = Some(held.condition.clone());
             self.host.tell(FlightEvent::Triggered(held));
         }
-        // What the end itself makes true stands before it.
+        // A condition met by the end itself is recorded before it.
         if let Some(triggered) = self.waiting.watch.on_record(record)
             && self.waiting.fired.is_none()
         {

@@ -1,4 +1,4 @@
-//! A stretch of a recording with a profile of its own, that begins where another one ends.
+//! A window of a recording with its own profile; it begins where another one ends.
 
 use crate::analysis::Profile;
 use crate::model::{
@@ -6,11 +6,11 @@ use crate::model::{
 };
 use crate::trace::{DefinitionTables, Renumberer};
 
-/// What has to be remembered of a stream of records to begin a stretch anywhere.
+/// What must be remembered of a stream of records to begin a window anywhere.
 #[derive(Default)]
 pub(super) struct StreamState {
     names: DefinitionTables,
-    /// The last sample and the counters that belong to it.
+    /// The last sample and its counters.
     tick: Vec<Record>,
     snapshots: Vec<AllocatorSnapshot>,
     owners: Option<OwnershipBreakdown>,
@@ -18,11 +18,11 @@ pub(super) struct StreamState {
 }
 
 impl StreamState {
-    /// Takes a record. `false` for one that only gives a number its meaning, and is taken along by those that use it.
+    /// Takes a record. `false`: a definition, which its users take along.
     pub(super) fn on_record(&mut self, record: &Record) -> bool {
         if self.names.on_definition(record) {
             if matches!(record, Record::Definition(Definition::Reset)) {
-                // Its numbers mean something else now.
+                // Its numbers changed their meaning.
                 self.tick.clear();
             }
             return false;
@@ -44,7 +44,8 @@ impl StreamState {
         true
     }
 
-    /// When a stretch may begin just before `record`; a sample and what belongs to it are not torn apart.
+    /// The time at which a window may begin before `record`; never between a sample and its
+    /// counters.
     pub(super) fn border(&self, record: &Record) -> Option<Nanos> {
         match record {
             Record::Sample(sample) if self.is_sampled => Some(sample.time),
@@ -56,25 +57,25 @@ impl StreamState {
     }
 }
 
-/// A stretch, read in numbers of its own: what only earlier stretches used is forgotten.
+/// A window with its own numbers, so that definitions used only in earlier windows are forgotten.
 pub(super) struct StreamWindow {
     profile: Profile,
     rewriter: Renumberer,
     out: Vec<Record>,
-    /// How many stacks, frames or sites it began with.
+    /// Stacks, frames or sites at its beginning.
     began_with: usize,
 }
 
-/// Stacks, frames or sites of one stretch, besides those that it began with; each takes some 200 bytes in all that knows it.
+/// Stacks, frames or sites of one window, besides those at its beginning; each takes some 200 bytes
+/// in all tables.
 const MAX_NAMES: usize = 1 << 16;
 
 impl StreamWindow {
-    /// The first stretch.
     pub(super) fn new(profile: Profile) -> StreamWindow {
         StreamWindow { profile, rewriter: Renumberer::new(), out: Vec::new(), began_with: 0 }
     }
 
-    /// Whether so many different stacks were seen in it that the next one is to begin, for the sake of memory.
+    /// Whether it has so many stacks that the next one should begin, to save memory.
     pub(super) fn is_full(&self) -> bool {
         self.names() > MAX_NAMES.max(2 * self.began_with)
     }
@@ -83,12 +84,11 @@ impl StreamWindow {
         self.rewriter.names().table().size()
     }
 
-    /// What is known of it.
     pub(super) fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// Takes a record of the stream; gives it on with the stretch's own numbers.
+    /// Takes a record of the stream and passes it on with the window's numbers.
     pub(super) fn on_record(
         &mut self,
         stream: &StreamState,
@@ -99,18 +99,19 @@ impl StreamWindow {
         self.pass(sink)
     }
 
-    /// Takes note of a record that may give a number another meaning.
+    /// Notes a record that may redefine numbers.
     pub(super) fn redefined(&mut self, record: &Record) {
         self.rewriter.redefined(record);
     }
 
-    /// Whether nothing is lost when the next stretch begins now.
+    /// Whether the next window can begin now without loss.
     pub(super) fn is_settled(&mut self) -> bool {
         self.profile.finish();
         self.profile.is_settled()
     }
 
-    /// Begins the next stretch at `time` into the empty `profile`, and gives `sink` what it begins with.
+    /// Begins the next window at `time` with the empty `profile`, and gives `sink` its opening
+    /// records.
     pub(super) fn next(
         &mut self,
         time: Nanos,

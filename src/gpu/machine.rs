@@ -1,4 +1,4 @@
-//! All GPUs of the machine at one moment, as nvidia-smi tells of them.
+//! All GPUs of the machine at one moment, like nvidia-smi.
 
 use nvml_wrapper::Device as NvmlDevice;
 use nvml_wrapper::enum_wrappers::device::{PerformanceState, TemperatureSensor};
@@ -9,7 +9,7 @@ use crate::target::HostPids;
 use super::nvml::{BoundedNvml, GpuError, query};
 use super::processes;
 
-/// NVML, asked about the whole machine.
+/// Reads the whole machine through NVML.
 pub struct MachineReader {
     nvml: BoundedNvml,
     pids: HostPids,
@@ -21,8 +21,8 @@ impl MachineReader {
         Ok(MachineReader { nvml: BoundedNvml::load()?, pids: HostPids::read() })
     }
 
-    /// One look at every device, in NVML's order. A device that cannot be asked at all is an error; a
-    /// question that it does not answer is `None`.
+    /// Reads every device, in NVML's order. An inaccessible device is an error, a missing figure
+    /// `None`.
     pub fn read(&self) -> Result<Vec<DeviceStatus>, GpuError> {
         let pids = self.pids;
         self.nvml.ask_of_all(move |nvml| {
@@ -37,7 +37,7 @@ impl MachineReader {
         })
     }
 
-    /// What process `pid` uses of a device by this look; `None` when its memory is not known.
+    /// Process `pid`'s use of a device by this status; `None`: unknown memory.
     pub fn usage(&self, status: &DeviceStatus, pid: u32, time: Nanos) -> Option<DeviceUsage> {
         let memory = status.memory?;
         Some(DeviceUsage {
@@ -82,12 +82,12 @@ fn status(
     }
 }
 
-/// The MIG devices of a GPU; none where MIG is off or unknown to the driver.
+/// A GPU's MIG devices; empty: MIG is off or unknown to the driver.
 fn mig(device: &NvmlDevice<'_>, pids: HostPids) -> Vec<MigDevice> {
     if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
         return Vec::new();
     }
-    // The most there can be; places may be empty.
+    // The maximum; places may be empty.
     (0..device.mig_device_count().unwrap_or(0))
         .filter_map(|index| {
             let mig = device.mig_device_by_index(index).ok()?;
@@ -112,7 +112,7 @@ fn memory(device: &NvmlDevice<'_>) -> Option<DeviceMemory> {
     })
 }
 
-/// NVML's own number of a performance state; `None` for "unknown".
+/// NVML's number of a performance state; `None`: unknown.
 fn number_of(state: PerformanceState) -> Option<u32> {
     (state != PerformanceState::Unknown).then(|| state.as_c())
 }

@@ -1,8 +1,10 @@
-//! The driver's view: memory of each device and of the target on it, and which device is which.
+//! The driver's figures: each device's memory, the target's share, and the devices' numbers.
 //!
-//! Turns NVML into [`DeviceUsage`](crate::model::DeviceUsage) and [`DeviceStatus`](crate::model::DeviceStatus) values.
-//! May import `model`, `target`, and alone knows nvml-wrapper.
-//! Never creates a CUDA context, never changes a device's settings, never guesses a number the driver does not give.
+//! Turns NVML's answers into [`DeviceUsage`](crate::model::DeviceUsage) and
+//! [`DeviceStatus`](crate::model::DeviceStatus) values.
+//! May import `model`, `target`. Only this room uses nvml-wrapper.
+//! Never creates a CUDA context, never changes a device's settings, never guesses a number that the
+//! driver does not give.
 //! Start reading at [`GpuReader`].
 
 mod machine;

@@ -1,4 +1,4 @@
-//! Reading NVML: the devices, their memory, and the target's share.
+//! Reads NVML: the devices, their memory, and the target's share.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,25 +12,26 @@ use crate::target::{BoundedWorker, HostPids, Process, WorkerError};
 use super::processes;
 use super::visible::CudaVisibility;
 
-/// How long NVML may take to load: it wakes up every device that nobody uses.
+/// Limit of loading NVML, which wakes every idle device.
 const LOADING: Duration = Duration::from_secs(30);
-/// How long it may take to tell of all devices.
+/// Limit of reading all devices.
 const LISTING: Duration = Duration::from_secs(10);
-/// How long it may take to tell of one device: some milliseconds are usual. A driver that has lost its device may never answer.
+/// Limit of reading one device, which usually takes milliseconds. A driver that has lost its device
+/// may never answer.
 const READING: Duration = Duration::from_secs(5);
 
-/// Why the driver could not be asked.
+/// Why the driver could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
     /// There is no NVML on this machine, or it finds no driver.
     #[error("NVML (libnvidia-ml.so.1) is not available: {0}")]
     NoNvml(NvmlError),
-    /// NVML is there, but a query failed.
+    /// A query failed.
     #[error("NVML cannot {action}: {source}")]
     Query {
-        /// What was asked for.
+        /// The attempted action.
         action: &'static str,
-        /// Its answer.
+        /// NVML's error.
         source: NvmlError,
     },
     /// The driver hangs.
@@ -38,13 +39,13 @@ pub enum GpuError {
         "NVML did not answer within {seconds} s: the driver may have lost a device ('nvidia-smi' shows whether it answers)"
     )]
     NoAnswer {
-        /// How long was waited.
+        /// The time limit.
         seconds: u64,
     },
-    /// There is no process to ask about any more.
+    /// A core file has no live process.
     #[error("a core file does not hold the driver's figures")]
     CoreFile,
-    /// There is no thread to ask it on.
+    /// No thread could start.
     #[error("NVML cannot be asked: {0}")]
     NoThread(std::io::Error),
 }
@@ -58,21 +59,19 @@ impl From<WorkerError> for GpuError {
     }
 }
 
-/// NVML, asked on threads that are waited for a limited time, and all of them together in vain only once.
+/// NVML on threads with a time limit; after one hangs, the others are not tried.
 pub(super) struct BoundedNvml {
     nvml: Arc<Nvml>,
     worker: BoundedWorker,
 }
 
 impl BoundedNvml {
-    /// Loads NVML.
     pub(super) fn load() -> Result<BoundedNvml, GpuError> {
         let worker = BoundedWorker::default();
         let nvml = worker.run_within(LOADING, load)?;
         Ok(BoundedNvml { nvml: Arc::new(nvml), worker })
     }
 
-    /// What NVML answers of one device or of itself.
     fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Nvml) -> Result<T, GpuError> + Send + 'static,
@@ -81,7 +80,6 @@ impl BoundedNvml {
         self.worker.run_within(READING, move || question(&nvml))
     }
 
-    /// What NVML answers of all devices.
     pub(super) fn ask_of_all<T: Send + 'static>(
         &self,
         question: impl FnOnce(&Nvml) -> Result<T, GpuError> + Send + 'static,
@@ -91,7 +89,7 @@ impl BoundedNvml {
     }
 }
 
-/// NVML, asked about one target.
+/// Reads NVML for one target.
 pub struct GpuReader {
     nvml: BoundedNvml,
     pid: u32,
@@ -113,7 +111,7 @@ impl GpuReader {
         self.nvml.ask(move |nvml| nvml.sys_driver_version().map_err(query(action)))
     }
 
-    /// All devices of the machine, in NVML's order, with the numbers the target gives them.
+    /// All devices of the machine, in NVML's order, with the target's numbers.
     pub fn devices(&self, visibility: &CudaVisibility) -> Result<Vec<GpuDevice>, GpuError> {
         let mut devices = self.nvml.ask_of_all(|nvml| {
             let count = nvml.device_count().map_err(query("count the devices"))?;
@@ -135,8 +133,8 @@ impl GpuReader {
         Ok(devices)
     }
 
-    /// One look at device `nvml_index`. The list of processes costs milliseconds and holds a lock of the
-    /// driver, so this is for a few calls a second, never for the sampling rate.
+    /// Reads device `nvml_index`. Listing its processes costs milliseconds and holds a driver lock:
+    /// for a few calls a second, never for the sampling rate.
     pub fn usage(&self, nvml_index: u32, time: Nanos) -> Result<DeviceUsage, GpuError> {
         let pids = self.pids;
         let (memory, processes) = self.nvml.ask(move |nvml| {
@@ -156,9 +154,8 @@ impl GpuReader {
     }
 }
 
-/// Loads NVML.
 fn load() -> Result<Nvml, GpuError> {
-    // The name with its version first: the bare one comes with development packages only.
+    // The versioned name: the bare one comes with development packages only.
     Nvml::builder()
         .lib_path("libnvidia-ml.so.1".as_ref())
         .init()

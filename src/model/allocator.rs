@@ -1,37 +1,37 @@
-//! The caching allocator's counters, with the names and meanings of `torch.cuda.memory_stats`.
+//! The caching allocator's counters, named as in `torch.cuda.memory_stats`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Which allocator PyTorch uses for CUDA memory.
+/// PyTorch's allocator of CUDA memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AllocatorBackend {
-    /// No PyTorch with CUDA support is loaded in the target.
+    /// No PyTorch with CUDA support is loaded.
     NotLoaded,
-    /// PyTorch is loaded, but CUDA has not been initialised yet.
+    /// PyTorch is loaded, CUDA is not initialised yet.
     NotInitialized,
-    /// The native caching allocator: counters and blocks can be read.
+    /// The native caching allocator, with readable counters and blocks.
     Native,
-    /// `backend:cudaMallocAsync`: the driver's pool, without counters or blocks of PyTorch's native layout.
+    /// `backend:cudaMallocAsync`: the driver's pool, without PyTorch's native counters and blocks.
     CudaMallocAsync,
-    /// An allocator given by the program (`CUDAPluggableAllocator`); carries its C++ type name.
+    /// The program's own allocator (`CUDAPluggableAllocator`), with its C++ type name.
     Pluggable(String),
-    /// Something memspy does not know; says what was found.
+    /// An allocator unknown to memspy, with what was found.
     Unknown(String),
 }
 
 impl AllocatorBackend {
-    /// How the text of one begins that is not the process's own.
+    /// Prefix of the text of an allocator that another process owns.
     pub const COPY: &str = "a copy";
 
-    /// Whether it is a copy of another process's, which a fork left behind.
+    /// Whether it is a copy of another process's allocator, left by a fork.
     pub fn is_copy(&self) -> bool {
         matches!(self, AllocatorBackend::Unknown(what) if what.starts_with(AllocatorBackend::COPY))
     }
 }
 
-/// One statistic: `current`, `peak` (since the job's last `reset_peak_memory_stats`), and the
-/// running totals `allocated` and `freed` (since its last `reset_accumulated_memory_stats`).
+/// One statistic: `current`, `peak` (since the last `reset_peak_memory_stats`), and the running
+/// totals `allocated` and `freed` (since the last `reset_accumulated_memory_stats`).
 ///
 /// c10/core/CachingDeviceAllocator.h, `struct Stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
@@ -46,7 +46,7 @@ pub struct Stat {
     pub freed: i64,
 }
 
-/// The nine arrays of statistics, in the order in which `DeviceStats` stores them.
+/// The nine arrays of statistics, in the order of `DeviceStats`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Metric {
@@ -56,7 +56,7 @@ pub enum Metric {
     Segment,
     /// Number of blocks allocated or waiting to be freed.
     Active,
-    /// Number of free blocks in segments that also hold used ones.
+    /// Number of free blocks in segments that also have used ones.
     InactiveSplit,
     /// Bytes allocated to the program (rounded sizes): `torch.cuda.memory_allocated`.
     AllocatedBytes,
@@ -66,7 +66,7 @@ pub enum Metric {
     ActiveBytes,
     /// Bytes in inactive split blocks.
     InactiveSplitBytes,
-    /// Bytes the program asked for, before rounding.
+    /// Bytes requested by the program, before rounding.
     RequestedBytes,
 }
 
@@ -99,13 +99,14 @@ impl Metric {
         }
     }
 
-    /// Whether its unit is bytes (else it is a number of blocks or segments).
+    /// Whether its unit is bytes (else blocks or segments).
     pub fn is_bytes(self) -> bool {
         self.name().ends_with("bytes")
     }
 }
 
-/// The pools a statistic is kept for. c10/core/Allocator.h / CachingDeviceAllocator.h, `enum class StatType`.
+/// The pools of a statistic. c10/core/Allocator.h / CachingDeviceAllocator.h, `enum class
+/// StatType`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Pool {
@@ -118,7 +119,7 @@ pub enum Pool {
 }
 
 impl Pool {
-    /// Every pool, in the order in which a `StatArray` stores them.
+    /// Every pool, in the order of a `StatArray`.
     pub const ALL: [Pool; 3] = [Pool::All, Pool::Small, Pool::Large];
 
     /// The second part of a `memory_stats` key.
@@ -131,14 +132,13 @@ impl Pool {
     }
 }
 
-/// All counters of one device, as `torch.cuda.memory_stats` reports them.
-///
-/// Counters that a PyTorch version does not have are `None`.
+/// All counters of one device, as in `torch.cuda.memory_stats`. `None`: this PyTorch version lacks
+/// the counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AllocatorCounters {
     /// `[Metric][Pool]`.
     pub stats: [[Stat; 3]; 9],
-    /// Failed `cudaMalloc` calls that were tried again after freeing the cache.
+    /// Failed `cudaMalloc` calls retried after freeing the cache.
     pub num_alloc_retries: i64,
     /// Out-of-memory errors thrown.
     pub num_ooms: i64,
@@ -152,7 +152,7 @@ pub struct AllocatorCounters {
     pub num_device_alloc: Option<i64>,
     /// Number of driver frees (torch 2.3+).
     pub num_device_free: Option<i64>,
-    /// Limit above which blocks are not split, in bytes; `None` when it could not be read.
+    /// Size in bytes above which blocks are not split; `None`: unreadable.
     pub max_split_size: Option<i64>,
 }
 
@@ -201,7 +201,7 @@ pub enum StatField {
 }
 
 impl StatField {
-    /// Every field, in the order in which a `Stat` stores them.
+    /// Every field, in the order of a `Stat`.
     pub const ALL: [StatField; 4] =
         [StatField::Current, StatField::Peak, StatField::Allocated, StatField::Freed];
 
@@ -228,7 +228,7 @@ pub struct StatKey {
 }
 
 impl StatKey {
-    /// Every key there is: 9 metrics x 3 pools x 4 fields.
+    /// All 9 metrics x 3 pools x 4 fields.
     pub fn all() -> impl Iterator<Item = StatKey> {
         Metric::ALL.into_iter().flat_map(|metric| {
             Pool::ALL.into_iter().flat_map(move |pool| {

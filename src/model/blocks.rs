@@ -1,14 +1,14 @@
-//! The allocator's map of memory: segments obtained from the driver, cut into blocks.
+//! Snapshots of the allocator: segments from the driver, divided into blocks.
 
 use super::gpu::CudaIndex;
 use super::record::Nanos;
 
-/// State of a block, with the names of `torch.cuda.memory_snapshot`.
+/// State of a block, named as in `torch.cuda.memory_snapshot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum BlockState {
-    /// `active_allocated`: held by the program.
+    /// `active_allocated`: allocated to the program.
     Allocated,
-    /// `active_pending_free`: freed by the program, another stream may still use it.
+    /// `active_pending_free`: freed by the program, but another stream may still use it.
     PendingFree,
     /// `inactive`: in the cache.
     Inactive,
@@ -21,33 +21,34 @@ pub struct Block {
     pub address: u64,
     /// Size in bytes, rounded by the allocator.
     pub size: u64,
-    /// Bytes asked for; 0 for an inactive block, where the stored value is stale.
+    /// Bytes requested; 0 for an inactive block, whose stored value is stale.
     pub requested: u64,
     /// State.
     pub state: BlockState,
 }
 
-/// A memory pool's id as PyTorch counts it; `(0, 0)` is the default pool, all others are private
-/// (CUDA graphs, `torch.cuda.MemPool`).
+/// PyTorch's memory pool id; `(0, 0)` is the default pool, all others are private (CUDA graphs,
+/// `torch.cuda.MemPool`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct PoolId(pub u64, pub u64);
 
-/// A stretch of memory obtained from the driver, tiled by its blocks in address order.
+/// Memory obtained from the driver, tiled by its blocks in address order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Segment {
     /// Device address of its first byte.
     pub address: u64,
     /// Size in bytes: the sum of its blocks' sizes.
     pub size: u64,
-    /// The CUDA stream (`cudaStream_t` as a number) it belongs to; 0 is the default stream.
+    /// Its CUDA stream (`cudaStream_t` as a number); 0 is the default stream.
     pub stream: u64,
     /// Whether it serves small blocks (up to 1 MiB).
     pub small: bool,
     /// Whether it is an expandable segment (mapped part of a larger address range).
     pub expandable: bool,
-    /// Bytes that PyTorch maps and unmaps at once in it, counted from its first byte; 0 when it is not expandable.
+    /// Bytes that PyTorch maps and unmaps at once, from its first byte on; 0: not expandable.
     pub granule: u64,
-    /// Whether its private pool serves no CUDA graph or `MemPool` any more: what is free in it can be given back.
+    /// Whether its private pool no longer serves a CUDA graph or `MemPool`: free memory in it can
+    /// be returned.
     pub retired: bool,
     /// The pool it belongs to.
     pub pool: PoolId,
@@ -56,12 +57,12 @@ pub struct Segment {
 }
 
 impl Segment {
-    /// Whether only CUDA graphs or `MemPool`s that exist can use what is free in it.
+    /// Whether only existing CUDA graphs or `MemPool`s can use its free memory.
     pub fn is_private(&self) -> bool {
         self.pool != PoolId::default() && !self.retired
     }
 
-    /// What PyTorch maps at once in an expandable segment unless it is told otherwise (`kSmallBuffer`, `kLargeBuffer` in
+    /// PyTorch's default granule of an expandable segment (`kSmallBuffer`, `kLargeBuffer` in
     /// c10/core/AllocatorConfig.h; only `large_segment_size_mb` changes it).
     pub fn usual_granule(small: bool) -> u64 {
         if small { 2 << 20 } else { 20 << 20 }
@@ -69,9 +70,10 @@ impl Segment {
 
     /// Bytes of it that `torch.cuda.empty_cache()` would return to the driver.
     ///
-    /// As `release_cached_blocks` does it (c10/cuda/CUDACachingAllocator.cpp): it first waits for other streams, so that what is
-    /// pending is free as well. Then it returns segments without a block in use, and of expandable ones every whole
-    /// granule that is free. Private pools keep everything while a CUDA graph or a `MemPool` uses them.
+    /// As `release_cached_blocks` does (c10/cuda/CUDACachingAllocator.cpp): it waits for other
+    /// streams, so pending blocks are free as well. Then it returns segments without a block in
+    /// use, and every free granule of expandable ones. Private pools keep everything while a CUDA
+    /// graph or a `MemPool` uses them.
     pub fn releasable(&self) -> u64 {
         if self.is_private() {
             return 0;
@@ -94,14 +96,14 @@ impl Segment {
     }
 }
 
-/// How far a snapshot can be trusted.
+/// How far to trust a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SnapshotConsistency {
-    /// The sums over the blocks equal the counters, read before and after: one instant's truth.
+    /// Its sums equal the counters read before and after: one instant's truth.
     Consistent,
-    /// The target changed it during every attempt to read it; the sums differ from the counters.
+    /// The target changed it during every attempt, and the sums differ from the counters.
     Degraded {
-        /// Sum of the sizes of the allocated blocks read, in bytes.
+        /// Bytes of the allocated blocks read.
         allocated_in_blocks: u64,
         /// `allocated_bytes.all.current` read right after, in bytes.
         allocated_counter: u64,
@@ -115,7 +117,7 @@ pub struct AllocatorSnapshot {
     pub time: Nanos,
     /// The device, as the target numbers it.
     pub device: CudaIndex,
-    /// How often the read was repeated because the target changed it meanwhile.
+    /// Reads repeated because the target changed it meanwhile.
     pub retries: u32,
     /// Whether it is one instant's truth.
     pub consistency: SnapshotConsistency,
@@ -124,22 +126,23 @@ pub struct AllocatorSnapshot {
 }
 
 impl AllocatorSnapshot {
-    /// All blocks, in address order of their segments.
+    /// All blocks by segment, in address order.
     pub fn blocks(&self) -> impl Iterator<Item = (&Segment, &Block)> {
         self.segments.iter().flat_map(|s| s.blocks.iter().map(move |b| (s, b)))
     }
 
-    /// Sum of the sizes of the allocated blocks, in bytes.
+    /// Bytes of the allocated blocks.
     pub fn allocated(&self) -> u64 {
         self.blocks().filter(|(_, b)| b.state == BlockState::Allocated).map(|(_, b)| b.size).sum()
     }
 
-    /// Bytes that `torch.cuda.empty_cache()` would return to the driver: see [`Segment::releasable`].
+    /// Bytes that `torch.cuda.empty_cache()` would return to the driver: see
+    /// [`Segment::releasable`].
     pub fn releasable(&self) -> u64 {
         self.segments.iter().map(Segment::releasable).sum()
     }
 
-    /// Sum of the sizes of the segments, in bytes.
+    /// Bytes of the segments.
     pub fn reserved(&self) -> u64 {
         self.segments.iter().map(|s| s.size).sum()
     }

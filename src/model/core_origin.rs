@@ -1,14 +1,15 @@
-//! Where what is told of a process comes from, if that is a core file.
+//! Facts about a core file.
 
-/// What a core file says of itself.
+/// A core file as the source of a process's facts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreOrigin {
     /// The file.
     pub file: String,
-    /// The signal that ended the process (`SIGABRT`); `None` where there was none, as in a copy that `gcore` made.
+    /// The signal that ended the process (`SIGABRT`); `None` if there was none, as in `gcore`'s
+    /// copy.
     pub signal: Option<String>,
     /// The thread that received it.
     pub thread: Option<u32>,
-    /// What is missing in it, a sentence each.
+    /// What it lacks, one sentence each.
     pub missing: Vec<String>,
 }

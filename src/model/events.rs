@@ -1,4 +1,4 @@
-//! Exact events: every allocation and free that a probe saw, and the place in the program that made it.
+//! Exact events: every allocation and free seen by a probe, with its site.
 
 use std::sync::Arc;
 
@@ -6,67 +6,68 @@ use super::gpu::CudaIndex;
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// Number of a [`AllocationSite`] in a [`StackTable`](super::StackTable), counted from 0 in order of first sight.
+/// Number of an [`AllocationSite`] in a [`StackTable`](super::StackTable), from 0 in order of first
+/// sight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SiteId(pub u32);
 
-/// Where the Python stack of an [`AllocationSite`] came from.
+/// How the Python stack of an [`AllocationSite`] was obtained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StackSource {
-    /// The thread's own frames, read while it stood in the probe: exact.
+    /// The thread's own frames, read inside the probe: exact.
     Own,
-    /// The thread has no Python frames and works for a call of `backward()`; the stack is that of the
-    /// thread that made just this call: exact.
+    /// The thread has no Python frames and works for a call of `backward()`; the stack is that of
+    /// the calling thread: exact.
     Backward,
-    /// The thread has no Python frames; the stack is the main thread's at that moment, which as a rule
-    /// waits in `backward()`. It may have moved on while it was read.
+    /// The thread has no Python frames; the stack is the main thread's, which usually waits in
+    /// `backward()`. It may have moved during the read.
     Borrowed,
-    /// The thread has no Python frames, and nothing says for whom it works.
+    /// The thread has no Python frames, and its caller is unknown.
     NoPython,
-    /// Not taken, because the options of the recording say so (small, or not drawn as a sample).
+    /// Not taken, by the recording's options (small, or not sampled).
     NotTaken,
-    /// It could not be read or named: a page was not in memory, its code object had died, or its
-    /// description was lost.
+    /// Unreadable or unnamed: a page was not in memory, a code object died, or its description was
+    /// lost.
     Unknown,
-    /// The kernel let memspy see the event but not the stack: the one that sampling saw last on this thread.
+    /// The kernel showed the event but no stack: the thread's last sampled stack.
     Sampled,
 }
 
-/// A place in the program that allocates: all that events of one kind have in common.
+/// What equal allocation events have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct AllocationSite {
     /// The thread that allocated.
     pub thread: ThreadId,
-    /// The Python stack; `None` where `source` says why.
+    /// The Python stack; `source` says why it is `None`.
     pub stack: Option<StackId>,
-    /// Where `stack` came from.
+    /// How `stack` was obtained.
     pub source: StackSource,
-    /// Whether `stack` was deeper than the probe follows: its outermost frames are missing.
+    /// Whether the outermost frames of `stack` are missing: it is deeper than the probe's walk.
     pub truncated: bool,
     /// Class of the autograd node being evaluated (`AddmmBackward0`); `None` outside of backward.
     pub node: Option<Arc<str>>,
-    /// Python stack of the forward call that created this node; `None` when it was not recorded
-    /// (an option, or the node is older than the recording).
+    /// Python stack of the forward call that created this node; `None`: not recorded (an option, or
+    /// the node is older than the recording).
     pub forward: Option<StackId>,
-    /// The frames of C and C++ code.
+    /// The C and C++ frames.
     pub native: NativeFrames,
 }
 
-/// What is known of the frames of compiled code that an allocation came through.
+/// The native frames of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NativeFrames {
-    /// They were not asked for: by an option of the recording, or the allocation is a small one.
+    /// Not requested, by an option or because the allocation is small.
     #[default]
     NotTaken,
-    /// They were asked for, and lost: the copy of the thread's stack found no room, or was not unwound in time.
+    /// Requested but lost: the ring was full, or they were not unwound in time.
     Lost,
-    /// A stack with them. Where [`AllocationSite::source`] is [`StackSource::Own`] they stand between the frames of
-    /// [`AllocationSite::stack`], which are all in it too; else it has only those of the thread that allocated.
+    /// A stack with them. For [`StackSource::Own`] it also has all frames of
+    /// [`AllocationSite::stack`] in place; else only those of the allocating thread.
     Stack(StackId),
 }
 
 impl NativeFrames {
-    /// The stack with them; `None` where there is none.
+    /// The stack with native frames, if there is one.
     pub fn stack(self) -> Option<StackId> {
         match self {
             NativeFrames::Stack(stack) => Some(stack),
@@ -75,25 +76,26 @@ impl NativeFrames {
     }
 }
 
-/// What kind of memory an event is about.
+/// The kind of memory of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MemoryKind {
-    /// Blocks of PyTorch's caching allocator on a device; sizes are those asked for.
+    /// Blocks of PyTorch's caching allocator on a device, in requested sizes.
     Torch(CudaIndex),
-    /// Device memory obtained from the driver: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocAsync`, by
-    /// address. The device is `None` where the call does not tell it.
+    /// Device memory from the driver: `cuMemAlloc`, `cuMemAllocPitch`, `cuMemAllocAsync`, by
+    /// address. `None`: the call does not say the device.
     Driver(Option<CudaIndex>),
-    /// Physical memory from `cuMemCreate`, by handle: what expandable segments are made of.
+    /// Physical memory from `cuMemCreate`, by handle: the memory of expandable segments.
     Physical(Option<CudaIndex>),
-    /// Address ranges with physical memory mapped in (`cuMemMap`), by address. No memory of its own.
+    /// Mapped address ranges (`cuMemMap`), by address. No memory of its own.
     Mapping,
     /// `cuMemAllocManaged`, by address.
     Managed,
-    /// Page-locked host memory: `cuMemHostAlloc`, `cuMemAllocHost`, `cuMemHostRegister`, by address.
+    /// Page-locked host memory: `cuMemHostAlloc`, `cuMemAllocHost`, `cuMemHostRegister`, by
+    /// address.
     PinnedHost,
 }
 
-/// Calls of the driver that take device memory of unknown size.
+/// Driver calls that take an unknown amount of device memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum DriverEvent {
     /// A context was created or a primary one retained.
@@ -104,7 +106,7 @@ pub enum DriverEvent {
     LibraryLoaded,
 }
 
-/// What the allocator's own counters of the device said right after an allocation, in bytes.
+/// The device's allocator counters right after an allocation, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CounterSnapshot {
     /// `allocated_bytes.all.current`.
@@ -122,41 +124,41 @@ pub struct CounterSnapshot {
 pub enum EventKind {
     /// Memory was allocated.
     Allocated {
-        /// Which kind.
+        /// The kind of memory.
         memory_kind: MemoryKind,
         /// Address, or handle ([`MemoryKind::Physical`]).
         address: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         size: u64,
-        /// PyTorch's counters right after; `None` where there are none.
+        /// PyTorch's counters right after; `None`: unavailable.
         levels: Option<CounterSnapshot>,
-        /// Bytes that its block takes, as PyTorch has it; `None` where that was not read.
+        /// Bytes of PyTorch's block; `None`: not read.
         block: Option<u64>,
     },
-    /// Memory is being freed: its owner gave it up; the allocator has not taken it back yet.
+    /// Memory is being freed: its owner gave it up, the allocator has not taken it back yet.
     Freed {
-        /// Which kind.
+        /// The kind of memory.
         memory_kind: AddressSpace,
         /// Address, or handle.
         address: u64,
-        /// Whether a thread of the autograd engine freed it while it evaluated a node; only of PyTorch's blocks, and where
-        /// [`ExactSettings::knows_backward`].
+        /// Whether an autograd engine thread freed it while evaluating a node; only of PyTorch's
+        /// blocks, and if [`ExactSettings::knows_backward`].
         in_backward: bool,
     },
     /// The driver refused an allocation.
     Failed {
-        /// Which kind.
+        /// The kind of memory.
         memory_kind: MemoryKind,
-        /// Bytes asked for.
+        /// Requested bytes.
         size: u64,
-        /// `CUresult`, 2 is out of memory.
+        /// `CUresult`; 2 is out of memory.
         code: u32,
     },
     /// Something took memory of unknown size.
     Marked(DriverEvent),
 }
 
-/// The address space that a freed address belongs to.
+/// The address space of a freed address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AddressSpace {
     /// A block of PyTorch's caching allocator.
@@ -172,7 +174,7 @@ pub enum AddressSpace {
 }
 
 impl MemoryKind {
-    /// The address space in which addresses of this arena are unique.
+    /// The address space in which its addresses are unique.
     pub fn freed(self) -> AddressSpace {
         match self {
             MemoryKind::Torch(_) => AddressSpace::Torch,
@@ -187,11 +189,11 @@ impl MemoryKind {
 /// One event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Event {
-    /// When, as the target's thread stood in the probe.
+    /// When the target's thread was in the probe.
     pub time: Nanos,
     /// What happened.
     pub change: EventKind,
-    /// Who did it; `None` for frees, unless the recording was asked for their stacks.
+    /// Its site; `None` for frees, unless the recording requested their stacks.
     pub site: Option<SiteId>,
 }
 
@@ -203,44 +205,44 @@ pub enum ProbeBackend {
     UprobeMulti,
     /// BPF programs at perf-event uprobes.
     PerfUprobes,
-    /// Samples of perf-event uprobes, without BPF: sizes and addresses exact, stacks from sampling.
+    /// Samples of perf-event uprobes, without BPF: exact sizes and addresses, sampled stacks.
     PerfSamples,
 }
 
-/// How frees are learned of.
+/// How frees are observed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum FreeTracking {
-    /// Each one, by a probe.
+    /// Each by a probe.
     #[default]
     Events,
-    /// Each one, with the stack that freed.
+    /// Each by a probe, with the stack.
     Stacks,
-    /// Not probed: blocks gone are found by comparing with snapshots.
+    /// Not probed: found by comparing snapshots.
     Snapshots,
 }
 
-/// What is recorded exactly, and how: once, before the first [`EventBatch`].
+/// Settings of exact recording; once, before the first [`EventBatch`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExactSettings {
     /// When the probes were in place.
     pub time: Nanos,
-    /// How.
+    /// How events are obtained.
     pub backend: ProbeBackend,
-    /// How frees are learned of.
+    /// How frees are observed.
     pub frees: FreeTracking,
-    /// Allocations of fewer bytes have no stack; 0 for none.
+    /// Smaller allocations have no stack; 0: all have one.
     pub stacks_from: u64,
-    /// One stack for this many bytes on average (Poisson); 0 for all.
+    /// One stack per this many bytes on average (Poisson); 0: all.
     pub stacks_every: u64,
     /// Whether the forward lines of backward allocations are recorded.
     pub backward_lines: bool,
-    /// Allocations of at least so many bytes have frames of C and C++ code; `None`: none have.
+    /// Allocations of at least this many bytes have native frames; `None`: none have.
     pub native_from: Option<u64>,
-    /// Whether each allocation and each free of PyTorch tells that it was made while a node was evaluated: frees do so only
-    /// where steps are counted.
+    /// Whether PyTorch's allocations and frees say if a node was being evaluated; frees do so only
+    /// if steps are counted.
     pub knows_backward: bool,
-    /// Whether no device had an allocator of PyTorch yet when the probes stood at it: then all that it ever does is
-    /// recorded, from a level of 0 on.
+    /// Whether no device had a PyTorch allocator yet when the probes were placed: then everything
+    /// is recorded, from a level of 0 on.
     pub starts_empty: bool,
     /// What is probed: `pytorch:malloc`, `cuMemAlloc_v2`, ...
     pub probes: Vec<Arc<str>>,
@@ -248,15 +250,14 @@ pub struct ExactSettings {
     pub uncovered: Vec<Arc<str>>,
 }
 
-/// Events in time order, some milliseconds of them.
+/// Some milliseconds of events in time order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventBatch {
     /// The events.
     pub events: Vec<Event>,
 }
 
-/// The events so far against the allocator's own running counts, once a second: what the counter has
-/// more (or, negative, fewer) than the probes saw since the recording began.
+/// The allocator's running counts less the events seen since the recording began, once a second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CounterCheck {
     /// When.
@@ -265,34 +266,34 @@ pub struct CounterCheck {
     pub device: CudaIndex,
     /// `allocation.all.allocated`, less allocations seen.
     pub allocations: i64,
-    /// `allocation.all.freed`, less frees seen (of all devices in a job that uses several); `None`
-    /// where frees are not probed or cannot be told apart by device.
+    /// `allocation.all.freed`, less frees seen (of all devices if the job uses several); `None`:
+    /// frees are not probed or cannot be assigned to a device.
     pub frees: Option<i64>,
-    /// `requested_bytes.all.allocated`, less bytes seen asked for.
+    /// `requested_bytes.all.allocated`, less requested bytes seen.
     pub requested: i64,
 }
 
-/// Sums of the exact events of a recording.
+/// Totals of a recording's exact events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EventTotals {
     /// Allocations seen, of every kind.
     pub allocations: u64,
     /// Frees seen, of every kind.
     pub frees: u64,
-    /// Events that found no room in the ring: seen and counted by the kernel, their content is lost.
+    /// Events lost because the ring was full; the kernel counted them.
     pub lost: u64,
-    /// Allocations whose stack is deeper than the probe follows.
+    /// Allocations whose stack is deeper than the probe's walk.
     pub truncated: u64,
     /// Allocations with a stack borrowed from the main thread.
     pub borrowed: u64,
-    /// Allocations whose stack could not be read to its end: a page was not in memory.
+    /// Allocations with a partly unreadable stack: a page was not in memory.
     pub faulted: u64,
-    /// Allocations whose stack has a code object that could not be named.
+    /// Allocations whose stack has an unnamed code object.
     pub unknown: u64,
     /// Allocations of threads without Python.
     pub no_python: u64,
-    /// Allocations with frames of C and C++ code.
+    /// Allocations with native frames.
     pub native: u64,
-    /// Allocations large enough for them that have none: the copy of the thread's stack was lost.
+    /// Allocations whose native frames were lost.
     pub native_lost: u64,
 }

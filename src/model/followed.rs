@@ -1,13 +1,14 @@
-//! Followed changes: each step of the allocator's counters that a fast poll saw, with the stacks on either side of it.
+//! Counter deltas: changes of the allocator's counters between two polls, with the stacks before
+//! and after.
 
 use super::gpu::CudaIndex;
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// By how much the counters of one pool of one device grew in one step.
+/// Growth of the counters of one pool of one device.
 ///
-/// All six are differences of running totals of `torch.cuda.memory_stats` and so never negative, unless the program
-/// reset these totals in between ([`FollowedChange::totals_reset`]).
+/// All six are differences of running totals of `torch.cuda.memory_stats`, so never negative unless
+/// the program reset these totals in between ([`FollowedChange::totals_reset`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CounterDelta {
     /// Blocks allocated: `allocation.POOL.allocated`.
@@ -18,29 +19,29 @@ pub struct CounterDelta {
     pub allocated_bytes: i64,
     /// Bytes of the blocks freed, after rounding: `allocated_bytes.POOL.freed`.
     pub freed_bytes: i64,
-    /// Bytes asked for by the allocations: `requested_bytes.POOL.allocated`.
+    /// Bytes requested by the allocations: `requested_bytes.POOL.allocated`.
     pub requested_bytes: i64,
-    /// Bytes that had been asked for by the blocks freed: `requested_bytes.POOL.freed`.
+    /// Bytes once requested for the blocks freed: `requested_bytes.POOL.freed`.
     pub freed_requested_bytes: i64,
 }
 
-/// What a poll knows of the Python stack of one thread.
+/// What a poll knows of one thread's Python stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum StackReading {
     /// The thread's stack at one instant of the poll, proven as far as can be checked from outside.
     Whole(StackId),
-    /// The thread moved while its frames were copied, or its frames were copied at more than one instant: what was copied
-    /// may be no stack at all, so it is not told.
+    /// The thread moved while its frames were copied: the copy may be inconsistent, so it is
+    /// dropped.
     Torn,
-    /// The thread executed no Python.
+    /// The thread ran no Python.
     NoFrames,
-    /// The stack was not looked at in this poll.
+    /// The stack was not read in this poll.
     #[default]
     NotRead,
 }
 
 impl StackReading {
-    /// The stack, if one was read whole.
+    /// The whole stack, if there is one.
     pub fn stack(self) -> Option<StackId> {
         match self {
             StackReading::Whole(stack) => Some(stack),
@@ -49,27 +50,28 @@ impl StackReading {
     }
 }
 
-/// What the kernel said of a thread at the two polls beside a change.
+/// The kernel's word on a thread at the polls before and after a delta.
 ///
-/// A thread waits when it is off the processor, in a system call that sleeps, or that waits for a lock, a file, a socket or a
-/// child. It does not count as waiting where it wants the GIL or the allocator's lock: it takes these in the middle of its work.
+/// A thread waits when it is off the processor, in a system call that sleeps or waits for a lock, a
+/// file, a socket or a child. A thread that waits for the GIL or the allocator's lock does not
+/// count: it takes these in the middle of its work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ThreadWait {
-    /// It waited at neither, or nothing is known of it.
+    /// It waited at neither, or unknown.
     #[default]
     Unknown,
-    /// It waited at the poll before the change.
+    /// It waited at the poll before the delta.
     Before,
-    /// It waited at the poll after the change.
+    /// It waited at the poll after the delta.
     After,
     /// It waited at both, and may have run in between.
     Both,
-    /// It did not run from the poll before the change to the one after it: whatever it waits for, it did not make the change itself.
+    /// It did not run from the poll before to the poll after, so it did not cause the delta itself.
     Throughout,
 }
 
 impl ThreadWait {
-    /// Whether it waited before the change, and after it.
+    /// Whether it waited before and after.
     pub fn sides(self) -> [bool; 2] {
         match self {
             ThreadWait::Unknown => [false, false],
@@ -91,7 +93,7 @@ impl From<[bool; 2]> for ThreadWait {
     }
 }
 
-/// A thread that may have made a [`FollowedChange`].
+/// A thread that may have caused a [`FollowedChange`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FollowedThread {
     /// The thread.
@@ -100,85 +102,88 @@ pub struct FollowedThread {
     pub before: StackReading,
     /// Its stack at the poll [`FollowedChange::after`].
     pub after: StackReading,
-    /// Whether this thread held the lock of the device's allocator at one of these two polls. Whoever changes the counters
-    /// holds this lock: a thread that was seen with it beside a change made this change or one right next to it.
+    /// Whether it held the device's allocator lock at one of these polls. Changing the counters
+    /// requires this lock, so the thread caused this delta or one right next to it.
     pub held_lock: bool,
     /// Whether it waited at these two polls.
     pub wait: ThreadWait,
 }
 
 impl FollowedThread {
-    /// What is known of its stack before the change, and after it.
+    /// Its stacks before and after.
     pub fn sides(&self) -> [StackReading; 2] {
         [self.before, self.after]
     }
 
-    /// Its stacks on both sides, as far as they were read.
+    /// Its whole stacks, before and after.
     pub fn stacks(&self) -> impl Iterator<Item = StackId> + use<> {
         self.sides().into_iter().filter_map(StackReading::stack)
     }
 }
 
-/// One step of the allocation counters of one device: they were the old ones at one poll and the new ones at a later poll.
+/// A counter delta of one device: old counters at one poll, new ones at a later poll.
 ///
-/// A poll copies, in this order, in one system call: the counters of all devices, the stacks of the followed threads, and the
-/// counters once more.
-/// So the change happened after the counters of the poll `before` were copied and before those of the poll `after` were.
-/// The stack of `after` was copied after the change was complete; the stack of `before` was copied before the change,
-/// or in the first microseconds of the time in which it happened: then the counters were others behind the stacks, and
-/// `others_possible` is set (with one or two threads unless somebody was inside the allocator when the counters were copied first).
+/// A poll copies, in this order, in one system call: the counters of all devices, the stacks of the
+/// followed threads, and the counters again. So the change happened after `before` copied its
+/// counters and before `after` did. The stack of `after` was copied after the change was complete.
+/// The stack of `before` was copied before the change or in its first microseconds. In the second
+/// case the counters differed after the stacks, and `others_possible` is set (with one or two
+/// threads only if a thread was inside the allocator at the first copy of the counters).
 ///
-/// Between the polls `before` and `after` there may have been others that found the counters half changed (the target stood
-/// in the midst of a change); `before` is then the last of these, for its stack is the one nearest to the change. Where
-/// blocks changed hands ahead of this one, `others_possible` is set.
+/// Polls in between may have found the counters half changed; `before` is then the last of these,
+/// since its stack is nearest to the change. If blocks changed before that, `others_possible` is
+/// set.
 ///
-/// The steps of one device join without a gap: the sum of all deltas since the first poll is what the counters have
-/// changed by since then. What happened while nothing was polled (the poller slept, or had no processor) is in the next
-/// step.
+/// The deltas of one device have no gaps: their sum since the first poll is the total change of the
+/// counters. What happened without polls (the poller slept, or had no processor) is in the next
+/// delta.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowedChange {
-    /// When the poll began that copied the stacks before it: the counters were those of before it then. The counters are copied more often than the stacks, so several
-    /// changes can lie between the same two polls.
+    /// Start of the poll that copied the stacks before; the counters were still the old ones.
+    /// Counters are copied more often than stacks, so several deltas can lie between the same two
+    /// polls.
     pub before: Nanos,
-    /// When the poll ended that copied the stacks after it.
+    /// End of the poll that copied the stacks after.
     pub after: Nanos,
-    /// Which device, as the target numbers it.
+    /// The device, as the target numbers it.
     pub device: CudaIndex,
-    /// By how much the counters of the small pool (blocks of up to 1 MiB) changed.
+    /// Growth of the small pool's counters (blocks of up to 1 MiB).
     pub small: CounterDelta,
-    /// By how much the counters of the large pool changed.
+    /// Growth of the large pool's counters.
     pub large: CounterDelta,
-    /// Bytes allocated to the program after the change, in the small and in the large pool: `allocated_bytes.POOL.current`.
+    /// Live bytes after the change, in the small and in the large pool:
+    /// `allocated_bytes.POOL.current`.
     pub live: [i64; 2],
-    /// The threads that were polled, at most [`FollowedChange::MAX_THREADS`], in the order of the reader. Recordings of earlier
-    /// versions do not list threads that waited at both polls.
+    /// The polled threads, at most [`FollowedChange::MAX_THREADS`], in the reader's order. Earlier
+    /// versions left out threads that waited at both polls.
     pub threads: Vec<FollowedThread>,
-    /// Whether a thread that is not listed may have made it: one without Python, one that has just begun, one more than can
-    /// be listed. And whether a listed one may have made it elsewhere: the counters changed while the stacks before it were
-    /// copied, which takes long where there are many threads.
+    /// Whether an unlisted thread may have caused it (without Python, new, or beyond the maximum),
+    /// or a listed one elsewhere: the counters changed while the stacks before were copied, which
+    /// takes long with many threads.
     pub others_possible: bool,
-    /// Whether the counters did not fit together when they were read (pools that do not add up) and stayed so over many
-    /// polls: what is missing in this step is in the next one.
+    /// Whether the counters stayed inconsistent over many polls (pools that do not add up): what
+    /// this delta lacks is in the next one.
     pub counters_torn: bool,
-    /// Whether the program reset the running totals in this step: the deltas are then lower limits, taken from what is new
-    /// since the reset.
+    /// Whether the program reset the running totals meanwhile: the deltas are then lower limits,
+    /// counted since the reset.
     pub totals_reset: bool,
-    /// Which addresses were given out and taken back, as read after this change; `None` where that was not read, or the target
-    /// did not keep still for it.
+    /// Addresses allocated and freed, read after this change; `None`: not read, or the target did
+    /// not keep still.
     pub addresses: Option<Box<FollowedAddresses>>,
 }
 
-/// What became of the addresses that the allocator has given to the program, between two readings of its tables of them.
+/// Addresses allocated and freed between two reads of the allocator's tables.
 ///
-/// An address that was given out and taken back between the two readings is in neither list. One that was taken back and given out again is in both
-/// where that was seen, as it is where the block is another one to the allocator, and else in neither: then the changes have more allocations and frees than there are addresses here.
+/// An address allocated and freed between the reads is in neither list. One freed and allocated
+/// again is in both if that was seen (the allocator has another block there), else in neither. So
+/// there may be fewer addresses than allocations and frees.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FollowedAddresses {
-    /// In how many changes of the device: the one it is told with, and those before it.
+    /// The number of the device's deltas covered: this one and those before it.
     pub changes: u32,
-    /// The blocks that the program has after them and had not before, by address.
+    /// Blocks present only after them, by address.
     pub allocated: Vec<AddressedBlock>,
-    /// The addresses that it had before them and has not after, in order.
+    /// Addresses present only before them, in order.
     pub freed: Vec<u64>,
 }
 
@@ -187,19 +192,19 @@ impl FollowedAddresses {
     pub const MAX: usize = 1 << 12;
 }
 
-/// A block that was allocated, and where.
+/// An allocated block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct AddressedBlock {
     /// Its address on the device.
     pub address: u64,
     /// Its bytes.
     pub size: u64,
-    /// The bytes asked for.
+    /// Bytes requested.
     pub requested: u64,
 }
 
 impl FollowedChange {
-    /// Nothing happened on the first device: what a test begins with.
+    /// An empty delta of the first device, for tests.
     #[cfg(test)]
     pub(crate) fn empty() -> FollowedChange {
         FollowedChange {
@@ -217,20 +222,21 @@ impl FollowedChange {
         }
     }
 
-    /// Most threads listed with one change.
+    /// Most threads listed with one delta.
     pub const MAX_THREADS: usize = 8;
 
-    /// Blocks allocated in it.
+    /// Blocks allocated.
     pub fn allocations(&self) -> i64 {
         self.small.allocations.saturating_add(self.large.allocations)
     }
 
-    /// Blocks freed in it.
+    /// Blocks freed.
     pub fn frees(&self) -> i64 {
         self.small.frees.saturating_add(self.large.frees)
     }
 
-    /// Whether it is exactly one allocation or one free: its bytes are then the exact size of one block.
+    /// Whether it is exactly one allocation or one free, so that its bytes are the size of one
+    /// block.
     pub fn is_single(&self) -> bool {
         !self.counters_torn
             && !self.totals_reset
@@ -238,32 +244,32 @@ impl FollowedChange {
     }
 }
 
-/// Followed changes in time order (of [`FollowedChange::after`]), some milliseconds of them.
+/// Some milliseconds of deltas in time order (of [`FollowedChange::after`]).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FollowedChanges {
-    /// The changes.
+    /// The deltas.
     pub changes: Vec<FollowedChange>,
 }
 
-/// Sums over what a poller did in a recording.
+/// Totals of a recording's poller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FollowTotals {
-    /// Polls made.
+    /// Number of polls.
     pub polls: u64,
-    /// Time in which polls were made one after the other, without sleeping, in nanoseconds: divided by `polls` this is how
-    /// far apart the polls were.
+    /// Nanoseconds spent on consecutive polls, without sleeping: divided by `polls`, their mean
+    /// distance.
     pub polling_nanos: u64,
-    /// Time of a processor that the polling thread used, in nanoseconds.
+    /// Processor time of the polling thread in nanoseconds.
     pub cpu_nanos: u64,
-    /// One poll in a hundred took longer than this many nanoseconds; 0 when unknown.
+    /// One poll in a hundred took longer than this many nanoseconds; 0: unknown.
     pub slow_poll_nanos: u64,
-    /// Steps of the counters seen.
+    /// Counter deltas seen.
     pub changes: u64,
-    /// Steps of exactly one allocation or one free.
+    /// Deltas of exactly one allocation or one free.
     pub single_changes: u64,
-    /// Steps in which every thread that may have made it had the same whole stack before and after.
+    /// Deltas in which every candidate thread had the same whole stack before and after.
     pub steady_changes: u64,
-    /// How often the poller slept although the counters moved: it had used up its share of the processor, or its polls made the
-    /// target wait.
+    /// Rests while the counters moved: the poller had used up its share of the processor, or its
+    /// polls made the target wait.
     pub held_back: u64,
 }

@@ -1,17 +1,17 @@
-//! The devices and what the driver says of their memory.
+//! Devices, and the driver's figures of their memory.
 
 use super::record::Nanos;
 
-/// A device's number as the target's CUDA runtime counts it (after `CUDA_VISIBLE_DEVICES`).
+/// A device's number in the target's CUDA runtime (after `CUDA_VISIBLE_DEVICES`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CudaIndex(pub u32);
 
 /// A GPU of the machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GpuDevice {
-    /// Its number in the target; `None` when the target cannot see it or the mapping is unknown.
+    /// Its number in the target; `None`: invisible there, or unknown.
     pub cuda_index: Option<CudaIndex>,
-    /// Its number in NVML and nvidia-smi; `None` when NVML is not available.
+    /// Its number in NVML and nvidia-smi; `None`: no NVML.
     pub nvml_index: Option<u32>,
     /// `GPU-…` or `MIG-…` UUID.
     pub uuid: Option<String>,
@@ -24,8 +24,8 @@ pub struct GpuDevice {
 }
 
 impl GpuDevice {
-    /// Puts it into a list of devices, in the place of what was known of the same one before.
-    pub fn keep_in(&self, devices: &mut Vec<GpuDevice>) {
+    /// Adds it to a list of devices, replacing an older entry of the same one.
+    pub fn merge_into(&self, devices: &mut Vec<GpuDevice>) {
         let same = |d: &&mut GpuDevice| d.nvml_index.is_some() && d.nvml_index == self.nvml_index;
         match devices.iter_mut().find(same) {
             Some(known) => *known = self.clone(),
@@ -34,35 +34,37 @@ impl GpuDevice {
     }
 }
 
-/// Bytes of a device used by the target process, as the driver accounts them.
+/// The target's bytes on a device by the driver's account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProcessUsage {
-    /// Bytes, all of the process: context, module code, PyTorch, everything.
+    /// All of the process: context, module code, PyTorch, everything.
     Bytes(u64),
-    /// Not known, and why (a pid namespace hides it, the driver does not account it, no NVML).
+    /// Why it is unknown (a pid namespace hides it, the driver does not account it, no NVML).
     Unknown(String),
 }
 
 impl ProcessUsage {
-    /// Why it is unknown of a process that the driver, which lists all, does not list: it has nothing there, or nothing yet.
+    /// The reason if the driver lists all processes but this one: it has nothing there, or nothing
+    /// yet.
     pub const NOT_LISTED: &str = "the driver does not list this process";
 }
 
-/// One look at a device through NVML.
+/// A device's memory, read through NVML.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceUsage {
     /// When.
     pub time: Nanos,
-    /// Which device, by its number in NVML.
+    /// The device's number in NVML.
     pub nvml_index: u32,
     /// Memory in bytes.
     pub total: u64,
-    /// Bytes in use, of all processes (`nvmlDeviceGetMemoryInfo_v2`: without `reserved`, as nvidia-smi prints).
+    /// Bytes used by all processes (`nvmlDeviceGetMemoryInfo_v2`: without `reserved`, as nvidia-smi
+    /// prints).
     pub used: u64,
     /// Bytes free.
     pub free: u64,
-    /// Bytes kept by driver and firmware; `None` where only the first version of the call exists.
+    /// Bytes kept by driver and firmware; `None`: only the first version of the call exists.
     pub reserved: Option<u64>,
-    /// What the target itself uses.
+    /// The target's own use.
     pub process: ProcessUsage,
 }

@@ -1,4 +1,4 @@
-//! What a job recorded of its own allocations: `torch.cuda.memory._record_memory_history`.
+//! The job's own allocation history: `torch.cuda.memory._record_memory_history`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::blocks::{AllocatorSnapshot, PoolId};
 use super::gpu::CudaIndex;
 
-/// What happened, with the names of `torch.cuda.memory._snapshot()` (`TraceEntry::Action`,
+/// What happened, named as in `torch.cuda.memory._snapshot()` (`TraceEntry::Action`,
 /// c10/cuda/CUDACachingAllocator.h to torch 2.12, c10/core/CachingDeviceAllocator.h since).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum HistoryAction {
-    /// A block was handed out.
+    /// A block was allocated.
     Alloc,
-    /// The program gave a block back.
+    /// The program freed a block.
     FreeRequested,
     /// No stream uses the block any more.
     FreeCompleted,
@@ -26,14 +26,14 @@ pub enum HistoryAction {
     SegmentUnmap,
     /// A snapshot was taken.
     Snapshot,
-    /// An allocation failed: its address is the number of bytes free on the device.
+    /// An allocation failed: its address is the device's free bytes.
     Oom,
     /// A text was attached to a live block (torch 2.15).
     Annotate,
 }
 
 impl HistoryAction {
-    /// All, by the number PyTorch stores.
+    /// All, by PyTorch's numbers.
     pub const ALL: [HistoryAction; 10] = [
         HistoryAction::Alloc,
         HistoryAction::FreeRequested,
@@ -64,12 +64,12 @@ impl HistoryAction {
     }
 }
 
-/// An entry of the ring buffer in which a job records its allocations.
+/// An entry of the history's ring buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryEvent {
     /// What happened.
     pub action: HistoryAction,
-    /// Device address; of an OOM the bytes that were free on the device.
+    /// Device address; for an OOM the device's free bytes.
     pub address: u64,
     /// Size in bytes.
     pub size: u64,
@@ -77,60 +77,61 @@ pub struct HistoryEvent {
     pub stream: u64,
     /// Microseconds since the epoch.
     pub time_us: i64,
-    /// Where its stack is in [`AllocationHistory::stacks`], or among the stacks read with it; `None` when none was recorded.
+    /// Index in [`AllocationHistory::stacks`], or among the stacks read with it; `None`: not
+    /// recorded.
     pub stack: Option<u32>,
-    /// The memory pool, where this version of PyTorch records it.
+    /// The memory pool, if this PyTorch version records it.
     pub pool: Option<PoolId>,
-    /// `compile_context`, where this version of PyTorch records it.
+    /// `compile_context`, if this PyTorch version records it.
     pub compile_context: Option<Arc<str>>,
-    /// `user_metadata`, where this version of PyTorch records it.
+    /// `user_metadata`, if this PyTorch version records it.
     pub user_metadata: Option<Arc<str>>,
 }
 
-/// A Python frame of a stack that the job recorded.
+/// A Python frame of a recorded stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HistoryFrame {
     /// The function (`co_name`).
     pub name: Arc<str>,
     /// Its file (`co_filename`).
     pub file: Arc<str>,
-    /// The line; 0 where the instruction has none.
+    /// The line; 0: the instruction has none.
     pub line: u32,
 }
 
-/// A stack that the job recorded.
+/// A recorded stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct HistoryStack {
-    /// Its Python frames in [`AllocationHistory::frames`], the innermost first.
+    /// Its Python frames in [`AllocationHistory::frames`], innermost first.
     pub frames: Vec<u32>,
-    /// How many frames of C++ it has as well, which are not named.
+    /// Number of its unnamed C++ frames.
     pub native: u32,
-    /// Whether it has frames of TorchScript as well, which are not named.
+    /// Whether it also has unnamed TorchScript frames.
     pub has_script: bool,
 }
 
-/// What a job recorded of one device.
+/// One device's history.
 #[derive(Debug, Clone)]
 pub struct DeviceHistory {
-    /// Its number, as the job counts.
+    /// Its number in the job.
     pub device: CudaIndex,
-    /// Room in its ring buffer, in events.
+    /// Capacity of the ring buffer in events.
     pub max_entries: u64,
-    /// Its events, the oldest first.
+    /// Its events, oldest first.
     pub events: Vec<HistoryEvent>,
-    /// How many of the oldest events the job overwrote while they were read; they are left out.
+    /// Oldest events left out because the job overwrote them during the read.
     pub overwritten: u64,
-    /// How many of the oldest events are left out because there are more than memspy reads.
+    /// Oldest events left out because of memspy's limit.
     pub beyond_limit: u64,
-    /// Its segments and blocks; `None` when the job changed them during every attempt to read them.
+    /// Its segments and blocks; `None`: the job changed them during every attempt.
     pub snapshot: Option<AllocatorSnapshot>,
-    /// The stacks that allocated blocks, by the blocks' addresses.
+    /// Allocating stacks by block address.
     pub block_stacks: BTreeMap<u64, u32>,
-    /// The stacks that made the allocator obtain segments, by the segments' addresses.
+    /// Stacks that made the allocator obtain segments, by segment address.
     pub segment_stacks: BTreeMap<u64, u32>,
 }
 
-/// What a job recorded of its allocations.
+/// The job's allocation history.
 #[derive(Debug, Clone, Default)]
 pub struct AllocationHistory {
     /// Its devices, by number.
@@ -139,14 +140,14 @@ pub struct AllocationHistory {
     pub stacks: Vec<HistoryStack>,
     /// All frames, each once.
     pub frames: Vec<HistoryFrame>,
-    /// Frames whose code object could not be read.
+    /// Frames with an unreadable code object.
     pub unreadable_frames: u64,
-    /// Stacks that could not be read.
+    /// Unreadable stacks.
     pub unreadable_stacks: u64,
 }
 
 impl AllocationHistory {
-    /// How many events there are.
+    /// Number of events.
     pub fn events(&self) -> usize {
         self.devices.iter().map(|device| device.events.len()).sum()
     }

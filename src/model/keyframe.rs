@@ -1,7 +1,8 @@
-//! What a recording without its beginning still knows of it: the blocks that lived at its first moment, and who made them.
+//! A keyframe: the live blocks and their allocation sites at the first moment of a recording
+//! without its beginning.
 //!
-//! A recorder that keeps only the last minutes drops what came before. The memory held since then is what
-//! its user asks about, so who made it is concluded once, before the records it follows from are dropped.
+//! A recorder that keeps only the last minutes drops earlier records. Its user asks about memory
+//! that is still live, so the sites are concluded before the records are dropped.
 
 use std::sync::Arc;
 
@@ -9,93 +10,93 @@ use super::events::{CounterSnapshot, MemoryKind, SiteId};
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// The memory held at the first whole moment of a recording. What stands before it in the recording only says
-/// how things were at that moment; everything that happened since stands behind it.
+/// Live memory at the first whole moment of a recording. Records before it describe the state at
+/// that moment; later observations come after it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Keyframe {
     /// The moment.
     pub time: Nanos,
-    /// Who made the blocks.
+    /// Where the blocks come from.
     pub allocation_sources: Vec<AllocationSource>,
     /// The blocks, by kind of memory and device.
     pub memory: Vec<KeyframeMemory>,
 }
 
-/// Who made a block, as far as it was seen.
+/// Where a block comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum AllocationSource {
-    /// It was there before anything was recorded.
+    /// It is older than the recording.
     Before,
-    /// It was there before anything was recorded, and the first snapshot of owners told whose it was: the path of each owner,
-    /// from the outermost step to the innermost, and its weight.
+    /// It is older than the recording; its owners are those in the first ownership snapshot: each
+    /// owner's path, outermost step first, and its weight.
     BeforeOwned(Vec<(Arc<[Arc<str>]>, u64)>),
-    /// It was found in a snapshot, and no event told of it.
+    /// A snapshot has it, no event does.
     NoEvent,
     /// Its site was lost.
     Lost,
-    /// It was too small to have its stack taken.
+    /// It was too small to get a stack.
     NotTaken,
-    /// A place in the program, by its exact event.
+    /// The site of its exact event.
     Site(SiteId),
-    /// Those who were seen while it was born, and for how long that may have been.
+    /// Stacks seen at its allocation.
     Observed {
-        /// Who, and with what weight.
+        /// The stacks with their weights.
         shares: Vec<AttributionShare>,
-        /// Length of the time in which the birth lies.
+        /// Duration of the interval that contains the allocation.
         span: Option<Nanos>,
     },
 }
 
-/// A part of the blame for a block.
+/// A share in the attribution of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AttributionShare {
-    /// Whose; `None` when no stack was seen.
+    /// Thread and stack; `None`: no stack was seen.
     pub by: Option<(ThreadId, StackId)>,
-    /// How much, relative to the others.
+    /// Weight relative to the other shares.
     pub weight: u64,
 }
 
-/// One kind of memory at the moment.
+/// One kind of memory at that moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyframeMemory {
-    /// Which kind, and for PyTorch's which device.
+    /// The kind, and PyTorch's device.
     pub memory_kind: MemoryKind,
-    /// When the last snapshot before was read; `None` when there was none.
+    /// When the last snapshot was read; `None`: never.
     pub mapped: Option<Nanos>,
-    /// PyTorch's counters as the last event before told them; `None` without exact events.
+    /// PyTorch's counters after the last event; `None` without exact events.
     pub levels: Option<CounterSnapshot>,
     /// Bytes freed since that event.
     pub freed_since: u64,
-    /// Living blocks, by address.
+    /// Live blocks, by address.
     pub blocks: Vec<KeyframeBlock>,
 }
 
-/// A living block.
+/// A live block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyframeBlock {
     /// Address, or handle.
     pub address: u64,
     /// Bytes it takes.
     pub size: u64,
-    /// Bytes asked for; 0 where that is not known.
+    /// Bytes requested; 0: unknown.
     pub requested: u64,
-    /// Bytes that it stands for where only some allocations have a stack; else its size.
+    /// Bytes that it represents if only some allocations have stacks; else its size.
     pub stands_for: u64,
-    /// When it was born, at the latest; 0 when before anything was recorded.
+    /// Latest time of its allocation; 0: before the recording.
     pub allocated_at: Nanos,
-    /// Whether it is known to lie in the pool of small blocks.
+    /// Whether it is known to be in the small pool.
     pub small: bool,
-    /// Index of its maker in [`Keyframe::allocation_sources`].
+    /// Index in [`Keyframe::allocation_sources`].
     pub allocation_source: u32,
 }
 
-/// That a condition came true for which the recording was waiting.
+/// A condition of the recording was met.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TriggerFired {
     /// When it was seen.
     pub time: Nanos,
-    /// The condition, as its user wrote it.
+    /// The condition in the user's words.
     pub condition: String,
-    /// What was seen.
+    /// The observation that met it.
     pub seen: String,
 }

@@ -1,7 +1,7 @@
-//! The words everyone speaks: frames, stacks, allocator counters, blocks and the `Record` that joins the live and the recorded half.
+//! Shared data types: frames, stacks, counters, blocks, and the `Record` between the two halves.
 //!
-//! Turns nothing into anything: plain values with the field's standard terms.
-//! May import `std` only (and the hasher of the stack table).
+//! Turns facts into plain values with standard terms. No I/O, no logic.
+//! May import only `std` (and the hasher of the stack table).
 //! Never reads a process, a file or the clock.
 //! Start reading at [`record::Record`].
 

@@ -1,24 +1,25 @@
-//! An out-of-memory error as the program saw it: its words, and the line that asked for the memory.
+//! An out-of-memory exception: its message and stack.
 
 use super::record::Nanos;
 use super::stack::{StackId, ThreadId};
 
-/// The allocator counted an out-of-memory error, and the exception that says so was looked for in the job's memory.
+/// The result of searching the job's memory for an out-of-memory exception after the allocator
+/// counted one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomException {
-    /// When the search was over.
+    /// When the search ended.
     pub time: Nanos,
-    /// What was found; `None` when the job was done with its exception before it was seen, or exceptions cannot be read.
+    /// The exception; `None`: it was gone already, or exceptions are unreadable.
     pub error: Option<RaisedError>,
 }
 
 /// The exception.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RaisedError {
-    /// The thread that raised or handled it; `None` when it is not known.
+    /// The thread that raised or handled it; `None`: unknown.
     pub thread: Option<ThreadId>,
-    /// Where it was raised, and by whom that was called; `None` when it had no traceback.
+    /// The stack that raised it; `None`: no traceback.
     pub stack: Option<StackId>,
-    /// Its words, as PyTorch wrote them.
+    /// PyTorch's message.
     pub text: String,
 }

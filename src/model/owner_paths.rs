@@ -1,4 +1,4 @@
-//! Paths that say who owns memory, such as `[parameters]`, `layers[*].weight`, each named by a small number.
+//! Paths to owners of memory, such as `[parameters]`, `layers[*].weight`, each with a number.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OwnerId(pub u32);
 
-/// Paths of owners; a path is its last step and the path before that.
+/// Paths to owners; a path is its parent path and its last step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OwnerPaths {
     nodes: Vec<(Option<OwnerId>, Arc<str>)>,
@@ -16,7 +16,7 @@ pub struct OwnerPaths {
 }
 
 impl OwnerPaths {
-    /// The number of the path with these steps, from the outermost to the innermost; `None` for no step at all.
+    /// The number of the path with these steps, outermost first; `None` without steps.
     pub fn intern<T: AsRef<str>>(&mut self, steps: &[T]) -> Option<OwnerId> {
         let mut path = None;
         for step in steps {
@@ -34,7 +34,7 @@ impl OwnerPaths {
         path
     }
 
-    /// The number of a path that is known already.
+    /// The number of a known path.
     pub fn find(&self, steps: &[Arc<str>]) -> Option<OwnerId> {
         let mut path = None;
         for step in steps {
@@ -48,7 +48,7 @@ impl OwnerPaths {
         self.nodes.get(id.0 as usize).map(|(_, text)| &**text)
     }
 
-    /// A path and those that it goes through, the outermost first.
+    /// The path's ancestors and itself, outermost first.
     pub fn steps(&self, id: OwnerId) -> Vec<OwnerId> {
         let mut steps = Vec::new();
         let mut next = Some(id);
@@ -61,7 +61,7 @@ impl OwnerPaths {
         steps
     }
 
-    /// The texts of the steps of a path, the outermost first.
+    /// The path's steps as text, outermost first.
     pub fn texts(&self, id: OwnerId) -> Vec<Arc<str>> {
         let steps = self.steps(id).into_iter();
         steps.filter_map(|id| Some(self.nodes.get(id.0 as usize)?.1.clone())).collect()
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_known_again_and_tells_its_steps() {
+    fn a_path_keeps_its_number_and_steps() {
         let mut paths = OwnerPaths::default();
         let weight = paths.intern(&["[parameters]", "weight"]).unwrap();
         let bias = paths.intern(&["[parameters]", "bias"]).unwrap();

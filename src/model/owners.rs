@@ -1,4 +1,5 @@
-//! Who holds memory: every tensor of a process at one moment, with its names, and the autograd nodes that keep some.
+//! Owners of memory: every tensor of a process at one moment, with its names, and autograd nodes
+//! that keep some.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use super::blocks::{AllocatorSnapshot, PoolId};
 use super::tensors::TensorInfo;
 
-/// What a tensor is for. Where one storage is several things, the first counts.
+/// What a tensor is for. A storage with several categories counts as the first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum TensorCategory {
     /// A parameter: of a module, or an `nn.Parameter`.
@@ -35,7 +36,7 @@ impl TensorCategory {
         TensorCategory::Other,
     ];
 
-    /// In words, for tables.
+    /// Its name in tables.
     pub fn name(self) -> &'static str {
         match self {
             TensorCategory::Parameter => "parameters",
@@ -51,7 +52,7 @@ impl TensorCategory {
 /// How a node keeps a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum SavedIn {
-    /// In a field of its own (`_saved_self`).
+    /// In a field (`_saved_self`).
     Field,
     /// In a vector (`_saved_tensors` of cat, stack, index).
     Vector,
@@ -59,7 +60,7 @@ pub enum SavedIn {
     Function,
 }
 
-/// That a node keeps a tensor.
+/// A node's reference to a tensor that it keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SavedBy {
     /// Index of the node in [`OwnershipSnapshot::nodes`].
@@ -68,32 +69,31 @@ pub struct SavedBy {
     pub by: SavedIn,
     /// Whether it is an output of the node.
     pub is_output: bool,
-    /// How often it had been changed in place when it was saved.
+    /// The tensor's version (count of in-place changes) when it was saved.
     pub version: u32,
 }
 
-/// A tensor and who holds it.
+/// A tensor and its owners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorRow {
-    /// What it says of itself.
+    /// The tensor itself.
     pub tensor: TensorInfo,
-    /// `id()` of its Python object; `None` for tensors that Python does not know.
+    /// `id()` of its Python object; `None`: it has none.
     pub object: Option<u64>,
     /// The class of that object.
     pub python_class: Option<Arc<str>>,
-    /// What it is for.
+    /// Its category.
     pub category: TensorCategory,
-    /// Names and paths that lead to it, the best first.
+    /// Names and paths that lead to it, best first.
     pub names: Vec<Arc<str>>,
     /// The nodes that keep it.
     pub saved: Vec<SavedBy>,
-    /// Class of the node that made it.
+    /// Class of the node that produced it.
     pub made_by: Option<Arc<str>>,
-    /// Whether only C++ holds it and its object, such as a view that holds the tensor it shows a
-    /// part of.
+    /// Whether only C++ refers to it and its object, as a view refers to its base.
     pub only_in_cpp: bool,
-    /// Whether it is garbage: only cycles of Python objects, and what hangs on these in C++, keep
-    /// it alive.
+    /// Whether it is garbage: kept alive only by cycles of Python objects and what they refer to in
+    /// C++.
     pub garbage: bool,
 }
 
@@ -102,13 +102,13 @@ pub struct TensorRow {
 pub struct GraphNode {
     /// Its address.
     pub at: u64,
-    /// Its class: `AddmmBackward0`, or the class of a function written in Python.
+    /// Its class: `AddmmBackward0`, or that of a Python function.
     pub class: Arc<str>,
-    /// Addresses of the nodes that come after it in the backward pass.
+    /// Addresses of the next nodes in the backward pass.
     pub next: Vec<u64>,
-    /// Elements of each result of its operation; `None` where the shape is not known.
+    /// Elements of each output of its operation; `None`: unknown shape.
     pub outputs: Vec<Option<u64>>,
-    /// How many tensors hooks packed (checkpointing, offload): what they hold is not unpacked.
+    /// Number of tensors packed by hooks (checkpointing, offload); their contents are not unpacked.
     pub packed: usize,
     /// The `TensorImpl` of the leaf whose gradient it accumulates.
     pub variable: Option<u64>,
@@ -121,9 +121,9 @@ pub struct ModelModule {
     pub path: String,
     /// Its class.
     pub class: Arc<str>,
-    /// Whether that is one of `torch.nn`, so that its name tells what it does.
+    /// Whether the class is from `torch.nn`, so that its name says what it does.
     pub is_of_torch: bool,
-    /// `id()` of the parameters that it has itself.
+    /// `id()` of its direct parameters.
     pub parameters: Vec<u64>,
     /// Whether it contains modules.
     pub has_children: bool,
@@ -131,61 +131,60 @@ pub struct ModelModule {
     pub inplace: bool,
 }
 
-/// A module that no other one contains, with all in it.
+/// An outermost module with everything in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RootModule {
     /// The variable that leads to it, else its class.
     pub name: Arc<str>,
     /// It and all modules in it, each once, in the order of `modules()`.
     pub modules: Vec<ModelModule>,
-    /// `training` of the outermost module; `None` where it could not be read.
+    /// Its `training`; `None`: unreadable.
     pub is_training: Option<bool>,
 }
 
 /// An optimizer and the tensors in its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Optimizer {
-    /// The variable that leads to it; `None` where none was found.
+    /// The variable that leads to it, if found.
     pub variable: Option<Arc<str>>,
     /// Its class.
     pub class: Arc<str>,
     /// `id()` of the parameters that it has state for.
     pub parameters: Vec<u64>,
-    /// `id()` of the tensors of that state.
+    /// `id()` of the state's tensors.
     pub state: Vec<u64>,
 }
 
-/// What a private pool of the allocator belongs to.
+/// The user of a private pool of the allocator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolUser {
     /// Its class: `CUDAGraph`, `MemPool`.
     pub class: Arc<str>,
-    /// The variable that leads to it; `None` where none was found.
+    /// The variable that leads to it, if found.
     pub name: Option<Arc<str>>,
     /// The pool.
     pub pool: PoolId,
 }
 
-/// Tensors on GPUs that a process only has copies of: it was forked from the one that they belong
-/// to, after CUDA had begun.
+/// GPU tensors that a process only has copies of: it was forked from their owner after CUDA began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopiedTensors {
-    /// That process; `None` where it has ended.
+    /// The owner's pid; `None`: it has ended.
     pub of: Option<u32>,
-    /// How many storages there are.
+    /// Number of storages.
     pub storages: u64,
     /// Their bytes.
     pub bytes: u64,
 }
 
-/// Cycles of Python objects that nothing else refers to, all of one kind.
+/// Unreferenced cycles of Python objects, all alike.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GarbageCycle {
-    /// The class in it that says most: one of the program, if there is any.
+    /// The most telling class in it, preferably one of the program.
     pub class: Arc<str>,
-    /// The shortest way round through an object of that class, as it would be written in Python.
+    /// The shortest cycle through an object of that class, in Python syntax.
     pub way: String,
-    /// How many such cycles there are.
+    /// Number of such cycles.
     pub cycles: u64,
     /// The `TensorImpl`s that they keep alive.
     pub tensors: Vec<u64>,
@@ -200,51 +199,49 @@ pub struct OwnershipSnapshot {
     pub nodes: Vec<GraphNode>,
     /// The allocator's blocks at the same moment, by device.
     pub blocks: Vec<AllocatorSnapshot>,
-    /// For how long the process was stopped when all this was so; `None` when it ran on, so that what was read may not fit
-    /// together.
+    /// How long the process was stopped for it; `None`: it ran, so the parts may not fit together.
     pub pause: Option<Duration>,
-    /// All stops that the look took.
+    /// All stops of the snapshot.
     pub stops: StopTotals,
-    /// Why it is not all, and what is missing; `None` when it is all.
+    /// Why the snapshot is incomplete, and what it lacks; `None`: complete.
     pub incomplete: Option<IncompleteSnapshot>,
-    /// How long ago it went on, when all this had been understood.
+    /// Time from the process's release until the snapshot was evaluated.
     pub age: Duration,
     /// Python objects tracked by the garbage collector.
     pub objects: u64,
-    /// Objects that could not be read.
+    /// Unreadable objects.
     pub unreadable: u64,
-    /// Tensors whose numbers do not fit together, as where their memory is damaged: what is told of them may be wrong.
+    /// Tensors with inconsistent fields, as in damaged memory: their figures may be wrong.
     pub misfits: u64,
-    /// What refers to the tensors that were asked about.
+    /// References to the tensors that were asked about.
     pub referrers: Vec<TensorReferrers>,
-    /// The outermost modules that have tensors.
+    /// The outermost modules with tensors.
     pub models: Vec<RootModule>,
-    /// The optimizers that have state.
+    /// The optimizers with state.
     pub optimizers: Vec<Optimizer>,
-    /// Objects of the program that count the steps of training.
+    /// Objects of the program that count training steps.
     pub counting: Vec<CountingObject>,
-    /// The cycles that keep the garbage alive.
+    /// The cycles that keep garbage alive.
     pub garbage: Vec<GarbageCycle>,
-    /// The tensors that a fork left behind, which are not in `tensors`; `None` in a process of its
-    /// own.
+    /// Tensors of the parent before a fork, not in `tensors`; `None`: not such a process.
     pub copied: Option<CopiedTensors>,
-    /// The CUDA graphs and `MemPool`s that private pools of the allocator belong to.
+    /// The CUDA graphs and `MemPool`s with private pools of the allocator.
     pub pool_users: Vec<PoolUser>,
 }
 
 impl OwnershipSnapshot {
-    /// Whether no tensor is missing in it.
+    /// Whether it lacks no tensor.
     pub fn has_all_tensors(&self) -> bool {
         self.incomplete.as_ref().is_none_or(|incomplete| !incomplete.lacks_tensors())
     }
 
-    /// Why its autograd graph, or the modules, may not be whole; `None` where they are.
+    /// Why the autograd graph or the modules may be incomplete; `None`: complete.
     pub fn cut_graph(&self) -> Option<&IncompleteSnapshot> {
         self.incomplete.as_ref().filter(|incomplete| incomplete.lacks_graph())
     }
 }
 
-/// An object that counts the steps of training in an attribute.
+/// An object with an attribute that counts training steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CountingObject {
     /// What it is.
@@ -253,23 +250,24 @@ pub struct CountingObject {
     pub object: u64,
 }
 
-/// What counts; the first says most.
+/// What counts; the best comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CountingKind {
     /// `transformers.TrainerState`, in `global_step`.
     Trainer,
-    /// A scheduler of `torch.optim.lr_scheduler`, in `last_epoch`: its own steps, which need not be the optimizer's.
+    /// A scheduler of `torch.optim.lr_scheduler`, in `last_epoch`: its own steps, maybe not the
+    /// optimizer's.
     Scheduler,
 }
 
-/// How often a process was stopped, and for how long.
+/// Number and duration of a process's stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StopTotals {
-    /// How often.
+    /// Number of stops.
     pub count: u32,
-    /// For how long in all.
+    /// Total duration.
     pub total: Duration,
-    /// For how long at most at once.
+    /// Longest stop.
     pub longest: Duration,
 }
 
@@ -281,7 +279,7 @@ impl StopTotals {
         self.longest = self.longest.max(stopped_for);
     }
 
-    /// Adds those of another look.
+    /// Adds the stops of another snapshot.
     pub fn merge(&mut self, other: StopTotals) {
         self.count += other.count;
         self.total += other.total;
@@ -289,25 +287,25 @@ impl StopTotals {
     }
 }
 
-/// Why a look ended before its end.
+/// The limit that ended a snapshot early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LookLimit {
-    /// The process may be stopped for at most this long.
+    /// Longest allowed stop.
     Pause(Duration),
-    /// The snapshot may take at most this long.
+    /// Longest allowed snapshot.
     Time(Duration),
-    /// Finding what is to be copied took longer than its part of the time for the look.
+    /// Planning the copy took longer than its part of the time.
     Finding {
         /// The part.
         part: Duration,
-        /// The time for the look.
+        /// The whole time.
         of: Duration,
     },
-    /// The snapshot may take this long, and too little of it is left to copy once more what changed.
+    /// Longest allowed snapshot, with too little left to copy the changes again.
     Repeating(Duration),
     /// The process changed its objects during each of this many copies.
     Copies(u32),
-    /// It may take this many bytes of memspy's memory, and what the process's objects need.
+    /// Most bytes of memspy's memory, besides those for the process's objects.
     Memory(u64),
 }
 
@@ -334,7 +332,7 @@ fn time(time: Duration) -> String {
     }
 }
 
-/// What happened, as a clause of its own.
+/// As a clause.
 impl fmt::Display for LookLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -362,25 +360,25 @@ impl fmt::Display for LookLimit {
     }
 }
 
-/// A look that ended before its end.
+/// A snapshot that ended early.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IncompleteSnapshot {
-    /// The limit that it came to.
+    /// The limit.
     pub limit: LookLimit,
-    /// What was not read, or not wholly.
+    /// Parts that are missing or incomplete.
     pub missing: Vec<&'static str>,
 }
 
 impl IncompleteSnapshot {
-    /// The parts of a snapshot, in the order in which they are read.
+    /// The parts of a snapshot, in reading order.
     pub const OBJECTS: &str = "the list of objects";
-    /// What tensors say of themselves.
+    /// The tensors' own fields.
     pub const TENSORS: &str = "tensors";
-    /// What autograd nodes keep.
+    /// Tensors kept by autograd nodes.
     pub const GRAPH: &str = "the autograd graph";
     /// The modules of models.
     pub const MODULES: &str = "modules";
-    /// What variables lead to, some of it tensors without a Python object.
+    /// What variables lead to, including tensors without a Python object.
     pub const VARIABLES: &str = "names by variables";
     /// What only cycles of objects keep.
     pub const GARBAGE: &str = "garbage";
@@ -392,7 +390,7 @@ impl IncompleteSnapshot {
         self.missing.iter().any(|missing| parts.contains(missing))
     }
 
-    /// Whether tensors may be missing, so that their memory looks as if it was in none.
+    /// Whether tensors may be missing, so that their memory seems to be in none.
     pub fn lacks_tensors(&self) -> bool {
         self.lacks(&[Self::OBJECTS, Self::TENSORS, Self::GRAPH, Self::VARIABLES])
     }
@@ -402,37 +400,37 @@ impl IncompleteSnapshot {
         self.lacks(&[Self::OBJECTS, Self::MODULES, Self::VARIABLES, Self::FAR])
     }
 
-    /// Whether the autograd graph, or the modules that it is told by, may be missing.
+    /// Whether the autograd graph, or the modules that describe it, may be missing.
     pub fn lacks_graph(&self) -> bool {
         self.lacks(&[Self::OBJECTS, Self::TENSORS, Self::GRAPH, Self::MODULES])
     }
 
-    /// What is said in place of what was not read.
+    /// The text in place of missing figures.
     pub fn not_read(&self) -> String {
         format!("not read ({})", self.limit.short())
     }
 }
 
-/// What refers to the Python object of a tensor.
+/// References to a tensor's Python object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorReferrers {
     /// `id()` of the object.
     pub object: u64,
-    /// Its reference count, `None` when it is not tracked; negative when it is immortal.
+    /// Its reference count; `None`: untracked; negative: immortal.
     pub count: Option<i32>,
-    /// The references that were found; C and C++ may hold more.
+    /// The references found; C and C++ may have more.
     pub referrers: Vec<Referrer>,
 }
 
 /// A reference to an object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Referrer {
-    /// `id()` of the object that refers; `None` for a variable of a function that runs.
+    /// `id()` of the referring object; `None`: a local variable of a running function.
     pub at: Option<u64>,
     /// Its class.
     pub class: Arc<str>,
-    /// How the program comes to it from a variable; `None` where no way was found.
+    /// A path to it from a variable, if found.
     pub name: Option<String>,
-    /// What follows for the tensor: `[0]`, `.inputs`.
+    /// The step from it to the tensor: `[0]`, `.inputs`.
     pub step: String,
 }

@@ -1,4 +1,4 @@
-//! What a look at owners adds up to, device by device.
+//! Totals of an ownership snapshot by device.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::owners::TensorCategory;
 use super::record::Nanos;
 use super::tensors::{Storage, TensorDevice};
 
-/// Bytes and number of the storages of a category.
+/// Bytes and number of storages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OwnedBytes {
     /// Bytes.
@@ -18,52 +18,53 @@ pub struct OwnedBytes {
 }
 
 impl OwnedBytes {
-    /// Counts one storage more.
+    /// Adds one storage.
     pub fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
         self.storages += 1;
     }
 }
 
-/// The tensors of a device that Python has objects of, each counted by itself: views again with what they show of their memory.
+/// The tensors of a device with Python objects, each counted alone: views count again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PythonTensors {
-    /// How many.
+    /// Number of tensors.
     pub tensors: u64,
     /// Their elements.
     pub elements: u64,
     /// Bytes of these elements.
     pub bytes: u64,
-    /// How many of them have an unknown (symbolic) size, and are in neither sum.
+    /// Tensors with an unknown (symbolic) size, in neither sum.
     pub unknown: u64,
 }
 
-/// A device's memory by who holds it.
+/// A device's memory by owner.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceOwnership {
-    /// The tensors' bytes by category; a storage counts once, in the first of its categories.
+    /// Bytes by category; a storage counts once, in its first category.
     pub by_category: BTreeMap<TensorCategory, OwnedBytes>,
-    /// Bytes and storages among these without any name, and kept by no node.
+    /// Those without a name and not kept by a node.
     pub unnamed: OwnedBytes,
-    /// Storages among these that only garbage holds: `gc.collect()` would free them.
+    /// Those held only by garbage: `gc.collect()` would free them.
     pub garbage: OwnedBytes,
-    /// Bytes that `torch.cuda.empty_cache()` would return: [`Segment::releasable`](super::Segment::releasable).
+    /// Bytes that `torch.cuda.empty_cache()` would return:
+    /// [`Segment::releasable`](super::Segment::releasable).
     pub releasable: u64,
-    /// What the allocator added to the bytes asked for.
+    /// Bytes added by the allocator's rounding.
     pub rounding: u64,
-    /// Allocated blocks that no tensor was found in: work spaces, tensors that only C++ holds.
+    /// Allocated blocks without a known tensor: work spaces, tensors only in C++.
     pub without_tensor: OwnedBytes,
-    /// Freed by the program, while another stream may still use them.
+    /// Freed by the program, but another stream may still use them.
     pub pending_free: OwnedBytes,
-    /// Storages in private pools where the allocator has no block in use: what a CUDA graph made when it was replayed.
+    /// Storages in private pools outside any used block: memory of a CUDA graph's replay.
     pub in_pools: OwnedBytes,
     /// Storages in no block: memory of other libraries, or shared by another process.
     pub elsewhere: OwnedBytes,
-    /// `allocated_bytes` by the blocks; `None` for devices without PyTorch's native CUDA allocator.
+    /// `allocated_bytes` by the blocks; `None`: not PyTorch's native CUDA allocator.
     pub allocated: Option<u64>,
     /// Its tensors as Python counts them.
     pub in_python: PythonTensors,
-    /// What is said in place of `without_tensor` where tensors may be missing in the snapshot.
+    /// The text in place of `without_tensor` if the snapshot may lack tensors.
     pub not_read: Option<String>,
 }
 
@@ -79,16 +80,17 @@ impl DeviceOwnership {
     }
 }
 
-/// One storage and the tensors on it.
+/// One storage and its tensors.
 #[derive(Debug, Clone)]
 pub struct StorageGroup {
     /// The storage.
     pub storage: Storage,
     /// Its device.
     pub device: TensorDevice,
-    /// What it is for.
+    /// Its category.
     pub category: TensorCategory,
-    /// Indices of its tensors in [`OwnershipSnapshot::tensors`](super::OwnershipSnapshot::tensors), the best named first.
+    /// Indices of its tensors in [`OwnershipSnapshot::tensors`](super::OwnershipSnapshot::tensors),
+    /// best named first.
     pub tensors: Vec<usize>,
 }
 
@@ -102,13 +104,13 @@ impl StorageGroup {
 /// Storages with the same owner, or the memory of a cause.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedStorages {
-    /// What they are for.
+    /// Their category.
     pub category: TensorCategory,
-    /// Who holds them: the best name, or the node that keeps them.
+    /// Their owner: the best name, or the node that keeps them.
     pub owner: Arc<str>,
-    /// Bytes of all of them.
+    /// Their total bytes.
     pub bytes: u64,
-    /// How many.
+    /// Number of storages.
     pub count: u64,
 }
 
@@ -119,36 +121,37 @@ pub struct OwnedOnDevice {
     pub device: CudaIndex,
     /// `allocated_bytes` by the blocks.
     pub allocated: u64,
-    /// What the allocator added to the bytes asked for.
+    /// Bytes added by the allocator's rounding.
     pub rounding: u64,
-    /// Allocated blocks that no tensor was found in.
+    /// Allocated blocks without a known tensor.
     pub without_tensor: u64,
-    /// Bytes among the other tensors that are results of autograd nodes: activations that only Python keeps. `None` in
-    /// recordings that did not tell.
+    /// Bytes of other tensors that are outputs of autograd nodes: activations kept only by Python.
+    /// `None` in recordings without it.
     pub results: Option<u64>,
     /// The tensors' storages.
     pub held: Vec<OwnedStorages>,
 }
 
-/// The CUDA memory of a process by owner at one moment: what a recording keeps of a look.
+/// The recorded part of an ownership snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnershipBreakdown {
-    /// When this was recorded.
+    /// When it was recorded.
     pub time: Nanos,
-    /// For how long; `None` when it ran on.
+    /// How long the process was stopped; `None`: it ran.
     pub pause: Option<Nanos>,
     /// Its devices.
     pub devices: Vec<OwnedOnDevice>,
-    /// How long before `time` the process was stopped: a look is recorded when it has been understood.
+    /// How long before `time` the process was stopped: evaluation comes before recording.
     pub age: Nanos,
-    /// Blocks that no name tells of, so that who made them can be looked up; only in exact recordings.
+    /// Blocks without a name, for looking up their sites; only in exact recordings.
     pub unnamed_blocks: Vec<UnnamedBlock>,
-    /// The allocated blocks by address, with what is in each: only in the first snapshot of a recording, so that memory
-    /// older than it has owners.
+    /// The allocated blocks by address, with their contents: only in a recording's first snapshot,
+    /// to give older memory owners.
     pub blocks: Vec<OwnedBlock>,
 }
 
-/// An allocated block and the storages in it. What no storage takes of it is rounding; without any it is in no tensor.
+/// An allocated block and its storages. Bytes in no storage are rounding; without storages it is in
+/// no tensor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedBlock {
     /// Index of its device in [`OwnershipBreakdown::devices`].
@@ -157,7 +160,7 @@ pub struct OwnedBlock {
     pub address: u64,
     /// Its bytes.
     pub size: u64,
-    /// Indices of owners in [`OwnedOnDevice::held`], with the bytes of each in the block.
+    /// Indices in [`OwnedOnDevice::held`], with the bytes of each in the block.
     pub shares: Vec<(u32, u64)>,
 }
 
@@ -166,10 +169,10 @@ pub struct OwnedBlock {
 pub struct UnnamedBlock {
     /// Index of its device in [`OwnershipBreakdown::devices`].
     pub device: u32,
-    /// Index of its owner in [`OwnedOnDevice::held`]; `None` for a block in no tensor.
+    /// Index of its owner in [`OwnedOnDevice::held`]; `None`: in no tensor.
     pub held: Option<u32>,
     /// Its address.
     pub address: u64,
-    /// Bytes of it that count to the owner.
+    /// Bytes of it that belong to the owner.
     pub bytes: u64,
 }

@@ -1,34 +1,34 @@
-//! Sizes and times as text: the one grammar of the command line, for options and for conditions.
+//! Parses sizes and times of options and conditions.
 
 use std::time::Duration;
 
 /// Text that is no size or no time.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// Neither digits nor a unit that sizes have.
+    /// Neither digits nor a unit of sizes.
     #[error("expected a size in bytes: 512, 64K, 1.5G or 2T, in powers of 1024")]
     NotASize,
-    /// More than any number of bytes that memspy can count.
+    /// More bytes than memspy can count.
     #[error("a size has to be less than 1 EiB")]
     SizeTooLarge,
-    /// Neither digits nor a unit that times have.
+    /// Neither digits nor a unit of times.
     #[error("expected a time: 250ms, 20s, 10min, 2h or 3d; a number without a unit is seconds")]
     NotATime,
-    /// A time of nothing, or of decades.
+    /// Zero, or decades.
     #[error("a time has to be from 1 ms to 30 years")]
     TimeOutOfRange,
-    /// Where a time or a size may stand, text that is neither.
+    /// Neither a time nor a size.
     #[error("expected a time (120s, 10min, 2h) or a size (500M, 1.5G)")]
     NotATimeOrSize,
-    /// Where a time or a size may stand, text that is both.
+    /// Both a time and a size.
     #[error("'{number}m' may be {number} minutes or {number} MiB: write {number}min or {number}M")]
     Ambiguous {
-        /// What stands before the unit.
+        /// The number before the unit.
         number: String,
     },
 }
 
-/// A time or a size, where an option takes either.
+/// A time or a size, for options that accept either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeOrSize {
     /// A time.
@@ -37,7 +37,8 @@ pub enum TimeOrSize {
     Size(u64),
 }
 
-/// A size in bytes: `512`, `64K`, `500M`, `1.5G`, `2T`, in powers of 1024. Upper or lower case; `B` or `iB` may follow the unit.
+/// A size in bytes: `512`, `64K`, `500M`, `1.5G`, `2T`, in powers of 1024. Upper or lower case; `B`
+/// or `iB` may follow the unit.
 ///
 /// # Errors
 /// The text is not a size, or more than can be counted.
@@ -55,7 +56,7 @@ pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     };
     let bytes = match number.parse::<u64>() {
         Ok(whole) => whole.checked_mul(1 << shift).ok_or(QuantityError::SizeTooLarge)?,
-        // Half a byte is a slip of the pen, not a size.
+        // Half a byte is a mistake, not a size.
         Err(_) if shift == 0 => return Err(QuantityError::NotASize),
         Err(_) => {
             let number: f64 = number.parse().map_err(|_| QuantityError::NotASize)?;
@@ -65,10 +66,10 @@ pub fn parse_size(text: &str) -> Result<u64, QuantityError> {
     if bytes < 1 << 60 { Ok(bytes) } else { Err(QuantityError::SizeTooLarge) }
 }
 
-/// A length of time: `250ms`, `20s`, `10min` or `10m`, `2h`, `3d`. A number by itself is seconds.
+/// A duration: `250ms`, `20s`, `10min` or `10m`, `2h`, `3d`. A bare number is seconds.
 ///
 /// # Errors
-/// The text is not a time, or shorter than 1 ms, or longer than some 30 years.
+/// The text is not a time, or below 1 ms or above some 30 years.
 pub fn parse_time(text: &str) -> Result<Duration, QuantityError> {
     let (number, unit) = split(text);
     let number: f64 = number.parse().map_err(|_| QuantityError::NotATime)?;
@@ -86,7 +87,7 @@ pub fn parse_time(text: &str) -> Result<Duration, QuantityError> {
     }
 }
 
-/// A time or a size; each needs its unit, and `m` alone is refused: it stands for minutes and for MiB.
+/// A time or a size; each needs its unit, and `m` alone is refused: it could be minutes or MiB.
 ///
 /// # Errors
 /// The text is neither, or may be both.
@@ -105,7 +106,7 @@ pub fn parse_time_or_size(text: &str) -> Result<TimeOrSize, QuantityError> {
     }
 }
 
-/// The number that a text begins with, and the unit after it.
+/// The leading number and the unit after it.
 fn split(text: &str) -> (&str, &str) {
     let at = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     text.split_at(at)
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_minutes_or_mebibytes_is_refused_with_both_readings() {
+    fn an_ambiguous_quantity_is_refused_with_both_meanings() {
         let error = parse_time_or_size("500m").unwrap_err().to_string();
         assert!(error.contains("500 minutes") && error.contains("500 MiB"), "{error}");
         assert!(error.contains("500min") && error.contains("500M"), "{error}");

@@ -1,4 +1,4 @@
-//! `Record`: the one thing that passes from the live half to the recorded half.
+//! `Record`: the only type that passes from the live half to the recorded half.
 
 use std::sync::Arc;
 
@@ -18,20 +18,20 @@ use super::stack::{Definition, FunctionId, StackId, ThreadActivity, ThreadId};
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// The same in seconds.
+    /// In seconds.
     pub fn seconds(self) -> f64 {
         self.0 as f64 / 1e9
     }
 }
 
-/// Everything a recording consists of. Records come in time order; a definition comes before the
-/// first record that uses its number.
+/// Everything in a recording, in time order; a definition comes before the first record that uses
+/// its number.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Record {
     /// What is recorded, and how. Always first.
     Start(RecordingStart),
-    /// What runs in the target; again whenever that changes (CUDA initialised, another allocator), and now and then
-    /// while PyTorch has no allocator yet.
+    /// What runs in the target; again after changes (CUDA initialised, another allocator), and now
+    /// and then until PyTorch has an allocator.
     Runtime(TargetRuntime),
     /// A function, frame, stack or thread gets its number.
     Definition(Definition),
@@ -41,51 +41,51 @@ pub enum Record {
     Device(GpuDevice),
     /// The stacks of the threads at one instant.
     Sample(StackSample),
-    /// The allocator's counters of one device. Recorded with the first sample and whenever they
-    /// differ from the last ones recorded: between two records they did not change at any sample.
-    /// They are read right before the stacks and again right after them. Those read before have the
-    /// sample's time and follow it; when the second ones differ, both are recorded.
+    /// The allocator's counters of one device, at the first sample and whenever they changed:
+    /// between two records no sample saw a change. They are read right before and right after the
+    /// stacks. Those read before have the sample's time and follow it; if the second ones differ,
+    /// both are recorded.
     Counters {
         /// When.
         time: Nanos,
-        /// Which device, as the target numbers it.
+        /// The device, as the target numbers it.
         device: CudaIndex,
         /// All counters.
         counters: Box<AllocatorCounters>,
     },
     /// The allocator's segments and blocks of one device.
     Snapshot(AllocatorSnapshot),
-    /// What the driver says of one device.
+    /// The driver's figures of one device.
     Usage(DeviceUsage),
-    /// Something that was to be observed and was not.
+    /// A failed observation.
     Missed(MissedObservation),
-    /// From now on events are recorded exactly.
+    /// Exact events begin.
     ExactSettings(ExactSettings),
     /// Exact events. No other record's time lies between two of them.
     Events(EventBatch),
-    /// Steps of the allocation counters, as fast polls saw them. No other record's time lies between two of them.
+    /// Counter deltas of fast polls. No other record's time lies between two of them.
     Followed(FollowedChanges),
-    /// How the events compare with the allocator's counters.
+    /// The events compared with the allocator's counters.
     CounterCheck(CounterCheck),
-    /// Who held the memory at one moment.
+    /// The owners of memory at one moment.
     Ownership(OwnershipBreakdown),
-    /// How many steps training has made: when that is first known, and whenever it changes.
+    /// The number of training steps: when first known, and at every change.
     Step(TrainingStep),
-    /// What a recording whose beginning was dropped has from it: once, behind the records that say how things were
-    /// at its first moment and before all that happened since.
+    /// Replaces a dropped beginning: once, after records with the state at its first moment and
+    /// before all later observations.
     Keyframe(Keyframe),
-    /// A condition came true for which the recording was waiting.
+    /// A condition of the recording was met.
     TriggerFired(TriggerFired),
-    /// The exception of an out-of-memory error was looked for.
+    /// The result of searching for an out-of-memory exception.
     OomException(OomException),
-    /// Something was recorded here and is missing or damaged: written where segments of a recording are joined.
+    /// Missing or damaged records, found when segments were joined.
     Gap(RecordingGap),
-    /// The recording's end. Always last; its absence means that the recording ended abruptly.
+    /// The recording's end. Always last; without it the recording ended abruptly.
     End(RecordingEnd),
 }
 
 impl Record {
-    /// When it was observed; `None` for records that have no moment (definitions, start).
+    /// When it was observed; `None`: it has no time (definitions, start).
     pub fn time(&self) -> Option<Nanos> {
         match self {
             Record::Start(_) | Record::Definition(_) | Record::Source(_) | Record::Device(_) => {
@@ -123,13 +123,13 @@ pub struct RecordingStart {
     pub host: String,
     /// Command line of the target.
     pub command: Vec<String>,
-    /// Working directory of the target; `None` when it could not be read.
+    /// Working directory of the target; `None`: unreadable.
     pub directory: Option<String>,
     /// Wall clock at time 0: nanoseconds since 1970-01-01 UTC.
     pub unix_nanos: u64,
-    /// Samples wanted per second.
+    /// Requested samples per second.
     pub rate: u32,
-    /// Which rank of a distributed job the target is: `RANK` of its environment; `None` when it has none.
+    /// The target's rank in a distributed job: `RANK` of its environment, if it has one.
     pub rank: Option<u32>,
 }
 
@@ -138,15 +138,15 @@ pub struct RecordingStart {
 pub struct TargetRuntime {
     /// When this was found.
     pub time: Nanos,
-    /// CPython version, `3.12.1`; `None` when the target is not Python.
+    /// CPython version, `3.12.1`; `None`: not Python.
     pub python: Option<String>,
-    /// PyTorch version, `2.11.0+cu130`; `None` when it is not loaded.
+    /// PyTorch version, `2.11.0+cu130`; `None`: not loaded.
     pub torch: Option<String>,
     /// The CUDA allocator.
     pub allocator: AllocatorBackend,
 }
 
-/// The source text of a function, as the recorder found it in the target's file system.
+/// The source text of a function, from the target's file system.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceText {
     /// The function.
@@ -162,7 +162,7 @@ pub struct SourceText {
 pub struct StackSample {
     /// When.
     pub time: Nanos,
-    /// The threads whose stack could be read. A thread without Python frames is not listed.
+    /// The threads whose stack was readable, without those that have no Python frames.
     pub threads: Vec<ThreadSample>,
 }
 
@@ -173,81 +173,82 @@ pub struct ThreadSample {
     pub thread: ThreadId,
     /// Its stack.
     pub stack: StackId,
-    /// Whether it held the GIL; `false` also where that cannot be known (free-threaded builds).
+    /// Whether it held the GIL; `false` if unknown (free-threaded builds).
     pub gil: bool,
-    /// Whether it was doing anything.
+    /// Whether it was active.
     pub activity: ThreadActivity,
 }
 
-/// What counts the steps of training.
+/// What counts training steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StepSource {
-    /// An optimizer's counter of the steps it has made.
+    /// An optimizer's count of its finished steps.
     #[default]
     Optimizer,
-    /// A variable of the program: the number of the step under way.
+    /// A variable of the program: the number of the current step.
     Variable,
     /// `global_step` of the `TrainerState` of transformers.
     Trainer,
-    /// `last_epoch` of a scheduler of learning rates: its own steps, each of which may be several of the optimizer, or an epoch.
+    /// `last_epoch` of a learning-rate scheduler: its own steps, each of which may be several of
+    /// the optimizer, or an epoch.
     Scheduler,
 }
 
-/// The step counter of an optimizer, or a variable of the program that counts.
+/// A training step, by an optimizer's counter or a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TrainingStep {
     /// When it was seen.
     pub time: Nanos,
-    /// Steps made, or the variable's value.
+    /// Finished steps, or the variable's value.
     pub step: u64,
-    /// The value of the variable that counts epochs; `None` where none was named or seen.
+    /// The value of the epoch variable; `None`: none was named or seen.
     pub epoch: Option<u64>,
     /// What counts.
     pub clock: StepSource,
-    /// Upper bound on how long before `time` the step happened. 0 means exactly between two events: what was allocated or
-    /// freed up to the last event before `time` belongs to the step before, everything since to this one. `None` where the
-    /// step was seen in a sample, or when the counter was read.
+    /// Upper bound on how long before `time` the step happened. 0 means exactly between two events:
+    /// allocations and frees up to the last event before `time` belong to the step before, later
+    /// ones to this one. `None`: seen in a sample, or when the counter was read.
     pub uncertainty: Option<Nanos>,
-    /// Whether the variable is there no more: the step is over, and no other one is under way.
+    /// Whether the variable is gone: the step is over, and no other one has begun.
     pub is_over: bool,
 }
 
 impl TrainingStep {
-    /// Whether it was made exactly between the events before and after it.
+    /// Whether it happened exactly between the events before and after it.
     pub fn is_between_events(&self) -> bool {
         self.uncertainty == Some(Nanos(0))
     }
 }
 
-/// Which reader missed something.
+/// The reader that missed something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ReaderKind {
     /// Python stacks.
     Stacks,
     /// Allocator counters.
     Counters,
-    /// Snapshot.
+    /// Snapshots.
     Snapshots,
     /// NVML.
     Gpu,
     /// Probes: exact events.
     Events,
-    /// Tensors and who holds them.
+    /// Tensors and their owners.
     Owners,
 }
 
 /// Why something was missed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum MissReason {
-    /// The target changed it during every attempt to read it.
+    /// The target changed it during every attempt.
     Torn,
-    /// memspy did not get to it in time (one count per period of the rate).
+    /// memspy was late (one count per sampling period).
     Late,
-    /// It could not be read; says why.
+    /// It was unreadable, with the reason.
     Failed(String),
 }
 
-/// Something that was to be observed and was not.
+/// A failed observation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissedObservation {
     /// When.
@@ -263,19 +264,19 @@ pub struct MissedObservation {
 /// Why a recording ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EndReason {
-    /// The time asked for was over.
+    /// The requested time was over.
     Duration,
     /// The user ended it.
     Interrupted,
     /// The target exited.
     TargetExited,
-    /// The target replaced itself by another program (`exec`).
+    /// The target executed another program (`exec`).
     TargetExecuted,
-    /// The recorder could not go on; says why.
+    /// The recorder failed, with the reason.
     Failed(String),
-    /// A condition came true for which it was waiting; says which.
+    /// The condition that was met.
     Condition(String),
-    /// A condition came true in another process of the job, and ended the recordings of all.
+    /// A condition in another process of the job, which ended all recordings.
     OtherProcess {
         /// The condition.
         condition: String,
@@ -284,24 +285,24 @@ pub enum EndReason {
     },
 }
 
-/// Sums over a recording, for its trailer and for the lines printed at its end.
+/// Totals of a recording, for its trailer and final messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecordingTotals {
-    /// Instants at which the target was to be looked at.
+    /// Planned samples.
     pub ticks: u64,
-    /// Instants that were missed because memspy came too late.
+    /// Samples missed because memspy was late.
     pub late: u64,
     /// Thread stacks read.
     pub stacks: u64,
     /// Thread stacks that stayed torn after every retry.
     pub torn: u64,
-    /// Snapshots read that are one instant's truth.
+    /// Consistent snapshots read.
     pub snapshots_consistent: u64,
-    /// Snapshots read that are not.
+    /// Other snapshots read.
     pub snapshots_degraded: u64,
-    /// Exact events; `None` when none were recorded.
+    /// Exact events; `None`: none were recorded.
     pub exact: Option<EventTotals>,
-    /// What the poller did; `None` when the allocator was not followed.
+    /// The poller's totals; `None`: not followed.
     pub follow: Option<FollowTotals>,
 }
 
@@ -316,30 +317,30 @@ pub struct RecordingEnd {
     pub totals: RecordingTotals,
 }
 
-/// A stretch of which records are missing. What stands behind it begins with how things stood at its end, where that is
-/// known ([`Record::Keyframe`]).
+/// An interval without records. What follows begins with the state at its end, if known
+/// ([`Record::Keyframe`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordingGap {
-    /// The last moment of which everything is there.
+    /// The last complete moment.
     pub from: Nanos,
-    /// From when on everything is there again.
+    /// When records are complete again.
     pub to: Nanos,
     /// What is missing.
     pub why: String,
 }
 
-/// Something that takes records: a trace writer, a profile, a test.
+/// Takes records: a trace writer, a profile, a test.
 pub trait RecordSink {
-    /// Takes one record. An error means that the sink cannot take any more.
+    /// Takes one record. After an error the sink takes no more.
     fn record(&mut self, record: &Record) -> SinkResult;
 
-    /// Makes sure that what was taken so far stays, even if this process is killed right after; nothing where it is only kept
+    /// Makes earlier records survive even if this process is killed right after; nothing for sinks
     /// in memory.
     fn sync(&mut self) -> SinkResult {
         Ok(())
     }
 
-    /// Whether it is to leave out, from now on, what it adds to records by itself and what takes time: others wait for it.
+    /// Tells it to leave out slow additions of its own to records: others wait for it.
     fn hurry(&mut self, _hurries: bool) {}
 }
 

@@ -1,4 +1,4 @@
-//! How much memory a record takes, so that what waits between two threads is bounded by bytes.
+//! The memory of a record, for bounding queues by bytes.
 
 use super::blocks::{Block, Segment};
 use super::events::Event;
@@ -8,11 +8,11 @@ use super::ownership::{OwnedBlock, OwnedStorages, OwnershipBreakdown, UnnamedBlo
 use super::record::{Record, ThreadSample};
 use super::stack::Definition;
 
-/// What a record takes besides what it holds a number of.
+/// Memory besides that of its lists.
 const RECORD_BYTES: usize = 256;
 
 impl Record {
-    /// Bytes that it takes in memory, about. Text that it shares with others counts in full.
+    /// Approximate bytes in memory. Shared text counts in full.
     pub fn bytes_held(&self) -> usize {
         let held = match self {
             Record::Events(batch) => batch.events.len() * size_of::<Event>(),

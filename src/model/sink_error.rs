@@ -1,36 +1,36 @@
-//! Why a sink takes no more records.
+//! Why a sink refuses records.
 
 use std::error::Error;
 use std::io;
 
-/// Why a sink takes no more records.
+/// Why a sink refuses records.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SinkError {
-    /// What it writes them to failed.
+    /// Writing failed.
     #[error(transparent)]
     Write(#[from] io::Error),
-    /// The thread that the records are passed to has ended; its own error says why.
+    /// The receiving thread ended with an error of its own.
     #[error("the trace can no longer be written")]
     ThreadEnded,
-    /// The thread that the records are passed to ended without an error of its own.
+    /// The receiving thread ended without an error of its own.
     #[error("the writing thread ended unexpectedly")]
     ThreadFailed,
-    /// No file is open to write them to.
+    /// No file is open.
     #[error("no segment of the recording has begun")]
     NotBegun,
-    /// What it makes of them failed, or would cost too much.
+    /// Evaluating the records failed or would cost too much.
     #[error(transparent)]
     Failed(Box<dyn Error + Send + Sync>),
 }
 
 impl SinkError {
-    /// What a sink makes of its records failed.
+    /// Wraps an error of evaluating records.
     pub fn failed(error: impl Error + Send + Sync + 'static) -> SinkError {
         SinkError::Failed(Box::new(error))
     }
 
-    /// The system's error, where writing failed.
+    /// The system's error, if writing failed.
     pub fn io(&self) -> Option<&io::Error> {
         match self {
             SinkError::Write(error) => Some(error),
@@ -38,11 +38,11 @@ impl SinkError {
         }
     }
 
-    /// Whether whoever was to read what is written reads no more.
+    /// Whether the reader of the output has gone.
     pub fn is_broken_pipe(&self) -> bool {
         self.io().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     }
 }
 
-/// What a sink answers.
+/// A sink's result.
 pub type SinkResult<T = ()> = Result<T, SinkError>;

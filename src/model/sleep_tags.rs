@@ -2,13 +2,13 @@
 
 use super::gpu::CudaIndex;
 
-/// What is known of such an allocator in a process.
+/// The state of such an allocator in a process.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum SleepTags {
     /// None is loaded.
     #[default]
     NotLoaded,
-    /// One is, but what it keeps could not be read, and why.
+    /// Its state was unreadable, with the reason.
     Unknown(String),
     /// Its memory by device and tag.
     Known(Vec<TaggedMemory>),
@@ -19,10 +19,10 @@ pub enum SleepTags {
 pub struct TaggedMemory {
     /// The device.
     pub device: CudaIndex,
-    /// `weights`, `kv_cache` or what the program chose.
+    /// `weights`, `kv_cache` or the program's own.
     pub tag: String,
     /// All of it, mapped or not.
     pub bytes: u64,
-    /// Of that, what has a copy on the host: it is unmapped on the device.
+    /// The part with a copy on the host: unmapped on the device.
     pub on_host: u64,
 }

@@ -1,19 +1,19 @@
-//! Which source files are the program's own, and which those of libraries.
+//! Separates the program's own source files from those of libraries.
 
-/// How the names of files begin that there are none of: frozen modules, and code that attrs, decorator, NumPy and torch.fx make at
-/// run time.
-const MADE_BY_LIBRARIES: [&str; 5] =
+/// File name prefixes of generated code without a file: frozen modules, and code of attrs,
+/// decorator, NumPy and torch.fx.
+const GENERATED_PREFIXES: [&str; 5] =
     ["<frozen ", "<attrs generated ", "<decorator-gen-", "<__array_function__ ", "<eval_with_key>"];
 
-/// Whether a file belongs to an installed package, to the standard library or to the interpreter, not to the program itself.
+/// Whether a file belongs to an installed package, the standard library or the interpreter.
 pub fn is_library(file: &str) -> bool {
     file.contains("/site-packages/")
         || file.contains("/dist-packages/")
         || in_standard_library(file).is_some()
-        || MADE_BY_LIBRARIES.iter().any(|made| file.starts_with(made))
+        || GENERATED_PREFIXES.iter().any(|made| file.starts_with(made))
 }
 
-/// What follows `lib/python3.N/` in the name of a file.
+/// The part after `lib/python3.N/` in a file name.
 pub(crate) fn in_standard_library(file: &str) -> Option<&str> {
     const ROOT: &str = "/lib/python3.";
     let rest = &file[file.rfind(ROOT)? + ROOT.len()..];
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_are_told_from_the_program() {
+    fn libraries_are_separated_from_the_program() {
         for file in [
             "/v/lib/python3.12/site-packages/torch/nn/x.py",
             "/usr/lib/python3/dist-packages/a.py",

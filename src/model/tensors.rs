@@ -1,4 +1,4 @@
-//! Tensors: what a `TensorImpl` says of itself.
+//! Tensors, by the fields of a `TensorImpl`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ const DTYPES: [(&str, u8); 47] = [
 ];
 
 impl DType {
-    /// Bytes of an element; `None` for a type that is not known.
+    /// Bytes of an element; `None`: unknown type.
     pub fn bytes(self) -> Option<u64> {
         DTYPES.get(usize::from(self.0)).map(|(_, bytes)| u64::from(*bytes))
     }
@@ -74,12 +74,12 @@ impl fmt::Display for DType {
     }
 }
 
-/// Where a tensor lies: `c10::Device`.
+/// The device of a tensor: `c10::Device`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TensorDevice {
     /// The index of a `c10::DeviceType` (torch/headeronly/core/DeviceType.h; indices never change).
     pub kind: u8,
-    /// Which one; `None` where there is only one.
+    /// Its index; `None` if there is only one.
     pub index: Option<u8>,
 }
 
@@ -113,12 +113,12 @@ impl TensorDevice {
         self.kind == 1
     }
 
-    /// Whether it is the memory of the processor.
+    /// Whether it is the processor.
     pub fn is_cpu(self) -> bool {
         self.kind == 0
     }
 
-    /// Whether tensors there have no memory at all.
+    /// Whether its tensors have no memory.
     pub fn is_meta(self) -> bool {
         self.kind == 14
     }
@@ -137,20 +137,20 @@ impl fmt::Display for TensorDevice {
     }
 }
 
-/// The memory under one or more tensors: `c10::StorageImpl`.
+/// The memory of one or more tensors: `c10::StorageImpl`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Storage {
-    /// Its address in the process: tells storages apart.
+    /// Its address in the process: its identity.
     pub at: u64,
-    /// Where the bytes are; 0 for none.
+    /// Address of the bytes; 0 without.
     pub data: u64,
-    /// How many; `None` when the size is symbolic.
+    /// Number of bytes; `None`: symbolic.
     pub bytes: Option<u64>,
 }
 
 impl Storage {
-    /// Bytes of memory: 0 where the size is symbolic, and for those without an address, whatever size they say: of meta and fake
-    /// tensors, and of wrappers, which stand for other tensors.
+    /// Bytes of memory: 0 if the size is symbolic, and without an address, whatever the size: meta
+    /// and fake tensors, and wrappers of other tensors.
     pub fn memory(&self) -> u64 {
         if self.data == 0 { 0 } else { self.bytes.unwrap_or(0) }
     }
@@ -159,42 +159,43 @@ impl Storage {
 /// A tensor: `c10::TensorImpl` with its `AutogradMeta`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Address of the `TensorImpl`: tells tensors apart.
+    /// Address of the `TensorImpl`: its identity.
     pub at: u64,
     /// Class of the `TensorImpl`: `TensorImpl`, `SparseTensorImpl`, ….
     pub class: Arc<str>,
-    /// Its memory; `None` for tensors made of others (sparse).
+    /// Its memory; `None`: made of other tensors (sparse).
     pub storage: Option<Storage>,
-    /// Sizes; `None` when they are symbolic, or those of a nested tensor: its rows have sizes of their own.
+    /// Sizes; `None`: symbolic, or nested, with sizes per row.
     pub shape: Option<Vec<i64>>,
-    /// Steps between elements, in elements; `None` when symbolic or nested.
+    /// Steps between elements, in elements; `None`: symbolic or nested.
     pub strides: Option<Vec<i64>>,
-    /// Sizes of each tensor in a nested one; `None` for any other, and for one of too many.
+    /// Sizes of each tensor in a nested one; `None`: not nested, or too many.
     pub nested: Option<Vec<Vec<i64>>>,
-    /// Number of elements; `None` when symbolic, or not known of a nested tensor.
+    /// Number of elements; `None`: symbolic, or unknown for a nested tensor.
     pub numel: Option<i64>,
     /// Element type.
     pub dtype: DType,
-    /// Where it lies; `None` when it does not say.
+    /// Its device, if it has one.
     pub device: Option<TensorDevice>,
     /// First element in its storage, in elements.
     pub offset: i64,
-    /// `_version`: how often it was changed in place; `None` for inference tensors.
+    /// `_version`, the count of in-place changes; `None` for inference tensors.
     pub version: Option<u32>,
-    /// Whether gradients flow to it.
+    /// Whether it requires a gradient.
     pub requires_grad: bool,
-    /// The autograd node that made it; `None` for leaves.
+    /// The autograd node that produced it; `None` for leaves.
     pub grad_fn: Option<u64>,
     /// The `TensorImpl` of its gradient.
     pub grad: Option<u64>,
-    /// The `TensorImpl`s that it is made of: indices and values of sparse ones, sizes of nested ones, what is wrapped.
+    /// The `TensorImpl`s that it consists of: indices and values of sparse ones, sizes of nested
+    /// ones, the wrapped tensor.
     pub parts: Vec<u64>,
     /// The attribute path from the tensor to each part (`._values`).
     pub part_names: &'static [&'static str],
 }
 
 impl TensorInfo {
-    /// Bytes of its elements, as if they lay close together; `None` when their type or number is not known.
+    /// Bytes of its elements, packed; `None`: unknown type or number.
     pub fn logical_bytes(&self) -> Option<u64> {
         u64::try_from(self.numel?).ok()?.checked_mul(self.dtype.bytes()?)
     }
@@ -205,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_and_devices_are_named_as_torch_names_them() {
+    fn types_and_devices_have_torchs_names() {
         assert_eq!(DType(6).to_string(), "float32");
         assert_eq!(
             (DType(10).bytes(), DType(24).bytes(), DType(99).bytes()),

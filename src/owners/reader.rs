@@ -192,7 +192,7 @@ impl<'a> SnapshotInProgress<'a> {
     fn learn(&mut self, pages: &mut Vec<u64>) -> Option<LookLimit> {
         let blocks = self.running_blocks();
         let time = self.request.options.max_time.mul_f64(LEARNING);
-        self.memory.keep_within(self.request.budget.but_at_most(time));
+        self.memory.set_budget(self.request.budget.with_time_limit(time));
         for attempt in 1..=MAX_RUNNING_ATTEMPTS {
             let walked = self.walk(&blocks, HeapListing::Rough, &mut || {});
             *pages = self.memory.pages();
@@ -234,27 +234,27 @@ impl<'a> SnapshotInProgress<'a> {
         let newest = PageCache::within(Box::new(self.process.memory()), self.request.budget);
         let recent_plan = newest.plan(&recent);
         pages.extend(&recent);
-        self.memory.keep_within(self.request.budget);
+        self.memory.set_budget(self.request.budget);
         let mut stop = StoppedForCopy::of(self.process, max_pause, self.stops)?;
         // The blocks are read, and what was just made is followed, beside the copying: what lies beyond is missing in the copy,
         // and the walk after the stop finds that out.
-        let gone_on = stop.gone_on.clone();
-        newest.close_with(gone_on.clone());
+        let resumed = stop.resumed.clone();
+        newest.close_with(resumed.clone());
         let (tensors, python) = (self.tensors, self.python);
         let ground = OwnerWalkInput { tensors, python, memory: &newest, blocks: &[], asked: None };
         let torch = self.torch.as_deref_mut();
         let mut read = Ok(Vec::new());
         let mut in_time = true;
-        let whole = self.memory.copy_beside(plan, &gone_on, |copying| {
+        let whole = self.memory.copy_beside(plan, &resumed, |copying| {
             read = torch.map_or(Ok(Vec::new()), |torch| blocks(torch, StopPolicy::Stop));
-            in_time = !gone_on.is_set();
+            in_time = !resumed.is_set();
             if read.is_err() || !in_time {
                 // Ends the copying too: nobody will look at it.
                 stop.end();
                 return false;
             }
             newest.copy_until(stop.since + max_following(round), copying);
-            let whole = newest.copy(recent_plan, &gone_on);
+            let whole = newest.copy(recent_plan, &resumed);
             // What fails here is met again by the walk.
             let _ = ground.read_newest(&known, &|| copying.is_done());
             whole
@@ -274,7 +274,7 @@ impl<'a> SnapshotInProgress<'a> {
             self.memory.end_copy();
         } else {
             self.memory.adopt(newest);
-            self.memory.close_with(stop.gone_on.clone());
+            self.memory.close_with(stop.resumed.clone());
         }
         if !whole || missing == MissingPage::Refused {
             self.memory.close();
@@ -299,7 +299,7 @@ impl<'a> SnapshotInProgress<'a> {
 
     /// The pages in which the objects lie that the process, which runs, has made last, and these objects.
     fn recent_pages(&self) -> (Vec<u64>, FxHashSet<Addr>) {
-        let budget = self.request.budget.but_at_most(MAX_SEARCH_OF_RECENT);
+        let budget = self.request.budget.with_time_limit(MAX_SEARCH_OF_RECENT);
         let mut pages = Vec::new();
         for _ in 0..MAX_RUNNING_ATTEMPTS {
             let memory = PageCache::within(Box::new(self.process.memory()), budget);

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use super::error::OwnerError;
 use crate::model::StopTotals;
-use crate::target::{GoneOn, Process, StopError, StoppedProcess};
+use crate::target::{Process, Resumed, StopError, StoppedProcess};
 
 /// A process that stands still, and what is known of that when it is over.
 pub(super) struct StoppedForCopy {
     stop: Option<StoppedProcess>,
-    pub(super) gone_on: GoneOn,
+    pub(super) resumed: Resumed,
     /// When it was about to be stopped.
     pub(super) since: Instant,
     pub(super) stopped_for: Duration,
@@ -24,8 +24,8 @@ impl StoppedForCopy {
         let since = Instant::now();
         match StoppedProcess::for_at_most(process, max_pause) {
             Ok(stop) => {
-                let gone_on = stop.gone_on();
-                Ok(StoppedForCopy { stop: Some(stop), gone_on, since, stopped_for: Duration::ZERO })
+                let resumed = stop.resumed();
+                Ok(StoppedForCopy { stop: Some(stop), resumed, since, stopped_for: Duration::ZERO })
             }
             Err(error) => {
                 // All other threads stood still while this one was waited for.

@@ -1,4 +1,4 @@
-//! Probes in a process, by the best way that the kernel allows.
+//! Places probes in a process by the best way that the kernel allows.
 
 use std::sync::Arc;
 
@@ -14,26 +14,25 @@ use crate::abi::{CounterAddresses, WatchedSteps};
 use crate::model::{CudaIndex, ProbeBackend};
 use crate::target::Process;
 
-/// Probes in a process. They go when this is dropped, and when memspy ends in whatever way.
+/// Probes in a process. They end when this is dropped and when memspy ends for any reason.
 pub struct AttachedProbes {
     by: ProbeMechanism,
-    /// Whether each was loaded when the probes were placed.
+    /// Libraries loaded when the probes were placed.
     torch: bool,
     driver: bool,
 }
 
-/// What stands at the probes.
 enum ProbeMechanism {
     Programs(Box<BpfProbes>),
     Samples(Box<PerfProbes>),
 }
 
 impl AttachedProbes {
-    /// Puts the probes of `plan` into `process`, by the first way that the kernel allows. Where all are refused, the error
-    /// is that of the best.
+    /// Places the probes of `plan` in `process` by the first way that the kernel allows. If it
+    /// refuses all, returns the best way's error.
     pub fn attach(process: &Process, plan: &ProbePlan) -> Result<AttachedProbes, ProbeError> {
         let found = ProbeTargets::in_process(process)?;
-        // Begins while the program is prepared.
+        // Starts it while the program is prepared.
         let _keeper = ProbeKeeper::shared();
         if let Some(way) = plan.backend {
             return Self::attach_by(process, plan, &found, way, None);
@@ -42,7 +41,7 @@ impl AttachedProbes {
             Err(error) if error.is_about_programs() => error,
             other => return other,
         };
-        // A program that is not there or unfit is so for both.
+        // A missing or unfit program affects both ways.
         if multi.is_about_links()
             && let Ok(probe) =
                 Self::attach_by(process, plan, &found, ProbeBackend::PerfUprobes, None)
@@ -53,7 +52,7 @@ impl AttachedProbes {
             .map_err(|_| multi)
     }
 
-    /// `instead_of` says why the better ways are not open.
+    /// `instead_of` says why better ways failed.
     fn attach_by(
         process: &Process,
         plan: &ProbePlan,
@@ -73,8 +72,8 @@ impl AttachedProbes {
         Ok(AttachedProbes { by, torch: found.torch.is_some(), driver: found.driver.is_some() })
     }
 
-    /// Passes on what was recorded since the last call, until `take` says that it is enough for now (`false`; samples of perf
-    /// events are passed on to the last); returns how many records that were.
+    /// Passes on records since the last call until `take` returns `false` (samples of perf events:
+    /// all of them). Returns how many.
     pub fn drain(&mut self, take: &mut dyn FnMut(RingRecord<'_>) -> bool) -> usize {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.drain(take),
@@ -82,7 +81,7 @@ impl AttachedProbes {
         }
     }
 
-    /// How the probes are in place.
+    /// How the probes are placed.
     pub fn way(&self) -> ProbeBackend {
         match &self.by {
             ProbeMechanism::Programs(placed) => placed.way(),
@@ -98,7 +97,7 @@ impl AttachedProbes {
         }
     }
 
-    /// What could not be probed, one sentence each.
+    /// What is not probed, one sentence each.
     pub fn uncovered(&self) -> &[Arc<str>] {
         match &self.by {
             ProbeMechanism::Programs(placed) => placed.uncovered(),
@@ -106,8 +105,8 @@ impl AttachedProbes {
         }
     }
 
-    /// Whether something that can be probed has been loaded since the probes were placed.
-    pub fn misses_something(&self, process: &Process) -> bool {
+    /// Whether a library that can be probed was loaded since the probes were placed.
+    pub fn has_unprobed_library(&self, process: &Process) -> bool {
         // Samples never cover the driver.
         let driver = self.driver || matches!(self.by, ProbeMechanism::Samples(_));
         if self.torch && driver {
@@ -123,7 +122,7 @@ impl AttachedProbes {
         self.torch
     }
 
-    /// What the probes counted so far.
+    /// The probes' counts so far.
     pub fn counts(&self) -> ProbeCounts {
         match &self.by {
             ProbeMechanism::Programs(placed) => placed.counts(),
@@ -139,7 +138,7 @@ impl AttachedProbes {
         }
     }
 
-    /// Says where the counters of a device are, once it is in use.
+    /// Sets the addresses of a device's counters once it is in use.
     pub fn set_levels(
         &mut self,
         device: CudaIndex,
@@ -151,13 +150,13 @@ impl AttachedProbes {
         }
     }
 
-    /// Whether words of the target can be watched at its events.
+    /// Whether the programs can watch words of the target.
     pub fn can_watch(&self) -> bool {
         matches!(self.by, ProbeMechanism::Programs(_))
     }
 
-    /// Says which words count the steps of training from now on; `None`: none do. What is seen in them comes as
-    /// [`RingRecord::Step`] with `number`. The plan has to have asked for it.
+    /// Sets the words that count training steps; `None`: none. Their changes arrive as
+    /// [`RingRecord::Step`] with `number`. The plan must have requested it.
     pub fn watch(&mut self, steps: Option<&WatchedSteps>, number: u32) -> Result<(), ProbeError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.watch(steps, number),
@@ -165,7 +164,7 @@ impl AttachedProbes {
         }
     }
 
-    /// Says what the vtable of autograd nodes written in Python is, once that is known.
+    /// Sets the vtable of autograd nodes written in Python, once known.
     pub fn set_py_node(&mut self, vtable: u64) -> Result<(), ProbeError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.set_py_node(vtable),
@@ -173,8 +172,8 @@ impl AttachedProbes {
         }
     }
 
-    /// Has the kernel's program describe all stacks again when they are met, under other keys than before: what is known of
-    /// the old ones may be forgotten.
+    /// Makes the BPF program describe all stacks again under new keys, so that the old ones may be
+    /// forgotten.
     pub fn renew_keys(&mut self) -> Result<(), ProbeError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.renew_keys(),
@@ -182,7 +181,7 @@ impl AttachedProbes {
         }
     }
 
-    /// Has it describe these code objects again when they are met.
+    /// Makes it describe these code objects again.
     pub fn forget_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.forget_codes(codes),
@@ -190,7 +189,7 @@ impl AttachedProbes {
         }
     }
 
-    /// Links that have done their work: of threads that have ended.
+    /// Links of ended threads.
     pub fn take_ended(&mut self) -> Vec<ProbeLink> {
         match &mut self.by {
             ProbeMechanism::Programs(_) => Vec::new(),
@@ -198,9 +197,8 @@ impl AttachedProbes {
         }
     }
 
-    /// Gives up the links; what they have recorded can still be drained. Each ends its probes when it is
-    /// dropped, for which the kernel waits some 30 ms until no program of theirs runs any more: better all at once
-    /// than one after the other.
+    /// Releases the links; their records can still be drained. Dropping a link ends its probes and
+    /// waits some 30 ms until no program of theirs runs, so drop all at once.
     pub fn take_links(&mut self) -> Vec<ProbeLink> {
         match &mut self.by {
             ProbeMechanism::Programs(placed) => placed.take_links(),

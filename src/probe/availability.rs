@@ -1,4 +1,4 @@
-//! Which ways to place probes are open, found by trying them without touching the target.
+//! Tries which ways to place probes work, without touching the target.
 
 use std::os::fd::AsFd;
 
@@ -13,21 +13,21 @@ use super::targets::ProbeTargets;
 use crate::model::ProbeBackend;
 use crate::target::Process;
 
-/// The ring of a trial: the least there can be.
+/// The smallest ring, for a trial.
 pub(super) const SMALL_RING: u32 = 4096;
-/// Any place in a program's file will do: it is probed only for memspy itself, which has not mapped it.
+/// Any offset works: the trial probes only memspy, which has not mapped the file.
 const ANYWHERE: ProbePoint = ProbePoint { offset: 64, semaphore: 0, cookie: 0 };
 
-/// What a process offers to be probed.
+/// What can be probed in a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeAvailability {
-    /// Sites of `pytorch:malloc` and `pytorch:free`; `None` when PyTorch's CUDA part is not loaded.
+    /// Sites of `pytorch:malloc` and `pytorch:free`; `None`: PyTorch's CUDA part is not loaded.
     pub torch: Option<(usize, usize)>,
-    /// File name of the CUDA driver; `None` when it is not loaded.
+    /// File name of the CUDA driver; `None`: not loaded.
     pub driver: Option<String>,
 }
 
-/// What `process` offers.
+/// Examines `process`.
 pub fn detect(process: &Process) -> Result<ProbeAvailability, ProbeError> {
     let found = ProbeTargets::in_process(process)?;
     Ok(ProbeAvailability {
@@ -39,7 +39,7 @@ pub fn detect(process: &Process) -> Result<ProbeAvailability, ProbeError> {
     })
 }
 
-/// Loads a program and links it as a recording of `process` would, but for memspy itself.
+/// Loads and links a program as a recording of `process` would, but for memspy itself.
 pub fn try_way(process: &Process, way: ProbeBackend) -> Result<(), ProbeError> {
     let path = process.program()?;
     let unreadable = |why: String| ProbeError::Unreadable { path: path.display().to_string(), why };

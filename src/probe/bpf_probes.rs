@@ -1,4 +1,4 @@
-//! BPF programs at probes in a running process: put in place, read, and taken away again.
+//! BPF programs at probes in a process: placing, reading, removing.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -23,13 +23,14 @@ use crate::model::{CudaIndex, FreeTracking, ProbeBackend};
 use crate::target::usdt::UsdtProbe;
 use crate::target::{Addr, LoadedObject, Mapping, Process};
 
-/// Records taken from the ring at once, so that a flood does not keep a caller from its other work.
+/// Records taken from the ring at once, so that a flood does not starve a caller's other work.
 const MAX_BATCH: usize = 1 << 18;
 
-/// Programs at probes in a process. They go when this is dropped, and when memspy ends in whatever way.
+/// Programs at probes in a process. They end when this is dropped and when memspy ends for any
+/// reason.
 pub(super) struct BpfProbes {
     ring: RingBuf<MapData>,
-    /// Copies of stacks; each is in it before the event that tells its number.
+    /// Stack copies; each arrives before the event with its number.
     native_ring: Option<RingBuf<MapData>>,
     decoder: RingDecoder,
     programs: BpfPrograms,
@@ -38,12 +39,12 @@ pub(super) struct BpfProbes {
     uncovered: Vec<Arc<str>>,
     keeper: Option<Arc<ProbeKeeper>>,
     links: Vec<ProbeLink>,
-    /// Which of the two places of watched words is in use.
+    /// Which of the two sets of watched words is in use.
     half: u32,
 }
 
 impl BpfProbes {
-    /// Puts the probes of `plan` into `process` by `way`, and by `keeper` where there is one.
+    /// Places the probes of `plan` in `process` by `way`, using `keeper` if there is one.
     pub(super) fn attach(
         process: &Process,
         plan: &ProbePlan,
@@ -84,8 +85,8 @@ impl BpfProbes {
         Ok(probe)
     }
 
-    /// Links all programs. Deaths of code objects come first, and frees before allocations, so that nothing
-    /// recorded can die unseen.
+    /// Links all programs: deaths of code objects first, and frees before allocations, so that
+    /// nothing recorded can die unseen.
     fn place(
         &mut self,
         process: &Process,
@@ -139,7 +140,7 @@ impl BpfProbes {
         Ok(())
     }
 
-    /// One program for each of the first sites, which knows it as a constant, and one for all others.
+    /// Gives each of the first sites a program with the site as a constant; the others share one.
     fn link_sites(
         &mut self,
         process: &Process,
@@ -207,7 +208,7 @@ impl BpfProbes {
         Ok(())
     }
 
-    /// Links `program` to the instruction at the target's address `at`.
+    /// Links `program` to the instruction at target address `at`.
     fn link_address(
         &mut self,
         process: &Process,
@@ -250,7 +251,7 @@ impl BpfProbes {
         Ok(())
     }
 
-    /// Passes on what the ring holds, until `take` wants no more; returns how many records that were.
+    /// Passes on the ring's records until `take` returns `false`; returns how many.
     pub(super) fn drain(&mut self, take: &mut dyn FnMut(RingRecord<'_>) -> bool) -> usize {
         let (mut taken, mut goes_on) = (0, true);
         while goes_on && taken < MAX_BATCH {
@@ -258,7 +259,7 @@ impl BpfProbes {
             self.decoder.decode(&record, &mut |raw| goes_on = take(raw));
             taken += 1;
         }
-        // After the events: all copies that they refer to are there.
+        // After the events: all copies that they refer to have arrived.
         for _ in 0..MAX_BATCH {
             let Some(record) = self.native_ring.as_mut().and_then(RingBuf::next) else { break };
             self.decoder.decode(&record, &mut |raw| _ = take(raw));
@@ -266,22 +267,18 @@ impl BpfProbes {
         taken
     }
 
-    /// How the probes are in place.
     pub(super) fn way(&self) -> ProbeBackend {
         self.backend
     }
 
-    /// What is probed.
     pub(super) fn probes(&self) -> &[Arc<str>] {
         &self.probes
     }
 
-    /// What could not be probed, one sentence each.
     pub(super) fn uncovered(&self) -> &[Arc<str>] {
         &self.uncovered
     }
 
-    /// What the programs counted so far.
     pub(super) fn counts(&self) -> ProbeCounts {
         self.programs.counts()
     }
@@ -291,7 +288,7 @@ impl BpfProbes {
         self.programs.time()
     }
 
-    /// Says where the counters of a device are, once it is in use.
+    /// Sets the addresses of a device's counters once it is in use.
     pub(super) fn set_levels(
         &mut self,
         device: CudaIndex,
@@ -300,35 +297,34 @@ impl BpfProbes {
         self.programs.set_levels(device.0, at)
     }
 
-    /// Says which words count steps from now on, under which number; `None`: none do.
+    /// Sets the words that count steps, and their number; `None`: none.
     pub(super) fn watch(
         &mut self,
         steps: Option<&WatchedSteps>,
         number: u32,
     ) -> Result<(), ProbeError> {
-        // A program that reads the one in use at this moment goes on with it.
+        // A program that reads the old set at this moment continues with it.
         self.half ^= 1;
         self.programs.watch(self.half, step_counter::place(steps, number))
     }
 
-    /// Says what the vtable of autograd nodes written in Python is, once that is known.
+    /// Sets the vtable of autograd nodes written in Python, once known.
     pub(super) fn set_py_node(&mut self, vtable: u64) -> Result<(), ProbeError> {
         self.programs.set_py_node(vtable)
     }
 
-    /// Has the programs describe all stacks again, under other keys.
+    /// Makes the programs describe all stacks again under new keys.
     pub(super) fn renew_keys(&mut self) -> Result<(), ProbeError> {
         self.programs.renew_keys()
     }
 
-    /// Has the programs describe these code objects again.
+    /// Makes the programs describe these code objects again.
     pub(super) fn forget_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
         self.programs.forget_codes(codes)
     }
 
-    /// Gives up the links; what they have put into the ring can still be drained. Each ends its probes when it is
-    /// dropped, for which the kernel waits some 30 ms until no program of theirs runs any more: better all at once
-    /// than one after the other.
+    /// Releases the links; their records can still be drained. Dropping a link ends its probes and
+    /// waits some 30 ms until no program of theirs runs, so drop all at once.
     pub(super) fn take_links(&mut self) -> Vec<ProbeLink> {
         std::mem::take(&mut self.links)
     }

@@ -1,20 +1,18 @@
-//! What the kernel's program knows of this target and this recording: its read-only variables, as bytes.
+//! Read-only variables of the BPF program, as bytes: facts about this target and recording.
 //!
-//! The order and size of the fields are those of the structures in cuda/*.bpf.*; the kernel refuses bytes
-//! of another length.
+//! Order and size of the fields match the structures in cuda/*.bpf.*; the kernel refuses another
+//! length.
 
 use super::driver;
 use super::plan::ProbePlan;
 use crate::abi::{AutogradInfo, UnwindInfo};
 use crate::target::usdt::{ArgumentOperand, UsdtArgument, UsdtProbe};
 
-/// An offset that a structure does not have.
+/// The structure has no such field.
 const NOWHERE: u32 = u32::MAX;
-/// Sites of one kind the program has room for.
+/// Sites of one kind that the program has room for.
 pub(super) const MAX_SITES: usize = 8;
-/// Arguments of a site that are read.
 const ARGUMENTS: usize = 3;
-/// Lengths of the way to the next sampled byte.
 const WAYS: u32 = 1024;
 const NO_INDEX: u8 = 0xff;
 
@@ -41,8 +39,8 @@ impl BpfConstants {
         constants.set("CALLS", driver::table());
         constants.set("STACKS_FROM", plan.stacks_from.to_le_bytes());
         constants.set("STACKS_EVERY", u32::from(plan.stacks_every > 0).to_le_bytes());
-        constants.set("WAY", ways(plan.stacks_every));
-        // One that asks for all sizes asks for those of a byte and more.
+        constants.set("WAY", intervals(plan.stacks_every));
+        // In the program 0 means none, so 1 means all sizes.
         let native_from = plan.native_from.map_or(0, |from| from.max(1));
         constants.set("NATIVE_FROM", native_from.to_le_bytes());
         constants.set("WATCHES", u32::from(plan.watches).to_le_bytes());
@@ -53,7 +51,6 @@ impl BpfConstants {
         constants
     }
 
-    /// Variables with their bytes.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         self.values.iter().map(|(name, bytes)| (*name, bytes.as_slice()))
     }
@@ -79,7 +76,7 @@ impl BpfConstants {
 
 fn unwind_bytes(walk: &UnwindInfo, is_native: bool) -> Vec<u8> {
     let or_nowhere = |offset: Option<u32>| offset.unwrap_or(NOWHERE);
-    // One byte of a frame tells, in one way or the other, where the interpreter was called.
+    // One byte of a frame says, in either way, where the interpreter was called.
     let frame_owner = walk.frame_owner.or(walk.frame_entry.filter(|_| is_native));
     let ends = [
         walk.frame_code + 8,
@@ -152,9 +149,9 @@ fn argument(argument: Option<&UsdtArgument>) -> [u8; 16] {
     bytes
 }
 
-/// How many bytes lie between two samples of a Poisson process with one in `mean` bytes: quantiles of the
-/// exponential distribution at the middles of equal parts, scaled so that their mean is `mean`.
-fn ways(mean: u64) -> Vec<u8> {
+/// Intervals of a Poisson process with one sample per `mean` bytes on average: exponential
+/// quantiles at the middles of equal parts, scaled to that mean.
+fn intervals(mean: u64) -> Vec<u8> {
     let parts = f64::from(WAYS);
     let quantiles: Vec<f64> =
         (0..WAYS).map(|i| -(1.0 - (f64::from(i) + 0.5) / parts).ln()).collect();
@@ -167,14 +164,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_way_to_the_next_sample_has_the_mean_asked_for() {
-        let bytes = ways(1 << 20);
-        let ways: Vec<u64> =
+    fn sample_intervals_have_the_requested_mean() {
+        let bytes = intervals(1 << 20);
+        let intervals: Vec<u64> =
             bytes.chunks_exact(8).map(|c| u64::from_le_bytes(c.try_into().unwrap())).collect();
-        let mean = ways.iter().sum::<u64>() as f64 / ways.len() as f64;
+        let mean = intervals.iter().sum::<u64>() as f64 / intervals.len() as f64;
         assert!((mean / f64::from(1 << 20) - 1.0).abs() < 1e-3, "{mean}");
-        // A third of them is longer than the mean (1/e).
-        let longer = ways.iter().filter(|&&w| w > 1 << 20).count() as f64 / ways.len() as f64;
+        // A third is longer than the mean (1/e).
+        let longer =
+            intervals.iter().filter(|&&w| w > 1 << 20).count() as f64 / intervals.len() as f64;
         assert!((longer - (-1f64).exp()).abs() < 0.01, "{longer}");
     }
 }

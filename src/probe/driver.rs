@@ -1,6 +1,6 @@
-//! The driver's functions that allocate and free memory, and what their arguments say (cuda.h).
+//! The driver's functions that allocate and free memory, and their arguments (cuda.h).
 
-/// Index of the register of an argument in `struct pt_regs`.
+/// Index in `struct pt_regs` of each argument's register.
 const ARGUMENTS: [u8; 5] = [14, 13, 12, 11, 9];
 const NONE: u8 = 0xff;
 
@@ -14,24 +14,22 @@ const CONTEXT: u8 = 0;
 const MODULE: u8 = 1;
 const LIBRARY: u8 = 2;
 
-/// What is done at a function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ProbeRole {
-    /// Arguments are noted at entry, the result is told at return.
+    /// Notes arguments at entry, reports the result at return.
     Allocates,
-    /// Told at entry.
+    /// Reports a free at entry.
     Frees,
-    /// A mark, told at entry.
+    /// Reports a mark at entry.
     Marks,
 }
 
-/// A function of the driver.
 #[derive(Debug)]
 pub(super) struct DriverFunction {
     pub(super) names: &'static [&'static str],
     pub(super) role: ProbeRole,
     memory_kind: u8,
-    /// Numbers of arguments, as in `struct call` of cuda/driver.bpf.h.
+    /// Argument numbers, as in `struct call` of cuda/driver.bpf.h.
     out: Option<usize>,
     address: Option<usize>,
     size: Option<usize>,
@@ -59,8 +57,8 @@ const ALLOCATES: DriverFunction = DriverFunction { out: Some(0), size: Some(1), 
 const FREES: DriverFunction = DriverFunction { role: ProbeRole::Frees, address: Some(0), ..BLANK };
 const MARKS: DriverFunction = DriverFunction { role: ProbeRole::Marks, ..BLANK };
 
-/// All functions, with the names under which the driver exports them. Programs reach most of them through
-/// `cuGetProcAddress`, which gives out the exported functions.
+/// All functions by the names that the driver exports. Programs reach most through
+/// `cuGetProcAddress`, which returns the exported functions.
 pub(super) static CALLS: &[DriverFunction] = &[
     DriverFunction { names: &["cuMemAlloc_v2"], ..ALLOCATES },
     DriverFunction {
@@ -126,15 +124,15 @@ pub(super) static CALLS: &[DriverFunction] = &[
     },
 ];
 
-/// Functions the kernel's program has room for.
+/// Functions that the BPF program has room for.
 const MAX_CALLS: usize = 64;
 
-/// Index in `struct pt_regs` of the register of an argument; one that no register has for none.
+/// Index of an argument's register in `struct pt_regs`, or an invalid one if it has no register.
 pub(super) fn register(argument: usize) -> u8 {
     ARGUMENTS.get(argument).copied().unwrap_or(NONE)
 }
 
-/// The table as the kernel's program reads it: `struct call` of cuda/driver.bpf.h.
+/// The table in the BPF program's form: `struct call` of cuda/driver.bpf.h.
 pub(super) fn table() -> Vec<u8> {
     let register =
         |argument: Option<usize>| argument.and_then(|n| ARGUMENTS.get(n)).copied().unwrap_or(NONE);

@@ -1,49 +1,49 @@
-//! Why events cannot be recorded exactly.
+//! Errors of exact recording.
 
 use std::io;
 
 use crate::target::{ObjectError, ProcessError};
 
-/// Why probes could not be attached.
+/// Why probes could not be placed.
 #[derive(Debug, thiserror::Error)]
 pub enum ProbeError {
-    /// The kernel's program is not part of this memspy.
+    /// This memspy has no BPF program.
     #[error("this memspy was built without its kernel program: {why}")]
     NotBuilt {
         /// What was missing at build time.
         why: String,
     },
-    /// The kernel refused something.
+    /// The kernel refused an action.
     #[error("the kernel refused to {action}: {source}")]
     Refused {
         /// What was attempted.
         action: &'static str,
-        /// Its answer.
+        /// Its error.
         source: io::Error,
     },
     /// The kernel's verifier rejected a program.
     #[error("the kernel rejected the program {program}: {source}: {log}")]
     Rejected {
-        /// Which one.
+        /// The program.
         program: String,
-        /// Its answer.
+        /// The kernel's error.
         source: io::Error,
-        /// The end of its explanation.
+        /// The end of the verifier's log.
         log: String,
     },
-    /// The program in this memspy could not be prepared for this kernel.
+    /// The BPF program could not be prepared for this kernel.
     #[error("cannot prepare the kernel program: {why}")]
     Unprepared {
         /// Why.
         why: String,
     },
-    /// What was asked for needs a program in the kernel.
+    /// The request needs a program in the kernel.
     #[error("{what} need programs in the kernel (BPF), which samples of perf events are not")]
     NeedsPrograms {
-        /// What was asked for.
+        /// The request.
         what: &'static str,
     },
-    /// Nothing to probe is loaded in the target.
+    /// The target has loaded nothing that can be probed.
     #[error(
         "process {pid} has loaded neither PyTorch's CUDA part (libc10_cuda) nor the CUDA driver (libcuda): nothing there allocates GPU memory yet"
     )]
@@ -51,7 +51,7 @@ pub enum ProbeError {
         /// The pid.
         pid: u32,
     },
-    /// A file that is loaded in the target could not be examined.
+    /// A file loaded in the target could not be examined.
     #[error("cannot find the probes in {path}: {why}")]
     Unreadable {
         /// The file.
@@ -59,7 +59,7 @@ pub enum ProbeError {
         /// Why.
         why: String,
     },
-    /// The probe of an allocation does not tell which block was allocated.
+    /// The allocation probe does not report the allocated block.
     #[error(
         "{path} calls its probe of an allocation before the block has an address, as PyTorch 2.1 does and 2.2 does not"
     )]
@@ -84,12 +84,12 @@ impl ProbeError {
         ProbeError::Unprepared { why: why.to_string() }
     }
 
-    /// Whether it was a link or a program that was refused, which another way may get.
+    /// Whether a link or a program was refused, which another way may avoid.
     pub(super) fn is_about_links(&self) -> bool {
         matches!(self, ProbeError::Refused { .. } | ProbeError::Rejected { .. })
     }
 
-    /// Whether it is about the programs in the kernel, without which samples may do.
+    /// Whether it concerns BPF programs; samples may work without them.
     pub(super) fn is_about_programs(&self) -> bool {
         self.is_about_links()
             || matches!(self, ProbeError::NotBuilt { .. } | ProbeError::Unprepared { .. })

@@ -1,9 +1,11 @@
-//! A process of memspy's own that places its probes and takes them away, so that a memspy that is killed leaves none.
+//! A second memspy process that places and removes probes, so that killing memspy leaves none
+//! behind.
 //!
-//! A process that is killed just while the kernel places or removes a breakpoint for it cannot change the target's memory any
-//! more: the breakpoint stays there ("failed to unregister, leaking uprobe" in the kernel's log). So another process asks the
-//! kernel: it hands the descriptors to memspy and has copies of them, which it closes last, when memspy says so or has ended.
-//! Without it (it cannot be started, it was killed) memspy does the same itself; the descriptors that it has stay good.
+//! A process killed while the kernel places or removes a breakpoint for it can no longer change the
+//! target's memory, so the breakpoint stays ("failed to unregister, leaking uprobe" in the kernel's
+//! log). So the keeper asks the kernel instead. It sends the descriptors to memspy and closes its
+//! own copies last, when memspy says so or has ended. If the keeper cannot start or is killed,
+//! memspy places the probes itself; existing descriptors stay valid.
 
 mod holding;
 mod message;
@@ -26,22 +28,23 @@ use message::{MessageReader, ProbeRequest, send};
 use super::placement::{Placement, ProbeLink};
 use crate::target::proc_files;
 
-/// The word that has memspy be a keeper of probes.
+/// The argument that makes memspy a keeper.
 pub const KEEP_PROBES: &str = "keep-probes";
-/// The kernel needs milliseconds for what is asked; a keeper that does not answer for so long is ended.
+/// The kernel needs milliseconds; a keeper that does not answer in this time is killed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Whether this program is one that answers to [`KEEP_PROBES`].
+/// Whether this program handles [`KEEP_PROBES`].
 static IS_ALLOWED: AtomicBool = AtomicBool::new(false);
-/// The one keeper of this process, as long as something is kept.
+/// This process's only keeper, while it keeps anything.
 static SHARED: Mutex<Weak<ProbeKeeper>> = Mutex::new(Weak::new());
 
-/// Lets probes be kept from now on: said by the program that calls [`keep_probes`] when its first word is [`KEEP_PROBES`].
-pub fn let_probes_be_kept() {
+/// Allows keepers; for a program that calls [`keep_probes`] when its first argument is
+/// [`KEEP_PROBES`].
+pub fn allow_keeper() {
     IS_ALLOWED.store(true, Ordering::Relaxed);
 }
 
-/// Whether a keeper of probes can be started, and answers.
+/// Whether a keeper can start and answers.
 pub fn try_keeper() -> io::Result<()> {
     match IS_ALLOWED.load(Ordering::Relaxed) {
         true => ProbeKeeper::start()?.check(),
@@ -49,7 +52,7 @@ pub fn try_keeper() -> io::Result<()> {
     }
 }
 
-/// A keeper, which ends when this is dropped, or with memspy.
+/// A keeper; it ends when this is dropped, or with memspy.
 pub(super) struct ProbeKeeper {
     requests: OwnedFd,
     child: Mutex<Child>,
@@ -57,7 +60,7 @@ pub(super) struct ProbeKeeper {
 }
 
 impl ProbeKeeper {
-    /// The one of this process, started if there is none; `None` where that cannot be.
+    /// This process's keeper, started if needed; `None`: it cannot start.
     pub(super) fn shared() -> Option<Arc<ProbeKeeper>> {
         if !IS_ALLOWED.load(Ordering::Relaxed) {
             return None;
@@ -74,7 +77,8 @@ impl ProbeKeeper {
     fn start() -> io::Result<ProbeKeeper> {
         let (requests, theirs) = pair()?;
         let name = std::env::args_os().next().unwrap_or_else(|| "memspy".into());
-        // In a process group of its own, so that Ctrl-C does not end it before memspy. The pid is for whoever looks at 'ps'.
+        // Its own process group, so that Ctrl-C does not end it before memspy. The pid is for
+        // readers of 'ps'.
         let child = Command::new(proc_files::own_program())
             .arg0(name)
             .arg(KEEP_PROBES)
@@ -88,7 +92,7 @@ impl ProbeKeeper {
         Ok(ProbeKeeper { requests, child: Mutex::new(child), next: AtomicU32::new(0) })
     }
 
-    /// Has it place probes; `None` if it cannot, and has not.
+    /// Lets it place probes; `None`: it failed and placed none.
     pub(super) fn place(self: &Arc<Self>, placement: &Placement<'_>) -> Option<ProbeLink> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (bytes, descriptors) = ProbeRequest::place(number, placement)?;
@@ -102,8 +106,9 @@ impl ProbeKeeper {
             .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
-    /// Sends a request with a socket of its own for the answer, so that answers need not be told apart. A keeper that does
-    /// not give it in time is ended, so that nothing that it still does lasts. `None`: the socket has ended without an answer.
+    /// Sends a request with a socket for its answer, so that answers cannot be confused. Kills a
+    /// keeper that does not answer in time, so that nothing it still does lasts. `None`: the socket
+    /// ended without an answer.
     fn ask(
         &self,
         bytes: &[u8],
@@ -113,7 +118,7 @@ impl ProbeKeeper {
         let mut all = vec![theirs.as_fd()];
         all.extend(descriptors);
         let sent = send(&self.requests, bytes, &all);
-        // Held here, it would be waited for when the keeper has gone.
+        // Keeping it open would wait for a keeper that has gone.
         drop(theirs);
         let answer = sent.and_then(|()| MessageReader::new(ours.as_fd()).descriptors());
         if answer.is_err() {
@@ -124,7 +129,7 @@ impl ProbeKeeper {
     }
 }
 
-/// Two ends of which neither waits for the other for long.
+/// A pair of sockets with short timeouts.
 fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (one, other) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
@@ -138,7 +143,7 @@ impl Drop for ProbeKeeper {
     fn drop(&mut self) {
         let _ = shutdown(&self.requests, Shutdown::Write);
         let mut child = self.child.lock();
-        // It says nothing; its end is the end of the socket.
+        // It sends nothing; its end is the end of the socket.
         if MessageReader::new(self.requests.as_fd()).next().is_err() {
             let _ = child.kill();
         }
@@ -146,7 +151,8 @@ impl Drop for ProbeKeeper {
     }
 }
 
-/// Probes that a keeper has descriptors of, too. Dropped, after memspy's own descriptors, they end; this returns when they have.
+/// Probes whose descriptors the keeper shares. Drop it after memspy's own descriptors: that ends
+/// the probes and waits until they have ended.
 pub(super) struct KeptProbes {
     keeper: Arc<ProbeKeeper>,
     number: u32,
@@ -154,7 +160,7 @@ pub(super) struct KeptProbes {
 
 impl Drop for KeptProbes {
     fn drop(&mut self) {
-        // Where it was killed, its descriptors have gone with it.
+        // If it was killed, its descriptors were closed.
         let _ = self.keeper.ask(&ProbeRequest::end(self.number), &[]);
     }
 }

@@ -1,9 +1,10 @@
-//! Probes: uprobes and USDT in a target become allocation events with the stacks that made them.
+//! Places uprobes and USDT probes in a target and delivers allocation events with their stacks.
 //!
-//! Turns a [`ProbePlan`] (what to probe and where things are) into [`RingRecord`] events, losses counted.
-//! May import `model`, `abi` and `target`; alone knows BPF and perf events.
-//! Never names a frame (that is `python`), never changes the target's memory, never blocks.
-//! Start reading at [`AttachedProbes`]; the programs in the kernel are cuda/probe.bpf.c.
+//! Turns a [`ProbePlan`] (what to probe and where it is) into [`RingRecord`] events and counts
+//! losses.
+//! May import `model`, `abi` and `target`. Only this room uses BPF and perf events.
+//! Never names a frame (`python` does), never changes the target's memory, never blocks.
+//! Start reading at [`AttachedProbes`]; the kernel's programs are in cuda/probe.bpf.c.
 
 mod attach;
 mod availability;
@@ -27,7 +28,7 @@ mod uprobe;
 pub use attach::AttachedProbes;
 pub use availability::{ProbeAvailability, detect, try_way};
 pub use error::ProbeError;
-pub use keeper::{KEEP_PROBES, keep_probes, let_probes_be_kept, try_keeper};
+pub use keeper::{KEEP_PROBES, allow_keeper, keep_probes, try_keeper};
 pub use placement::ProbeLink;
 pub use plan::{ProbePlan, RING_BYTES};
 pub use program::why_not_built;

@@ -1,10 +1,11 @@
-//! Probes without programs in the kernel: each pass is a sample of a perf event, with the registers that hold the arguments.
+//! Probes without programs in the kernel: each hit is a perf sample with the argument registers.
 //!
-//! Where bpf(2) is refused (a container's seccomp filter) or memspy was built without its program, sizes and
-//! addresses are exact all the same; stacks have to come from sampling. An event belongs to one thread: the kernel lets
-//! events that threads inherit be read only by processor, and a probe for each thread on each processor takes it minutes to
-//! remove. So threads are looked for again and again; what one allocates before it is found goes unseen, and
-//! shows in the comparison with the allocator's counters.
+//! For when bpf(2) is refused (a container's seccomp filter) or memspy was built without its
+//! program. Sizes and addresses are still exact; stacks must come from sampling. An event belongs
+//! to one thread: inherited events can only be read per processor, and a probe for each thread on
+//! each processor takes the kernel minutes to remove. So new threads are searched for repeatedly.
+//! Allocations of a thread before it is found are unseen and show up in the comparison with the
+//! allocator's counters.
 
 use std::fs::File;
 use std::io;
@@ -29,22 +30,22 @@ use crate::model::{AddressSpace, CudaIndex, EventKind, FreeTracking, MemoryKind,
 use crate::target::usdt::{ArgumentOperand, Register, UsdtArgument, UsdtProbe};
 use crate::target::{Mapping, Process};
 
-/// Room for the samples of one thread at one site: a thousand, and where the kernel does not lend that much, sixty.
+/// Sizes of the ring of one thread at one site: a thousand samples, or sixty if the kernel does not
+/// lend that much.
 const RINGS: [usize; 2] = [64 << 10, 4 << 10];
 const THREAD_SCAN_INTERVAL: Duration = Duration::from_millis(10);
-/// Nanoseconds that a sample may take from its time to its ring.
+/// Nanoseconds from a sample's time until it is in its ring.
 const WRITTEN_AFTER: u64 = 10_000;
-/// Samples taken at once of each ring.
+/// Samples taken at once from each ring.
 const MAX_BATCH: usize = 1 << 16;
 
-/// What a site's pass means.
+/// What a hit at a site means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SiteMeaning {
     Malloc,
     Free,
 }
 
-/// A site, with what has to be sampled there.
 struct SampledSite {
     meaning: SiteMeaning,
     point: ProbePoint,
@@ -52,21 +53,20 @@ struct SampledSite {
     words: SampledWords,
 }
 
-/// The samples of one thread at one site, and what keeps the probe there.
+/// The samples of one thread at one site, and the link of its probe.
 struct ThreadSamples {
     sampler: Sampler,
     link: ProbeLink,
 }
 
 impl ThreadSamples {
-    /// What ends the probe; the ring has gone.
+    /// Drops the ring and keeps the link.
     fn into_link(mut self) -> ProbeLink {
         self.link.give_back(syscall::owned(self.sampler.into_counter()));
         self.link
     }
 }
 
-/// Sampled probes in a process.
 pub(super) struct PerfProbes {
     process: Process,
     file: File,
@@ -74,20 +74,21 @@ pub(super) struct PerfProbes {
     stacks_from: u64,
     keeper: Option<Arc<ProbeKeeper>>,
     threads: FxHashMap<u32, Vec<ThreadSamples>>,
-    looked: Instant,
-    /// Threads that could not be probed: not tried again.
+    scanned: Instant,
+    /// Threads that could not be probed and are not tried again.
     refused: FxHashSet<u32>,
     lost: u64,
-    /// Out of their rings, not yet passed on.
+    /// Taken from the rings, not yet passed on.
     waiting: Vec<RawEvent>,
-    /// Those of threads that have ended.
+    /// Links of ended threads.
     ended: Vec<ProbeLink>,
     probes: Vec<Arc<str>>,
     uncovered: Vec<Arc<str>>,
 }
 
 impl PerfProbes {
-    /// Probes all threads of `process`, by `keeper` where there is one; `instead_of` says why no programs are there to do it.
+    /// Probes all threads of `process`, using `keeper` if there is one; `instead_of` says why
+    /// programs could not.
     pub(super) fn attach(
         process: &Process,
         plan: &ProbePlan,
@@ -114,7 +115,7 @@ impl PerfProbes {
             stacks_from: plan.stacks_from,
             keeper,
             threads: FxHashMap::default(),
-            looked: Instant::now(),
+            scanned: Instant::now(),
             refused: FxHashSet::default(),
             lost: 0,
             waiting: Vec::new(),
@@ -166,9 +167,9 @@ impl PerfProbes {
         Ok(())
     }
 
-    /// Probes the threads that are new, and lets those go that have ended. An error only if no thread at all is probed.
+    /// Probes new threads and releases ended ones. An error only if no thread is probed.
     fn scan_threads(&mut self) -> Result<(), ProbeError> {
-        self.looked = Instant::now();
+        self.scanned = Instant::now();
         let Ok(ids) = self.process.thread_ids() else { return Ok(()) };
         let ids: FxHashSet<u32> = ids.into_iter().collect();
         let mut error = None;
@@ -202,12 +203,12 @@ impl PerfProbes {
     }
 
     pub(super) fn drain(&mut self, take: &mut dyn FnMut(RingRecord<'_>) -> bool) -> usize {
-        if !self.threads.is_empty() && self.looked.elapsed() >= THREAD_SCAN_INTERVAL {
-            // Threads that cannot be probed are told apart by the comparison with the counters.
+        if !self.threads.is_empty() && self.scanned.elapsed() >= THREAD_SCAN_INTERVAL {
+            // The comparison with the counters reveals threads without probes.
             let _ = self.scan_threads();
         }
-        // One ring is emptied after the other: what comes into the first meanwhile is older than what the last one
-        // holds by then, so only what was there before all is passed on, in its order.
+        // Rings are emptied one by one, so the last may have samples older than new ones in the
+        // first. Pass on only what was there before all of them were read, in order.
         let until = if self.threads.is_empty() { u64::MAX } else { monotonic() - WRITTEN_AFTER };
         for samplers in self.threads.values_mut() {
             self.lost += empty(&self.sites, samplers, self.stacks_from, &mut self.waiting);
@@ -236,7 +237,7 @@ impl PerfProbes {
         std::mem::take(&mut self.ended)
     }
 
-    /// Ends all events, after a last look at what they recorded.
+    /// Ends all events after a last read.
     pub(super) fn take_links(&mut self) -> Vec<ProbeLink> {
         let mut links = self.take_ended();
         for (_, mut samplers) in self.threads.drain() {
@@ -247,7 +248,7 @@ impl PerfProbes {
     }
 }
 
-/// Empties the rings of a thread, one for each site; returns how many samples were lost.
+/// Empties a thread's rings, one for each site; returns how many samples were lost.
 fn empty(
     sites: &[SampledSite],
     samplers: &mut [ThreadSamples],
@@ -260,24 +261,24 @@ fn empty(
     sites.iter().zip(samplers).map(drain).sum()
 }
 
-/// CLOCK_MONOTONIC in nanoseconds, as the samples are stamped.
+/// CLOCK_MONOTONIC in nanoseconds, as in the samples.
 fn monotonic() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Lets memspy have as many files open as it may: each thread takes one for each site.
+/// Raises the limit of open files: each thread needs one per site.
 pub(super) fn raise_file_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
-        // Where it is refused, opening says so.
+        // If refused, opening fails with the reason.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
 }
 
 impl SampledSite {
-    /// `None` when an argument is nowhere that a sample shows.
+    /// `None`: an argument is not in a sampled place.
     fn new(site: &UsdtProbe, meaning: SiteMeaning) -> Option<SampledSite> {
         let wanted = match meaning {
             SiteMeaning::Malloc => 3,
@@ -321,9 +322,10 @@ impl SampledSite {
         open(large).or_else(|_: ProbeError| open(small))
     }
 
-    /// Reads the samples of an open event, which `link` lends.
+    /// Reads the samples of an open event that `link` lends.
     fn sampler(&self, link: &mut ProbeLink, thread: u32, ring: usize) -> io::Result<Sampler> {
-        // perf-event2 reads only what it has opened itself: so one that counts nothing, whose samples look alike.
+        // perf-event2 reads only events that it opened itself: open a dummy with the same sample
+        // layout.
         let mut builder = Builder::new(Software::DUMMY);
         builder.observe_pid(thread as i32).any_cpu().sample_period(1);
         self.words.ask(&mut builder);
@@ -335,7 +337,7 @@ impl SampledSite {
         Ok(sampler)
     }
 
-    /// Passes on what `sampler` holds; returns how many samples were lost.
+    /// Passes on the samples in `sampler`; returns how many were lost.
     fn drain(
         &self,
         sampler: &mut Sampler,
@@ -407,7 +409,8 @@ fn source(change: &EventKind, stacks_from: u64) -> StackSource {
     }
 }
 
-/// What a sample shows of a thread: registers by the bits of `mask`, lowest first, and the stack from its pointer on.
+/// A thread's sample: registers by the bits of `mask`, lowest first, and the stack from its pointer
+/// on.
 struct PerfSample<'a> {
     mask: u64,
     registers: &'a [u64],
@@ -474,7 +477,7 @@ mod tests {
         };
         let value = |size, signed, operand| seen.value(&argument(size, signed, operand));
         assert_eq!(value(8, false, ArgumentOperand::Register(rax)), Some(0xdead));
-        // The device is the lowest byte of a register whose rest means nothing.
+        // The device is a register's lowest byte; the other bytes are undefined.
         assert_eq!(value(1, true, ArgumentOperand::Register(rdx)), Some(-13));
         assert_eq!(value(1, false, ArgumentOperand::Register(rdx)), Some(0xf3));
         assert_eq!(value(4, true, ArgumentOperand::Constant(5)), Some(5));

@@ -1,4 +1,5 @@
-//! One request for probes to the kernel, made by memspy itself or for it by its keeper of probes; and what keeps them in place.
+//! One request to place probes, made by memspy or its keeper, and the links that keep them in
+//! place.
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,22 +15,21 @@ use super::uprobe::{OPEN_UPROBE, uprobe};
 use crate::model::ProbeBackend;
 use crate::target::proc_files;
 
-/// Bytes of the stack sampled where an argument is on it.
+/// Bytes of the stack sampled if an argument is on it.
 const STACK: u32 = 512;
 
-/// Probes that are asked for at once.
 pub(super) struct Placement<'a> {
-    /// The file that is mapped.
+    /// The mapped file.
     pub(super) file: BorrowedFd<'a>,
     pub(super) points: &'a [ProbePoint],
-    /// A process; of samples, one thread.
+    /// A process; for samples, one thread.
     pub(super) pid: u32,
     pub(super) action: ProbeAction<'a>,
 }
 
-/// What happens at a probe.
 pub(super) enum ProbeAction<'a> {
-    /// A program in the kernel runs, linked by this way; `at_return`: when the function that begins there returns.
+    /// Runs a program, linked by this way; `at_return`: when the function that begins there
+    /// returns.
     Run {
         way: ProbeBackend,
         program: BorrowedFd<'a>,
@@ -38,16 +38,16 @@ pub(super) enum ProbeAction<'a> {
     Sample(SampledWords),
 }
 
-/// What a sample shows.
+/// What a sample contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SampledWords {
-    /// By the bits of their numbers.
+    /// Bits by register number.
     pub(super) registers: u64,
     pub(super) stack: bool,
 }
 
 impl SampledWords {
-    /// Has the event of `builder` show them.
+    /// Makes the event of `builder` sample them.
     pub(super) fn ask(self, builder: &mut Builder<'_>) {
         builder
             .sample(SampleFlag::TID | SampleFlag::TIME | SampleFlag::REGS_USER)
@@ -60,7 +60,7 @@ impl SampledWords {
 }
 
 impl Placement<'_> {
-    /// Places the probes, by the keeper if there is one that can.
+    /// Places the probes, preferably by the keeper.
     pub(super) fn place_by(
         &self,
         keeper: Option<&Arc<ProbeKeeper>>,
@@ -68,14 +68,14 @@ impl Placement<'_> {
         if let Some(link) = keeper.and_then(|keeper| keeper.place(self)) {
             return Ok(vec![link]);
         }
-        // Why it is refused, this tells.
+        // This attempt gives the reason for a refusal.
         let placed = self.place()?;
         Ok(placed.into_iter().map(|own| ProbeLink { own, _kept: None }).collect())
     }
 
-    /// Places them: the descriptors of each, which keep it in place.
+    /// Places them and returns each probe's descriptors, which keep it in place.
     pub(super) fn place(&self) -> Result<Vec<Vec<OwnedFd>>, ProbeError> {
-        // The descriptor's own name leads to the file that is mapped, also when its path has gone.
+        // The descriptor's own path leads to the mapped file, even if that has no other path.
         let path = proc_files::own_descriptor(self.file.as_fd());
         let path = CString::new(path.into_os_string().into_vec()).unwrap_or_default();
         let one = |point: &ProbePoint| match &self.action {
@@ -93,7 +93,7 @@ impl Placement<'_> {
         self.points.iter().map(one).collect()
     }
 
-    /// One event for each place. Its filter is by address space, so all threads are meant.
+    /// One event per place. Its filter is by address space, so it covers all threads.
     fn link_event(
         &self,
         path: &CStr,
@@ -127,9 +127,9 @@ impl Placement<'_> {
     }
 }
 
-/// What keeps probes in the target; dropped, they end.
+/// Keeps probes in the target until it is dropped.
 pub struct ProbeLink {
-    /// Closed first: whoever closes the last one has the kernel take the probes out of the target.
+    /// Closed first: whoever closes the last copy makes the kernel remove the probes.
     own: Vec<OwnedFd>,
     _kept: Option<KeptProbes>,
 }
@@ -139,7 +139,7 @@ impl ProbeLink {
         ProbeLink { own, _kept: Some(kept) }
     }
 
-    /// The descriptor of a single event, for use elsewhere until it is given back.
+    /// Lends the descriptor of a single event, until it is returned.
     pub(super) fn lend(&mut self) -> Option<OwnedFd> {
         self.own.pop()
     }

@@ -1,39 +1,40 @@
-//! What is to be probed, and what the probes have to know for it.
+//! What to probe, and what the probes need to know.
 
 use crate::abi::{AutogradInfo, CounterAddresses, UnwindInfo};
 use crate::model::{CudaIndex, FreeTracking, ProbeBackend};
 
-/// Bytes of the ring between kernel and reader: 0.15 s of 600,000 events a second, thirty times what
-/// comes between two looks. A larger one falls out of the processor's caches, which costs the target.
+/// Bytes of the ring between kernel and reader: 0.15 s of 600,000 events a second, thirty times
+/// what arrives between two reads. A larger one exceeds the processor's caches, which costs the
+/// target.
 pub const RING_BYTES: u32 = 8 << 20;
 
-/// Bytes of the ring of copies of stacks: a thousand of PyTorch's, between two looks.
+/// Bytes of the ring of stack copies: a thousand of PyTorch's between two reads.
 pub(super) const NATIVE_RING_BYTES: u32 = 16 << 20;
 
 /// The plan of a recording.
 #[derive(Debug, Clone)]
 pub struct ProbePlan {
-    /// The way to take; `None` for the first that the kernel allows.
+    /// The requested way; `None`: the first that the kernel allows.
     pub backend: Option<ProbeBackend>,
-    /// How to walk Python stacks; `None` in a target without Python.
+    /// How to walk Python stacks; `None`: no Python.
     pub walk: Option<UnwindInfo>,
-    /// How to find autograd nodes; `None` without PyTorch, or when that was not found.
+    /// How to find autograd nodes; `None`: no PyTorch, or not found.
     pub backward: Option<AutogradInfo>,
-    /// Whether the creation of forward nodes is probed.
+    /// Whether to probe the creation of forward nodes.
     pub backward_lines: bool,
-    /// Where the counters of devices are.
+    /// Addresses of the devices' counters.
     pub levels: Vec<(CudaIndex, CounterAddresses)>,
-    /// How frees are learned of.
+    /// How to observe frees.
     pub frees: FreeTracking,
-    /// Allocations of fewer bytes get no stack.
+    /// Smaller allocations get no stack.
     pub stacks_from: u64,
-    /// One stack for this many bytes on average; 0 for all.
+    /// One stack per this many bytes on average; 0: all.
     pub stacks_every: u64,
-    /// Allocations of at least so many bytes come with a copy of the thread's stack; `None`: none do.
+    /// Allocations of at least this many bytes get a copy of the thread's stack; `None`: none do.
     pub native_from: Option<u64>,
-    /// Whether words that count steps are to be watched.
+    /// Whether to watch words that count steps.
     pub watches: bool,
-    /// Size of the ring in bytes: a power of two.
+    /// Ring size in bytes: a power of two.
     pub ring_bytes: u32,
 }
 

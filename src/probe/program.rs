@@ -1,4 +1,4 @@
-//! The kernel's program: its object, its constants and its maps.
+//! The BPF program: object, constants and maps.
 
 use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -17,21 +17,21 @@ use super::syscall::{self, BPF_TRACE_UPROBE_MULTI};
 use crate::abi::CounterAddresses;
 use crate::model::ProbeBackend;
 
-/// The object that build.rs made of cuda/probe.bpf.c; empty when it could not.
+/// The object that build.rs compiled from cuda/probe.bpf.c; empty if it could not.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/probe.bpf.o"));
-/// Forward nodes remembered, the latest: those of a few iterations of a large model.
+/// Latest forward nodes remembered: those of a few iterations of a large model.
 const FORWARD_NODES: u32 = 262_144;
-/// Between two generations of keys: more than deaths of code objects are missed while one is begun.
+/// Distance between generations of keys: above the deaths of code objects missed while one begins.
 const GENERATION: u64 = 1 << 12;
-/// Why it could not.
+/// Why build.rs could not.
 static WHY_NOT: &str = include_str!(concat!(env!("OUT_DIR"), "/probe.bpf.why"));
 
-/// Why the kernel's program is not part of this memspy; `None` when it is.
+/// Why this memspy has no BPF program; `None`: it has one.
 pub fn why_not_built() -> Option<&'static str> {
     OBJECT.is_empty().then_some(WHY_NOT)
 }
 
-/// The object with its maps created, from which programs are loaded as they are needed.
+/// The object with its maps; its programs load on demand.
 pub(super) struct BpfPrograms {
     maps: Ebpf,
     object: Object,
@@ -41,7 +41,7 @@ pub(super) struct BpfPrograms {
 }
 
 impl BpfPrograms {
-    /// Creates the maps, with `constants` in them, as large as `plan` needs them.
+    /// Creates the maps with `constants`, in the sizes of `plan`.
     pub(super) fn prepare(
         constants: &BpfConstants,
         plan: &ProbePlan,
@@ -53,7 +53,7 @@ impl BpfPrograms {
         let kernel = Btf::from_sys_fs().map_err(ProbeError::unprepared)?;
         let mut loader = EbpfLoader::new();
         loader.btf(Some(&kernel)).map_max_entries("RING", plan.ring_bytes);
-        // Its memory is taken at once, so only where it is used.
+        // The kernel allocates it at once, so only if it is used.
         loader.map_max_entries("FORWARD", if plan.backward_lines { FORWARD_NODES } else { 1 });
         if plan.native_from.is_some() {
             loader.map_max_entries("NATIVE_RING", NATIVE_RING_BYTES);
@@ -94,13 +94,12 @@ impl BpfPrograms {
         Ok(self.loaded[name].as_fd())
     }
 
-    /// The ring of this name; can be taken once.
+    /// Takes the ring of this name, once.
     pub(super) fn take_ring(&mut self, name: &'static str) -> Result<RingBuf<MapData>, ProbeError> {
         let map = self.maps.take_map(name).ok_or_else(|| ProbeError::unprepared("no ring"))?;
         RingBuf::try_from(map).map_err(ProbeError::unprepared)
     }
 
-    /// What the programs counted.
     pub(super) fn counts(&self) -> ProbeCounts {
         let count = |index: u32| {
             let map = self.maps.map("COUNT")?;
@@ -140,7 +139,7 @@ impl BpfPrograms {
         levels.set(device, bytes, 0).map_err(ProbeError::unprepared)
     }
 
-    /// Says where the words that count steps are from now on: `half` of the two places is not in use.
+    /// Sets the words that count steps in the unused set `half`.
     pub(super) fn watch(
         &mut self,
         half: u32,
@@ -162,7 +161,8 @@ impl BpfPrograms {
         let map = self.maps.map_mut("GENERATION").ok_or_else(no_map)?;
         let mut generation = Array::<_, u64>::try_from(map).map_err(ProbeError::unprepared)?;
         let now = generation.get(&0, 0).map_err(ProbeError::unprepared)?;
-        // The program itself counts deaths of code objects in it; one that comes between is made up for by the distance.
+        // The program counts deaths of code objects in it; the distance covers one that happens
+        // meanwhile.
         generation.set(0, now + GENERATION, 0).map_err(ProbeError::unprepared)
     }
 
@@ -171,13 +171,13 @@ impl BpfPrograms {
         let map = self.maps.map_mut("CODES").ok_or_else(|| ProbeError::unprepared("no codes"))?;
         let mut known = HashMap::<_, u64, u8>::try_from(map).map_err(ProbeError::unprepared)?;
         for code in codes {
-            // One that has died is not in it any more.
+            // A dead one was removed already.
             let _ = known.remove(code);
         }
         Ok(())
     }
 
-    /// Says what the vtable of nodes written in Python is.
+    /// Sets the vtable of nodes written in Python.
     pub(super) fn set_py_node(&mut self, vtable: u64) -> Result<(), ProbeError> {
         let map = self.maps.map_mut("PY_NODE").ok_or_else(|| ProbeError::unprepared("no node"))?;
         let mut known = Array::<_, u64>::try_from(map).map_err(ProbeError::unprepared)?;
@@ -185,7 +185,7 @@ impl BpfPrograms {
     }
 }
 
-/// A second copy of the object, bound to the maps of the first: what aya loads itself it loads without
+/// Makes a second copy of the object that shares the first one's maps: aya loads programs without
 /// the attach type of uprobe_multi.
 fn relocate(maps: &Ebpf, kernel: &Btf) -> Result<(Object, OwnedFd), ProbeError> {
     let mut object = Object::parse(OBJECT).map_err(ProbeError::unprepared)?;
@@ -224,7 +224,7 @@ fn fd(map: &Map) -> Option<i32> {
     }
 }
 
-/// The kind of the system's error that is the cause of it all.
+/// The kind of the underlying system error.
 fn kind(error: &(dyn std::error::Error + 'static)) -> std::io::ErrorKind {
     let mut cause = Some(error);
     while let Some(error) = cause {
@@ -236,7 +236,7 @@ fn kind(error: &(dyn std::error::Error + 'static)) -> std::io::ErrorKind {
     std::io::ErrorKind::Other
 }
 
-/// An error with all its causes, which aya's own text leaves out.
+/// The error with all its causes, which aya's own text leaves out.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

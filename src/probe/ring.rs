@@ -1,4 +1,4 @@
-//! Records of the ring, decoded: the structures of cuda/probe.h.
+//! Decodes the ring's records: the structures of cuda/probe.h.
 
 use super::ring_events::{NativeCopy, RawEvent, RawNode, RawStep, RingRecord};
 use crate::abi::BpfFrame;
@@ -34,19 +34,20 @@ const FRAME: usize = 16;
 const CODE_HEAD: usize = 64;
 const OWNER_BIT: u32 = 56;
 const NATIVE_HEAD: usize = 152;
-/// Instead of the number of a copy of a stack.
+/// Replaces the number of a lost stack copy.
 const NATIVE_STACK_LOST: u32 = u32::MAX;
-/// Room for the parts of `struct code_record`: the object, its name, its file's, its line table.
+/// Sizes of the parts of `struct code_record`: the object, its name, its file's name, its line
+/// table.
 const PARTS: [usize; 4] = [6 * 64, 5 * 64, 7 * 64, 33 * 64];
 
-/// Decodes records; keeps its buffers.
+/// Decodes records with reusable buffers.
 #[derive(Debug, Default)]
 pub struct RingDecoder {
     frames: Vec<BpfFrame>,
 }
 
 impl RingDecoder {
-    /// Passes what `record` says to `take`; what is not known it leaves out.
+    /// Passes the contents of `record` to `take`; ignores unknown records.
     pub fn decode(&mut self, record: &[u8], take: &mut dyn FnMut(RingRecord<'_>)) -> Option<()> {
         match *record.first()? {
             STACK => {
@@ -210,7 +211,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The record of a copy of a stack of `len` bytes, of which `bytes` are in it.
+    /// A record of a stack copy that claims `len` bytes and contains `bytes`.
     fn native_stack(len: u32, bytes: &[u8]) -> Vec<u8> {
         let mut record = vec![NATIVE_STACK, 0, 0, 0];
         for word in [7, len, 100] {
@@ -224,7 +225,7 @@ mod tests {
         record
     }
 
-    /// The numbers, registers, stacks decoded, and whether they are cut.
+    /// Number, registers and stack decoded, and whether it is cut.
     fn decoded(record: &[u8]) -> Option<(u32, u64, Vec<u8>, bool)> {
         let mut found = None;
         RingDecoder::default().decode(record, &mut |raw| {
@@ -236,8 +237,8 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_a_stack_has_its_number_its_registers_and_its_bytes() {
-        // Records have one of some lengths, so there is room behind the stack.
+    fn a_stack_copy_has_number_registers_and_bytes() {
+        // Records have a few fixed lengths, so there is room after the stack.
         let record = native_stack(3, &[1, 2, 3, 4, 5]);
         assert_eq!(decoded(&record), Some((7, 1016, vec![1, 2, 3], true)));
         let whole = native_stack(100, &[9; 128]);
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_of_a_stack_that_is_cut_or_lies_is_no_panic_and_no_stack() {
+    fn a_truncated_or_false_stack_copy_is_refused() {
         let record = native_stack(3, &[1, 2, 3]);
         for len in 0..record.len() {
             assert_eq!(decoded(&record[..len]), None, "{len}");
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_tells_the_number_of_its_stack_or_that_it_was_lost() {
+    fn an_allocation_has_its_stack_copy_or_its_loss() {
         let native = |kind: u8, number: u32| {
             let mut record = vec![0; ALLOCATION];
             (record[0], record[1], record[2]) = (kind, 0, 0);
@@ -266,12 +267,12 @@ mod tests {
         assert_eq!(native(ALLOCATED, 0), NativeCopy::NotTaken);
         assert_eq!(native(ALLOCATED, 5), NativeCopy::Number(5));
         assert_eq!(native(ALLOCATED, u32::MAX), NativeCopy::Lost);
-        // Others have none, whatever stands there.
+        // Other events have none, whatever the bytes are.
         assert_eq!(native(FREED, 5), NativeCopy::NotTaken);
     }
 
     #[test]
-    fn bytes_of_any_kind_are_no_panic() {
+    fn arbitrary_bytes_do_not_panic() {
         let mut random = 0x2545_f491_4f6c_dd1d_u64;
         for round in 0..20_000 {
             let bytes: Vec<u8> = (0..round % 300)

@@ -1,20 +1,20 @@
-//! What probes deliver: addresses and numbers of the target, not yet named.
+//! What probes deliver: the target's addresses and numbers, without names.
 
 use crate::abi::BpfFrame;
 use crate::model::{EventKind, StackSource};
 use crate::target::DWARF_REGISTERS;
 
-/// Number by which the kernel's program knows a stack; 0 for none.
+/// The BPF program's key of a stack; 0 for none.
 pub type StackKey = u64;
 
 /// The autograd node that a thread evaluates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RawNode {
-    /// Its vtable pointer: tells the class.
+    /// Its vtable pointer, which identifies the class.
     pub vtable: u64,
     /// For a node written in Python: type object of its `THPFunction`; else 0.
     pub python_type: u64,
-    /// Stack of the forward call that created it; 0 when that was not seen.
+    /// Stack of the forward call that created it; 0: unseen.
     pub forward: StackKey,
 }
 
@@ -23,19 +23,19 @@ pub struct RawNode {
 pub struct RawEvent {
     /// CLOCK_MONOTONIC in nanoseconds.
     pub time: u64,
-    /// What happened; the levels are in it.
+    /// What happened, with the levels.
     pub change: EventKind,
-    /// Thread id as this machine's initial pid namespace numbers it.
+    /// Thread id in the machine's initial pid namespace.
     pub os_thread: u32,
-    /// `pthread_self()` of the thread; 0 when unknown.
+    /// `pthread_self()` of the thread; 0: unknown.
     pub python_id: u64,
-    /// Its stack; 0 for none.
+    /// Its stack; 0: none.
     pub stack: StackKey,
-    /// Where the stack came from.
+    /// How the stack was obtained.
     pub source: StackSource,
-    /// Whether the stack was deeper than was followed.
+    /// Whether the stack is deeper than the walk.
     pub truncated: bool,
-    /// Whether a page of the stack could not be read.
+    /// Whether a page of the stack was unreadable.
     pub faulted: bool,
     /// The autograd node being evaluated.
     pub node: Option<RawNode>,
@@ -43,80 +43,82 @@ pub struct RawEvent {
     pub native: NativeCopy,
 }
 
-/// What became of the copy of a thread's stack, from which its frames of C and C++ code are unwound.
+/// The copy of a thread's stack, from which native frames are unwound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum NativeCopy {
-    /// None was asked for.
+    /// Not requested.
     #[default]
     NotTaken,
-    /// It found no room.
+    /// The ring was full.
     Lost,
-    /// It has this number: a [`RingRecord::NativeStack`], which comes no later than the next look into the rings.
+    /// Its number: a [`RingRecord::NativeStack`], which arrives with the next read of the rings at
+    /// the latest.
     Number(u32),
 }
 
-/// What counts the steps of training has changed: seen at the event that follows, before all else.
+/// A training step counter changed before the next event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawStep {
     /// CLOCK_MONOTONIC in nanoseconds.
     pub time: u64,
-    /// The number of the places read, as [`Probe::watch`](super::AttachedProbes::watch) was told.
+    /// The number passed to [`AttachedProbes::watch`](super::AttachedProbes::watch).
     pub place: u32,
-    /// Whether it is the first seen there: then it may have begun before.
+    /// Whether it is the first value seen: the step may have begun earlier.
     pub is_first: bool,
-    /// What counts the steps, as it lies in memory.
+    /// The step counter's value in memory.
     pub step: u64,
-    /// What counts epochs; 0 where nothing does.
+    /// The epoch counter's value; 0 without one.
     pub epoch: u64,
 }
 
-/// What is in the ring.
+/// A record of the ring.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RingRecord<'a> {
     /// An event.
     Event(RawEvent),
-    /// A step of training.
+    /// A training step.
     Step(RawStep),
-    /// The frames of a stack, innermost first; may come after events that use it.
+    /// The frames of a stack, innermost first; may arrive after events that use it.
     Stack {
-        /// Its number.
+        /// Its key.
         key: StackKey,
         /// Its frames.
         frames: &'a [BpfFrame],
-        /// Whether it is deeper than that.
+        /// Whether the stack is deeper.
         truncated: bool,
     },
-    /// A code object at its first use, as it was at that moment: stretches of memory by address.
+    /// A code object at its first use: memory ranges by address, copied at that moment.
     Code {
         /// Its address.
         code: u64,
-        /// Copies of it, its name, file name and line table (its begin).
+        /// Copies of it, its name, file name and line table (its beginning).
         spans: &'a [(u64, &'a [u8])],
     },
-    /// The registers of a thread at an event, and its stack.
+    /// A thread's registers at an event, and its stack.
     NativeStack {
-        /// Its number, as [`RawEvent::native`] has it.
+        /// Its number in [`RawEvent::native`].
         number: u32,
-        /// By their numbers in DWARF: the stack pointer is 7, the place of the instruction 16.
+        /// By DWARF number: 7 is the stack pointer, 16 the instruction pointer.
         registers: [u64; DWARF_REGISTERS],
         /// The stack from the stack pointer on.
         stack: &'a [u8],
-        /// Whether its outer part was left out.
+        /// Whether its outer part is missing.
         is_cut: bool,
     },
-    /// A code object died; its address may be used again.
+    /// A code object died; its address may be reused.
     CodeFreed {
         /// Its address.
         code: u64,
     },
 }
 
-/// What the probes counted, since they were attached.
+/// The probes' counts since they were placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProbeCounts {
-    /// Events that found no room.
+    /// Events lost because the ring was full.
     pub lost: u64,
-    /// Descriptions of stacks or code objects that found no room; they come again at the next use.
+    /// Descriptions of stacks or code objects lost because the ring was full; they come again at
+    /// the next use.
     pub lost_descriptions: u64,
 }
 

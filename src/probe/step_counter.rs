@@ -1,4 +1,4 @@
-//! Where the kernel's program finds the words that count steps, as bytes: `struct watching` of cuda/steps.bpf.h.
+//! Encodes the words that count steps for the BPF program: `struct watching` of cuda/steps.bpf.h.
 
 use crate::abi::{StepCounterLocation, WatchedSteps};
 
@@ -12,7 +12,8 @@ const WORD32: u32 = 1;
 const WORD64: u32 = 2;
 const INTEGER: u32 = 3;
 
-/// Encodes the step counters' locations for the BPF program, tagged with `number`, which each step event echoes.
+/// Encodes the step counters' locations for the BPF program, tagged with `number`, which each step
+/// event echoes.
 pub(super) fn place(steps: Option<&WatchedSteps>, number: u32) -> [u8; LEN] {
     let mut bytes = [0; LEN];
     if let Some(steps) = steps {

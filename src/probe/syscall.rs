@@ -1,8 +1,8 @@
-//! bpf(2) as far as aya does not speak it: uprobe_multi programs, and links with semaphores. And descriptors, where others'
-//! types are in the way.
+//! System calls that crates lack: bpf(2) for uprobe_multi programs and links with semaphores, and
+//! calls on descriptors.
 //!
-//! aya 0.14 creates the maps; but it cannot load a program for `BPF_TRACE_UPROBE_MULTI` nor say
-//! which counter switches a USDT site on.
+//! aya 0.14 creates the maps, but cannot load a program for `BPF_TRACE_UPROBE_MULTI` or name the
+//! semaphore that enables a USDT site.
 
 use std::ffi::CStr;
 use std::io;
@@ -20,7 +20,7 @@ const BPF_PROG_TYPE_KPROBE: u32 = 2;
 const BPF_PERF_EVENT: u32 = 41;
 pub(super) const BPF_TRACE_UPROBE_MULTI: u32 = 48;
 const BPF_F_UPROBE_MULTI_RETURN: u32 = 1;
-/// Bytes of the verifier's explanation asked for.
+/// Bytes of the verifier's log.
 const LOG: usize = 1 << 20;
 
 /// `union bpf_attr` for BPF_PROG_LOAD, up to `attach_btf_id` (linux/bpf.h).
@@ -92,8 +92,9 @@ struct PerfAttributes {
 }
 
 fn bpf<A>(command: libc::c_long, attributes: &A) -> io::Result<OwnedFd> {
-    // SAFETY: `attributes` is a plain `repr(C)` structure of the size given, its pointers are those of
-    // slices that the callers below keep alive over the call, and the kernel checks everything else.
+    // SAFETY: `attributes` is a plain `repr(C)` structure of the size given, its pointers are those
+    // of slices that the callers below keep alive over the call, and the kernel checks everything
+    // else.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<A>()) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -106,15 +107,14 @@ fn pointer<T>(slice: &[T]) -> u64 {
     slice.as_ptr() as u64
 }
 
-/// Loads type information.
 pub(super) fn load_btf(bytes: &[u8]) -> io::Result<OwnedFd> {
     let attributes =
         BtfAttributes { btf: pointer(bytes), size: bytes.len() as u32, ..Default::default() };
     bpf(BPF_BTF_LOAD, &attributes)
 }
 
-/// Loads a program of the uprobe kind for links of `attach_type` (0: perf events). An error comes with the
-/// end of the verifier's explanation.
+/// Loads a uprobe program for links of `attach_type` (0: perf events). An error has the end of the
+/// verifier's log.
 pub(super) fn load_program(
     name: &str,
     function: &Function,
@@ -157,8 +157,8 @@ pub(super) fn load_program(
     })
 }
 
-/// A place to probe: offsets in the file of the instruction and of the semaphore (0: none), and what
-/// the program finds as its cookie.
+/// A place to probe: file offsets of the instruction and of the semaphore (0: none), and the
+/// program's cookie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ProbePoint {
     pub(super) offset: u64,
@@ -166,8 +166,8 @@ pub(super) struct ProbePoint {
     pub(super) cookie: u64,
 }
 
-/// Links `program` to all `points` of the file at `path`, for all threads of `pid`; `at_return`: when the function
-/// that begins there returns. The link ends with the descriptor.
+/// Links `program` to all `points` of the file at `path`, for all threads of `pid`; `at_return`:
+/// when the function that begins there returns. The link ends with the descriptor.
 pub(super) fn link_uprobes(
     program: BorrowedFd<'_>,
     path: &CStr,
@@ -215,24 +215,25 @@ pub(super) fn link_perf_event(
     )
 }
 
-/// The descriptor of what gives up its own.
 pub(super) fn owned(from: impl IntoRawFd) -> OwnedFd {
     // SAFETY: `into_raw_fd` hands over an open descriptor that nothing else owns any more.
     unsafe { OwnedFd::from_raw_fd(from.into_raw_fd()) }
 }
 
-/// Has `of` own the same file as `event` instead of its own.
+/// Makes `of` refer to the same file as `event`.
 pub(super) fn replace(of: &mut impl AsRawFd, event: OwnedFd) -> io::Result<()> {
-    // SAFETY: both are open. The number of `of` stays its own and stays open; dup3 changes in one step what it refers to.
+    // SAFETY: both are open. The number of `of` stays its own and open; dup3 changes in one step
+    // what it refers to.
     match unsafe { libc::dup3(event.as_raw_fd(), of.as_raw_fd(), libc::O_CLOEXEC) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// Closes what a program has been started with, but for the standard streams: to be called before it opens anything.
+/// Closes inherited descriptors except the standard streams. Call it before opening anything.
 pub(super) fn close_inherited() {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: nothing in this program owns one of these descriptors yet. Before Linux 5.9 the call is unknown, and they stay open.
+    // SAFETY: nothing in this program owns one of these descriptors yet. Before Linux 5.9 the call
+    // is unknown, and they stay open.
     unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, 0) };
 }

@@ -1,4 +1,4 @@
-//! What PyTorch and the driver offer to be probed in a running process.
+//! Finds what can be probed in a process: PyTorch and the driver.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -8,11 +8,12 @@ use super::error::ProbeError;
 use crate::target::usdt::{self, ArgumentOperand, UsdtProbe};
 use crate::target::{Addr, LoadedObject, Mapping, Mappings, Process};
 
-/// Begins of the names of the libraries probed; the driver's ends with its version (`libcuda.so.580.65.06`).
+/// File name prefixes of the probed libraries; the driver's ends with its version
+/// (`libcuda.so.580.65.06`).
 pub(super) const TORCH: &str = "libc10_cuda";
 pub(super) const DRIVER: &str = "libcuda.so";
 
-/// What PyTorch and the driver offer to be probed.
+/// What can be probed in PyTorch and the driver.
 pub(super) struct ProbeTargets {
     mappings: Arc<Mappings>,
     /// PyTorch's library, its sites of `malloc` and of `free`.
@@ -52,21 +53,21 @@ impl ProbeTargets {
         Ok(ProbeTargets { mappings, torch, driver })
     }
 
-    /// The mapping and the offset in its file of an address.
+    /// The mapping and file offset of an address.
     pub(super) fn in_file(&self, at: Addr) -> Option<(&Mapping, u64)> {
         let mapping = self.mappings.find(at).filter(|m| m.path.is_some())?;
         Some((mapping, at.0 - mapping.start.0 + mapping.offset))
     }
 }
 
-/// Whether a site is that of PyTorch 2.1: it stands ahead of the allocation, with the variable that will have the address, and the
-/// stream is not known there yet (`NativeCachingAllocator::allocate`, c10/cuda/CUDACachingAllocator.cpp).
+/// Whether a site is that of PyTorch 2.1: before the allocation, with the variable that will get
+/// the address, and without the stream (`NativeCachingAllocator::allocate`,
+/// c10/cuda/CUDACachingAllocator.cpp).
 fn is_before_allocation(site: &UsdtProbe) -> bool {
     let stream = site.arguments.get(3);
     stream.is_some_and(|stream| matches!(stream.operand, ArgumentOperand::Constant(_)))
 }
 
-/// Opens the file behind a mapping.
 pub(super) fn open(process: &Process, mapping: &Mapping) -> Result<File, ProbeError> {
     process.open_mapped(mapping).map_err(|error| ProbeError::Unreadable {
         path: mapping.path.clone().unwrap_or_default().display().to_string(),
@@ -74,7 +75,7 @@ pub(super) fn open(process: &Process, mapping: &Mapping) -> Result<File, ProbeEr
     })
 }
 
-/// Whether a file's name is that of a library whose name begins with `stem`.
+/// Matches file names of the library whose name begins with `stem`.
 pub(super) fn library(stem: &'static str) -> impl Fn(&str) -> bool {
     move |name| name.starts_with(stem) && name.contains(".so")
 }
@@ -84,9 +85,10 @@ mod tests {
     use super::*;
     use crate::target::usdt::{Register, UsdtArgument};
 
-    /// Exact recordings of PyTorch 2.1 had the addresses of variables on the stack: no free was of a block whose allocation was seen.
+    /// Recordings of PyTorch 2.1 had addresses of stack variables, so no free matched an
+    /// allocation.
     #[test]
-    fn the_probe_of_2_1_does_not_tell_which_block_was_allocated() {
+    fn the_probe_of_pytorch_2_1_is_refused() {
         let argument = |operand| UsdtArgument { size: 8, signed: true, operand };
         let register = |name| ArgumentOperand::Register(Register::named(name).unwrap());
         let site = |stream| UsdtProbe {

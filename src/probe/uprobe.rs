@@ -8,12 +8,12 @@ use perf_event::events::Software;
 
 use super::syscall::ProbePoint;
 
-/// What is attempted, for errors.
+/// The attempted action, for errors.
 pub(super) const OPEN_UPROBE: &str = "open a uprobe (perf_event_open)";
 
-/// The event of each pass of a thread of `process`, which may be one thread, at a place in the file at `path`, which has
-/// to live as long as the builder. The kernel switches the site on by its semaphore, whose offset stands in the upper
-/// half of `config` (`PERF_UPROBE_REF_CTR_OFFSET_SHIFT`, kernel/events/core.c).
+/// Builds the event of each hit by `process` (or a thread) at a place in the file at `path`, which
+/// must outlive the builder. The kernel enables the site by its semaphore, whose offset is in the
+/// upper half of `config` (`PERF_UPROBE_REF_CTR_OFFSET_SHIFT`, kernel/events/core.c).
 pub(super) fn uprobe<'a>(
     path: &CStr,
     point: &ProbePoint,
@@ -23,7 +23,7 @@ pub(super) fn uprobe<'a>(
     const SEMAPHORE_SHIFT: u32 = 32;
     let kind = std::fs::read_to_string("/sys/bus/event_source/devices/uprobe/type")?;
     let kind = kind.trim().parse().map_err(io::Error::other)?;
-    // perf-event2 knows the event only without a semaphore.
+    // perf-event2 supports the event only without a semaphore.
     let mut builder = Builder::new(Software::DUMMY);
     builder.observe_pid(process as i32).any_cpu().sample_period(1);
     let attributes = builder.attrs_mut();

@@ -15,7 +15,7 @@ use crate::python::layouts::layout::LayoutSource;
 use crate::python::stacks::bpf_stacks::StackSymbolizer;
 use crate::python::stacks::fallback::PySpyReader;
 use crate::python::stacks::stack_sampler::{SampleStats, StackSampler};
-use crate::target::{AddressRange, PageCache, Process, is_no_more_than_the_job};
+use crate::target::{AddressRange, PageCache, Process, has_no_more_rights};
 
 /// Reads the stacks of a running CPython from outside, without stopping it.
 pub struct PythonReader {
@@ -53,7 +53,7 @@ impl PythonReader {
                 | PythonError::Unsupported { .. }
                 | PythonError::LayoutMismatch { .. }),
                 // Its code follows links and waits for pipes, and was not written for a job that means harm.
-            ) if !is_no_more_than_the_job(process) => {
+            ) if !has_no_more_rights(process) => {
                 Err(PythonError::NoFallback { why: error.to_string() })
             }
             Err(

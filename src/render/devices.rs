@@ -115,8 +115,8 @@ pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), R
 /// kernel does not say.
 fn orphan_text(process: &LeftBehind) -> String {
     let launcher = process.launcher.map_or_else(String::new, |launcher| {
-        let told_by = process.told_by.as_deref().map_or_else(String::new, one_line);
-        format!(": process {launcher} ({told_by})")
+        let evidence = process.evidence.as_deref().map_or_else(String::new, one_line);
+        format!(": process {launcher} ({evidence})")
     });
     let started = process.started.map_or_else(String::new, |started| {
         let seconds = started.elapsed().unwrap_or_default().as_secs();

@@ -154,7 +154,7 @@ pub fn devices_json(
                 listed: process.files.is_empty(),
                 device_files: process.files.clone(),
                 launcher: process.launcher,
-                launcher_told_by: process.told_by.clone(),
+                launcher_told_by: process.evidence.clone(),
                 started: process.started.map(local_time),
             })
             .collect(),

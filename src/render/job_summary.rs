@@ -42,7 +42,8 @@ const MIN_ATTRIBUTED: u64 = 100;
 
 /// What is known of the lines of exact events, and of those of samples.
 pub(super) const PROVEN: &str = "proven";
-pub(super) const SAMPLED: &str = "unattributed: a guess from samples; exact as root where that costs little";
+pub(super) const SAMPLED: &str =
+    "unattributed: a guess from samples; exact as root where that costs little";
 
 /// How the memory of lines is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -126,10 +126,10 @@ fn left_behind(devices: &[DeviceStatus]) -> Vec<LeftBehind> {
     for process in listed() {
         let Some(pid) = process.pid else { continue };
         if !found.iter().any(|known| known.pid == pid)
-            && let Some(Orphan { launcher, told_by, started }) = orphan(pid)
+            && let Some(Orphan { launcher, evidence, started }) = orphan(pid)
         {
             let (command, files) = (process.command.clone(), Vec::new());
-            found.push(LeftBehind { pid, command, files, launcher, told_by, started });
+            found.push(LeftBehind { pid, command, files, launcher, evidence, started });
         }
     }
     // Where the list is not known whole, nobody is missing from it.
@@ -146,7 +146,7 @@ fn left_behind(devices: &[DeviceStatus]) -> Vec<LeftBehind> {
             command: Some(holder.name),
             files: holder.files,
             launcher: None,
-            told_by: None,
+            evidence: None,
             started: None,
         }));
     }

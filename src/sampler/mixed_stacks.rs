@@ -103,7 +103,7 @@ fn copy_moment(
     let stacks = copy_stacks(&memory, &mappings, registers);
     let sampled = python.sample(table, &mut samples);
     let calls = python.frames_by_call();
-    let is_late = stop.as_ref().is_some_and(|stop| stop.gone_on().is_set());
+    let is_late = stop.as_ref().is_some_and(|stop| stop.resumed().is_set());
     let stopped_for = stop.map(StoppedProcess::end);
     if is_late {
         return Err(MixedStacksError::TooLong);

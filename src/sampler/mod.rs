@@ -55,7 +55,7 @@ pub use device_watch::{DevicePoll, MachineReading, TargetReading};
 pub use diagnosis::{ProbeCoverage, StackCoverage, TimedSnapshot};
 pub use exact::{
     CostNews, CostWatch, ExactAvailability, ExactCost, ExactOptions, ExactRecorder, PythonPart,
-    TrialFailure, check_exact_rights, is_probe_keeper, keep_probes, let_probes_be_kept, merge,
+    TrialFailure, allow_keeper, check_exact_rights, is_probe_keeper, keep_probes, merge,
 };
 pub use follow::FollowBudget;
 pub use forked_copy::ForkedCopy;

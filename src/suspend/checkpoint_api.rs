@@ -1,7 +1,9 @@
-//! The driver's checkpoint calls: a process's CUDA calls are locked, its device memory is moved to the host and back.
+//! The driver's checkpoint calls: lock a process's CUDA calls, move its device memory to the host
+//! and back.
 //!
-//! CUDA driver API, group "CUDA Checkpointing" (driver 570 and newer). cudarc has its types, not its calls; and cudarc
-//! looks for `libcuda.so` first, which may be the stub of a toolkit, so all calls come from the driver's own library.
+//! CUDA driver API, group "CUDA Checkpointing" (driver 570 and newer). cudarc has its types, not
+//! its calls, and looks for `libcuda.so` first, which may be a toolkit's stub; so all calls come
+//! from the driver's own library.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::time::Duration;
@@ -9,51 +11,50 @@ use std::time::Duration;
 use cudarc::driver::sys::{CUcheckpointLockArgs, CUprocessState, CUresult};
 use libloading::Library;
 
-/// The driver's library, by the name that only the driver has.
+/// The library name that only the driver has.
 const LIBRARY: &str = "libcuda.so.1";
 
-/// What a process's CUDA is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CudaState {
-    /// Its calls run.
+    /// Calls run.
     Running,
-    /// Its calls wait; its memory is on the devices.
+    /// Calls wait; memory is on the devices.
     Locked,
-    /// Its calls wait; its memory is on the host.
+    /// Calls wait; memory is on the host.
     Checkpointed,
-    /// A checkpoint or a restore failed in a way that the driver cannot mend.
+    /// A checkpoint or restore failed beyond repair.
     Failed,
-    /// On the way from one of these to another (newer drivers), or unknown to memspy: the driver's number.
+    /// Between two states (newer drivers), or unknown to memspy: the driver's number.
     Other(u32),
 }
 
-/// Why a checkpoint call was not made, or not obeyed.
+/// Why a checkpoint call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// There is no CUDA driver.
     #[error("the CUDA driver ({LIBRARY}) cannot be loaded: {why}")]
     NoDriver {
-        /// What the loader says.
+        /// The loader's reason.
         why: String,
     },
-    /// The driver has no such calls.
+    /// The driver lacks these calls.
     #[error("the CUDA driver has no {call}: it is older than 570")]
     TooOld {
-        /// The first call that is missing.
+        /// The first missing call.
         call: &'static str,
     },
-    /// The process's calls and kernels under way did not end in time. The driver lets it run on.
+    /// The process's calls and kernels did not end in time. The driver lets it run on.
     #[error("the CUDA work of process {pid} did not come to a rest within {} s", after.as_secs_f64())]
     TimedOut {
         /// The pid.
         pid: u32,
-        /// How long was waited.
+        /// The time limit.
         after: Duration,
     },
     /// The driver refused.
     #[error("the CUDA driver cannot {action} process {pid}: {name} ({code})")]
     Refused {
-        /// What was asked for.
+        /// The attempted action.
         action: &'static str,
         /// The pid.
         pid: u32,
@@ -70,7 +71,7 @@ impl CheckpointError {
         matches!(self, CheckpointError::Refused { code, .. } if of(*code))
     }
 
-    /// Whether the user's rights do not suffice.
+    /// Whether the user lacks rights.
     pub fn is_denied(&self) -> bool {
         self.is(&[
             CUresult::CUDA_ERROR_NOT_PERMITTED,
@@ -79,17 +80,17 @@ impl CheckpointError {
         ])
     }
 
-    /// Whether the driver cannot checkpoint a process like this.
+    /// Whether the driver cannot checkpoint such a process.
     pub fn is_unsupported(&self) -> bool {
         self.is(&[CUresult::CUDA_ERROR_NOT_SUPPORTED])
     }
 
-    /// Whether memory was too little.
+    /// Whether memory was insufficient.
     pub fn is_out_of_memory(&self) -> bool {
         self.is(&[CUresult::CUDA_ERROR_OUT_OF_MEMORY])
     }
 
-    /// Whether the driver knows no CUDA in the process.
+    /// Whether the process has no CUDA by the driver's account.
     pub fn is_no_cuda(&self) -> bool {
         self.is(&[
             CUresult::CUDA_ERROR_INVALID_VALUE,
@@ -117,8 +118,8 @@ pub(super) struct CheckpointApi {
 }
 
 impl CheckpointApi {
-    /// Loads the driver and initialises it in memspy's process, which takes up to seconds on a machine
-    /// whose GPUs sleep. Fails without a driver, or with one older than 570.
+    /// Loads the driver and initialises it in memspy's process, which takes up to seconds if GPUs
+    /// sleep. Fails without a driver of 570 or newer.
     pub(super) fn load() -> Result<CheckpointApi, CheckpointError> {
         // Safety: the driver's library may be loaded into any process.
         let library = unsafe { Library::new(LIBRARY) }
@@ -146,7 +147,6 @@ impl CheckpointApi {
         Ok(calls)
     }
 
-    /// What the CUDA of process `pid` is doing.
     pub(super) fn state(&self, pid: u32) -> Result<CudaState, CheckpointError> {
         let mut state = u32::MAX;
         // Safety: the driver writes one enumeration value of 4 bytes.
@@ -166,8 +166,9 @@ impl CheckpointApi {
         })
     }
 
-    /// Running → locked: new CUDA calls of the process wait, those under way and its kernels end first.
-    /// `TimedOut` when they do not within `timeout` (whole milliseconds, at least one): it then runs on.
+    /// Running → locked: new CUDA calls of the process wait; current ones and its kernels end
+    /// first. `TimedOut` if they do not within `timeout` (whole milliseconds, at least one): it
+    /// then runs on.
     pub(super) fn lock(&self, pid: u32, timeout: Duration) -> Result<(), CheckpointError> {
         let milliseconds = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX).max(1);
         let mut args =
@@ -182,7 +183,7 @@ impl CheckpointApi {
         self.result("lock", pid, code)
     }
 
-    /// Locked → checkpointed: its device memory moves to the host, its devices are given back.
+    /// Locked → checkpointed: its device memory moves to the host, its devices are released.
     pub(super) fn checkpoint(&self, pid: u32) -> Result<(), CheckpointError> {
         self.step(self.checkpoint, "move to the host the device memory of", pid)
     }
@@ -230,7 +231,7 @@ impl CheckpointApi {
 /// A function of the library.
 ///
 /// # Safety
-/// `F` has to be its type.
+/// `F` must be its type.
 unsafe fn call<F: Copy>(library: &Library, name: &'static str) -> Result<F, CheckpointError> {
     // Safety: the caller's promise.
     let symbol = unsafe { library.get::<F>(name.as_bytes()) };

@@ -1,4 +1,4 @@
-//! Moving a job's GPU memory to the host and back, step by step; what fails half-way is taken back.
+//! Moves a job's GPU memory to the host and back, step by step, and undoes failures.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,21 +14,21 @@ use super::pause_file::PauseFile;
 
 /// The first driver with these calls.
 const MIN_DRIVER: u32 = 570;
-/// The driver's own records on the host, beside the memory itself: one part in this many.
+/// The driver's own host memory: one part in this many of the moved memory.
 const OVERHEAD: u64 = 16;
-/// How many steps lead back from any state.
+/// Most steps back to running from any state.
 const STEPS_BACK: u32 = 3;
 
 /// Why memory was not moved.
 #[derive(Debug, thiserror::Error)]
 pub enum SuspendError {
-    /// The process could not be looked at.
+    /// The process could not be read.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The driver cannot tell how much there is to move.
+    /// The amount of memory is unknown.
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// The driver has no checkpoint calls, or did not answer one.
+    /// A checkpoint call is missing or failed.
     #[error(transparent)]
     Driver(#[from] CheckpointError),
     /// The driver is too old.
@@ -43,17 +43,17 @@ pub enum SuspendError {
         /// The pid.
         pid: u32,
     },
-    /// The host has too little memory.
+    /// The host lacks memory.
     #[error("the host has too little memory")]
     HostMemory {
-        /// Bytes that have to be available.
+        /// Bytes required.
         needed: u64,
-        /// Bytes to be moved, with what the driver needs for it.
+        /// Bytes to move, including the driver's own.
         moved: u64,
-        /// What may still be taken, and by which limit.
+        /// Available host memory, and its limit.
         host: HostMemory,
     },
-    /// A GPU has too little memory to take the job's back.
+    /// A GPU lacks memory to take the job's back.
     #[error("GPU {nvml_index} has too little memory free")]
     DeviceMemory {
         /// The GPU.
@@ -63,15 +63,16 @@ pub enum SuspendError {
         /// Bytes free.
         free: u64,
     },
-    /// It is paused already.
+    /// It is already paused.
     #[error("process {pid} is paused already")]
     Paused {
         /// The pid.
         pid: u32,
-        /// For how long; `None` when another program did it.
+        /// How long; `None`: another program paused it.
         since: Option<Duration>,
     },
-    /// Its CUDA calls wait already, and its memory is on the GPU: a pause was interrupted, or is under way.
+    /// Its CUDA calls are locked, with its memory on the GPU: a pause was interrupted, or is under
+    /// way.
     #[error(
         "the CUDA calls of process {pid} are locked already: a pause of it was interrupted, or is under way"
     )]
@@ -85,7 +86,7 @@ pub enum SuspendError {
         /// The pid.
         pid: u32,
     },
-    /// The driver has given it up.
+    /// The driver marked it as failed.
     #[error(
         "the driver has marked process {pid} as failed in a checkpoint: it cannot be paused or resumed any more"
     )]
@@ -104,34 +105,34 @@ pub enum SuspendError {
     /// A step failed.
     #[error("{source}; {outcome}")]
     Step {
-        /// Which, and why.
+        /// The step's error.
         source: CheckpointError,
-        /// What became of the job.
+        /// The job's state now.
         outcome: JobState,
     },
     /// memspy was told to stop.
     #[error("interrupted; {outcome}")]
     Interrupted {
-        /// What became of the job.
+        /// The job's state now.
         outcome: JobState,
     },
 }
 
-/// What a job is doing after something went wrong.
+/// The job's state after a failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobState {
     /// It runs, with its memory on the GPU.
     Runs,
-    /// Its CUDA calls wait; whether its memory is on the host.
+    /// Its CUDA calls wait.
     Waits {
         /// Whether its memory is on the host.
         away: bool,
     },
-    /// The driver has given it up.
+    /// The driver marked it as failed.
     Failed,
     /// It has ended.
     Ended,
-    /// Not known, and why.
+    /// Unknown, with the reason.
     Unknown(String),
 }
 
@@ -152,24 +153,23 @@ impl fmt::Display for JobState {
     }
 }
 
-/// What a move did.
+/// The result of a move.
 #[derive(Debug, Clone)]
 pub struct CheckpointReport {
-    /// The job's devices, and those whose use changed: before and after.
+    /// The job's devices, and others whose use changed: before and after.
     pub devices: Vec<(GpuDevice, DeviceUsage, DeviceUsage)>,
-    /// Host memory of the process in bytes, before and after.
+    /// The process's host memory in bytes, before and after.
     pub process_host: (Option<u64>, Option<u64>),
-    /// Host memory that it may take in bytes, before and after.
+    /// Host memory available to it in bytes, before and after.
     pub host_available: (Option<u64>, Option<u64>),
-    /// How long it took until the job's CUDA calls were at rest; `None` where they were already.
+    /// Time until the job's CUDA calls were locked; `None`: they were already.
     pub lock: Option<Duration>,
-    /// How long the memory took; `None` when it stayed where it was.
+    /// Time of moving memory; `None`: it stayed.
     pub transfer: Option<Duration>,
-    /// How long it took to let the job go on; `None` when it waits.
+    /// Time of unlocking the job; `None`: it waits.
     pub unlock: Option<Duration>,
 }
 
-/// What there was before or after a move.
 struct MemoryFigures {
     devices: Vec<(GpuDevice, DeviceUsage)>,
     process_host: Option<u64>,
@@ -184,7 +184,7 @@ pub struct Checkpointer {
 }
 
 impl Checkpointer {
-    /// Prepares it; the job is not touched. Fails when its CUDA or the driver does not allow it.
+    /// Prepares without touching the job. Fails if its CUDA or the driver does not allow moving.
     pub fn new(pid: u32) -> Result<Checkpointer, SuspendError> {
         let process = Process::open(pid)?;
         let gpu = GpuReader::open(&process)?;
@@ -205,12 +205,12 @@ impl Checkpointer {
         self.process.is_alive()
     }
 
-    /// The job's command line; empty where that cannot be read.
+    /// The job's command line; empty if unreadable.
     pub fn command(&self) -> Vec<String> {
         self.process.command().unwrap_or_default()
     }
 
-    /// Whether the job is still paused: `false` when it has ended or another program has resumed it.
+    /// Whether the job is still paused: `false` if it ended or another program resumed it.
     pub fn is_away(&self) -> bool {
         self.process.is_alive() && matches!(self.state(), Ok(CudaState::Checkpointed))
     }
@@ -226,9 +226,9 @@ impl Checkpointer {
         })
     }
 
-    /// Moves the job's GPU memory to the host: waits at most `patience` for its kernels to end; the host
-    /// has to have `keep_free` bytes available afterwards. `begin` is called once nothing speaks against
-    /// it, before the job is touched. When a step fails, or `stop` is set meanwhile, the job is let go on.
+    /// Moves the job's GPU memory to the host. Waits at most `patience` for its kernels to end. The
+    /// host must keep `keep_free` bytes available afterwards. Calls `begin` after all checks,
+    /// before touching the job. If a step fails or `stop` is set meanwhile, the job is resumed.
     pub fn suspend(
         &self,
         timeout: Duration,
@@ -250,9 +250,9 @@ impl Checkpointer {
         let before = self.situation()?;
         self.check_host(&before, keep_free)?;
         let step = |done: Result<(), CheckpointError>| -> Result<(), SuspendError> {
-            done.map_err(|source| SuspendError::Step { source, outcome: self.back_to_running() })?;
+            done.map_err(|source| SuspendError::Step { source, outcome: self.undo() })?;
             match stop.load(Ordering::Relaxed) {
-                true => Err(SuspendError::Interrupted { outcome: self.back_to_running() }),
+                true => Err(SuspendError::Interrupted { outcome: self.undo() }),
                 false => Ok(()),
             }
         };
@@ -260,7 +260,7 @@ impl Checkpointer {
         let start = Instant::now();
         step(self.calls.lock(pid, timeout))?;
         let lock = start.elapsed();
-        // Before the move, so that whoever finds the job paused finds it, whatever becomes of memspy.
+        // Before the move, so that the paused job has its note whatever becomes of memspy.
         PauseFile::new(&before.devices, SystemTime::now()).write(&self.process);
         let start = Instant::now();
         if let Err(error) = step(self.calls.checkpoint(pid)) {
@@ -271,7 +271,7 @@ impl Checkpointer {
         Ok(self.moved(before, Some(lock), Some(transfer), None))
     }
 
-    /// Moves the job's memory back and lets it go on; also lets go on a job whose pause was interrupted.
+    /// Moves the job's memory back and lets it run; also unlocks a job whose pause was interrupted.
     pub fn resume(&self) -> Result<CheckpointReport, SuspendError> {
         let pid = self.pid();
         let state = self.state()?;
@@ -299,8 +299,8 @@ impl Checkpointer {
         Ok(self.moved(before, None, transfer, Some(unlock)))
     }
 
-    /// Takes back what was done, as far as the driver does it.
-    fn back_to_running(&self) -> JobState {
+    /// Undoes what was done, as far as the driver allows.
+    fn undo(&self) -> JobState {
         for _ in 0..STEPS_BACK {
             let done = match self.calls.state(self.pid()) {
                 Ok(CudaState::Locked) => self.calls.unlock(self.pid()),
@@ -336,7 +336,7 @@ impl Checkpointer {
         Ok(MemoryFigures { devices, process_host, host: HostMemory::read(&self.process).ok() })
     }
 
-    /// Whether the host can take what is to be moved.
+    /// Whether the host has room for the move.
     fn check_host(&self, before: &MemoryFigures, keep_free: u64) -> Result<(), SuspendError> {
         let device_bytes = bytes_of(&before.devices);
         let moved = device_bytes + device_bytes / OVERHEAD;
@@ -351,8 +351,8 @@ impl Checkpointer {
         }
     }
 
-    /// Whether the GPUs have room for what memspy took from them. A restore that fails half-way may not
-    /// be mended.
+    /// Whether the GPUs have room for the job's memory. A restore that fails half-way may be beyond
+    /// repair.
     fn check_devices(&self, now: &MemoryFigures) -> Result<(), SuspendError> {
         let Some(note) = PauseFile::read(&self.process) else { return Ok(()) };
         for (device, usage) in &now.devices {
@@ -393,12 +393,12 @@ impl Checkpointer {
     }
 }
 
-/// Bytes that a job has on devices. Where the driver does not tell, all that is in use there may be the job's.
+/// A job's bytes on devices. If the driver does not say, all used memory there may be the job's.
 fn bytes_of(devices: &[(GpuDevice, DeviceUsage)]) -> u64 {
     let listed = devices.iter().any(|(_, u)| matches!(u.process, ProcessUsage::Bytes(_)));
     let on = |usage: &DeviceUsage| match usage.process {
         ProcessUsage::Bytes(bytes) => bytes,
-        // It is listed elsewhere: so it would be here.
+        // It is listed on another device, so it would be listed here.
         ProcessUsage::Unknown(_) if listed => 0,
         ProcessUsage::Unknown(_) => usage.used,
     };

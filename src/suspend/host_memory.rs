@@ -1,4 +1,4 @@
-//! How much host memory a process may still take: of the machine, and of its control groups.
+//! Host memory still available to a process: of the machine, and of its control groups.
 
 use std::fmt;
 use std::fs;
@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 
 use crate::target::{Process, ProcessError, proc_files};
 
-/// Where the kernel shows control groups.
+/// The kernel's folder of control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";
 /// Version 1 writes "no limit" as the largest number of whole pages.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// What limits the host memory of a process.
+/// What limits a process's host memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemoryLimit {
-    /// What the machine has available (`MemAvailable`).
+    /// The machine's available memory (`MemAvailable`).
     Machine,
-    /// The limit of this control group (a container, a service, a batch job).
+    /// This control group's limit (a container, a service, a batch job).
     Group(PathBuf),
 }
 
@@ -29,17 +29,17 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
-/// Host memory that a process may still take.
+/// Host memory still available to a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostMemory {
     /// Bytes.
     pub available: u64,
-    /// What sets this limit.
+    /// The narrowest limit.
     pub limit: MemoryLimit,
 }
 
 impl HostMemory {
-    /// What `process` may still take now. Fails when /proc/meminfo cannot be read.
+    /// Reads what is available to `process`. Fails if /proc/meminfo is unreadable.
     pub fn read(process: &Process) -> Result<HostMemory, ProcessError> {
         let pid = process.pid();
         let action = "find the host memory available to";
@@ -58,7 +58,7 @@ impl HostMemory {
 }
 
 impl Process {
-    /// Host memory it uses in bytes, resident and swapped out; `None` when the kernel does not say.
+    /// Host memory it uses in bytes, resident and swapped out; `None`: the kernel does not say.
     pub fn host_bytes(&self) -> Option<u64> {
         let status = proc_files::read(self.pid(), "status", proc_files::MAX_FIELDS).ok()?;
         let status = String::from_utf8_lossy(&status.bytes);
@@ -67,13 +67,13 @@ impl Process {
     }
 }
 
-/// The bytes that the line `name` of a file of the kernel states in kilobytes.
+/// Bytes of the line `name`, which is in kilobytes.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The bytes that each limited group in the file /proc/PID/cgroup leaves, and the group.
+/// Bytes left by each limited group in /proc/PID/cgroup, and the group.
 fn rooms(root: &Path, groups: &str) -> Vec<(u64, PathBuf)> {
     let mut rooms = Vec::new();
     for line in groups.lines() {
@@ -94,7 +94,7 @@ fn rooms(root: &Path, groups: &str) -> Vec<(u64, PathBuf)> {
             continue;
         };
         let root = if controllers.is_empty() { root.to_owned() } else { root.join("memory") };
-        // From inside a container its own path may be hidden; the groups that can be seen still count.
+        // Inside a container its own path may be hidden; visible groups still count.
         let own = root.join(path.trim_start_matches('/'));
         let seen = own.ancestors().take_while(|group| group.starts_with(&root));
         rooms.extend(seen.filter_map(|group| Some((files.room(group)?, group.to_owned()))));
@@ -102,7 +102,7 @@ fn rooms(root: &Path, groups: &str) -> Vec<(u64, PathBuf)> {
     rooms
 }
 
-/// The names of a version of control groups.
+/// File names of a version of control groups.
 struct CgroupFiles {
     limit: &'static str,
     used: &'static str,
@@ -110,14 +110,14 @@ struct CgroupFiles {
 }
 
 impl CgroupFiles {
-    /// What `group` leaves; `None` without a limit.
+    /// Bytes that `group` leaves; `None`: no limit.
     fn room(&self, group: &Path) -> Option<u64> {
         let number = |name: &str| -> Option<u64> {
             fs::read_to_string(group.join(name)).ok()?.trim().parse().ok()
         };
         let limit = number(self.limit).filter(|limit| *limit < NO_LIMIT)?;
         let used = number(self.used)?;
-        // Pages of files that nobody uses are counted as used, and given up first.
+        // Unused file pages count as used, but are released first.
         let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
         let inactive = stat.lines().find_map(|line| {
             let (name, value) = line.split_once(' ')?;
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_own_process_may_take_something() {
+    fn host_memory_is_available_to_this_process() {
         let own = Process::open(std::process::id()).unwrap();
         assert!(HostMemory::read(&own).unwrap().available > 1 << 20);
         let bytes = own.host_bytes().unwrap();

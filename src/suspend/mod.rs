@@ -1,8 +1,10 @@
-//! Pausing a job and resuming it: its GPU memory goes to the host and comes back, by the driver's own checkpoints.
+//! Pauses and resumes a job: the driver's checkpoint calls move its GPU memory to the host and
+//! back.
 //!
-//! Turns a process into one that holds no GPU memory, and back, with a report of what moved.
-//! May import `model`, `files`, `target`, `gpu`, and alone knows cudarc and the driver's checkpoint calls.
-//! Never runs unless asked for by name: it is all of memspy that changes a job.
+//! Turns a process into one without GPU memory, and back, and reports what moved.
+//! May import `model`, `files`, `target`, `gpu`. Only this room uses cudarc and the driver's
+//! checkpoint calls.
+//! Never runs unless requested by name: only this room changes a job.
 //! Start reading at [`Checkpointer`].
 
 mod checkpoint_api;

@@ -1,8 +1,8 @@
-//! A note that memspy leaves while a job is paused: since when, and how much it had where.
+//! A note of a paused job: since when, and its bytes on each GPU, which the driver does not say.
 //!
-//! The driver does not tell either; without the note memspy says that it does not know. Text: a line with the job's pid and
-//! start, one with the seconds since 1970, then `UUID BYTES` for each GPU. It may lie where others write: it is
-//! believed only as a file of this user or of root, and as the note that was written for this very job.
+//! Text: a line with the job's pid and start, one with the seconds since 1970, then `UUID BYTES`
+//! for each GPU. It may be in a folder where others write, so it is trusted only as a file of this
+//! user or root, and as the note of this very job.
 
 use std::fs;
 use std::io::Write;
@@ -13,24 +13,24 @@ use crate::files::{FileCreation, is_own_folder, read_own};
 use crate::model::{DeviceUsage, GpuDevice, ProcessUsage};
 use crate::target::{Process, ProcessError};
 
-/// What the names of notes begin with.
+/// Prefix of the notes' file names.
 const PREFIX: &str = "memspy-paused-";
-/// Names in a folder that are looked at for notes of jobs that have ended.
+/// Names examined in a folder for notes of ended jobs.
 const MAX_NAMES: usize = 10_000;
 /// More than any note has.
 const MAX_FILE_BYTES: u64 = 64 << 10;
 
-/// What the note says.
+/// The contents of a note.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PauseFile {
     /// Seconds since 1970.
     since: u64,
-    /// GPUs by UUID with the bytes that the job had there.
+    /// The job's bytes by GPU UUID.
     devices: Vec<(String, u64)>,
 }
 
 impl PauseFile {
-    /// A note of a job with `devices`, which is paused at `now`.
+    /// The note of a job with `devices`, paused at `now`.
     pub fn new(devices: &[(GpuDevice, DeviceUsage)], now: SystemTime) -> PauseFile {
         let since = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let devices = devices.iter().filter_map(|(device, usage)| match usage.process {
@@ -40,43 +40,43 @@ impl PauseFile {
         PauseFile { since, devices: devices.collect() }
     }
 
-    /// How long ago that was; `None` when the clock has been set back since.
+    /// Time since the pause; `None`: the clock was set back since.
     pub fn age(&self) -> Option<Duration> {
         SystemTime::now().duration_since(UNIX_EPOCH + Duration::from_secs(self.since)).ok()
     }
 
-    /// Bytes that the job had on a GPU.
+    /// The job's bytes on a GPU.
     pub fn bytes_on(&self, uuid: &str) -> Option<u64> {
         self.devices.iter().find(|(known, _)| known == uuid).map(|(_, bytes)| *bytes)
     }
 
-    /// Leaves it for `process`. A note that cannot be written costs only what it would have told.
+    /// Writes it for `process`. Failing costs only the note's facts.
     pub fn write(&self, process: &Process) {
-        remove_of_ended(&folder());
+        remove_ended(&folder());
         let path = path(process);
         let _ = fs::remove_file(&path);
         let lines = self.devices.iter().map(|(uuid, bytes)| format!("{uuid} {bytes}\n"));
         let (job, lines) = (job(process), lines.collect::<String>());
         let text = format!("{job}\n{}\n{lines}", self.since);
-        // Anew and for this user only: the folder may be everybody's.
+        // A new file for this user only: the folder may be shared.
         if let Ok(mut file) = FileCreation::default().create(&path) {
             let _ = file.write_all(text.as_bytes());
         }
     }
 
-    /// The note about `process`, if memspy left one and this user may believe it.
+    /// The note on `process`, if there is one that this user may trust.
     pub fn read(process: &Process) -> Option<PauseFile> {
-        remove_of_ended(&folder());
+        remove_ended(&folder());
         PauseFile::read_text(process, &read_own(&path(process), MAX_FILE_BYTES)?)
     }
 
-    /// The note about `process` in this text. A file may have been renamed: the name says nothing.
+    /// Parses the note on `process`. The file's name proves nothing: it may have been renamed.
     fn read_text(process: &Process, text: &str) -> Option<PauseFile> {
         let (about, rest) = text.split_once('\n')?;
         (about == job(process)).then(|| PauseFile::parse(rest)).flatten()
     }
 
-    /// Takes the note about `process` away.
+    /// Removes the note on `process`.
     pub fn remove(process: &Process) {
         let _ = fs::remove_file(path(process));
     }
@@ -92,23 +92,22 @@ impl PauseFile {
     }
 }
 
-/// A process as a note names it: a reused pid is another one.
+/// Identifies a process in a note: a reused pid is another one.
 fn job(process: &Process) -> String {
     format!("{}-{}", process.pid(), process.start_time())
 }
 
-/// Where the note about a process lies.
 fn path(process: &Process) -> PathBuf {
     folder().join(format!("{PREFIX}{}", job(process)))
 }
 
-/// Takes away the notes of this user's about jobs that have ended: nothing else ever would.
-fn remove_of_ended(folder: &Path) {
+/// Removes this user's notes on ended jobs: nothing else would.
+fn remove_ended(folder: &Path) {
     let names = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_NAMES);
     for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
         let Some(about) = name.strip_prefix(PREFIX) else { continue };
         let note = folder.join(&name);
-        // Whoever may write to the folder may give any file such a name.
+        // Anyone who may write to the folder may use such a name.
         let is_own =
             read_own(&note, MAX_FILE_BYTES).is_some_and(|text| text.lines().next() == Some(about));
         let pid = about.split_once('-').and_then(|(pid, _)| pid.parse().ok());
@@ -123,10 +122,9 @@ fn remove_of_ended(folder: &Path) {
     }
 }
 
-/// Where notes lie.
 fn folder() -> PathBuf {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-    // The variable may be that of another user (sudo keeps it, if told to).
+    // The variable may be another user's (sudo can keep it).
     let folder = folder.filter(|folder| is_own_folder(folder));
     folder.unwrap_or_else(std::env::temp_dir)
 }
@@ -136,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_note_of_another_process_or_another_user_is_not_believed() {
+    fn notes_on_other_processes_or_by_other_users_are_ignored() {
         let own = Process::open(std::process::id()).unwrap();
         let other = Process::open(std::os::unix::process::parent_id()).unwrap();
         let note = PauseFile { since: 1, devices: vec![("GPU-1".to_owned(), 17)] };
@@ -144,7 +142,7 @@ mod tests {
         let theirs = path(&other);
         assert_eq!(PauseFile::read(&other), Some(note));
         let text = fs::read_to_string(&theirs).unwrap();
-        // Renamed by one who may write to the folder of notes.
+        // Renamed by someone who may write to the folder.
         assert_eq!(PauseFile::read_text(&own, &text), None);
         let given = std::os::unix::fs::chown(&theirs, Some(65534), None);
         given.expect("this test has to run as root");
@@ -153,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_of_jobs_that_have_ended_are_taken_away_and_no_other_file() {
+    fn only_notes_on_ended_jobs_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let own = Process::open(std::process::id()).unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
@@ -164,7 +162,7 @@ mod tests {
         let (of_own, of_ended) = (format!("{PREFIX}{}", job(&own)), format!("{PREFIX}{ended}"));
         write(&of_own, &format!("{}\n1\n", job(&own)));
         write(&of_ended, &format!("{ended}\n1\n"));
-        // The pid of the job is that of another process now.
+        // The job's pid now belongs to another process.
         let reused = format!("{}-1", own.pid());
         write(&format!("{PREFIX}{reused}"), &format!("{reused}\n1\n"));
         write(&format!("{PREFIX}7-7"), "a file of somebody else\n");
@@ -174,7 +172,7 @@ mod tests {
             let closed = std::os::unix::fs::PermissionsExt::from_mode(0o600);
             fs::set_permissions(path, closed).unwrap();
         }
-        remove_of_ended(folder.path());
+        remove_ended(folder.path());
         let left = fs::read_dir(folder.path()).unwrap();
         let mut left: Vec<_> =
             left.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -185,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_is_read_as_it_was_written() {
+    fn a_note_reads_back() {
         let own = Process::open(std::process::id()).unwrap();
         let devices = vec![("GPU-1".to_owned(), 17), ("GPU-2".to_owned(), 1 << 40)];
         let note = PauseFile { since: 1, devices };

@@ -1,4 +1,4 @@
-//! What the kernel lets memspy do with a target, as facts; a face turns them into advice.
+//! Facts about what the kernel lets memspy do with a target.
 
 use std::fs;
 
@@ -14,12 +14,12 @@ const CAP_BPF: u8 = 39;
 /// Facts that decide whether a target's memory may be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessFacts {
-    /// `/proc/sys/kernel/yama/ptrace_scope`: 0 same user, 1 descendants only, 2 administrators only,
-    /// 3 nobody; `None` where Yama is not built in.
+    /// `/proc/sys/kernel/yama/ptrace_scope`: 0 same user, 1 descendants only, 2 administrators
+    /// only, 3 nobody; `None` without Yama.
     pub ptrace_scope: Option<u8>,
     /// Effective user id of memspy.
     pub user: u32,
-    /// User id of the target's owner; `None` when it could not be read.
+    /// User id of the target's owner; `None` if unreadable.
     pub target_user: Option<u32>,
     /// Whether memspy has CAP_SYS_PTRACE.
     pub sys_ptrace: bool,
@@ -29,9 +29,9 @@ pub struct AccessFacts {
     pub perfmon: bool,
     /// Whether memspy has CAP_BPF.
     pub bpf: bool,
-    /// Whether memspy itself runs in a container, as far as can be told.
+    /// Whether memspy seems to run in a container.
     pub in_container: bool,
-    /// Whether the target lives in another pid namespace than memspy (a container seen from outside).
+    /// Whether the target is in another pid namespace than memspy (a container seen from outside).
     pub target_in_container: bool,
 }
 
@@ -56,8 +56,8 @@ impl AccessFacts {
     }
 }
 
-/// Whether memspy can do nothing that the user of `process` cannot: the same user, and no capability that the process lacks.
-pub fn is_no_more_than_the_job(process: &Process) -> bool {
+/// Whether memspy has the same user as `process` and no capability that the process lacks.
+pub fn has_no_more_rights(process: &Process) -> bool {
     let statuses =
         Process::open(std::process::id()).and_then(|own| Ok((own.status()?, process.status()?)));
     let Ok((own, job)) = statuses else { return false };
@@ -68,7 +68,6 @@ pub fn is_no_more_than_the_job(process: &Process) -> bool {
     same_namespace && users.iter().all(|user| *user == own.euid) && own.capprm & !job.capprm == 0
 }
 
-/// The effective capability set of memspy.
 fn effective_capabilities() -> Result<u64, ProcessError> {
     let pid = std::process::id();
     let error = |why: String| ProcessError::Other { action: "read the capabilities of", pid, why };
@@ -80,14 +79,14 @@ fn effective_capabilities() -> Result<u64, ProcessError> {
         .ok_or_else(|| error("no CapEff line".to_owned()))
 }
 
-/// The signals that memspy was started to ignore: bit 0 for signal 1; none where the kernel does not say.
+/// Signals ignored since memspy's start: bit 0 is signal 1; none if the kernel does not say.
 pub fn ignored_signals() -> u64 {
     let status = proc_files::fields("self", "status").unwrap_or_default();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     ignored.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// The name of the host; `None` when the kernel does not say.
+/// The host's name; `None` if the kernel does not say.
 pub fn host_name() -> Option<String> {
     let name = proc_files::of_kernel("sys/kernel/hostname").ok()?.trim().to_owned();
     Some(name).filter(|name| !name.is_empty())
@@ -107,9 +106,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_of_another_user_or_with_fewer_capabilities_may_do_less() {
+    fn a_job_with_fewer_rights_is_recognised() {
         assert!(rustix::process::geteuid().is_root(), "this test has to run as root");
-        assert!(is_no_more_than_the_job(&Process::open(std::process::id()).unwrap()));
+        assert!(has_no_more_rights(&Process::open(std::process::id()).unwrap()));
         for less in [&["--reuid=65534"][..], &["--bounding-set", "-chown"]] {
             let mut command = std::process::Command::new("setpriv");
             command.args(less).arg("cat").stdin(std::process::Stdio::piped());
@@ -118,7 +117,7 @@ mod tests {
             while std::fs::read(&comm).unwrap() != b"cat\n" {
                 std::thread::yield_now();
             }
-            assert!(!is_no_more_than_the_job(&Process::open(child.id()).unwrap()), "{less:?}");
+            assert!(!has_no_more_rights(&Process::open(child.id()).unwrap()), "{less:?}");
             child.kill().unwrap();
             child.wait().unwrap();
         }

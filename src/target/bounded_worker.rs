@@ -1,4 +1,5 @@
-//! Work that may never end, because a file system or a driver does not answer: done on a thread, waited for in vain at most once.
+//! Runs work that may never end (an unresponsive file system or driver) on a thread and gives up
+//! after a time limit.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -9,18 +10,18 @@ use parking_lot::Mutex;
 
 use super::job_files::FileError;
 
-/// How long a file may take to be opened and read.
+/// Time limit for opening and reading a file.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Why work on a thread came to nothing.
+/// Why work on a thread failed.
 #[derive(Debug)]
 pub enum WorkerError {
-    /// It took too long, or work before it still does.
+    /// It took too long, or earlier work still runs.
     NoAnswer {
-        /// How long was waited.
+        /// The time limit.
         seconds: u64,
     },
-    /// There is no such thread, or it broke off.
+    /// The thread could not start, or it died.
     Io(io::Error),
 }
 
@@ -33,18 +34,19 @@ impl From<WorkerError> for FileError {
     }
 }
 
-/// Does work on threads, one at a time, and goes on without them when they take too long.
+/// Runs work on threads, one at a time, and abandons those that take too long.
 #[derive(Debug, Clone, Default)]
 pub struct BoundedWorker {
-    /// What a thread that nobody waits for any more holds while it is at work.
+    /// Held by an abandoned thread while it works.
     hanging: Arc<Mutex<Weak<()>>>,
 }
 
 impl BoundedWorker {
-    /// What `work` comes to. The thread is made for it and ends with it: rights that it gives up stay given up nowhere else.
+    /// Returns the result of `work`. Its new thread ends with it, so rights that it gives up stay
+    /// given up nowhere else.
     ///
     /// # Errors
-    /// It took too long, or work before it still does.
+    /// It took too long, or earlier work still runs.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
@@ -52,15 +54,15 @@ impl BoundedWorker {
         self.run_within(LIMIT, work)
     }
 
-    /// Whether a thread is still at work that was waited for in vain.
+    /// Whether an abandoned thread still works.
     fn hangs(&self) -> bool {
         self.hanging.lock().strong_count() > 0
     }
 
-    /// The same of other work, for which `limit` is waited.
+    /// The same with a time limit of its own.
     ///
     /// # Errors
-    /// Those of the work, and a [`WorkerError`] where it did not end.
+    /// Those of the work, and a [`WorkerError`] if it did not end.
     pub fn run_within<T: Send + 'static, E: From<WorkerError> + Send + 'static>(
         &self,
         limit: Duration,
@@ -81,7 +83,7 @@ impl BoundedWorker {
         let thread = thread.map_err(WorkerError::Io)?;
         match from_thread.recv_timeout(limit) {
             Ok(result) => {
-                // It has nothing more to do, and its rights must not outlive this call.
+                // The work is done; its rights must not outlive this call.
                 let _ = thread.join();
                 result
             }
@@ -101,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_system_that_does_not_answer_is_waited_for_once() {
+    fn an_unresponsive_file_system_is_awaited_once() {
         let bounded = BoundedWorker::default();
         assert_eq!(bounded.run(|| Ok(7)).unwrap(), 7);
         let (go_on, wait) = sync_channel::<()>(1);

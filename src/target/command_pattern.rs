@@ -1,4 +1,4 @@
-//! Processes by what they are called: a regular expression on the command line, or on the name that a process gave itself.
+//! Finds processes by a regular expression on their command line or name.
 
 use std::str::FromStr;
 
@@ -9,13 +9,14 @@ use super::proc_files::{self, MAX_COMMAND_LINE};
 /// Largest compiled pattern in bytes.
 const MAX_PATTERN: usize = 1 << 20;
 
-/// A pattern for names of processes.
+/// A pattern for command lines and names.
 #[derive(Debug, Clone)]
 pub struct CommandPattern(Regex);
 
 impl CommandPattern {
-    /// The processes whose command line, joined by spaces, or whose name (`/proc/PID/comm`) has a match now, in order; never memspy
-    /// itself. Processes write both anew while they run, as setproctitle does.
+    /// The processes whose command line, joined by spaces, or name (`/proc/PID/comm`) matches now,
+    /// in order; never memspy itself. Processes can change both while they run, as setproctitle
+    /// does.
     pub fn find(&self) -> Vec<u32> {
         let own = std::process::id();
         let is_one = |pid: &u32| *pid != own && self.is_called(*pid);
@@ -27,14 +28,14 @@ impl CommandPattern {
     fn is_called(&self, pid: u32) -> bool {
         let read = |name| Some(proc_files::read(pid, name, MAX_COMMAND_LINE).ok()?.bytes);
         let Some(command) = read("cmdline") else { return false };
-        // A kernel thread, or a process that has ended.
+        // Skips kernel threads and ended processes.
         !command.is_empty()
             && (self.0.is_match(&command_text(&command))
                 || read("comm").is_some_and(|name| self.0.is_match(&command_text(&name))))
     }
 }
 
-/// A command line as one line. What is left of a longer one that was overwritten (bytes of 0 at the end) is none of it.
+/// The command line as one line, without zeros left by a longer, overwritten one.
 fn command_text(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.trim_end_matches(['\0', '\n', ' ']).replace('\0', " ")
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_line_is_one_line_without_what_was_left_at_its_end() {
+    fn a_command_line_is_one_line_without_trailing_zeros() {
         assert_eq!(command_text(b"ray::Actor.step\0\0\0\0"), "ray::Actor.step");
         assert_eq!(command_text(b"python\0-m\0x y\0"), "python -m x y");
         assert_eq!(command_text(b"pt_main_thread\n"), "pt_main_thread");

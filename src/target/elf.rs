@@ -1,8 +1,8 @@
-//! Symbols of a loaded library or program, looked up in the target's own memory.
+//! Finds symbols of a loaded library or program in the target's memory.
 //!
-//! The dynamic symbol table is part of what the loader maps, so a look-up needs a handful of small
-//! reads and no file: deleted files, containers and 500 MB libraries are all the same. Symbols that are
-//! not exported need the file.
+//! The loader maps the dynamic symbol table, so a look-up needs a few small reads and no file.
+//! Deleted files, containers and 500 MB libraries make no difference. Only unexported symbols need
+//! the file.
 
 use std::io;
 use std::path::PathBuf;
@@ -23,25 +23,25 @@ use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::process::Process;
 
 const LE: LittleEndian = LittleEndian;
-/// Longest symbol name compared, and longest hash chain followed: bounds against foreign damage.
+/// Longest symbol name and hash chain: bounds against damage.
 const MAX_NAME_LEN: usize = 512;
 const MAX_CHAIN_LEN: u64 = 4096;
 
-/// Why a loaded ELF object could not be understood.
+/// Why a loaded ELF object could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ObjectError {
     /// Its headers in memory could not be read.
     #[error("cannot read the ELF headers at {at}: {source}")]
     Memory {
-        /// Where.
+        /// The address.
         at: Addr,
         /// Why.
         source: MemoryError,
     },
-    /// What lies there is no 64-bit little-endian ELF object, or it is damaged.
+    /// Not a 64-bit little-endian ELF object, or a damaged one.
     #[error("no usable ELF object at {at}: {why}")]
     Malformed {
-        /// Where.
+        /// The address.
         at: Addr,
         /// What is wrong.
         why: &'static str,
@@ -78,19 +78,19 @@ pub enum SymbolError {
 #[derive(Debug, Clone)]
 pub struct LoadedObject {
     mapping: Mapping,
-    /// What has to be added to a virtual address of the file to get one of the target.
+    /// Target address less virtual address in the file.
     bias: u64,
     dynamic: Addr,
     dynamic_len: usize,
     end: Addr,
-    /// `.eh_frame_hdr`: how to find what called a function.
+    /// `.eh_frame_hdr`: the unwind table.
     unwind_header: Option<AddressRange>,
-    /// First and last address of what is loaded, piece by piece.
+    /// First and last address of each loaded segment.
     loads: Vec<(Addr, Addr)>,
 }
 
 impl LoadedObject {
-    /// The object whose ELF header lies at the start of `mapping`.
+    /// Reads the object whose ELF header is at the start of `mapping`.
     pub fn read(memory: &dyn Memory, mapping: &Mapping) -> Result<Self, ObjectError> {
         let at = mapping.start;
         let malformed = |why| ObjectError::Malformed { at, why };
@@ -116,7 +116,7 @@ impl LoadedObject {
         let segments: &[ProgramHeader64<LittleEndian>] =
             slice_from_all_bytes(&bytes).map_err(|()| malformed("program headers cut"))?;
         let loads = || segments.iter().filter(|s| s.p_type(LE) == PT_LOAD);
-        // The segment with file offset 0 is the one this mapping shows.
+        // The segment with file offset 0 is the one in this mapping.
         let first = loads()
             .find(|s| s.p_offset(LE) == 0)
             .ok_or(malformed("no segment holds the header"))?;
@@ -146,7 +146,7 @@ impl LoadedObject {
         })
     }
 
-    /// The first loaded object whose file name satisfies `wanted`; `None` when none is loaded.
+    /// The first loaded object whose file name satisfies `wanted`.
     pub fn find(
         memory: &dyn Memory,
         mappings: &Mappings,
@@ -155,7 +155,7 @@ impl LoadedObject {
         mappings.object(wanted).map(|mapping| Self::read(memory, mapping))
     }
 
-    /// The mapping its header lies in.
+    /// The mapping with its header.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
     }
@@ -165,27 +165,28 @@ impl LoadedObject {
         self.mapping.path.clone().unwrap_or_default()
     }
 
-    /// Whether `addr` lies in its image.
+    /// Whether `addr` is in its image.
     pub fn contains(&self, addr: Addr) -> bool {
         (self.mapping.start..self.end).contains(&addr)
     }
 
-    /// Where the table lies that tells how to find what called a function (`.eh_frame_hdr`).
+    /// The unwind table (`.eh_frame_hdr`).
     pub fn unwind_header(&self) -> Option<AddressRange> {
         self.unwind_header
     }
 
-    /// The end of the piece that is loaded around `addr`.
+    /// The end of the loaded segment around `addr`.
     pub fn end_of_piece(&self, addr: Addr) -> Option<Addr> {
         self.loads.iter().find(|(start, end)| (*start..*end).contains(&addr)).map(|(_, end)| *end)
     }
 
-    /// The virtual address in the file of what lies at `addr`.
+    /// Converts a target address to a virtual address in the file.
     pub fn virtual_of(&self, addr: Addr) -> u64 {
         addr.0.wrapping_sub(self.bias)
     }
 
-    /// The names, as they stand in its file, of the functions in which `addresses` lie; `None` for each that is in no function of known size.
+    /// The functions that contain `addresses`, by their names in the file; `None` outside any
+    /// function of known size.
     ///
     /// # Errors
     /// Its file cannot be opened or read.
@@ -208,7 +209,7 @@ impl LoadedObject {
         Ok(process.work_on_file(move || FunctionTable::read(file).map(Arc::new))?)
     }
 
-    /// As [`Self::functions_at`], by a table of its functions; nothing is known where the file cannot be read any more.
+    /// Like [`Self::functions_at`] with a table; `None` if the file became unreadable.
     pub fn names_of(
         &self,
         process: &Process,
@@ -222,19 +223,19 @@ impl LoadedObject {
             .unwrap_or_else(|_| vec![None; addresses.len()])
     }
 
-    /// The target's address of a virtual address in the file.
+    /// Converts a virtual address in the file to a target address.
     pub fn at_virtual(&self, virtual_address: u64) -> Addr {
         Addr(self.bias.wrapping_add(virtual_address))
     }
 
-    /// The address of an exported symbol; `Ok(None)` when it is not exported.
+    /// The address of an exported symbol; `Ok(None)`: not exported.
     pub fn exported(&self, memory: &dyn Memory, name: &str) -> Result<Option<Addr>, ObjectError> {
         let fault = |source| ObjectError::Memory { at: self.dynamic, source };
         let Some(tables) = self.tables(memory)? else { return Ok(None) };
         self.look_up(memory, &tables, name).map_err(fault)
     }
 
-    /// The address of a symbol: exported, else from the full symbol table of its file.
+    /// The address of a symbol: exported, else from the file's full symbol table.
     pub fn symbol(
         &self,
         process: &Process,
@@ -282,7 +283,7 @@ impl LoadedObject {
         })())
     }
 
-    /// The look-up every dynamic loader does (`DT_GNU_HASH`), without the Bloom filter.
+    /// The dynamic loader's look-up (`DT_GNU_HASH`), without the Bloom filter.
     fn look_up(
         &self,
         memory: &dyn Memory,
@@ -322,7 +323,6 @@ impl LoadedObject {
     }
 }
 
-/// Where the tables of the dynamic loader are.
 struct DynamicTables {
     hash: Addr,
     symbols: Addr,
@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_symbols_of_the_c_library_are_where_the_loader_put_them() {
+    fn symbols_of_the_c_library_match_the_loader() {
         let own = Process::open(std::process::id()).unwrap();
         let memory = own.memory();
         let libc =
@@ -359,8 +359,8 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_that_is_not_exported_comes_from_the_file() {
-        // A program of its own: this one may have been linked without symbols.
+    fn an_unexported_symbol_comes_from_the_file() {
+        // Its own program: the test binary may be linked without symbols.
         let folder = tempfile::tempdir().unwrap();
         let (source, program) = (folder.path().join("a.c"), folder.path().join("a"));
         let text = "#include <unistd.h>\nstatic int inside(void) { char c; return write(1, &c, 1) + read(0, &c, 1); }\n\
@@ -370,7 +370,7 @@ mod tests {
         assert!(compiled.success());
         let mut child =
             Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // It is loaded when it says something, and waits for an answer then.
+        // It prints when it is loaded, then waits for an answer.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let process = Process::open(child.id()).unwrap();
         let memory = process.memory();
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_that_ends_beyond_the_last_address_is_no_panic() {
+    fn a_segment_beyond_the_last_address_does_not_panic() {
         let mut header = [0; 64];
         header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         // The program headers follow the header: their offset, size and number.
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_elf_file_is_refused() {
+    fn a_file_that_is_not_elf_is_refused() {
         let mut image = super::super::MemoryImage::default();
         image.insert(Addr(0x10000), &[7; 4096]);
         let mapping = mapping();

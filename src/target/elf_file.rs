@@ -1,7 +1,7 @@
-//! An ELF file on the disk: its sections, its segments and its symbols, read piece by piece.
+//! Reads an ELF file on disk: sections, segments and symbols, piece by piece.
 //!
-//! The file belongs to the job, which may cut it while it is looked at. It is not mapped: a read of what is gone is an error,
-//! an access to such a mapping would end memspy.
+//! The job owns the file and may truncate it meanwhile. So it is read, not mapped: a failed read is
+//! an error, an access to a lost mapping would kill memspy.
 
 use std::fs::File;
 use std::io;
@@ -18,23 +18,23 @@ use object::read::elf::{FileHeader, ProgramHeader, SectionHeader, Sym};
 use super::function_table::FunctionSymbol;
 
 const LE: LittleEndian = LittleEndian;
-/// More bytes than any section has that is read; a symbol table with its names may have that many.
-const LARGEST_SECTION: u64 = 1 << 30;
-/// More sections, or segments, than any library has.
+/// Above any section; a symbol table and its names come near it.
+const MAX_SECTION: u64 = 1 << 30;
+/// Above the sections or segments of any library.
 const MAX_HEADERS: u64 = 1 << 16;
 
-/// Functions of one table of symbols; PyTorch's largest library has half a million.
+/// Functions of one symbol table; PyTorch's largest library has half a million.
 const MAX_FUNCTIONS: usize = 1 << 22;
 
-/// The longest name of a function: those of C++ may have kilobytes.
+/// The longest function name: those of C++ may have kilobytes.
 pub(super) const MAX_NAME: usize = 1 << 16;
 
-/// The headers of an ELF file of 64 bits, little-endian.
+/// The headers of a 64-bit little-endian ELF file.
 pub(super) struct ElfFile<'a> {
     file: &'a File,
     segments: Vec<ProgramHeader64<LittleEndian>>,
     sections: Vec<SectionHeader64<LittleEndian>>,
-    /// The section with the names of sections.
+    /// The section names.
     names: Vec<u8>,
 }
 
@@ -44,7 +44,7 @@ fn malformed(why: &str) -> io::Error {
 
 fn read(file: &File, at: u64, bytes: u64) -> io::Result<Vec<u8>> {
     let there = file.metadata()?.len();
-    if bytes > LARGEST_SECTION || at.checked_add(bytes).is_none_or(|end| end > there) {
+    if bytes > MAX_SECTION || at.checked_add(bytes).is_none_or(|end| end > there) {
         return Err(malformed("no usable ELF file: a part of it lies outside of the file"));
     }
     let mut content = vec![0; bytes as usize];
@@ -61,7 +61,6 @@ fn headers<T: Pod + Copy>(file: &File, at: u64, count: u64) -> io::Result<Vec<T>
 }
 
 impl<'a> ElfFile<'a> {
-    /// Reads the headers of `file`.
     pub(super) fn read(file: &'a File) -> io::Result<Self> {
         let bytes = read(file, 0, size_of::<FileHeader64<LittleEndian>>() as u64)?;
         let header = from_bytes::<FileHeader64<LittleEndian>>(&bytes).ok();
@@ -76,7 +75,7 @@ impl<'a> ElfFile<'a> {
         let first: Vec<SectionHeader64<LittleEndian>> =
             if at == 0 { Vec::new() } else { headers(file, at, 1)? };
         if let Some(first) = first.first() {
-            // Numbers that do not fit into the header stand in the first section (ELF specification).
+            // Numbers that do not fit into the header are in the first section (ELF specification).
             if count == 0 {
                 count = first.sh_size(LE);
             }
@@ -94,12 +93,10 @@ impl<'a> ElfFile<'a> {
         Ok(read)
     }
 
-    /// The section with this name.
     pub(super) fn section(&self, name: &str) -> Option<&SectionHeader64<LittleEndian>> {
         self.sections.iter().find(|s| is_at(&self.names, s.sh_name(LE), name))
     }
 
-    /// What is in a section.
     pub(super) fn content(&self, section: &SectionHeader64<LittleEndian>) -> io::Result<Vec<u8>> {
         if section.sh_type(LE) == SHT_NOBITS {
             return Ok(Vec::new());
@@ -107,7 +104,7 @@ impl<'a> ElfFile<'a> {
         read(self.file, section.sh_offset(LE), section.sh_size(LE))
     }
 
-    /// The offset in the file of what is loaded to `address`.
+    /// The file offset of virtual address `address`.
     pub(super) fn offset_of(&self, address: u64) -> Option<u64> {
         self.segments.iter().filter(|s| s.p_type(LE) == PT_LOAD).find_map(|segment| {
             let inside = address.checked_sub(segment.p_vaddr(LE))?;
@@ -115,7 +112,7 @@ impl<'a> ElfFile<'a> {
         })
     }
 
-    /// The names of the functions in which `addresses` lie. Of several, that of the smallest.
+    /// The functions that contain `addresses`: the smallest if several do.
     pub(super) fn functions_at(&self, addresses: &[u64]) -> io::Result<Vec<Option<String>>> {
         let mut order: Vec<(u64, usize)> = addresses.iter().copied().zip(0..).collect();
         order.sort_unstable();
@@ -158,7 +155,7 @@ impl<'a> ElfFile<'a> {
         Ok(functions)
     }
 
-    /// The address of the symbol `name` that the file defines.
+    /// The address of a symbol that the file defines.
     pub(super) fn symbol(&self, name: &str) -> io::Result<Option<u64>> {
         self.find_symbol(|symbol, names| {
             let is_it = symbol.st_shndx(LE) != SHN_UNDEF && is_at(names, symbol.st_name(LE), name);
@@ -166,7 +163,7 @@ impl<'a> ElfFile<'a> {
         })
     }
 
-    /// What `look` first finds among all symbols, each with the names of its table.
+    /// The first result of `look` over all symbols, each with its table's names.
     fn find_symbol<T>(
         &self,
         mut look: impl FnMut(&Sym64<LittleEndian>, &[u8]) -> Option<T>,
@@ -185,19 +182,18 @@ impl<'a> ElfFile<'a> {
     }
 }
 
-/// The symbols of a table.
 fn symbols(bytes: &[u8]) -> io::Result<&[Sym64<LittleEndian>]> {
     let whole = bytes.len() - bytes.len() % size_of::<Sym64<LittleEndian>>();
     slice_from_all_bytes(&bytes[..whole])
         .map_err(|()| malformed("no usable ELF file: its symbols are cut"))
 }
 
-/// Whether it is a function that the file defines.
+/// Whether the file defines it, and it is a function.
 fn is_function(symbol: &Sym64<LittleEndian>) -> bool {
     symbol.st_shndx(LE) != SHN_UNDEF && [STT_FUNC, STT_GNU_IFUNC].contains(&symbol.st_type())
 }
 
-/// The name that begins at `at`; none that is longer than names are.
+/// The name at `at`, unless it is too long.
 fn name_at(names: &[u8], at: u32) -> Option<String> {
     let name = names.get(at as usize..)?;
     let name = &name[..name.len().min(MAX_NAME)];
@@ -205,7 +201,6 @@ fn name_at(names: &[u8], at: u32) -> Option<String> {
     Some(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
-/// Whether the name that begins at `at` is `name`.
 fn is_at(names: &[u8], at: u32, name: &str) -> bool {
     let after = names.get(at as usize..).and_then(|rest| rest.strip_prefix(name.as_bytes()));
     after.is_some_and(|after| after.first() == Some(&0))
@@ -216,7 +211,6 @@ mod tests {
     use super::super::process::Process;
     use super::*;
 
-    /// A copy of the C library.
     fn copy(path: &std::path::Path) {
         let own = Process::open(std::process::id()).unwrap();
         let mappings = own.mappings().unwrap();
@@ -225,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_cut_while_it_is_read_is_an_error_and_no_end_of_memspy() {
+    fn a_file_truncated_during_a_read_is_an_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("library");
         copy(&path);
@@ -242,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn symbols_that_are_not_exported_are_found_and_foreign_ones_are_not() {
+    fn unexported_symbols_are_found_and_undefined_ones_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let source = "int elsewhere(void); __attribute__((visibility(\"hidden\"))) int inside = 7;\n\
@@ -263,12 +257,12 @@ mod tests {
     }
 
     #[test]
-    fn sizes_that_cannot_be_right_are_not_believed() {
+    fn impossible_sizes_are_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("library");
         copy(&path);
         let file = File::options().read(true).write(true).open(&path).unwrap();
-        // A sparse file costs nothing, and a section of that size would be all of the memory.
+        // A sparse file costs nothing; reading such a section would take all memory.
         file.set_len(1 << 40).unwrap();
         let elf = ElfFile::read(&file).unwrap();
         let mut table = *elf.section(".dynsym").unwrap();

@@ -1,20 +1,20 @@
-//! The target's environment as it is now: programs change it (`os.environ[...] = ...`) after they start.
+//! The target's current environment: programs change it (`os.environ[...] = ...`) after they start.
 
 use super::elf::LoadedObject;
 use super::mappings::Mappings;
 use super::memory::{Addr, Memory};
 
-/// Bounds against a damaged array: more variables or longer ones are not read.
+/// Bounds against a damaged array of variables.
 const MAX_VARIABLES: usize = 4096;
 const MAX_VARIABLE_LEN: usize = 4096;
 
-/// The value of `name` in the environment array of the target's C library (glibc, musl: `environ`).
-/// `None` when it is not set; also when the array cannot be found, which [`read`] tells apart.
+/// The value of `name` among `variables`.
 pub fn variable(variables: &[String], name: &str) -> Option<String> {
     variables.iter().find_map(|v| v.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
 }
 
-/// All variables, as `NAME=value`; `None` when the C library or its array cannot be found or read.
+/// All variables, as `NAME=value`, from the C library's array (`environ` of glibc and musl); `None`
+/// if it cannot be found or read.
 pub fn read(memory: &dyn Memory, mappings: &Mappings) -> Option<Vec<String>> {
     let c_library = |name: &str| {
         name.starts_with("libc.so") || name.starts_with("libc-2.") || name.starts_with("ld-musl")
@@ -38,9 +38,9 @@ mod tests {
     use crate::target::Process;
 
     #[test]
-    fn the_own_environment_is_read_as_it_is() {
+    fn the_current_environment_is_read() {
         let own = Process::open(std::process::id()).unwrap();
-        // The threads of other tests map and unmap memory meanwhile.
+        // Other tests' threads map and unmap memory meanwhile.
         let attempt = |_| read(&own.memory(), &own.mappings().unwrap());
         let read = (0..100).find_map(attempt).unwrap();
         assert_eq!(variable(&read, "PATH"), std::env::var("PATH").ok());

@@ -6,7 +6,7 @@ use super::memory::Addr;
 
 /// A type that a foreign structure stores in little-endian order.
 pub trait Scalar: Sized {
-    /// Its size in bytes.
+    /// Bytes.
     const SIZE: usize;
     /// Decodes it from exactly [`Self::SIZE`] bytes.
     fn decode(bytes: &[u8]) -> Option<Self>;
@@ -31,7 +31,7 @@ impl Scalar for Addr {
     }
 }
 
-/// Offset in bytes of a field of type `T` from the start of its structure.
+/// Byte offset of a field of type `T` in its structure.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Field<T> {
     /// Bytes from the start of the structure.
@@ -53,7 +53,7 @@ impl<T: Scalar> Field<T> {
         Field { offset, of: PhantomData }
     }
 
-    /// Its value in a copy of the structure; `None` when the copy is too short.
+    /// Its value in a copy of the structure; `None`: the copy is too short.
     pub fn get(self, structure: &[u8]) -> Option<T> {
         T::decode(structure.get(self.offset..self.offset + T::SIZE)?)
     }
@@ -63,7 +63,7 @@ impl<T: Scalar> Field<T> {
         base + self.offset as u64
     }
 
-    /// Where it ends: the least length of a copy that contains it.
+    /// Its end: the least length of a copy that contains it.
     pub const fn end(self) -> usize {
         self.offset + T::SIZE
     }
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_copy_gives_none() {
+    fn a_short_copy_has_no_value() {
         let field = Field::<u32>::at(4);
         assert_eq!(field.get(&[0, 0, 0, 0, 1, 2, 0, 0]), Some(0x201));
         assert_eq!(field.get(&[0; 7]), None);

@@ -1,4 +1,4 @@
-//! The functions of an ELF file, sorted once for many look-ups; names are read when they are asked for.
+//! The functions of an ELF file, sorted for many look-ups. Names are read on demand.
 
 use std::fs::File;
 use std::io;
@@ -6,17 +6,17 @@ use std::os::unix::fs::FileExt;
 
 use super::elf_file::{ElfFile, MAX_NAME};
 
-/// Symbols before an address among which the function around it is looked for: some lie within others.
+/// Symbols searched before an address: functions can be nested.
 const MAX_BEFORE: usize = 32;
-/// Bytes that are read for a name at first.
+/// Bytes of a name read at first.
 const USUAL_NAME: usize = 512;
 
-/// A function's place in its file, and where its name stands.
+/// A function's address range and the place of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FunctionSymbol {
     pub(super) start: u64,
     pub(super) len: u64,
-    /// In the file.
+    /// Offset in the file.
     pub(super) name_at: u64,
 }
 
@@ -28,17 +28,16 @@ pub struct FunctionTable {
 }
 
 impl FunctionTable {
-    /// Reads the symbols of `file`.
     pub(super) fn read(file: File) -> io::Result<FunctionTable> {
         let mut functions = ElfFile::read(&file)?.functions()?;
-        // Of several names of one function the first is kept, that of the full table.
+        // Of several names for one function keep the first, from the full table.
         functions.sort_by_key(|it| (it.start, it.len));
         functions.dedup_by_key(|it| (it.start, it.len));
         functions.shrink_to_fit();
         Ok(FunctionTable { file, functions })
     }
 
-    /// The names of the functions in which `addresses` lie. Of several, that of the smallest.
+    /// The functions that contain `addresses`: the smallest if several do.
     pub(super) fn names(&self, addresses: &[u64]) -> Vec<Option<String>> {
         addresses.iter().map(|at| self.name(self.find(*at)?)).collect()
     }
@@ -49,7 +48,7 @@ impl FunctionTable {
         before.filter(|it| at - it.start < it.len).min_by_key(|it| it.len)
     }
 
-    /// `None` where the file has been cut meanwhile.
+    /// `None`: the file was truncated meanwhile.
     fn name(&self, function: &FunctionSymbol) -> Option<String> {
         [USUAL_NAME, MAX_NAME].into_iter().find_map(|most| {
             let mut bytes = vec![0; most];
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_look_ups_find_what_one_finds() {
+    fn many_look_ups_agree_with_single_ones() {
         let own = Process::open(std::process::id()).unwrap();
         let mappings = own.mappings().unwrap();
         let library = mappings.object(|name| name.starts_with("libc.so")).unwrap();

@@ -1,4 +1,4 @@
-//! Processes by the pids that the GPU driver gives them, which need not be those of memspy's pid namespace.
+//! Finds processes by the GPU driver's pids, which may belong to another pid namespace.
 
 use procfs::process::Process;
 
@@ -7,31 +7,31 @@ use super::proc_files::{self, MAX_MAPPINGS};
 /// Inode of the first pid namespace (include/linux/proc_ns.h, `PROC_PID_INIT_INO`).
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// A process found by the driver's number.
+/// A process found by the driver's pid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundProcess {
     /// Its pid in memspy's pid namespace.
     pub pid: u32,
-    /// Its pid in the innermost namespace it lives in, where that is another number.
+    /// Its pid in its innermost namespace, if different.
     pub pid_inside: Option<u32>,
-    /// Its command line, else its name in brackets; `None` when it has just ended.
+    /// Its command line, else its name in brackets; `None`: it just ended.
     pub command: Option<String>,
 }
 
-/// How the driver's numbers relate to the processes that memspy sees.
+/// How the driver's pids relate to the processes that memspy sees.
 ///
-/// The driver numbers processes as the host does; newer ones as whoever asks does. Inside a container
+/// The driver uses the host's pids; newer drivers use those of the asking process. In a container
 /// such a number may by chance be another process's.
 #[derive(Debug, Clone, Copy)]
 pub struct HostPids {
-    /// memspy lives in the host's pid namespace.
+    /// memspy is in the host's pid namespace.
     initial: bool,
-    /// How many namespaces memspy lives below the one that /proc shows.
+    /// Levels between memspy's namespace and the one that /proc shows.
     depth: usize,
 }
 
 impl HostPids {
-    /// Looks where memspy itself lives.
+    /// Examines memspy's own namespace.
     pub fn read() -> HostPids {
         let namespace = proc_files::link("self", "ns/pid");
         let own = Process::myself().and_then(|own| own.status()).ok().and_then(|s| s.nspid);
@@ -41,15 +41,15 @@ impl HostPids {
         }
     }
 
-    /// Whether the driver's numbers are certainly those of memspy's namespace.
+    /// Whether the driver's pids are certainly those of memspy's namespace.
     pub fn is_on_host(self) -> bool {
         self.initial
     }
 
-    /// The processes with the numbers `listed` by the driver; `None` for what cannot be told apart or is hidden.
+    /// The processes with the driver's pids `listed`; `None`: ambiguous or hidden.
     pub fn find(self, listed: &[u32]) -> Vec<Option<FoundProcess>> {
-        // Below the host numbers count only when all of them are processes here that can use a GPU, or
-        // when /proc is the host's and itself tells the numbers of both.
+        // Below the host, trust the numbers only if all are processes here that can use a GPU, or
+        // if /proc is the host's and gives both numbers.
         if self.initial || self.depth > 0 || listed.iter().all(|pid| may_use_gpu(*pid)) {
             listed.iter().map(|pid| self.found(*pid)).collect()
         } else {
@@ -70,7 +70,7 @@ impl HostPids {
     }
 }
 
-/// Whether process `pid` has anything of the driver mapped; one that may not be looked at has.
+/// Whether process `pid` has mapped anything of the driver; `true` if that is unreadable.
 fn may_use_gpu(pid: u32) -> bool {
     let mut is_one = false;
     let mut look = |line: &[u8]| {
@@ -80,7 +80,7 @@ fn may_use_gpu(pid: u32) -> bool {
     };
     match proc_files::each_line(pid, "maps", MAX_MAPPINGS, &mut look) {
         Ok(()) => is_one,
-        // Of what lies behind the limit nothing is known.
+        // The driver may be mapped beyond the limit.
         Err(error) => matches!(
             error.kind(),
             std::io::ErrorKind::PermissionDenied | std::io::ErrorKind::FileTooLarge
@@ -103,15 +103,15 @@ mod tests {
     }
 
     #[test]
-    fn below_the_host_a_number_of_a_process_without_the_driver_is_another_ones() {
+    fn a_host_pid_of_a_process_without_the_driver_is_unknown() {
         let below = HostPids { initial: false, depth: 0 };
         assert_eq!(below.find(&[std::process::id()]), [None]);
         assert_eq!(below.find(&[0x3fff_fff0]), [None]);
     }
 
     #[test]
-    fn numbers_of_an_outer_proc_are_translated_only_as_far_as_it_tells() {
-        // This /proc tells of no deeper namespace: there is no number to translate to.
+    fn pids_of_an_outer_proc_are_translated_where_it_shows_them() {
+        // This /proc shows no deeper namespace, so there is no number to translate to.
         let own = Process::myself().unwrap().status().unwrap().nspid.unwrap();
         let below = HostPids { initial: false, depth: own.len() };
         assert_eq!(below.find(&[std::process::id()]), [None]);

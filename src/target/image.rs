@@ -1,4 +1,4 @@
-//! Captured memory: what a reader saw, kept so that the same reading can be tested anywhere.
+//! Captured memory, so that a test can repeat a read anywhere.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -7,19 +7,18 @@ use parking_lot::Mutex;
 
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
 
-/// First bytes of a stored image.
 const MAGIC: &[u8; 8] = b"MEMIMG\x01\n";
-/// The longest stretch accepted from a file; larger ones are taken for damage.
+/// Longest range accepted from a file; longer ones are damage.
 const MAX_RANGE_LEN: u64 = 1 << 30;
 
-/// Stretches of memory by address. They never overlap and never touch.
+/// Memory ranges by address. They never overlap or touch.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct MemoryImage {
     stretches: BTreeMap<u64, Vec<u8>>,
 }
 
 impl MemoryImage {
-    /// Adds `bytes` at `addr`; where they overlap what is there already, the new bytes win.
+    /// Adds `bytes` at `addr`; replaces bytes that are there.
     pub fn insert(&mut self, addr: Addr, bytes: &[u8]) {
         let (mut start, mut merged) = (addr.0, bytes.to_vec());
         let end = start + bytes.len() as u64;
@@ -46,17 +45,17 @@ impl MemoryImage {
         self.stretches.insert(start, merged);
     }
 
-    /// Bytes held.
+    /// Bytes in all.
     pub fn len(&self) -> usize {
         self.stretches.values().map(Vec::len).sum()
     }
 
-    /// Whether nothing is held.
+    /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.stretches.is_empty()
     }
 
-    /// Writes it: magic, then `u64` address, `u64` length and the bytes of every stretch.
+    /// Writes the magic, then `u64` address, `u64` length and bytes of every range.
     pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(MAGIC)?;
         for (addr, bytes) in &self.stretches {
@@ -67,7 +66,7 @@ impl MemoryImage {
         Ok(())
     }
 
-    /// Reads what [`Self::write_to`] wrote. `InvalidData` when it is something else or damaged.
+    /// Reads the result of [`Self::write_to`]. `InvalidData`: something else, or damaged.
     pub fn read_from(input: &mut dyn Read) -> io::Result<Self> {
         let mut magic = [0; 8];
         input.read_exact(&mut magic)?;
@@ -114,19 +113,19 @@ impl Memory for MemoryImage {
     }
 }
 
-/// Memory that keeps a copy of everything read from it: how images are made.
+/// Memory that captures everything read from it.
 pub struct RecordingMemory<M> {
     inner: M,
     seen: Mutex<MemoryImage>,
 }
 
 impl<M: Memory> RecordingMemory<M> {
-    /// Records what is read from `inner`.
+    /// Captures reads from `inner`.
     pub fn new(inner: M) -> Self {
         RecordingMemory { inner, seen: Mutex::default() }
     }
 
-    /// What was read so far.
+    /// The reads so far.
     pub fn image(&self) -> MemoryImage {
         self.seen.lock().clone()
     }
@@ -150,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn overlapping_and_touching_stretches_become_one() {
+    fn overlapping_and_touching_ranges_merge() {
         let mut image = MemoryImage::default();
         image.insert(Addr(100), b"aaaa");
         image.insert(Addr(108), b"cccc");
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_image_reads_back_and_a_cut_one_is_refused() {
+    fn an_image_reads_back_and_a_truncated_one_is_refused() {
         let mut image = MemoryImage::default();
         image.insert(Addr(0x7000), &[1; 50]);
         image.insert(Addr(0x9000), &[2; 5]);

@@ -1,8 +1,9 @@
-//! Files that a target names, opened inside of its own root with the rights of its own user.
+//! Opens files that a target names, inside its own root and with its own user's rights.
 //!
-//! A job chooses the names: of its source files, of its libraries. memspy may have more rights than the job's user, and
-//! must not lend them. So a name is resolved by `openat2` below the job's root, on a thread of its own that has taken on the
-//! job's user, groups and capabilities (the kernel keeps them by thread); nothing but a regular file is opened.
+//! The job chooses the names of its source files and libraries. memspy may have more rights than
+//! the job's user and must not lend them. So `openat2` resolves a name below the job's root, on a
+//! thread that took on the job's user, groups and capabilities (the kernel keeps them per thread).
+//! Only regular files are opened.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -19,16 +20,16 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 use super::proc_files;
 use super::process::Process;
 
-/// `openat2` may be told to try again while names change under it; more often is no accident.
+/// `openat2` asks for a retry while names change; more retries are no accident.
 const MAX_ATTEMPTS: u32 = 32;
-/// `AT_SECURE` of <linux/auxvec.h>: the program was started with more rights than the one who started it.
+/// `AT_SECURE` of <linux/auxvec.h>: the program has more rights than the user who started it.
 const AT_SECURE: u64 = 23;
-/// How something is found without being opened.
+/// Finds a file without opening it.
 const FOUND: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
-/// File systems whose files are not stored but made up by the kernel, some for the very process that reads them (magic numbers of
-/// <linux/magic.h>): proc, sysfs, debugfs, tracefs, securityfs, cgroup, cgroup2, bpf, configfs, selinuxfs, pstore, efivarfs, nsfs,
-/// binfmt_misc.
-const MADE_UP: [u32; 14] = [
+/// File systems whose files the kernel generates, some for the very process that reads them (magic
+/// numbers of <linux/magic.h>): proc, sysfs, debugfs, tracefs, securityfs, cgroup, cgroup2, bpf,
+/// configfs, selinuxfs, pstore, efivarfs, nsfs, binfmt_misc.
+const GENERATED: [u32; 14] = [
     0x9fa0,
     0x6265_6572,
     0x6462_6720,
@@ -45,10 +46,10 @@ const MADE_UP: [u32; 14] = [
     0x4249_4e4d,
 ];
 
-/// Why a file that a target names was not read.
+/// Why a target's file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The target's user has rights that memspy cannot take on.
+    /// memspy cannot take on the target user's rights.
     #[error(
         "memspy cannot take on the rights of user {user}, whose job it is, and reads no files for it with its own: run \
          memspy as that user or as root (CAP_SETUID and CAP_SETGID)"
@@ -57,21 +58,21 @@ pub enum FileError {
         /// The target's user.
         user: u32,
     },
-    /// The kernel cannot keep a look-up inside of a directory.
+    /// The kernel cannot confine a look-up to a directory.
     #[error(
         "files named by another user's job are only read on Linux 5.6 and newer (openat2): run memspy as the job's user"
     )]
     NoOpenat2,
-    /// It is not certain any more whose rights count.
+    /// It is uncertain whose rights apply.
     #[error(
         "it is not certain whose rights count: the process has become another program, was started with raised rights \
          (set-user-id), or runs as several users"
     )]
     Changed,
-    /// A directory, a device, a pipe; a file that the kernel makes up.
+    /// A directory, device, pipe or generated file.
     #[error("it is no stored file")]
     NotRegular,
-    /// Larger than what is read.
+    /// Larger than the limit.
     #[error("it has {bytes} bytes")]
     TooLarge {
         /// Its size.
@@ -80,7 +81,7 @@ pub enum FileError {
     /// The file system does not answer.
     #[error("its file system did not answer within {seconds} s")]
     NoAnswer {
-        /// How long was waited.
+        /// The time limit.
         seconds: u64,
     },
     /// The system's reason.
@@ -103,35 +104,36 @@ impl From<FileError> for io::Error {
     }
 }
 
-/// What a program was started with; another one has other addresses in it.
+/// The kernel's start information; it differs between programs by its addresses.
 pub(super) fn auxiliary_vector(pid: u32) -> Option<Vec<u8>> {
     let vector = proc_files::read(pid, "auxv", proc_files::MAX_FIELDS).ok()?.bytes;
     Some(vector).filter(|vector| !vector.is_empty())
 }
 
-/// Whether the program of this vector was started with more rights than the one who started it had.
+/// Whether the program has more rights than the user who started it.
 fn has_raised_rights(auxiliary_vector: &[u8]) -> bool {
     let word = |bytes: &[u8]| bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let mut entries = auxiliary_vector.chunks_exact(16);
     entries.any(|entry| word(entry) == AT_SECURE && word(&entry[8..]) != 0)
 }
 
-/// The rights of a target's user, and its root: all that is needed to open a file as it would.
+/// The rights of a target's user and its root: what opening a file as the target needs.
 #[derive(Debug)]
 struct UserRights {
     root: OwnedFd,
     user: u32,
     group: u32,
     groups: BTreeSet<u32>,
-    /// Rights to read what modes forbid.
+    /// Capabilities to read what file modes forbid.
     capabilities: CapabilitySet,
-    /// Whether its names mean what they mean for memspy.
+    /// Whether paths mean the same as for memspy.
     same_root: bool,
 }
 
 impl UserRights {
-    /// Those of `process`, if it still runs the program it ran when it was opened: else a job could let memspy read a name
-    /// while the number is that of a program with more rights.
+    /// Reads the rights of `process`, if it still runs the program that it ran when opened: else a
+    /// job could make memspy read with the rights of a more privileged program that took over its
+    /// pid.
     fn new(process: &Process, started_with: Option<&[u8]>) -> Result<UserRights, FileError> {
         let pid = process.through();
         let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -142,12 +144,12 @@ impl UserRights {
             own.is_some() && own == proc_files::link(pid, name).ok()
         };
         let same_root = same("ns/mnt") && same("root");
-        // What capabilities in a user namespace of its own are worth is not known outside of it.
+        // The worth of capabilities in another user namespace is unknown outside of it.
         let capabilities = match same("ns/user") {
             true => CapabilitySet::from_bits_truncate(status.capeff),
             false => CapabilitySet::empty(),
         };
-        // Last: whatever was read before belongs to the same program.
+        // Last: proves that everything before belongs to the same program.
         let now = auxiliary_vector(pid);
         let unchanged = now.is_some() && now.as_deref() == started_with;
         let users = [status.ruid, status.euid, status.suid, status.fuid];
@@ -187,10 +189,10 @@ impl UserRights {
         if self.group != own_group {
             let group = nix::unistd::Gid::from_raw(self.group);
             setfsgid(group);
-            // The call tells what was, not whether it worked.
+            // The call returns the previous id, not success.
             fits &= setfsgid(group) == group;
         }
-        // Groups that this user's memspy has and the job has not are the user's own all the same.
+        // More groups than the job has are fine if memspy runs as the same user.
         if !fits && self.user != own_user {
             return Err(cannot);
         }
@@ -211,7 +213,7 @@ impl UserRights {
         Ok(rustix::thread::set_capabilities(None, sets)?)
     }
 
-    /// What is at `path`, without opening it.
+    /// Finds `path` without opening it.
     fn find(&self, path: &Path) -> Result<OwnedFd, FileError> {
         let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         for _ in 0..MAX_ATTEMPTS {
@@ -224,7 +226,7 @@ impl UserRights {
         Err(Errno::AGAIN.into())
     }
 
-    /// The same on an old kernel: only where memspy's own names and files are those of the job's user.
+    /// The same on an old kernel, only if memspy and the job share user and root.
     fn find_without_openat2(&self, path: &Path) -> Result<OwnedFd, FileError> {
         if !self.same_root || self.user != rustix::process::getuid().as_raw() {
             return Err(FileError::NoOpenat2);
@@ -233,29 +235,28 @@ impl UserRights {
     }
 }
 
-/// Opens the file that `found` stands for, if it is a stored one. Nothing else is ever opened: that alone may block, or set something
-/// off.
+/// Opens the found file if it is a stored one. Opening anything else may block or have effects.
 pub(super) fn open_stored(found: BorrowedFd<'_>) -> Result<(File, u64), FileError> {
     let stat = rustix::fs::fstat(found)?;
     let kind = rustix::fs::fstatfs(found)?.f_type as u32;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || MADE_UP.contains(&kind) {
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || GENERATED.contains(&kind) {
         return Err(FileError::NotRegular);
     }
     let name = proc_files::own_descriptor(found);
-    // A file that somebody has a lease on is not waited for.
+    // Do not wait for a file lease.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(name, flags, Mode::empty())?;
     Ok((File::from(file), stat.st_size as u64))
 }
 
-/// Opens what a name of `/proc/PID` stands for: the very file, whatever it is called.
+/// Opens the very file behind a name of `/proc/PID`, whatever it is called.
 fn open_exact(name: &Path) -> Result<File, FileError> {
     let found = rustix::fs::open(name, FOUND, Mode::empty())?;
     open_stored(found.as_fd()).map(|(file, _)| file)
 }
 
 impl Process {
-    /// Whether files that it names can be read with the rights of its user.
+    /// Whether files that it names can be read with its user's rights.
     ///
     /// # Errors
     /// Why none can.
@@ -270,22 +271,22 @@ impl Process {
         })
     }
 
-    /// The content of the file that it calls `path` (from its working directory, if that is no whole path), read as its own user
-    /// could: only a stored file of at most `limit` bytes.
+    /// Reads the file `path` (relative paths: from its working directory) with its own user's
+    /// rights: only a stored file of at most `limit` bytes.
     ///
     /// # Errors
-    /// Its user may not read it; it is none that is read; its file system does not answer.
+    /// Its user may not read it; it is no stored file; its file system does not answer.
     pub fn read_file(&self, path: &Path, limit: u64) -> Result<Vec<u8>, FileError> {
         self.read_from(&self.files()?, path, limit)
     }
 
-    /// What its files are read with: kept, it reads them also when the process has ended.
+    /// The rights to read its files, which outlive the process.
     ///
     /// # Errors
     /// As [`Process::read_file`].
     pub fn files(&self) -> Result<JobFiles, FileError> {
         if self.core().is_some() {
-            // What lies there now may be another version, or another machine's.
+            // The file there may be another version, or another machine's.
             return Err(FileError::Io(io::Error::other("a core file holds no files")));
         }
         let folder = self.folder();
@@ -293,7 +294,7 @@ impl Process {
         Ok(JobFiles { rights: Arc::new(rights), folder: folder.ok() })
     }
 
-    /// [`Process::read_file`] with what was kept. While the process lives, its names and rights may have changed since.
+    /// Like [`Process::read_file`] with kept rights. They may be outdated while the process lives.
     ///
     /// # Errors
     /// As [`Process::read_file`].
@@ -312,13 +313,13 @@ impl Process {
                 return Err(FileError::TooLarge { bytes });
             }
             let mut content = Vec::new();
-            // No more than it had: what grows meanwhile might never end.
+            // At most the size found before: a growing file might never end.
             file.take(bytes).read_to_end(&mut content)?;
             Ok(content)
         })
     }
 
-    /// Opens the file that it calls `path` in the same way.
+    /// Opens the file `path` in the same way.
     pub(super) fn open_named(&self, path: &Path) -> Result<File, FileError> {
         let path = path.to_owned();
         let rights = UserRights::new(self, self.started_with())?;
@@ -328,13 +329,14 @@ impl Process {
         })
     }
 
-    /// Opens the very file that `name` of its folder in `/proc` stands for, with memspy's own rights: the job has it open.
+    /// Opens the very file behind `name` in `/proc/PID` with memspy's own rights: the job has it
+    /// open.
     pub(super) fn open_exact(&self, name: &str) -> Result<File, FileError> {
         let name = proc_files::path(self.through(), name);
         self.bounded().run(move || open_exact(&name))
     }
 
-    /// Does `work` on a file of its, for no longer than a file may take.
+    /// Runs `work` on one of its files, within the time limit.
     ///
     /// # Errors
     /// It took too long, or `work` failed.
@@ -345,7 +347,7 @@ impl Process {
         self.bounded().run(move || work().map_err(FileError::Io))
     }
 
-    /// Its working directory, from its root on.
+    /// Its working directory below its root.
     fn folder(&self) -> Result<PathBuf, FileError> {
         let folder = self.directory().ok_or_else(nowhere)?;
         let root = proc_files::link(self.through(), "root")?;
@@ -358,7 +360,7 @@ fn nowhere() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "its working directory is not in its root")
 }
 
-/// The root, the working directory and the rights of a process, as they were when it was asked for them.
+/// Root, working directory and rights of a process at one moment.
 #[derive(Debug, Clone)]
 pub struct JobFiles {
     rights: Arc<UserRights>,
@@ -366,7 +368,7 @@ pub struct JobFiles {
 }
 
 impl JobFiles {
-    /// `path` from the root on.
+    /// `path` below the root.
     fn whole(&self, path: &Path) -> Result<PathBuf, FileError> {
         if path.is_absolute() {
             return Ok(path.to_owned());
@@ -411,14 +413,14 @@ mod tests {
     }
 
     #[test]
-    fn a_relative_name_is_one_of_the_working_directory() {
+    fn a_relative_path_starts_at_the_working_directory() {
         let text = own().read_file(Path::new("src/target/job_files.rs"), 1 << 20).unwrap();
         assert!(text.starts_with(b"//! Files that a target names"));
         assert!(own().read_file(Path::new("no/such/file"), 1).is_err());
     }
 
     #[test]
-    fn the_rights_of_another_user_are_those_of_one_thread_only() {
+    fn another_users_rights_stay_on_one_thread() {
         let rights = UserRights::new(&own(), own().started_with());
         let (user, group, groups) = (65534, 65534, BTreeSet::new());
         let capabilities = CapabilitySet::empty();
@@ -446,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn without_openat2_no_file_is_found_for_another_user_or_in_another_root() {
+    fn without_openat2_other_users_and_roots_are_refused() {
         let rights = || UserRights::new(&own(), own().started_with()).unwrap();
         rights().find_without_openat2(Path::new("/etc/passwd")).unwrap();
         let others =
@@ -458,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn raised_rights_are_seen_in_the_auxiliary_vector() {
+    fn the_auxiliary_vector_shows_raised_rights() {
         let vector = |secure: u64| -> Vec<u8> {
             [6, 4096, AT_SECURE, secure, 0, 0]
                 .iter()
@@ -470,11 +472,11 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_replaced_the_job_lends_it_no_rights() {
+    fn a_program_that_replaced_the_job_lends_no_rights() {
         let mut command = Command::new("sh");
         command.args(["-c", "read line; exec cat"]).stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // Until its own exec it is a copy of this program; then it waits for a line.
+        // Before its exec the child is a copy of this program; then it waits for a line.
         let name = format!("/proc/{}/comm", child.id());
         let process = loop {
             let process = Process::open(child.id()).unwrap();

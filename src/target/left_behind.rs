@@ -1,4 +1,4 @@
-//! Processes that were left behind: whose starter is gone, or that hold a GPU's device file open.
+//! Finds orphaned processes and processes that hold a GPU's device file open.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::proc_files::{self, MAX_COMMAND_LINE, MAX_ENVIRONMENT, MAX_FIELDS, MAX_MAPPINGS};
 
-/// What `/proc/PID/stat` says of where a process belongs.
+/// Family and session of a process, from `/proc/PID/stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ProcessRelations {
     state: char,
@@ -14,14 +14,14 @@ struct ProcessRelations {
     group: u32,
     session: u32,
     pid: u32,
-    /// In ticks of the kernel's clock since the machine started.
+    /// Clock ticks since the machine started.
     started: u64,
 }
 
 fn relations(proc: &Path, pid: u32) -> Option<ProcessRelations> {
     let path = proc.join(pid.to_string()).join("stat");
     let stat = proc_files::first_bytes(&path, MAX_FIELDS).ok()?.bytes;
-    // The name before it may hold anything, parentheses too.
+    // The name before it may contain parentheses.
     let stat = String::from_utf8_lossy(&stat);
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_whitespace();
@@ -36,29 +36,29 @@ fn relations(proc: &Path, pid: u32) -> Option<ProcessRelations> {
     })
 }
 
-/// The beginning of a file of a process; empty where it cannot be read.
+/// The beginning of a process's file; empty if unreadable.
 fn text(proc: &Path, pid: u32, name: &str, limit: usize) -> String {
     let first = proc_files::first_bytes(&proc.join(pid.to_string()).join(name), limit);
     String::from_utf8_lossy(&first.unwrap_or_default().bytes).into_owned()
 }
 
-/// What is known of a process whose starter has ended and left it behind.
+/// A process whose launcher has ended.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Orphan {
-    /// Who started it; `None` where nothing tells.
+    /// The launcher's pid, if known.
     pub launcher: Option<u32>,
-    /// What names that process: a variable of the environment, or the process group.
-    pub told_by: Option<String>,
-    /// When the orphan itself started.
+    /// The evidence for it: an environment variable, or the process group.
+    pub evidence: Option<String>,
+    /// When the orphan started.
     pub started: Option<SystemTime>,
 }
 
-/// Variables that launchers give to the ranks that they start (torchrun, Open MPI, MPICH, Slurm).
+/// Environment variables of launched ranks (torchrun, Open MPI, MPICH, Slurm).
 const RANK_VARIABLES: [&str; 5] =
     ["TORCHELASTIC_RUN_ID", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
-/// How Python's `multiprocessing` starts its processes: these always have a parent.
+/// Processes of Python's `multiprocessing`, which always have a parent.
 const STARTED_BY_PYTHON: [&str; 2] = ["multiprocessing.spawn", "multiprocessing.forkserver"];
-/// Programs that take over processes whose parent has ended, besides process 1.
+/// Programs that adopt orphans, besides process 1.
 const REAPERS: [&str; 8] = [
     "systemd",
     "init",
@@ -69,12 +69,11 @@ const REAPERS: [&str; 8] = [
     "conmon",
     "containerd-shim",
 ];
-/// What a container's process 1 starts in this time, in ticks of the kernel's clock, is its main
-/// program.
+/// Process 1 of a container starts its main program within this time, in clock ticks.
 const MAIN_PROGRAM_TICKS: u64 = 500;
 
-/// What is known of `pid` as an orphan: the process that started it has ended. `None` for one that
-/// is none, or of which nothing can be told (a service, the background job of a shell).
+/// Describes `pid` if its launcher has ended. `None`: no orphan, or not known to be one (a service,
+/// a shell's background job).
 pub fn orphan(pid: u32) -> Option<Orphan> {
     let started = || {
         let ticks = relations(&proc_files::root(), pid)?.started as f64;
@@ -90,7 +89,7 @@ pub fn orphan(pid: u32) -> Option<Orphan> {
 
 fn orphan_in(proc: &Path, pid: u32) -> Option<Orphan> {
     let own = relations(proc, pid)?;
-    // A leader that has ended and was not waited for is gone as well.
+    // A zombie leader is gone as well.
     let is_gone = |pid| relations(proc, pid).is_none_or(|found| matches!(found.state, 'Z' | 'X'));
     if own.group != pid {
         let is_adopted = own.parent <= 1
@@ -98,17 +97,16 @@ fn orphan_in(proc: &Path, pid: u32) -> Option<Orphan> {
         let is_orphan = own.group != 0 && is_gone(own.group) && is_adopted;
         return is_orphan.then(|| Orphan {
             launcher: Some(own.group),
-            told_by: Some("leader of its process group".to_owned()),
+            evidence: Some("leader of its process group".to_owned()),
             started: None,
         });
     }
-    // torchrun, and every launcher that uses start_new_session, gives each rank a session of its
-    // own.
+    // torchrun, and every launcher that uses start_new_session, gives each rank its own session.
     let environment = environment(proc, pid);
     let named = environment.iter().find_map(|variable| named_launcher(proc, variable, own));
     if let Some((launcher, variable)) = named {
-        let told_by = Some(format!("{variable} in its environment"));
-        return Some(Orphan { launcher: Some(launcher), told_by, started: None });
+        let evidence = Some(format!("{variable} in its environment"));
+        return Some(Orphan { launcher: Some(launcher), evidence, started: None });
     }
     if !is_adopted(proc, own) {
         return None;
@@ -119,20 +117,20 @@ fn orphan_in(proc: &Path, pid: u32) -> Option<Orphan> {
     (is_rank || leads_session).then(Orphan::default)
 }
 
-/// The variables of a process's environment, as `NAME=value`; empty where they cannot be read.
+/// The environment as `NAME=value`; empty if unreadable.
 fn environment(proc: &Path, pid: u32) -> Vec<String> {
     let all = text(proc, pid, "environ", MAX_ENVIRONMENT);
     all.split('\0').map(str::to_owned).collect()
 }
 
-/// The process that a variable names as the one that started this one, if that has ended: what has
-/// its pid now is younger.
+/// The launcher that an environment variable names, if it has ended: the pid is free or has a
+/// younger process.
 fn named_launcher(proc: &Path, variable: &str, own: ProcessRelations) -> Option<(u32, String)> {
     let (name, value) = variable.split_once('=')?;
     let upper = name.to_ascii_uppercase();
     let is_pid = ["LAUNCHER_PID", "PARENT_PID", "PPID", "RAYLET_PID"];
     let is_pid = is_pid.iter().any(|end| upper.ends_with(end));
-    // Without the word the number may be anything, unless its parent did end.
+    // Without the suffix PID the number may be anything, unless the parent did end.
     let is_bare = || upper.ends_with("LAUNCHER") || upper.ends_with("PARENT");
     let is_named = is_pid || is_bare() && is_adopted(proc, own);
     let pid: u32 = value.parse().ok().filter(|pid| *pid > 1 && is_named)?;
@@ -141,8 +139,7 @@ fn named_launcher(proc: &Path, variable: &str, own: ProcessRelations) -> Option<
     (is_gone && pid != own.parent).then(|| (pid, name.to_owned()))
 }
 
-/// Whether a process's parent is one that takes over what others leave behind, and not itself a
-/// launcher: one that runs the same program as the process started it.
+/// Whether the parent adopts orphans and is not itself a launcher, which runs the same program.
 fn is_adopted(proc: &Path, own: ProcessRelations) -> bool {
     let name = text(proc, own.parent, "comm", MAX_FIELDS);
     let program = |pid: u32| fs::read_link(proc.join(pid.to_string()).join("exe")).ok();
@@ -155,13 +152,13 @@ fn is_started_by_python(proc: &Path, pid: u32) -> bool {
     STARTED_BY_PYTHON.iter().any(|word| line.contains(word))
 }
 
-/// Whether it belongs to a service of systemd, which started it.
+/// Whether it belongs to a systemd service.
 fn is_service(proc: &Path, pid: u32) -> bool {
     let groups = text(proc, pid, "cgroup", MAX_FIELDS);
     groups.lines().any(|line| line.ends_with(".service"))
 }
 
-/// Whether it is what process 1 of a container was started for.
+/// Whether it is the main program of a container.
 fn is_main_program(proc: &Path, own: ProcessRelations) -> bool {
     let first = relations(proc, 1);
     first.is_some_and(|first| own.started.saturating_sub(first.started) < MAIN_PROGRAM_TICKS)
@@ -178,11 +175,12 @@ pub struct DeviceFileHolder {
     pub files: Vec<String>,
 }
 
-/// What every process that uses CUDA has mapped. Those that only ask NVML for a GPU's figures (nvidia-smi, DCGM, a launcher that counts the
-/// GPUs, memspy) have the same files open, this one too, but map none of it (driver 580).
+/// Every process that uses CUDA has this file mapped. Programs that only query NVML (nvidia-smi,
+/// DCGM, a launcher that counts the GPUs, memspy) open the same files but map none of this one
+/// (driver 580).
 const UNIFIED_MEMORY: &str = "/dev/nvidia-uvm";
 
-/// The processes that use CUDA and have `/dev/nvidia0` or its like open, as far as memspy may see it.
+/// The processes that use CUDA and have a file like `/dev/nvidia0` open, as far as memspy may see.
 pub fn device_file_holders() -> Vec<DeviceFileHolder> {
     device_file_holders_in(&proc_files::root())
 }
@@ -220,7 +218,7 @@ fn uses_cuda(process: &Path) -> bool {
         !found
     };
     let read = proc_files::each_line_of(&process.join("maps"), MAX_MAPPINGS, &mut look);
-    // One with so many mappings that they are not read to their end may be one.
+    // It may be mapped beyond the limit.
     found || read.is_err_and(|error| error.kind() == std::io::ErrorKind::FileTooLarge)
 }
 
@@ -250,12 +248,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let proc = folder.path();
         process(proc, 1, "S 0 1", &[]);
-        process(proc, 10, "S 1 10", &[]); // a service, or the job of a shell
+        process(proc, 10, "S 1 10", &[]); // a service, or a shell's job
         process(proc, 11, "S 10 10", &[]); // its rank
         process(proc, 21, "S 1 20", &[]); // a rank whose launcher 20 is gone
         process(proc, 30, "Z 1 30", &[]);
         process(proc, 31, "S 1 30", &[]); // its launcher was not waited for
-        process(proc, 32, "S 31 30", &[]); // a worker of that
+        process(proc, 32, "S 31 30", &[]); // its worker
         let orphans: Vec<u32> = [1, 10, 11, 21, 30, 31, 32, 99]
             .into_iter()
             .filter(|pid| orphan_in(proc, *pid).is_some())
@@ -264,17 +262,17 @@ mod tests {
         assert_eq!(orphan_in(proc, 21).unwrap().launcher, Some(20));
     }
 
-    /// torchrun starts every rank with a session of its own: nothing was told of these.
+    /// torchrun starts every rank with its own session; these went unnoticed once.
     #[test]
-    fn a_rank_that_leads_its_own_session_is_an_orphan_once_its_launcher_is_gone() {
+    fn a_session_leading_rank_without_its_launcher_is_an_orphan() {
         let folder = tempfile::tempdir().unwrap();
         let proc = folder.path();
         let file = |pid: u32, name: &str, text: &str| {
             fs::write(proc.join(pid.to_string()).join(name), text).unwrap();
         };
         process(proc, 1, "S 0 1 1", &[]);
-        process(proc, 40, "S 1 40 40", &[]); // its session is its own
-        process(proc, 41, "S 1 41 7", &[]); // the background job of a shell
+        process(proc, 40, "S 1 40 40", &[]); // it leads its own session
+        process(proc, 41, "S 1 41 7", &[]); // a shell's background job
         process(proc, 42, "S 1 42 7", &[]); // a rank
         file(42, "environ", "HOME=/\0LOCAL_RANK=0\0");
         process(proc, 43, "S 1 43 43", &[]); // a service
@@ -283,14 +281,14 @@ mod tests {
         file(44, "environ", "LOCAL_RANK=0\0LAUNCHER=50\0");
         process(proc, 50, "S 1 50 50", &[]);
         file(50, "cgroup", "0::/system.slice/server.service\n");
-        process(proc, 45, "S 1 45 7", &[]); // names the one that started it
+        process(proc, 45, "S 1 45 7", &[]); // names its launcher
         file(45, "environ", "LAUNCHER_LIVES=9\0LAUNCHER=39\0MASTER_PORT=29500\0");
         process(proc, 46, "S 1 46 46", &[]); // its launcher is process 1 of the container
         for pid in [1, 46] {
             std::os::unix::fs::symlink("/usr/bin/python3", proc.join(format!("{pid}/exe")))
                 .unwrap();
         }
-        process(proc, 3, "S 1 3 3", &[]); // what process 1 was started for
+        process(proc, 3, "S 1 3 3", &[]); // the main program of process 1
         let found = |pid| orphan_in(proc, pid).map(|orphan| orphan.launcher);
         let all = [40, 41, 42, 43, 44, 45, 46, 50, 3].map(found);
         let known = |launcher| Some(Some(launcher));
@@ -298,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_a_gpu_unlisted_is_found_and_control_files_and_monitors_do_not_count() {
+    fn device_file_holders_exclude_monitors_and_control_files() {
         let folder = tempfile::tempdir().unwrap();
         let proc = folder.path();
         process(proc, 5, "S 1 5", &["/dev/nvidiactl", "/dev/nvidia-uvm", "socket:[3]"]);
@@ -312,7 +310,7 @@ mod tests {
         );
         fs::write(proc.join("6/maps"), "200000000-200200000 rw-s 0 00:06 7 /dev/nvidia-uvm\n")
             .unwrap();
-        // A monitor, or a launcher that counted the GPUs: two H200s had "memspy" and "pt_elastic" here.
+        // A monitor, or a launcher that counted the GPUs: "memspy" and "pt_elastic" on two H200s.
         process(proc, 7, "S 1 7", &["/dev/nvidia0", "/dev/nvidia-uvm", "/dev/nvidiactl"]);
         fs::write(proc.join("7/maps"), "200000000-200200000 rw-s 0 00:06 7 /dev/nvidiactl\n")
             .unwrap();

@@ -1,4 +1,4 @@
-//! What is mapped where in the target, and from which file.
+//! The target's memory mappings and their files.
 
 use std::ffi::OsStr;
 use std::io;
@@ -22,22 +22,24 @@ pub struct Mapping {
     pub end: Addr,
     /// Offset in the file, in bytes.
     pub offset: u64,
-    /// Whether it may be read.
+    /// Whether it is readable.
     pub readable: bool,
-    /// Whether it may be written.
+    /// Whether it is writable.
     pub writable: bool,
-    /// Whether it may be executed.
+    /// Whether it is executable.
     pub executable: bool,
-    /// The file, as the target's mount namespace names it, without the kernel's ` (deleted)`.
+    /// The file in the target's mount namespace, without the kernel's ` (deleted)`.
     pub path: Option<PathBuf>,
-    /// Whether that file has been deleted (or replaced) since.
+    /// Whether that file was deleted or replaced since.
     pub deleted: bool,
 }
 
 impl Mapping {
-    /// A line of `/proc/PID/maps`, as in `7f0000001000-7f0000002000 r-xp 00001000 fd:01 123   /lib/libx.so (deleted)`.
+    /// Parses a line such as `7f0000001000-7f0000002000 r-xp 00001000 fd:01 123   /lib/libx.so
+    /// (deleted)`.
     fn parse(line: &[u8]) -> Option<Mapping> {
-        // Five fields with one blank between them; then blanks, and the name, which may hold blanks.
+        // Five fields with one blank between them; then blanks, and the name, which may contain
+        // blanks.
         let mut fields = line.splitn(6, |&byte| byte == b' ');
         let mut text = || str::from_utf8(fields.next()?).ok();
         let (start, end) = text()?.split_once('-')?;
@@ -46,7 +48,7 @@ impl Mapping {
         let (_device, _inode) = (text()?, text()?);
         let hex = |digits| u64::from_str_radix(digits, 16).ok();
         let name = fields.next().unwrap_or_default().trim_ascii_start();
-        // `[heap]` and its like are no files, nor is System V's shared memory.
+        // `[heap]` and System V's shared memory are no files.
         let is_file = !name.is_empty() && !name.starts_with(b"[") && !name.starts_with(b"/SYSV");
         let kept = name.strip_suffix(b" (deleted)");
         Some(Mapping {
@@ -79,15 +81,15 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// These, which are in the order of their addresses.
+    /// From mappings in address order.
     pub(crate) fn from_list(list: Vec<Mapping>) -> Self {
         Mappings { list }
     }
 
-    /// Those of process `pid`.
+    /// Reads those of process `pid`.
     ///
     /// # Errors
-    /// They cannot be read, or are more than memspy reads.
+    /// They cannot be read, or exceed the limit.
     pub(super) fn read(pid: u32) -> Result<Self, ProcessError> {
         let mut list = Vec::new();
         let mut is_read = true;
@@ -118,7 +120,7 @@ impl Mappings {
         self.list[..next].last().filter(|m| m.contains(addr))
     }
 
-    /// The first address after `addr` that cannot be read, as far as mappings tell; `None` where `addr` itself cannot.
+    /// The first unreadable address after `addr`; `None`: `addr` itself is unreadable.
     pub fn readable_end(&self, addr: Addr) -> Option<Addr> {
         let first = self.list.partition_point(|m| m.end <= addr);
         let mut end = addr;
@@ -131,19 +133,19 @@ impl Mappings {
         (end > addr).then_some(end)
     }
 
-    /// The mapping that holds the beginning of the first file whose name satisfies `wanted`:
-    /// where the ELF header of a loaded library or program is.
+    /// The mapping with the beginning of the first file whose name satisfies `wanted`: the ELF
+    /// header of a loaded library or program.
     pub fn object(&self, mut wanted: impl FnMut(&str) -> bool) -> Option<&Mapping> {
         self.loaded(|m| m.file_name().is_some_and(&mut wanted))
     }
 
-    /// The mapping that holds the beginning of the file `path`.
+    /// The mapping with the beginning of the file `path`.
     pub fn object_at(&self, path: &Path) -> Option<&Mapping> {
         self.loaded(|m| m.path.as_deref() == Some(path))
     }
 
-    /// The beginning of a file that is loaded, else one of a file that is merely read through a mapping: a program may do both
-    /// with the same library, and only one of them holds its variables.
+    /// Prefers a loaded file to one that is merely mapped for reading: a program may do both with
+    /// one library, and only the loaded one has its variables.
     fn loaded(&self, mut wanted: impl FnMut(&Mapping) -> bool) -> Option<&Mapping> {
         let mut begins = Vec::new();
         for (at, mapping) in self.list.iter().enumerate() {
@@ -162,23 +164,23 @@ impl Mappings {
     }
 }
 
-/// The mappings read last. Whoever attaches asks for them again and again, and a job may have so many that it takes long.
+/// A cache of the last read: attaching asks often, and reading many mappings takes long.
 #[derive(Debug, Default)]
-pub(super) struct LastMappings(Mutex<Option<ReadMappings>>);
+pub(super) struct MappingsCache(Mutex<Option<CachedMappings>>);
 
 #[derive(Debug)]
-struct ReadMappings {
-    /// Until when they count as those of now.
+struct CachedMappings {
+    /// Until when they are current.
     until: Instant,
     mappings: Arc<Mappings>,
 }
 
-impl LastMappings {
-    /// They count as those of now for so many times what it took to read them: of a usual job, for some milliseconds.
+impl MappingsCache {
+    /// They stay current for this many times the duration of the read: usually some milliseconds.
     const TIMES: u32 = 10;
     const LONGEST: Duration = Duration::from_secs(2);
 
-    /// The mappings of now, by `read` unless those read last are.
+    /// The current mappings, from the cache or from `read`.
     pub(super) fn get<E>(
         &self,
         read: impl FnOnce() -> Result<Mappings, E>,
@@ -190,8 +192,8 @@ impl LastMappings {
         }
         let mappings = Arc::new(read()?);
         let now = Instant::now();
-        let fresh = ((now - began) * LastMappings::TIMES).min(LastMappings::LONGEST);
-        *last = Some(ReadMappings { until: now + fresh, mappings: Arc::clone(&mappings) });
+        let fresh = ((now - began) * MappingsCache::TIMES).min(MappingsCache::LONGEST);
+        *last = Some(CachedMappings { until: now + fresh, mappings: Arc::clone(&mappings) });
         Ok(mappings)
     }
 }
@@ -201,8 +203,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_that_take_long_to_read_are_read_once_and_others_again() {
-        let last = LastMappings::default();
+    fn slow_mappings_are_cached_and_fast_ones_are_not() {
+        let last = MappingsCache::default();
         let mut reads = 0;
         let mut get = |time: Duration| {
             let read = || {
@@ -222,7 +224,7 @@ mod tests {
         assert_eq!(get(Duration::ZERO).0, 2);
         std::thread::sleep(Duration::from_millis(100));
         assert_eq!(get(Duration::ZERO).0, 3);
-        assert_eq!(LastMappings::default().get(|| Err(7)).unwrap_err(), 7);
+        assert_eq!(MappingsCache::default().get(|| Err(7)).unwrap_err(), 7);
     }
 
     #[test]
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_also_read_as_a_file_is_found_where_it_is_loaded() {
+    fn a_loaded_library_is_preferred_to_its_mapped_file() {
         let mapping = |start, offset, executable| Mapping {
             start: Addr(start),
             end: Addr(start + 0x1000),
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_read_ends_at_a_gap_or_at_what_may_not_be_read() {
+    fn readable_memory_ends_at_a_gap_or_unreadable_mapping() {
         let mapping = |start, end, readable| Mapping {
             start: Addr(start),
             end: Addr(end),

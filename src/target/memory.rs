@@ -1,4 +1,4 @@
-//! Reading another process's memory, many places in one system call.
+//! Reads another process's memory, many places in one system call.
 
 use std::fmt;
 use std::io::IoSliceMut;
@@ -15,7 +15,7 @@ use super::process::running_thread;
 pub struct Addr(pub u64);
 
 impl Addr {
-    /// Whether it can be an address in user space at all (not null, not in the first page, canonical).
+    /// Whether it can be in user space (not in the first page, canonical).
     pub fn is_plausible(self) -> bool {
         (0x1000..1 << 47).contains(&self.0)
     }
@@ -47,7 +47,7 @@ impl fmt::Debug for Addr {
     }
 }
 
-/// A stretch of the target's memory.
+/// A range of the target's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddressRange {
     /// Its first byte.
@@ -62,43 +62,44 @@ pub enum MemoryError {
     /// A span is not (wholly) mapped. The spans before it were read.
     #[error("{} bytes at {} of the target are not readable", span.len, span.addr)]
     Fault {
-        /// The span that could not be read.
+        /// The unreadable span.
         span: AddressRange,
-        /// Its index among the spans asked for.
+        /// Its index in the request.
         index: usize,
     },
     /// The process is gone.
     #[error("the target process no longer exists")]
     Gone,
-    /// The kernel refuses to let this user read the target's memory.
+    /// The kernel denies this user access to the target's memory.
     #[error("permission to read the target's memory was denied")]
     Denied,
-    /// Any other answer of the kernel.
+    /// Another kernel error.
     #[error("process_vm_readv failed: {0}")]
     Os(Errno),
-    /// It was not copied while the process stood still, and is not what it was any more.
+    /// It was not copied while the process was stopped, and may have changed.
     #[error("the memory at {0} of the target was not copied while it stood still")]
     Closed(Addr),
-    /// The time that the reading may take is used up ([`Budget`](super::Budget)).
+    /// The time limit is used up ([`Budget`](super::Budget)).
     #[error("the time for the look is used up")]
     TimeUp,
-    /// The memory that the reading may take is used up ([`Budget`](super::Budget)).
+    /// The memory limit is used up ([`Budget`](super::Budget)).
     #[error("the memory for the look is used up")]
     OutOfRoom,
 }
 
 impl MemoryError {
-    /// Whether the place was not read because of a limit: what is there is not known, where a fault says that nothing is.
+    /// Whether a limit prevented the read. The content is unknown then; after a fault there is
+    /// none.
     pub fn is_limit(&self) -> bool {
         matches!(self, MemoryError::Closed(_) | MemoryError::TimeUp | MemoryError::OutOfRoom)
     }
 }
 
-/// Memory that can be read: of a live process, or captured.
+/// Readable memory: of a live process, or captured.
 pub trait Memory: Send + Sync {
     /// Reads `spans`, one after the other, into `out`, whose length is the sum of theirs.
     ///
-    /// Nothing stops the target meanwhile: each span is copied at a slightly later time than the one before.
+    /// The target runs meanwhile: each span is copied slightly later than the one before.
     fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError>;
 
     /// Fills `out` from `addr` on.
@@ -107,7 +108,7 @@ pub trait Memory: Send + Sync {
     }
 }
 
-/// The little reads that everything else is made of.
+/// Small reads.
 impl dyn Memory + '_ {
     /// Reads `N` bytes.
     pub fn bytes<const N: usize>(&self, addr: Addr) -> Result<[u8; N], MemoryError> {
@@ -123,7 +124,7 @@ impl dyn Memory + '_ {
         Ok(out)
     }
 
-    /// Reads `len` bytes, or those of them that lie before the first page that cannot be read.
+    /// Reads `len` bytes, or those before the first unreadable page.
     pub fn vec_up_to(&self, addr: Addr, len: usize) -> Vec<u8> {
         if let Ok(whole) = self.vec(addr, len) {
             return whole;
@@ -152,8 +153,8 @@ impl dyn Memory + '_ {
         Ok(Addr(self.u64(addr)?))
     }
 
-    /// Reads a NUL-terminated string of at most `max` bytes (without the NUL); bytes that are not
-    /// UTF-8 are replaced. A string that is longer is cut.
+    /// Reads a NUL-terminated string of at most `max` bytes (without the NUL), cutting a longer one
+    /// and replacing bytes that are not UTF-8.
     pub fn c_string(&self, addr: Addr, max: usize) -> Result<String, MemoryError> {
         let mut text = Vec::new();
         while text.len() < max {
@@ -172,22 +173,22 @@ impl dyn Memory + '_ {
     }
 }
 
-/// Bytes from `addr` to the end of its page: the smallest pages there are.
+/// Bytes from `addr` to the end of its page (of the smallest size).
 fn left_in_page(addr: Addr) -> usize {
     4096 - (addr.0 % 4096) as usize
 }
 
-/// The memory of a running process, read with `process_vm_readv(2)`.
+/// The memory of a live process, read with `process_vm_readv(2)`.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveMemory {
     pid: Pid,
-    /// The thread to name to the kernel: the main one, unless that has ended.
+    /// The thread named to the kernel: the main one, unless that has ended.
     through: Pid,
 }
 
-/// The kernel takes at most this many stretches in one call (`UIO_MAXIOV`).
+/// Most ranges in one call (`UIO_MAXIOV`).
 const MAX_RANGES: usize = 1024;
-/// Calls with at most this many spans need no allocation.
+/// Most spans without an allocation.
 const RANGES_ON_STACK: usize = 64;
 
 impl LiveMemory {
@@ -196,12 +197,12 @@ impl LiveMemory {
         LiveMemory::through(pid, pid)
     }
 
-    /// The same, shown through this thread of it.
+    /// The same through this thread of it.
     pub(super) fn through(pid: u32, thread: u32) -> Self {
         LiveMemory { pid: Pid::from_raw(pid as i32), through: Pid::from_raw(thread as i32) }
     }
 
-    /// A thread that runs, where the one named before has ended and the process has not.
+    /// A running thread, if the named one has ended and the process has not.
     fn another_thread(&self) -> Option<Pid> {
         let pid = self.pid.as_raw() as u32;
         let other = Pid::from_raw(running_thread(pid)? as i32);
@@ -234,7 +235,7 @@ impl LiveMemory {
     }
 }
 
-/// The fault of the first span that is not covered by the `read` bytes copied.
+/// The fault of the first span beyond the `read` bytes.
 fn fault_after(spans: &[AddressRange], first: usize, mut read: usize) -> MemoryError {
     for (i, span) in spans.iter().enumerate() {
         if read < span.len {
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn the_span_that_faults_is_named() {
+    fn the_faulting_span_is_reported() {
         let number = 7u64;
         let good = AddressRange { addr: addr_of(&number), len: 8 };
         let bad = AddressRange { addr: Addr(0x1000), len: 4 };
@@ -315,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_before_memory_that_cannot_be_read_is_read() {
+    fn bytes_before_unreadable_memory_are_read() {
         /// Ends at 0x3000.
         struct TruncatedMemory;
         impl Memory for TruncatedMemory {
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_does_not_exist_is_gone() {
+    fn a_missing_process_is_gone() {
         let error = LiveMemory::new(0x3fff_fff0).read(Addr(0x1000), &mut [0; 8]).unwrap_err();
         assert_eq!(error, MemoryError::Gone);
     }

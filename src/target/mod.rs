@@ -1,8 +1,10 @@
-//! The target process: a pid becomes safe reads of its memory, its mappings, its files and its ELF symbols.
+//! The target process: safe reads of its memory, mappings, files and ELF symbols.
 //!
 //! Turns a pid (or a captured image) into [`Memory`], [`Mappings`] and symbol addresses.
-//! May import `model`, and alone knows process reading, `/proc` and ELF. Its only threads open files as the target's user, and do what may never end.
-//! Never writes to or signals the target, and stops it only by [`PtraceStop`]; never interprets what it reads.
+//! May import `model`. Only this room reads processes, `/proc` and ELF. Its threads open files as
+//! the target's user and run work that may never end.
+//! Never writes to or signals the target, stops it only by [`PtraceStop`], and never interprets
+//! what it reads.
 //! Start reading at [`Process`] and [`Memory`].
 
 pub mod access;
@@ -35,7 +37,7 @@ pub mod registers;
 mod tsc;
 pub mod usdt;
 
-pub use access::{AccessFacts, host_name, ignored_signals, is_no_more_than_the_job};
+pub use access::{AccessFacts, has_no_more_rights, host_name, ignored_signals};
 pub use bounded_worker::{BoundedWorker, WorkerError};
 pub use budget::Budget;
 pub use command_pattern::CommandPattern;
@@ -55,6 +57,6 @@ pub use page_views::ViewedPages;
 pub use pages::PageCache;
 pub use process::{OsThread, Process, ProcessError, ThreadTurns, ThreadWatch};
 pub use process_memory::ProcessMemory;
-pub use ptrace_stop::{GoneOn, PtraceStop, StopError, StoppedProcess};
+pub use ptrace_stop::{PtraceStop, Resumed, StopError, StoppedProcess};
 pub use registers::{DWARF_REGISTERS, ThreadRegisters};
 pub use tsc::time_stamp_counter;

@@ -1,4 +1,5 @@
-//! Many pages copied in few system calls, by all cores: while a process stands still for it, every millisecond counts.
+//! Copies many pages in few system calls on all cores: the process is stopped meanwhile, so every
+//! millisecond counts.
 
 use std::io;
 use std::sync::Arc;
@@ -9,53 +10,53 @@ use parking_lot::Mutex;
 
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::page_index::PageIndex;
-use super::ptrace_stop::GoneOn;
+use super::ptrace_stop::Resumed;
 
-/// Bytes copied at once for a small look. Longer pieces copy mostly what nobody looks at.
+/// Bytes copied at once for a small read. Longer pieces copy mostly unneeded bytes.
 pub const PAGE: usize = 4096;
-/// Pages copied by one system call, and for which room is made at once.
+/// Pages of one system call, and of one buffer.
 pub(super) const CHUNK_PAGES: usize = 256;
-/// Pages that are sorted together: the more, the longer are the runs of neighbours, which the kernel copies faster; the fewer,
-/// the more exactly is copied first what comes first. 64 MiB take some 25 ms on one slow core.
+/// Pages sorted together. More give longer runs, which the kernel copies faster; fewer keep the
+/// requested order better. 64 MiB take some 25 ms on one slow core.
 const PORTION_PAGES: usize = 64 * CHUNK_PAGES;
 /// Threads that copy; more only wait for the memory.
 const MAX_THREADS: usize = 8;
-/// Chunks that make another thread worth its start.
-const CHUNKS_A_THREAD: usize = 8;
+/// Chunks that justify another thread.
+const CHUNKS_PER_THREAD: usize = 8;
 
 /// The copies of some pages, one after the other.
 ///
-/// A mapping of its own, not from the heap: an allocator keeps what it is given back, and a look needs many times what memspy
-/// otherwise does. Dropped, it is the kernel's again at once.
+/// A mapping instead of heap memory: an allocator keeps freed memory, and a walk needs many times
+/// memspy's usual memory. Dropping it returns it to the kernel at once.
 pub(super) type CopyBuffer = MmapMut;
 
-/// Room for a chunk, in memory already: a first write to each page takes as long as its copy.
+/// Resident room for a chunk: a first write to each page takes as long as its copy.
 pub(super) fn new_chunk() -> io::Result<CopyBuffer> {
     MmapOptions::new().len(CHUNK_PAGES * PAGE).populate().map_anon()
 }
 
-/// Which pages are to be copied, and in which order.
+/// Which pages to copy, and in which order.
 #[derive(Debug)]
 pub struct PagePlan {
-    /// By place. The order asked for, but sorted within each portion, so that neighbours are read as one.
+    /// By place. In requested order, but sorted within each portion, so that neighbours are read as
+    /// one.
     numbers: Vec<u64>,
     /// By chunk.
     spans: Vec<Vec<AddressRange>>,
-    /// Where each page will be, made before the process is stopped.
+    /// The place of each page, built before the process stops.
     index: PageIndex,
 }
 
-/// What a copy came to.
 #[derive(Debug)]
 pub(super) struct CopyOutcome {
-    /// Whether everything was read while the process stood still.
+    /// Whether everything was read while the process was stopped.
     pub(super) whole: bool,
     /// Places that were not read, and why.
     pub(super) failed: Vec<(usize, MemoryError)>,
 }
 
 impl PagePlan {
-    /// A plan for these pages, of which those that come first are copied first.
+    /// Plans these pages, most important first.
     pub(super) fn new(pages: &[u64]) -> PagePlan {
         let mut numbers = pages.to_vec();
         numbers.chunks_mut(PORTION_PAGES).for_each(|portion| portion.sort_unstable());
@@ -67,18 +68,18 @@ impl PagePlan {
         PagePlan { numbers, spans, index }
     }
 
-    /// How many bytes are to be copied.
+    /// Bytes to copy.
     pub fn bytes(&self) -> u64 {
         self.numbers.len() as u64 * PAGE as u64
     }
 
-    /// The pages by place, and where each is.
+    /// The pages by place, and their index.
     pub(super) fn into_parts(self) -> (Vec<u64>, PageIndex) {
         (self.numbers, self.index)
     }
 
-    /// Chunks for all of it, those at hand first. Where the kernel gives no more memory, the plan becomes shorter: what is not
-    /// copied is missing, and told so.
+    /// Provides chunks, reusing `chunks` first. If the kernel gives no more memory, shortens the
+    /// plan; the rest is reported as missing.
     pub(super) fn fit(&mut self, mut chunks: Vec<CopyBuffer>) -> Vec<CopyBuffer> {
         chunks.truncate(self.spans.len());
         while chunks.len() < self.spans.len() {
@@ -95,15 +96,15 @@ impl PagePlan {
         chunks
     }
 
-    /// Copies all into `chunks`, until the process goes on.
+    /// Copies into `chunks` until done or the process continues.
     pub(super) fn copy(
         &self,
         memory: &dyn Memory,
         chunks: &mut [CopyBuffer],
-        gone_on: &GoneOn,
+        resumed: &Resumed,
     ) -> CopyOutcome {
         let most = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
-        let threads = (self.spans.len() / CHUNKS_A_THREAD).clamp(1, most);
+        let threads = (self.spans.len() / CHUNKS_PER_THREAD).clamp(1, most);
         let work = Mutex::new(self.spans.iter().zip(chunks.iter_mut()).enumerate());
         let failed = Mutex::new(Vec::new());
         let copy = || {
@@ -111,7 +112,7 @@ impl PagePlan {
             loop {
                 let next = work.lock().next();
                 let Some((index, (spans, chunk))) = next else { break };
-                self.copy_chunk(memory, index, spans, chunk, gone_on, &mut own);
+                self.copy_chunk(memory, index, spans, chunk, resumed, &mut own);
             }
             failed.lock().append(&mut own);
         };
@@ -132,7 +133,7 @@ impl PagePlan {
         index: usize,
         spans: &[AddressRange],
         chunk: &mut [u8],
-        gone_on: &GoneOn,
+        resumed: &Resumed,
         failed: &mut Vec<(usize, MemoryError)>,
     ) {
         let before = failed.len();
@@ -140,12 +141,12 @@ impl PagePlan {
         let numbers = &self.numbers[first..self.numbers.len().min(first + CHUNK_PAGES)];
         let page = |number: u64| Addr(number.wrapping_mul(PAGE as u64));
         let closed = |(n, number): (usize, &u64)| (first + n, MemoryError::Closed(page(*number)));
-        if gone_on.is_set() {
+        if resumed.is_set() {
             failed.extend(numbers.iter().enumerate().map(closed));
             return;
         }
         if memory.read_spans(spans, &mut chunk[..numbers.len() * PAGE]).is_err() {
-            // One of them is gone: each by itself.
+            // At least one is gone: read each alone.
             for ((n, &number), out) in numbers.iter().enumerate().zip(chunk.chunks_exact_mut(PAGE))
             {
                 if let Err(error) = memory.read(page(number), out) {
@@ -153,20 +154,20 @@ impl PagePlan {
                 }
             }
         }
-        // Asked after the read: it may have met the process as it went on.
-        if gone_on.is_set() {
+        // Check after the read: the process may have continued during it.
+        if resumed.is_set() {
             failed.truncate(before);
             failed.extend(numbers.iter().enumerate().map(closed));
         }
     }
 }
 
-/// Whether a copy that another thread makes is made.
+/// Tells whether a copy on another thread is done.
 #[derive(Debug, Clone, Default)]
 pub struct CopyProgress(Arc<AtomicBool>);
 
 impl CopyProgress {
-    /// Whether nothing is left to copy.
+    /// Whether the copy is done.
     pub fn is_done(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -176,7 +177,8 @@ impl CopyProgress {
     }
 }
 
-/// Copies on a thread of its own while this one does `other`, which can ask whether the copy is made; whether both are whole.
+/// Runs `copy` on its own thread and `other` on this one, which can ask whether the copy is done.
+/// Returns whether both are whole.
 pub(super) fn beside(
     copy: impl FnOnce() -> bool + Send,
     other: impl FnOnce(&CopyProgress) -> bool,
@@ -193,7 +195,7 @@ pub(super) fn beside(
     })
 }
 
-/// Sorted pages as spans: neighbours are one.
+/// Merges sorted pages into spans.
 pub(super) fn runs(numbers: &[u64]) -> Vec<AddressRange> {
     let mut spans: Vec<AddressRange> = Vec::new();
     for number in numbers {

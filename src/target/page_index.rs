@@ -1,4 +1,4 @@
-//! Which page of the target is which copy: two steps through small tables, as most looks fall into few regions of memory.
+//! Finds the copy of a page by two small tables, since most reads fall into few regions of memory.
 
 use rustc_hash::FxHashMap;
 
@@ -6,12 +6,11 @@ use super::memory::MemoryError;
 
 /// Pages of a region: 2 MiB.
 const REGION_PAGES: usize = 512;
-/// In a table: nothing is known, and the page could not be copied. Places count from 2.
+/// Table entries: unknown, and not copied. Places count from 2.
 const UNKNOWN: u32 = 0;
 const FAILED: u32 = 1;
 const FIRST_PLACE: u32 = 2;
 
-/// Pages by number.
 #[derive(Debug, Default)]
 pub(super) struct PageIndex {
     /// By region: its table.
@@ -20,11 +19,11 @@ pub(super) struct PageIndex {
     failed: FxHashMap<u64, MemoryError>,
 }
 
-/// The region that was looked at last, and its table: whoever looks keeps one for the next look.
+/// The region last used, and its table: a reader keeps it for the next read.
 pub(super) type LastRegion = Option<(u64, u32)>;
 
 impl PageIndex {
-    /// The place of the copy of page `number`, or why there is none; `None` when nobody has asked for it yet.
+    /// The place of the copy of page `number`, or why there is none; `None`: never requested.
     pub(super) fn get(
         &self,
         number: u64,
@@ -53,7 +52,6 @@ impl PageIndex {
         table.is_some_and(|table| self.tables[*table as usize][page] == place + FIRST_PLACE)
     }
 
-    /// Notes what became of page `number`.
     pub(super) fn insert(&mut self, number: u64, place: Result<u32, MemoryError>) {
         let (region, page) = split(number);
         let tables = &mut self.tables;
@@ -70,7 +68,6 @@ impl PageIndex {
         };
     }
 
-    /// Forgets it again.
     pub(super) fn remove(&mut self, number: u64) {
         let (region, page) = split(number);
         if let Some(table) = self.regions.get(&region) {
@@ -79,7 +76,6 @@ impl PageIndex {
     }
 }
 
-/// Region and page within it.
 fn split(number: u64) -> (u64, usize) {
     (number / REGION_PAGES as u64, (number % REGION_PAGES as u64) as usize)
 }

@@ -1,4 +1,4 @@
-//! A look at the pages of a [`PageCache`], which copies what is not there yet.
+//! Reads through the pages of a [`PageCache`] and copies missing ones.
 
 use std::sync::Arc;
 
@@ -7,9 +7,9 @@ use parking_lot::MutexGuard;
 use super::memory::{Addr, MemoryError};
 use super::page_copy::PAGE;
 use super::pages::{CHECK_EVERY, CachedPages, PageCache};
-use super::ptrace_stop::GoneOn;
+use super::ptrace_stop::Resumed;
 
-/// The cache, held for a while.
+/// The locked cache.
 pub struct PageReader<'a> {
     cache: &'a PageCache,
     pages: MutexGuard<'a, CachedPages>,
@@ -25,7 +25,7 @@ impl PageReader<'_> {
     /// Reads a little-endian `u64`.
     pub fn u64(&mut self, addr: Addr) -> Result<u64, MemoryError> {
         let (number, within) = (addr.0 / PAGE as u64, (addr.0 % PAGE as u64) as usize);
-        // Nearly all that is read: a word within one page.
+        // Nearly all reads: a word within one page.
         if within <= PAGE - 8 {
             let page = self.page(number)?;
             let word = page[within..].first_chunk().copied().unwrap_or_default();
@@ -41,7 +41,7 @@ impl PageReader<'_> {
         self.u64(addr).map(Addr)
     }
 
-    /// What is looked at takes this many bytes of memory by itself: this many may be taken besides those of the budget.
+    /// Allows `bytes` above the budget for the caller's own memory.
     pub fn needs(&mut self, bytes: u64) {
         self.pages.needed = self.pages.needed.max(bytes);
     }
@@ -106,8 +106,8 @@ impl PageReader<'_> {
             return Err(MemoryError::OutOfRoom);
         };
         let read = self.cache.memory.read(addr, room);
-        // Asked after the read: it may have met the process as it went on.
-        if pages.gone_on.as_ref().is_some_and(GoneOn::is_set) {
+        // Check after the read: the process may have continued during it.
+        if pages.resumed.as_ref().is_some_and(Resumed::is_set) {
             pages.closed = true;
             pages.refused += 1;
             return Err(MemoryError::Closed(addr));
@@ -119,7 +119,7 @@ impl PageReader<'_> {
                 Ok(copies.numbers.len() as u32 - 1)
             }
             Err(error) => {
-                // The room is taken by the next page.
+                // The next page reuses the room.
                 copies.index.insert(number, Err(error));
                 Err(error)
             }

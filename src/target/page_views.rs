@@ -1,14 +1,14 @@
-//! The copies of a [`PageCache`] as several threads look at them, and what they miss read in few system calls.
+//! Views of a [`PageCache`] for several threads; pages they miss are read together afterwards.
 
 use std::sync::Arc;
 
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::page_copy::{CHUNK_PAGES, PAGE, runs};
 use super::pages::{CachedPages, PageCache};
-use super::ptrace_stop::GoneOn;
+use super::ptrace_stop::Resumed;
 use parking_lot::Mutex;
 
-/// What stands behind a view: nothing is read through it.
+/// A view reads no memory.
 struct NoMemory;
 
 impl Memory for NoMemory {
@@ -17,7 +17,7 @@ impl Memory for NoMemory {
     }
 }
 
-/// What the looks through a view come to.
+/// What a view used and missed.
 #[derive(Debug, Default)]
 pub struct ViewedPages {
     used: Vec<bool>,
@@ -26,8 +26,8 @@ pub struct ViewedPages {
 }
 
 impl PageCache {
-    /// The same copies for another thread, which takes no lock of this cache. A page that is not there is not read but refused, and noted.
-    /// While there are views, this cache copies nothing.
+    /// The same copies for another thread, without this cache's lock. A missing page is refused and
+    /// noted. This cache copies nothing while it has views.
     pub fn view(&self) -> PageCache {
         let view = self.pages.lock().view();
         PageCache { memory: Box::new(NoMemory), pages: Mutex::new(view) }
@@ -39,7 +39,7 @@ impl PageCache {
         ViewedPages { used, wanted: wanted.unwrap_or_default(), exceeded }
     }
 
-    /// Notes which pages were looked at through views, and copies those that were missing there. Whether it has copied any.
+    /// Notes the pages that views used and copies those they missed. Returns whether it copied any.
     pub fn take_back(&self, views: Vec<ViewedPages>) -> bool {
         let mut wanted = Vec::new();
         let mut pages = self.pages.lock();
@@ -65,7 +65,8 @@ impl CachedPages {
         self.exceeded.is_none()
     }
 
-    /// Copies the first of these pages, which are sorted and not known; how many. `None` when no more can be copied.
+    /// Copies some of these pages, which are sorted and unknown, and returns how many. `None`: no
+    /// more can be copied.
     fn copy_some(&mut self, memory: &dyn Memory, numbers: &[u64]) -> Option<usize> {
         let copies = Arc::get_mut(&mut self.copies)?;
         let numbers = &numbers[..numbers.len().min(CHUNK_PAGES)];
@@ -73,7 +74,7 @@ impl CachedPages {
         let numbers = &numbers[..room.len() / PAGE];
         let mut failed: Vec<(u64, MemoryError)> = Vec::new();
         if memory.read_spans(&runs(numbers), room).is_err() {
-            // One of them is gone: each by itself, those that can be read side by side.
+            // At least one is gone: read each alone and keep the readable ones together.
             let mut slots = room.chunks_exact_mut(PAGE);
             let mut slot = slots.next();
             for &number in numbers {
@@ -84,8 +85,8 @@ impl CachedPages {
                 }
             }
         }
-        // Asked after the read: it may have met the process as it went on.
-        if self.gone_on.as_ref().is_some_and(GoneOn::is_set) {
+        // Check after the read: the process may have continued during it.
+        if self.resumed.as_ref().is_some_and(Resumed::is_set) {
             self.closed = true;
             return None;
         }

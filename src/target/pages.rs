@@ -1,4 +1,4 @@
-//! Memory kept by page: a look at many small objects costs one copy for each page they lie in.
+//! A page cache: reading many small objects costs one copy for each of their pages.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,60 +8,59 @@ use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::page_copy::{CHUNK_PAGES, CopyBuffer, CopyProgress, PAGE, PagePlan, beside, new_chunk};
 use super::page_index::{LastRegion, PageIndex};
 use super::page_reader::PageReader;
-use super::ptrace_stop::GoneOn;
+use super::ptrace_stop::Resumed;
 use parking_lot::Mutex;
 
-/// Places looked at between two checks of the budget, which take some microseconds each.
+/// Reads between two checks of the budget, which take some microseconds each.
 pub(super) const CHECK_EVERY: u32 = 4096;
 
-/// In place of a page's number where there is none: no address is so high.
+/// No page: no address is so high.
 const NO_PAGE: u64 = u64::MAX;
 
-/// The memory of a process, as copies of the pages looked at. What is copied once is never read again, so all looks through one
-/// cache at a process that stands still agree with each other.
+/// A process's memory as copies of the pages read. A page is copied only once, so all reads of a
+/// stopped process agree with each other.
 ///
-/// Two ways to such a copy: read while the process stands still, and then close the cache; or, to keep that moment short,
-/// learn from a walk over the running process which pages matter ([`PageCache::pages`]), stop it, copy just these
-/// ([`PageCache::copy`]), let it go on, and walk over the copy.
+/// Either read while the process is stopped, then close the cache; or keep that moment short: walk
+/// over the running process to learn which pages matter ([`PageCache::pages`]), stop it, copy just
+/// these ([`PageCache::copy`]), let it continue, and walk over the copy.
 pub struct PageCache {
     pub(super) memory: Box<dyn Memory>,
     pub(super) pages: Mutex<CachedPages>,
 }
 
-/// The copies themselves, which several threads may look at.
+/// The copies, which several threads may read.
 #[derive(Default)]
 pub(super) struct PageCopies {
     pub(super) index: PageIndex,
     pub(super) chunks: Vec<CopyBuffer>,
-    /// By place: the number of the page.
+    /// By place: the page's number.
     pub(super) numbers: Vec<u64>,
 }
 
-/// The copies, and what is known of them.
+/// The copies and their state.
 #[derive(Default)]
 pub(super) struct CachedPages {
     pub(super) copies: Arc<PageCopies>,
-    /// By place: whether the page was looked at since it was copied.
+    /// By place: whether the page was read since it was copied.
     pub(super) used: Vec<bool>,
-    /// The page looked at last, and its region.
+    /// The page last read, and its region.
     pub(super) last: Option<(u64, u32)>,
     pub(super) last_region: LastRegion,
     budget: Option<Budget>,
-    /// Bytes that may be taken besides.
+    /// Bytes allowed above the budget.
     pub(super) needed: u64,
     pub(super) closed: bool,
-    /// Set when the process whose copy this is goes on.
-    pub(super) gone_on: Option<GoneOn>,
-    /// When the copying ends, whatever is still asked for, unless a copy beside it takes longer.
+    /// Set when the copied process continues.
+    pub(super) resumed: Option<Resumed>,
+    /// When copying ends for any request, unless the copy beside it takes longer.
     until: Option<(Instant, CopyProgress)>,
-    /// How many pages were planned to be copied, and how many were read while the process stood still: those after them are late.
+    /// Pages planned, and pages read while the process was stopped. Later pages are late.
     planned: usize,
     copied: usize,
-    /// Reads refused.
     pub(super) refused: u64,
-    /// Pages that were asked for and are not here, where these are the copies of another cache ([`super::page_views`]).
+    /// Missing pages that were requested, if this is a view ([`super::page_views`]).
     pub(super) wanted: Option<Vec<u64>>,
-    /// Places looked at since the last check of the budget, and what that said.
+    /// Reads since the last check of the budget, and its result.
     pub(super) unchecked: u32,
     pub(super) exceeded: Option<MemoryError>,
 }
@@ -72,49 +71,51 @@ impl PageCache {
         PageCache { memory, pages: Mutex::default() }
     }
 
-    /// The same with limits: once the budget is used up, every read fails ([`MemoryError::is_limit`]), so that whatever
-    /// walks over the memory comes to its end.
+    /// The same with limits: once the budget is used up, every read fails
+    /// ([`MemoryError::is_limit`]), so that every walk ends.
     pub fn within(memory: Box<dyn Memory>, budget: Budget) -> PageCache {
         let pages = CachedPages { budget: Some(budget), ..CachedPages::default() };
         PageCache { memory, pages: Mutex::new(pages) }
     }
 
-    /// Puts another budget in place of that given, and forgets whether that was used up.
-    pub fn keep_within(&self, budget: Budget) {
+    /// Replaces the budget and forgets whether the old one was used up.
+    pub fn set_budget(&self, budget: Budget) {
         let mut pages = self.pages.lock();
         (pages.budget, pages.exceeded) = (Some(budget), None);
     }
 
-    /// Ends the copying: whatever was not looked at until now cannot be read any more
-    /// ([`MemoryError::Closed`]). For when the process goes on.
+    /// Ends the copying: other pages can no longer be read ([`MemoryError::Closed`]). For when the
+    /// process continues.
     pub fn close(&self) {
         self.pages.lock().closed = true;
     }
 
-    /// Closes it as soon as the process goes on, whoever lets it: no page read after that is ever taken for one of before.
-    pub fn close_with(&self, gone_on: GoneOn) {
-        self.pages.lock().gone_on = Some(gone_on);
+    /// Closes it as soon as the process continues for any reason: no page read later passes for an
+    /// earlier one.
+    pub fn close_with(&self, resumed: Resumed) {
+        self.pages.lock().resumed = Some(resumed);
     }
 
-    /// Ends the copying at this moment, or when the copy `beside` it is made, if that is later: whatever is asked for after both
-    /// fails as a limit ([`MemoryError::TimeUp`]).
+    /// Ends the copying at `until`, or when the copy `beside` it is done, if that is later. Later
+    /// requests fail as a limit ([`MemoryError::TimeUp`]).
     pub fn copy_until(&self, until: Instant, beside: &CopyProgress) {
         self.pages.lock().until = Some((until, beside.clone()));
     }
 
-    /// Takes over the pages that `other` copied while the process stood still; those planned there count as planned here.
+    /// Takes over the pages that `other` copied while the process was stopped; its planned pages
+    /// count as planned.
     pub fn adopt(&self, other: PageCache) {
         let (mut pages, mut other) = (self.pages.lock(), other.pages.into_inner());
         let first = pages.count().next_multiple_of(CHUNK_PAGES);
         pages.planned = first + other.planned;
         let (Some(own), Some(others)) = (pages.copies_mut(), other.copies_mut()) else { return };
-        // Their chunks as they are, from the next one on: nothing is copied.
+        // Moves whole chunks, starting at the next one: copies nothing.
         own.chunks.truncate(first / CHUNK_PAGES);
         own.numbers.resize(first, NO_PAGE);
         own.chunks.append(&mut others.chunks);
         let mut last = None;
         for (&number, place) in others.numbers.iter().zip(0u32..) {
-            // What could not be copied is in no index.
+            // Pages that could not be copied are in no index.
             let is_new = others.index.has(number, place)
                 && !matches!(own.index.get(number, &mut last), Some(Ok(_)));
             if is_new {
@@ -133,7 +134,7 @@ impl PageCache {
             * PAGE as u64
     }
 
-    /// Whether the bytes at `addr` are others now than in the copy, or cannot be read.
+    /// Whether the bytes at `addr` now differ from the copy, or are unreadable.
     pub fn has_changed(&self, addr: Addr, len: usize) -> bool {
         let (mut copied, mut now) = (vec![0; len], vec![0; len]);
         self.read(addr, &mut copied).is_err()
@@ -141,46 +142,47 @@ impl PageCache {
             || copied != now
     }
 
-    /// Numbers of the pages that were looked at, in the order of the first time.
+    /// Numbers of the pages read, in the order of their first read.
     pub fn pages(&self) -> Vec<u64> {
         let pages = self.pages.lock();
         let used = pages.copies.numbers.iter().zip(&pages.used).filter(|(_, used)| **used);
         used.map(|(number, _)| *number).collect()
     }
 
-    /// What was read until now belongs to the copy, though it was not planned; what is read from now on is late. For when the
-    /// process is about to go on.
+    /// Counts pages read so far as part of the copy, even unplanned ones; later pages are late. For
+    /// just before the process continues.
     pub fn end_copy(&self) {
         let mut pages = self.pages.lock();
-        (pages.copied, pages.gone_on, pages.closed) = (pages.count(), None, false);
+        (pages.copied, pages.resumed, pages.closed) = (pages.count(), None, false);
     }
 
-    /// Numbers of the pages that were read besides those planned.
+    /// Numbers of the pages read besides those planned.
     pub fn unplanned_pages(&self) -> Vec<u64> {
         let pages = self.pages.lock();
         let unplanned = pages.copies.numbers[pages.planned..].iter();
         unplanned.copied().filter(|number| *number != NO_PAGE).collect()
     }
 
-    /// How many pages were read later than the copy: they may not fit to it.
+    /// Pages read after the copy: they may not match it.
     pub fn late_pages(&self) -> usize {
         let pages = self.pages.lock();
         pages.count() - pages.copied
     }
 
-    /// Reads refused because of a limit, or because the process goes on; what is there is missing.
+    /// Reads refused by a limit or because the process continues; their content is missing.
     pub fn refused(&self) -> u64 {
         self.pages.lock().refused
     }
 
-    /// Which limit is used up, if one is.
+    /// The limit that is used up, if one is.
     pub fn exceeded(&self) -> Option<MemoryError> {
         let mut pages = self.pages.lock();
         pages.check();
         pages.exceeded
     }
 
-    /// Forgets all copies and makes room for those of `pages`, by number: to be done before the process is stopped.
+    /// Drops all copies and makes room for `pages`, by number. Call it before the process is
+    /// stopped.
     pub fn plan(&self, pages: &[u64]) -> PagePlan {
         let mut cache = self.pages.lock();
         let mut plan = PagePlan::new(pages);
@@ -192,16 +194,16 @@ impl PageCache {
         plan
     }
 
-    /// Copies the pages planned, in large reads; the process has to stand still. What is left to copy when it goes on
-    /// (`gone_on`) is not known afterwards. Whether all were copied.
-    pub fn copy(&self, plan: PagePlan, gone_on: &GoneOn) -> bool {
+    /// Copies the planned pages in large reads; the process must be stopped. Pages not copied when
+    /// it continues (`resumed`) stay unknown. Returns whether all were copied.
+    pub fn copy(&self, plan: PagePlan, resumed: &Resumed) -> bool {
         let mut pages = self.pages.lock();
         let Some(copies) = pages.copies_mut() else { return false };
-        let copied = plan.copy(&*self.memory, &mut copies.chunks, gone_on);
+        let copied = plan.copy(&*self.memory, &mut copies.chunks, resumed);
         (copies.numbers, copies.index) = plan.into_parts();
         for (place, error) in copied.failed {
             let number = copies.numbers[place];
-            // Only the kernel's word that nothing is there is an answer.
+            // Only the kernel's fault proves that nothing is there.
             match error {
                 MemoryError::Fault { .. } => copies.index.insert(number, Err(error)),
                 _ => copies.index.remove(number),
@@ -213,31 +215,30 @@ impl PageCache {
         copied.whole
     }
 
-    /// The same, while this thread does `other`, which reads other memory of the process and can ask whether the copy is made.
-    /// Whether both are whole.
+    /// The same while this thread runs `other`, which reads other memory of the process and can ask
+    /// whether the copy is done. Returns whether both are whole.
     pub fn copy_beside(
         &self,
         plan: PagePlan,
-        gone_on: &GoneOn,
+        resumed: &Resumed,
         other: impl FnOnce(&CopyProgress) -> bool,
     ) -> bool {
-        beside(|| self.copy(plan, gone_on), other)
+        beside(|| self.copy(plan, resumed), other)
     }
 
-    /// A look at many small places without taking the lock for each.
+    /// Reads many small places under one lock.
     pub fn reader(&self) -> PageReader<'_> {
         PageReader::of(self)
     }
 }
 
 impl PageCopies {
-    /// The copy at a place.
     pub(super) fn page(&self, place: usize) -> &[u8] {
         let start = place % CHUNK_PAGES * PAGE;
         &self.chunks[place / CHUNK_PAGES][start..start + PAGE]
     }
 
-    /// Room for more pages, which lie side by side: `most` at most; `None` where the kernel gives no memory.
+    /// Room for at most `most` adjacent pages; `None`: the kernel gives no memory.
     pub(super) fn room(&mut self, most: usize) -> Option<&mut [u8]> {
         let count = self.numbers.len();
         let (chunk, first) = (count / CHUNK_PAGES, count % CHUNK_PAGES);
@@ -248,7 +249,7 @@ impl PageCopies {
         Some(&mut self.chunks[chunk][first * PAGE..end * PAGE])
     }
 
-    /// Takes note of a copy that was put into the room.
+    /// Registers the copy in the next room.
     pub(super) fn add(&mut self, number: u64) {
         self.index.insert(number, Ok(self.numbers.len() as u32));
         self.numbers.push(number);
@@ -256,7 +257,7 @@ impl PageCopies {
 }
 
 impl CachedPages {
-    /// The same copies, to be looked at through another cache that copies nothing.
+    /// A view of the same copies, which copies nothing.
     pub(super) fn view(&self) -> CachedPages {
         let CachedPages { budget, exceeded, needed, .. } = *self;
         CachedPages {
@@ -274,7 +275,7 @@ impl CachedPages {
         self.copies.numbers.len()
     }
 
-    /// `None` while other threads look at them.
+    /// `None` while other threads have views.
     pub(super) fn copies_mut(&mut self) -> Option<&mut PageCopies> {
         Arc::get_mut(&mut self.copies)
     }
@@ -296,7 +297,7 @@ impl CachedPages {
         }
     }
 
-    /// Why no more is copied, if so: counted as refused.
+    /// Why nothing more is copied, if so; counts the refusal.
     pub(super) fn refuses(&mut self, addr: Addr) -> Option<MemoryError> {
         let error = match self.closed {
             true => Some(MemoryError::Closed(addr)),
@@ -310,7 +311,7 @@ impl CachedPages {
     }
 }
 
-/// A fault as that of the whole place that was asked for.
+/// Extends a fault to the whole requested place.
 fn fault_of(error: MemoryError, addr: Addr, len: usize) -> MemoryError {
     match error {
         MemoryError::Fault { .. } => {
@@ -355,7 +356,7 @@ mod tests {
 
     use super::*;
 
-    /// Zeros, of which none is read before word comes.
+    /// Zeros; a read waits for a message.
     struct WaitingMemory(Mutex<Receiver<()>>);
 
     impl Memory for WaitingMemory {
@@ -366,7 +367,7 @@ mod tests {
         }
     }
 
-    /// Pages below 100, full of their numbers, and how many were read.
+    /// Pages below 100, filled with their numbers, and the number of reads.
     struct NumberedPages(Arc<AtomicUsize>);
 
     impl Memory for NumberedPages {
@@ -391,13 +392,13 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_another_copy_are_taken_over_without_being_read_again() {
+    fn adopted_pages_are_not_read_again() {
         let reads = Arc::new(AtomicUsize::new(0));
         let cache = || PageCache::new(Box::new(NumberedPages(Arc::clone(&reads))));
         let (own, other) = (cache(), cache());
-        assert!(own.copy(own.plan(&[1, 2, 3]), &GoneOn::default()));
-        // One that is there already, one that does not exist, and one that was not planned.
-        assert!(other.copy(other.plan(&[3, 4, 200]), &GoneOn::default()));
+        assert!(own.copy(own.plan(&[1, 2, 3]), &Resumed::default()));
+        // One that is present, one that does not exist, and one that was not planned.
+        assert!(other.copy(other.plan(&[3, 4, 200]), &Resumed::default()));
         assert_eq!(number_in(&other, 5), Some(5));
         own.adopt(other);
         own.end_copy();
@@ -407,7 +408,7 @@ mod tests {
             assert_eq!(number_in(&own, page), Some(page));
         }
         assert_eq!((own.pages(), reads.load(Ordering::Relaxed)), (vec![1, 3, 4, 5], before));
-        // What comes now is late, and stands behind them.
+        // These are late and come after them.
         for page in 6..=99 {
             assert_eq!(number_in(&own, page), Some(page));
         }
@@ -416,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_process_has_changed_since_is_told() {
+    fn changes_after_the_copy_are_noticed() {
         let cache = PageCache::new(Box::new(NumberedPages(Arc::default())));
         let at = Addr(7 * PAGE as u64);
         assert!(!cache.has_changed(at, 48));
@@ -425,7 +426,7 @@ mod tests {
         assert!(changed.has_changed(at, 48));
     }
 
-    /// Other bytes at each look.
+    /// Different bytes at each read.
     struct Counting(AtomicUsize);
 
     impl Memory for Counting {
@@ -436,14 +437,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_beside_a_copy_may_take_as_long_as_that() {
+    fn reads_beside_a_copy_may_last_as_long() {
         let (go, gone) = channel();
         let (more, has_more) = channel();
         let large = PageCache::new(Box::new(WaitingMemory(Mutex::new(gone))));
         let small = PageCache::new(Box::new(WaitingMemory(Mutex::new(has_more))));
         let plan = large.plan(&[1, 2, 3]);
         let read = |page: u64| small.reader().u64(Addr(page * PAGE as u64));
-        let whole = large.copy_beside(plan, &GoneOn::default(), |copying| {
+        let whole = large.copy_beside(plan, &Resumed::default(), |copying| {
             small.copy_until(Instant::now(), copying);
             (0..2).for_each(|_| more.send(()).unwrap());
             assert_eq!(read(10), Ok(0), "the time is over, but the copy is still made");

@@ -1,21 +1,21 @@
-//! Files below `/proc`, each read up to a limit: how long some of them are is the job's choice.
+//! Reads files below `/proc` up to a limit, because the job chooses the length of some.
 //!
-//! A job may point its own command line at gigabytes of memory (`PR_SET_MM_MAP`), and the kernel
-//! hands out all of it to whoever reads `cmdline` to its end. Nothing else in memspy opens `/proc`.
+//! A job may point its command line at gigabytes of memory (`PR_SET_MM_MAP`), and reading `cmdline`
+//! returns all of it. Nothing else in memspy opens `/proc`.
 
 use std::fs::{self, File, ReadDir};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-/// The most bytes read of a file of which the kernel writes every field (`stat`, `status`): most of
-/// it may be the 65,536 groups that a process can be in.
+/// Limit of a file whose fields the kernel writes (`stat`, `status`): mostly the 65,536 groups that
+/// a process can have.
 pub const MAX_FIELDS: usize = 1 << 20;
-/// The most bytes read of a command line. It may be longer: it is cut then, and says so.
+/// Limit of a command line. A longer one is cut and marked.
 pub const MAX_COMMAND_LINE: usize = 64 << 10;
-/// The most bytes read of an environment: `execve` takes no more than 6 MiB of it.
+/// Limit of an environment: `execve` accepts at most 6 MiB.
 pub const MAX_ENVIRONMENT: usize = 6 << 20;
-/// The most bytes read of a list of mappings: some 100 bytes each, of a million of them.
+/// Limit of a list of mappings: a million with some 100 bytes each.
 pub const MAX_MAPPINGS: usize = 128 << 20;
 
 /// The first bytes of a file, up to a limit.
@@ -23,12 +23,12 @@ pub const MAX_MAPPINGS: usize = 128 << 20;
 pub struct FirstBytes {
     /// The bytes.
     pub bytes: Vec<u8>,
-    /// Whether the file goes on behind them.
+    /// Whether the file is longer.
     pub is_cut: bool,
 }
 
-/// Where `/proc` shows the file `name` of a process or thread (`self`, a pid, `PID/task/TID`). For
-/// links and folders; what is in a file is read by the functions below.
+/// The path of `name` of a process or thread (`self`, a pid, `PID/task/TID`) below `/proc`. For
+/// links and folders; read files with the functions below.
 pub(super) fn path(process: impl std::fmt::Display, name: &str) -> PathBuf {
     root().join(process.to_string()).join(name)
 }
@@ -38,7 +38,7 @@ pub fn read(process: impl std::fmt::Display, name: &str, limit: usize) -> io::Re
     first_bytes(&path(process, name), limit)
 }
 
-/// The file `name` of a process or thread, whose fields the kernel writes.
+/// A file of a process or thread whose fields the kernel writes.
 ///
 /// # Errors
 /// It cannot be read, or is longer than [`MAX_FIELDS`].
@@ -46,7 +46,7 @@ pub fn fields(process: impl std::fmt::Display, name: &str) -> io::Result<String>
     whole_text(&path(process, name))
 }
 
-/// A file below `/proc` that is none of a process, such as `meminfo`.
+/// A file below `/proc` of no process, such as `meminfo`.
 ///
 /// # Errors
 /// It cannot be read, or is longer than [`MAX_FIELDS`].
@@ -54,52 +54,51 @@ pub fn of_kernel(name: &str) -> io::Result<String> {
     whole_text(&root().join(name))
 }
 
-/// The name that leads to the file behind a descriptor of memspy's own, also when it has no other.
+/// The path of memspy's own open file, even if it has no other name.
 pub fn own_descriptor(descriptor: BorrowedFd<'_>) -> PathBuf {
     path("self/fd", &descriptor.as_raw_fd().to_string())
 }
 
-/// The name that leads to memspy's own program, also when it was replaced meanwhile.
+/// The path of memspy's own program, even if it was replaced meanwhile.
 pub fn own_program() -> PathBuf {
     path("self", "exe")
 }
 
-/// The file `name` of a thread, to be read often: the caller's buffer is the bound.
+/// Opens a thread's file for repeated reads; the caller's buffer is the bound.
 pub(super) fn open_for_thread(pid: u32, thread: u32, name: &str) -> io::Result<File> {
     File::open(path(format_args!("{pid}/task/{thread}"), name))
 }
 
-/// Where the link `name` of a process leads.
+/// The destination of the link `name` of a process.
 pub fn link(process: impl std::fmt::Display, name: &str) -> io::Result<PathBuf> {
     fs::read_link(path(process, name))
 }
 
-/// What is in the folder `name` of a process; with an empty name, the process's own folder.
+/// Lists the folder `name` of a process; an empty name is the process's own folder.
 pub fn folder(process: impl std::fmt::Display, name: &str) -> io::Result<ReadDir> {
     fs::read_dir(path(process, name))
 }
 
-/// Where all of them are.
 pub(super) fn root() -> PathBuf {
     PathBuf::from("/proc")
 }
 
-/// The pids of all processes, in no order.
+/// The pids of all processes, unordered.
 pub fn pids() -> impl Iterator<Item = u32> + use<> {
     pids_in(&root())
 }
 
-/// The same of another folder that is laid out like `/proc`.
+/// The same in another folder with the layout of `/proc`.
 pub(super) fn pids_in(proc: &Path) -> impl Iterator<Item = u32> + use<> {
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Gives the lines of the file `name` of a process to `take`, without their ends, one after the
-/// other: no more than one line is held. `take` may end it with `false`.
+/// Gives the lines of a process's file, without their ends, to `take`, holding only one at a time.
+/// `take` may return `false` to end.
 ///
 /// # Errors
-/// It cannot be read, or goes on behind `limit` bytes.
+/// It cannot be read, or is longer than `limit` bytes.
 pub fn each_line(
     process: impl std::fmt::Display,
     name: &str,
@@ -109,7 +108,7 @@ pub fn each_line(
     each_line_of(&path(process, name), limit, take)
 }
 
-/// The same of the file at `path`, which lies below `/proc` or a folder like it.
+/// The same for a path below `/proc` or a folder like it.
 pub(super) fn each_line_of(
     path: &Path,
     limit: usize,
@@ -118,12 +117,12 @@ pub(super) fn each_line_of(
     lines_of(File::open(path)?, &path.display().to_string(), limit, take)
 }
 
-/// The first bytes of the file at `path`, which lies below `/proc` or a folder like it.
+/// The first bytes of a path below `/proc` or a folder like it.
 pub(super) fn first_bytes(path: &Path, limit: usize) -> io::Result<FirstBytes> {
     first_bytes_of(File::open(path)?, limit)
 }
 
-/// The text of the file at `path`, the whole of it.
+/// The whole text of the file at `path`.
 pub(super) fn whole_text(path: &Path) -> io::Result<String> {
     let FirstBytes { bytes, is_cut } = first_bytes(path, MAX_FIELDS)?;
     match is_cut {
@@ -134,7 +133,7 @@ pub(super) fn whole_text(path: &Path) -> io::Result<String> {
 
 fn first_bytes_of(from: impl Read, limit: usize) -> io::Result<FirstBytes> {
     let mut bytes = Vec::new();
-    // One byte more tells whether there are more.
+    // One more byte shows whether the file is longer.
     from.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     let is_cut = bytes.len() > limit;
     bytes.truncate(limit);
@@ -174,7 +173,7 @@ fn too_long(what: &str, limit: usize) -> io::Error {
 mod tests {
     use super::*;
 
-    /// Counts what is taken of an endless file.
+    /// Counts the bytes taken of an endless file.
     struct Endless(u64);
 
     impl Read for Endless {
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn of_an_endless_file_no_more_is_read_than_the_limit() {
+    fn an_endless_file_is_read_up_to_the_limit() {
         let mut endless = Endless(0);
         let first = first_bytes_of(&mut endless, 1000).unwrap();
         assert_eq!((first.bytes.len(), first.is_cut), (1000, true));
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_files_are_read() {
+    fn own_files_are_read() {
         assert!(fields("self", "status").unwrap().contains("Pid:"));
         assert!(of_kernel("meminfo").unwrap().contains("MemAvailable"));
         assert!(pids().any(|pid| pid == std::process::id()));

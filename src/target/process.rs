@@ -1,4 +1,4 @@
-//! A process, named by its pid and the moment it started, so that a reused pid is noticed.
+//! A process, identified by pid and start time, so that a reused pid is noticed.
 
 mod thread_watch;
 mod threads;
@@ -19,7 +19,7 @@ use crate::model::CoreOrigin;
 use super::bounded_worker::BoundedWorker;
 use super::core_file::{CoreError, CoreFile};
 use super::job_files::{FileError, auxiliary_vector};
-use super::mappings::{LastMappings, Mapping, Mappings};
+use super::mappings::{Mapping, Mappings, MappingsCache};
 use super::memory::LiveMemory;
 use super::proc_files::{self, FirstBytes, MAX_COMMAND_LINE, MAX_ENVIRONMENT};
 use super::process_memory::ProcessMemory;
@@ -28,7 +28,7 @@ pub use thread_watch::{ThreadTurns, ThreadWatch};
 pub use threads::OsThread;
 pub(super) use threads::running_thread;
 
-/// Why something about a process could not be learned.
+/// Why something about a process could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// There is no process with this pid.
@@ -37,13 +37,13 @@ pub enum ProcessError {
         /// The pid.
         pid: u32,
     },
-    /// The pid belongs to another process now, or the process has exited.
+    /// The process exited; another may have its pid now.
     #[error("process {pid} has exited")]
     Exited {
         /// The pid.
         pid: u32,
     },
-    /// The kernel does not let this user look.
+    /// The kernel denies this user access.
     #[error("permission denied when trying to {action} process {pid}")]
     Denied {
         /// What was attempted.
@@ -51,7 +51,7 @@ pub enum ProcessError {
         /// The pid.
         pid: u32,
     },
-    /// Something else went wrong.
+    /// Another failure.
     #[error("cannot {action} process {pid}: {why}")]
     Other {
         /// What was attempted.
@@ -86,24 +86,25 @@ impl ProcessError {
     }
 }
 
-/// A process to be looked at: one that runs, or one that a core file is of.
+/// A live process, or the process of a core file.
 ///
-/// A core file stands for a process that stands still for ever. What only the kernel of a running process tells is unknown then.
+/// A core file acts as a process that is stopped forever. Facts that only a running process's
+/// kernel has are unknown then.
 #[derive(Debug)]
 pub struct Process {
     source: ProcessSource,
     pid: u32,
-    /// The thread through which the kernel shows its memory and files: the main thread, unless that has ended.
+    /// The thread through which the kernel shows memory and files: the main thread, unless that has
+    /// ended.
     through: AtomicU32,
     start_time: u64,
     executable: Option<(u64, u64)>,
     /// Its auxiliary vector when it was opened.
     started_with: Option<Vec<u8>>,
     bounded: BoundedWorker,
-    mapped: LastMappings,
+    mapped: MappingsCache,
 }
 
-/// Where what is known of a process comes from.
 #[derive(Debug)]
 enum ProcessSource {
     Live(procfs::process::Process),
@@ -111,10 +112,10 @@ enum ProcessSource {
 }
 
 impl Process {
-    /// Opens the process that the core file `path` is of.
+    /// Opens the process of the core file `path`.
     ///
     /// # Errors
-    /// It cannot be read, is no core file, or is damaged where nothing can be done without.
+    /// It cannot be read, is no core file, or its essential parts are damaged.
     pub fn open_core(path: &Path) -> Result<Self, CoreError> {
         Ok(Process::of_core(Arc::new(CoreFile::open(path)?)))
     }
@@ -127,12 +128,11 @@ impl Process {
             executable: None,
             started_with: Some(core.auxiliary_vector().to_vec()),
             bounded: core.bounded().clone(),
-            mapped: LastMappings::default(),
+            mapped: MappingsCache::default(),
             source: ProcessSource::Core(core),
         }
     }
 
-    /// The core file, if it is one.
     pub(super) fn core(&self) -> Option<&CoreFile> {
         match &self.source {
             ProcessSource::Live(_) => None,
@@ -140,17 +140,16 @@ impl Process {
         }
     }
 
-    /// Whether it is a core file: then it never changes, and cannot and need not be stopped.
+    /// Whether it is a core file, which never changes and cannot and need not be stopped.
     pub fn is_core(&self) -> bool {
         self.core().is_some()
     }
 
-    /// What the core file says of itself, as far as was asked for until now; `None` for a process that runs.
+    /// Facts about the core file known so far; `None` for a live process.
     pub fn core_origin(&self) -> Option<CoreOrigin> {
         self.core().map(CoreFile::origin)
     }
 
-    /// What the kernel tells of it.
     fn live(&self) -> Option<&procfs::process::Process> {
         match &self.source {
             ProcessSource::Live(live) => Some(live),
@@ -163,7 +162,7 @@ impl Process {
         self.live().ok_or_else(|| ProcessError::Other { action, pid: self.pid, why: why() })
     }
 
-    /// Opens process `pid` (a thread id of it is accepted as the kernel does). Fails when there is none.
+    /// Opens process `pid` (a thread id is accepted, as the kernel does). Fails if there is none.
     pub fn open(pid: u32) -> Result<Self, ProcessError> {
         let number = i32::try_from(pid).map_err(|_| ProcessError::NotFound { pid })?;
         let error = |e| ProcessError::from_proc("open", number, e);
@@ -179,14 +178,14 @@ impl Process {
             executable: executable_identity(through),
             started_with: auxiliary_vector(through),
             bounded: BoundedWorker::default(),
-            mapped: LastMappings::default(),
+            mapped: MappingsCache::default(),
         })
     }
 
-    /// Another handle of the same process, for whoever needs one of its own.
+    /// Another handle of the same process.
     ///
     /// # Errors
-    /// [`ProcessError::Exited`] when it has ended, also when another process has its pid by now.
+    /// [`ProcessError::Exited`] if it has ended, even if another process has its pid.
     pub fn reopen(&self) -> Result<Process, ProcessError> {
         if let ProcessSource::Core(core) = &self.source {
             return Ok(Process::of_core(Arc::clone(core)));
@@ -203,12 +202,12 @@ impl Process {
         self.pid
     }
 
-    /// Start time in clock ticks since boot: with the pid, its identity.
+    /// Start time in clock ticks since boot: its identity together with the pid.
     pub fn start_time(&self) -> u64 {
         self.start_time
     }
 
-    /// How long ago it started, to about 10 ms; `None` when the kernel does not say how long it has been up.
+    /// Its age, to about 10 ms; `None` if the kernel does not give its uptime.
     pub fn age(&self) -> Option<Duration> {
         self.live()?;
         let up = procfs::Uptime::current().ok()?.uptime_duration();
@@ -226,12 +225,13 @@ impl Process {
         }
     }
 
-    /// Whether this very process still runs: the pid exists, was not reused and is no zombie. What a core file holds never ends.
+    /// Whether this process still runs: the pid exists, was not reused and is no zombie. A core
+    /// file never ends.
     pub fn is_alive(&self) -> bool {
         if self.is_core() {
             return true;
         }
-        // A fresh handle: the one kept would go on describing the old process.
+        // A fresh handle: the kept one still describes the old process.
         let now = procfs::process::Process::new(self.pid as i32).and_then(|p| p.stat());
         let Some(now) = now.ok().filter(|now| now.starttime == self.start_time) else {
             return false;
@@ -245,18 +245,18 @@ impl Process {
         }
     }
 
-    /// The thread to name in `/proc` where the process is meant.
+    /// The thread to name in `/proc` for the process.
     pub(super) fn through(&self) -> u32 {
         self.through.load(Ordering::Relaxed)
     }
 
-    /// Whether it has ended or is just ending: its memory is gone first.
+    /// Whether it has ended or is ending: its memory goes first.
     pub fn is_ending(&self) -> bool {
         !self.is_alive() || !self.is_core() && auxiliary_vector(self.pid).is_none()
     }
 
-    /// Whether no `exec` has happened in it since it was opened, of another program or of the same one again (`true` where that
-    /// cannot be seen: the same program again without address space layout randomization).
+    /// Whether it has executed no program since it was opened, not even the same one again. (That
+    /// one is unnoticed without address space layout randomization.)
     pub fn same_start(&self) -> bool {
         if self.is_core() {
             return true;
@@ -274,7 +274,7 @@ impl Process {
         }
     }
 
-    /// What is mapped in it now, or was a moment ago: for a tenth of the time at most, they are read.
+    /// Its current mappings, cached so that reading them takes a tenth of the time at most.
     pub fn mappings(&self) -> Result<Arc<Mappings>, ProcessError> {
         match &self.source {
             ProcessSource::Live(_) => self.mapped.get(|| Mappings::read(self.through())),
@@ -292,13 +292,13 @@ impl Process {
         }
     }
 
-    /// Its working directory, as its mount namespace names it.
+    /// Its working directory in its mount namespace.
     pub fn directory(&self) -> Option<PathBuf> {
         self.live()?;
         proc_files::link(self.through(), "cwd").ok()
     }
 
-    /// The program it runs, as its mount namespace names it (without ` (deleted)`).
+    /// Its program in its mount namespace (without ` (deleted)`).
     pub fn program(&self) -> Result<PathBuf, ProcessError> {
         if let Some(core) = self.core() {
             let why = || "its file is not named in the core file".to_owned();
@@ -314,10 +314,10 @@ impl Process {
         })
     }
 
-    /// The value of `name` in the environment it was started with.
+    /// The value of `name` in its environment at the start.
     ///
     /// # Errors
-    /// It cannot be read, or is longer than any that a program can be started with.
+    /// It cannot be read, or exceeds any environment that a program can start with.
     pub fn environment(&self, name: &str) -> Result<Option<String>, ProcessError> {
         if let Some(core) = self.core() {
             return Ok(core.environment(name));
@@ -343,7 +343,7 @@ impl Process {
         }
     }
 
-    /// Its pids from memspy's pid namespace down to its own; several when it runs in a container.
+    /// Its pids from memspy's pid namespace down to its own; several in a container.
     pub fn pids(&self) -> Vec<u32> {
         let nested = self.live().and_then(|live| live.status().ok()?.nspid);
         match nested {
@@ -352,12 +352,12 @@ impl Process {
         }
     }
 
-    /// The pid under which its parent runs.
+    /// Its parent's pid.
     pub fn parent(&self) -> Option<u32> {
         self.live()?.stat().ok().and_then(|s| u32::try_from(s.ppid).ok())
     }
 
-    /// Its child processes, with their command lines; those that cannot be read are left out.
+    /// Its child processes with their command lines; unreadable ones are left out.
     pub fn children(&self) -> Vec<(u32, Vec<String>)> {
         let tasks = self.live().and_then(|live| live.tasks().ok());
         let tasks = tasks.into_iter().flatten().flatten();
@@ -369,7 +369,7 @@ impl Process {
         children
     }
 
-    /// Its child processes, theirs, and so on: pids in order. Those that end meanwhile may be missing.
+    /// All descendants, pids in order. Those that end meanwhile may be missing.
     pub fn descendants(&self) -> Vec<u32> {
         if self.is_core() {
             return Vec::new();
@@ -383,7 +383,7 @@ impl Process {
         let mut found = Vec::new();
         let mut waiting = vec![self.pid as i32];
         while let Some(parent) = waiting.pop() {
-            // Taken out, so that a tree that changes while it is read cannot go round.
+            // Removing each entry prevents a loop if the tree changes meanwhile.
             let here = children.remove(&parent).unwrap_or_default();
             found.extend(here.iter().map(|pid| *pid as u32));
             waiting.extend(here);
@@ -392,8 +392,8 @@ impl Process {
         found
     }
 
-    /// Whether `other` was forked from this process, or from one that this one was forked from, without an `exec` since: the
-    /// kernel gives each program it starts an auxiliary vector with addresses of its own.
+    /// Whether `other` descends from this process by forks without an `exec` since: each program
+    /// start gets an auxiliary vector with its own addresses.
     pub fn shares_program_start(&self, other: &Process) -> bool {
         if self.is_core() || other.is_core() {
             return false;
@@ -402,8 +402,8 @@ impl Process {
         own.is_some() && own == auxiliary_vector(other.through())
     }
 
-    /// Opens the file behind a mapping: the very inode that is mapped. Where the kernel does not allow
-    /// that (it needs CAP_CHECKPOINT_RESTORE), by name, as its own user could; a deleted file then cannot be opened.
+    /// Opens the mapped inode itself. If the kernel refuses (it needs CAP_CHECKPOINT_RESTORE),
+    /// opens it by name with its user's rights, which fails for a deleted file.
     pub fn open_mapped(&self, mapping: &Mapping) -> io::Result<File> {
         if let Some(core) = self.core() {
             return core.open_mapped(mapping);
@@ -424,24 +424,22 @@ impl Process {
         }
     }
 
-    /// Opens the very file of the program it runs.
+    /// Opens its program's inode.
     pub fn open_program(&self) -> io::Result<File> {
         self.live_or("open the program of").map_err(io::Error::other)?;
         Ok(self.open_exact("exe")?)
     }
 
-    /// What the kernel says of it.
     pub(super) fn status(&self) -> Result<procfs::process::Status, ProcessError> {
         let action = "read the status of";
         self.live_or(action)?.status().map_err(|e| self.error(action, e))
     }
 
-    /// Its auxiliary vector when it was opened; `None` where the kernel did not show it.
+    /// Its auxiliary vector when it was opened; `None` if the kernel did not show it.
     pub(super) fn started_with(&self) -> Option<&[u8]> {
         self.started_with.as_deref()
     }
 
-    /// What waits for its files.
     pub(super) fn bounded(&self) -> &BoundedWorker {
         &self.bounded
     }
@@ -451,8 +449,8 @@ impl Process {
     }
 }
 
-/// The words of a process's command line that are not empty. They may be any bytes: what is no UTF-8 is spelled `\xff`.
-/// A line that is too long is cut, and its last word says so.
+/// The nonempty words of a process's command line. Bytes that are not UTF-8 become `\xff`. A line
+/// that is too long is cut, and its last word says so.
 pub(super) fn command_of(pid: u32) -> io::Result<Vec<String>> {
     Ok(command_words(&proc_files::read(pid, "cmdline", MAX_COMMAND_LINE)?))
 }
@@ -478,7 +476,6 @@ fn text_of(bytes: &[u8]) -> String {
     text
 }
 
-/// Device and inode of the program a process runs.
 fn executable_identity(pid: u32) -> Option<(u64, u64)> {
     let meta: Metadata = std::fs::metadata(proc_files::path(pid, "exe")).ok()?;
     Some((meta.dev(), meta.ino()))

@@ -1,4 +1,4 @@
-//! The memory of a process that runs, or of one that a core file is of.
+//! The memory of a live process or of a core file.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use super::memory::{AddressRange, LiveMemory, Memory, MemoryError};
 /// The memory of a process.
 #[derive(Debug, Clone)]
 pub enum ProcessMemory {
-    /// It runs.
+    /// Of a live process.
     Live(LiveMemory),
-    /// It is that of a core file.
+    /// Of a core file.
     Core(CoreMemory),
 }
 

@@ -1,17 +1,17 @@
-//! A process is known by its pid and its start: tests.
+//! Tests of a process's identity by pid and start time.
 
 use std::process::{Command, Stdio};
 
 use super::*;
 
 #[test]
-fn a_command_line_that_is_no_utf8_is_told_all_the_same() {
+fn a_command_line_that_is_not_utf8_is_readable() {
     assert_eq!(text_of(b"job-\xff\xc3(\xe2\x82.py"), "job-\\xff\\xc3(\\xe2\\x82.py");
     assert_eq!(text_of("größe".as_bytes()), "größe");
     use std::os::unix::ffi::OsStrExt;
     let odd = std::ffi::OsStr::from_bytes(b"\xff\xfe");
     let mut child = Command::new("cat").arg("-").arg(odd).stdin(Stdio::piped()).spawn().unwrap();
-    // While the kernel executes the new program there is a moment at which it has no arguments.
+    // For a moment during exec the process has no arguments.
     let process = Process::open(child.id()).unwrap();
     let command = loop {
         match process.command() {
@@ -58,8 +58,8 @@ fn a_process_has_an_age() {
 }
 
 #[test]
-fn a_pid_that_does_not_exist_is_said_so() {
-    // The same pid, another start: what was opened is gone.
+fn a_missing_pid_is_reported() {
+    // Same pid, another start: the opened process is gone.
     let own = Process::open(std::process::id()).unwrap();
     assert_eq!(own.reopen().unwrap().start_time(), own.start_time());
     let gone = Process { start_time: own.start_time - 1, ..own };
@@ -69,12 +69,12 @@ fn a_pid_that_does_not_exist_is_said_so() {
 }
 
 #[test]
-fn an_ended_process_is_not_alive_even_as_a_zombie() {
+fn a_zombie_is_not_alive() {
     let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
     let process = Process::open(child.id()).unwrap();
     assert!(process.is_alive());
     child.kill().unwrap();
-    // Not reaped yet: wait for the kernel to make it a zombie, without reaping it.
+    // Wait for the zombie without reaping it.
     while process.live().unwrap().stat().is_ok_and(|s| s.state != 'Z') {
         std::thread::yield_now();
     }

@@ -1,7 +1,8 @@
-//! Stopping all threads of a process for a moment, in a way that always lets them go on.
+//! Stops all threads of a process for a moment, in a way that always lets them continue.
 //!
-//! By ptrace(2), seized and not attached: no signal is sent to the process, and a tracer that ends, in whatever
-//! way, is detached by the kernel, which lets the threads run. SIGSTOP would leave them stopped if memspy were killed.
+//! ptrace(2) seizes instead of attaching: it sends no signal, and when the tracer ends for any
+//! reason, the kernel detaches it and lets the threads run. SIGSTOP would leave them stopped if
+//! memspy were killed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,14 +21,15 @@ use super::proc_files;
 use super::process::Process;
 use super::registers::ThreadRegisters;
 
-/// Looks for threads that threads not yet stopped have started meanwhile.
+/// Searches for threads started meanwhile by threads not yet stopped.
 const MAX_ROUNDS: usize = 16;
-/// How often a thread is asked for again whose tracer left at that moment.
+/// Retries for a thread whose tracer left at that moment.
 const MAX_RETRIES: usize = 8;
-/// A thread that does not stop within this time is busy in the kernel (a page being read, a driver).
+/// A thread that does not stop within this time is busy in the kernel (reading a page, in a
+/// driver).
 const STOP_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Why a process could not be stopped. Whatever had been stopped runs again.
+/// Why a process could not be stopped. Threads that were stopped run again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StopError {
     /// The kernel refuses.
@@ -36,19 +38,19 @@ pub enum StopError {
         /// The pid.
         pid: u32,
     },
-    /// A debugger or another profiler holds it.
+    /// A debugger or another profiler traces it.
     #[error(
         "process {pid} is being traced by another process ({program}, {tracer}): only one can stop it"
     )]
     Traced {
         /// The pid.
         pid: u32,
-        /// Pid of the tracer, or of the thread of it that traces.
+        /// The tracer's pid, or its tracing thread's.
         tracer: u32,
-        /// What that is called.
+        /// The tracer's name.
         program: String,
     },
-    /// A thread would not stop.
+    /// A thread did not stop.
     #[error(
         "thread {thread} of process {pid} did not stop within {} ms: it sits in the kernel",
         waited.as_millis()
@@ -58,7 +60,7 @@ pub enum StopError {
         pid: u32,
         /// The thread.
         thread: u32,
-        /// How long it was waited for.
+        /// The time limit.
         waited: Duration,
     },
     /// The process is gone.
@@ -67,53 +69,54 @@ pub enum StopError {
         /// The pid.
         pid: u32,
     },
-    /// Any other answer of the kernel.
+    /// Another kernel error.
     #[error("stopping process {pid} failed: {errno}")]
     Os {
         /// The pid.
         pid: u32,
-        /// The answer.
+        /// The error.
         errno: Errno,
     },
 }
 
-/// All threads of a process, stopped; dropped, they go on. Belongs to the thread of memspy that made it, as the kernel
-/// has it, and whose end lets go of whatever is still held: make that thread one that ends soon.
+/// A process with all threads stopped, until it is dropped. It belongs to the memspy thread that
+/// made it, as the kernel requires. That thread's end also releases threads that are still stopped,
+/// so use one that ends soon.
 pub struct PtraceStop {
     pid: u32,
-    /// Each thread and the signal it was about to receive.
+    /// Each thread and its pending signal.
     threads: FxHashMap<i32, Option<Signal>>,
     since: Instant,
-    /// When a thread that has not stopped by then is given up, and with it all.
+    /// When to give up if a thread has not stopped.
     until: Option<Instant>,
-    /// Other threads of memspy cannot detach.
+    /// Other memspy threads cannot detach.
     _of_this_thread: std::marker::PhantomData<*const ()>,
 }
 
-/// A process that stands still while this lives, for any thread of memspy: the [`PtraceStop`] belongs to a thread of its own, which
-/// ends with it, or lets the process go on by itself when the time is up, whatever the others are doing by then.
+/// A stopped process, usable from any memspy thread. Its [`PtraceStop`] has its own thread, which
+/// ends with this or releases the process at the time limit.
 pub struct StoppedProcess {
     since: Instant,
-    gone_on: GoneOn,
-    /// Closed to let the process go on.
+    resumed: Resumed,
+    /// Dropped to release the process.
     hold: Option<Sender<()>>,
     keeper: Option<JoinHandle<()>>,
 }
 
-/// Whether a process that was stopped has been let go. Set before the first of its threads runs: what was read before a look at
-/// this that says no was read while it stood still.
+/// Whether a stopped process was released. Set before its first thread runs: if this is unset after
+/// a read, the process was stopped during the read.
 #[derive(Debug, Clone, Default)]
-pub struct GoneOn(Arc<Release>);
+pub struct Resumed(Arc<Release>);
 
 #[derive(Debug, Default)]
 struct Release {
     begun: AtomicBool,
-    /// Nanoseconds for which the process was stopped, once all of its threads run.
+    /// Nanoseconds stopped, once all threads run.
     stopped_for: AtomicU64,
 }
 
-impl GoneOn {
-    /// Whether it goes on, or is just about to.
+impl Resumed {
+    /// Whether it runs or is about to.
     pub fn is_set(&self) -> bool {
         self.0.begun.load(Ordering::SeqCst)
     }
@@ -125,12 +128,12 @@ impl StoppedProcess {
         Self::for_at_most(process, Duration::MAX)
     }
 
-    /// Stops all threads of `process`, which go on after `limit` at the latest, counted from when the first was stopped.
+    /// Stops all threads of `process` for at most `limit`, counted from the first stop.
     pub fn for_at_most(process: &Process, limit: Duration) -> Result<StoppedProcess, StopError> {
         Self::start(process, limit, false).map(|(stopped, _)| stopped)
     }
 
-    /// The same, with the registers of its threads.
+    /// The same, with the threads' registers.
     pub fn with_registers(
         process: &Process,
         limit: Duration,
@@ -146,15 +149,15 @@ impl StoppedProcess {
         let pid = process.pid();
         let process = process.reopen().map_err(|_| StopError::Gone { pid })?;
         let (hold, held) = channel();
-        let (tell, told) = channel();
-        let gone_on = GoneOn::default();
-        let release = Arc::clone(&gone_on.0);
+        let (sender, receiver) = channel();
+        let resumed = Resumed::default();
+        let release = Arc::clone(&resumed.0);
         let keep = move || match PtraceStop::within(&process, limit) {
             Ok(pause) => {
                 let since = pause.since;
                 let registers = if with_registers { pause.registers() } else { Vec::new() };
-                if tell.send(Ok((since, registers))).is_ok() {
-                    // Ends when `hold` is dropped, or the time is up.
+                if sender.send(Ok((since, registers))).is_ok() {
+                    // Ends when `hold` is dropped or the time is up.
                     let _ = held.recv_timeout(limit.saturating_sub(since.elapsed()));
                 }
                 release.begun.store(true, Ordering::SeqCst);
@@ -162,32 +165,32 @@ impl StoppedProcess {
                 let stopped_for = u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 release.stopped_for.store(stopped_for, Ordering::SeqCst);
             }
-            Err(error) => drop(tell.send(Err(error))),
+            Err(error) => drop(sender.send(Err(error))),
         };
         let failed = |errno| StopError::Os { pid, errno };
         let keeper = std::thread::Builder::new()
             .name("memspy-pause".to_owned())
             .spawn(keep)
             .map_err(|_| failed(Errno::EAGAIN))?;
-        let (since, registers) = told.recv().map_err(|_| failed(Errno::ECANCELED))??;
-        let stopped = StoppedProcess { since, gone_on, hold: Some(hold), keeper: Some(keeper) };
+        let (since, registers) = receiver.recv().map_err(|_| failed(Errno::ECANCELED))??;
+        let stopped = StoppedProcess { since, resumed, hold: Some(hold), keeper: Some(keeper) };
         Ok((stopped, registers))
     }
 
-    /// Tells whether the process goes on again, also when this is gone.
-    pub fn gone_on(&self) -> GoneOn {
-        self.gone_on.clone()
+    /// Tells whether the process continued, even after this is gone.
+    pub fn resumed(&self) -> Resumed {
+        self.resumed.clone()
     }
 
-    /// For how long the first thread has been stopped, or was, if the process goes on again.
+    /// Time since the first thread stopped, or until the process continued.
     pub fn elapsed(&self) -> Duration {
-        match self.gone_on.0.stopped_for.load(Ordering::SeqCst) {
+        match self.resumed.0.stopped_for.load(Ordering::SeqCst) {
             0 => self.since.elapsed(),
             nanos => Duration::from_nanos(nanos),
         }
     }
 
-    /// Lets the process go on; for how long it was stopped.
+    /// Releases the process and returns how long it was stopped.
     pub fn end(mut self) -> Duration {
         self.let_go();
         self.elapsed()
@@ -196,7 +199,8 @@ impl StoppedProcess {
     fn let_go(&mut self) {
         self.hold = None;
         if let Some(keeper) = self.keeper.take() {
-            // Its only failure is a panic, which has been printed by then, and after which the kernel has let go.
+            // It fails only by a panic, which was printed; the kernel has released the process by
+            // then.
             let _ = keeper.join();
         }
     }
@@ -214,7 +218,7 @@ impl PtraceStop {
         Self::within(process, Duration::MAX)
     }
 
-    /// Stops all threads of `process`, or none of them after `limit`.
+    /// Stops all threads of `process`, or none within `limit`.
     fn within(process: &Process, limit: Duration) -> Result<PtraceStop, StopError> {
         let pid = process.pid();
         let since = Instant::now();
@@ -244,19 +248,19 @@ impl PtraceStop {
         Err(StopError::Os { pid, errno: Errno::EAGAIN })
     }
 
-    /// The registers of its threads; those of one that was killed meanwhile are missing.
+    /// The threads' registers, without threads killed meanwhile.
     fn registers(&self) -> Vec<ThreadRegisters> {
         self.threads.keys().filter_map(|id| ThreadRegisters::of_stopped(*id)).collect()
     }
 
-    /// Seizes and interrupts these threads, then waits for all of them.
+    /// Seizes and interrupts these threads, then waits for all.
     fn stop(&mut self, ids: &[i32]) -> Result<(), StopError> {
         let mut seized = Vec::with_capacity(ids.len());
         for &id in ids {
             let thread = Pid::from_raw(id);
             match self.seize(thread)? {
                 true => {
-                    // From here on it has to be let go.
+                    // From here on it must be released.
                     self.threads.insert(id, None);
                     seized.push(id);
                 }
@@ -273,7 +277,7 @@ impl PtraceStop {
         Ok(())
     }
 
-    /// Whether a thread could be seized; one that is ending cannot.
+    /// `false`: the thread is ending and cannot be seized.
     fn seize(&self, thread: Pid) -> Result<bool, StopError> {
         for _ in 0..MAX_RETRIES {
             match ptrace::seize(thread, Options::empty()) {
@@ -282,7 +286,7 @@ impl PtraceStop {
                 Err(Errno::EPERM) => {}
                 Err(errno) => return Err(StopError::Os { pid: self.pid, errno }),
             }
-            // Another memspy may let go of one thread after the other.
+            // Another memspy may release one thread after the other.
             if let Some(tracer) = self.tracer_of(thread) {
                 let program = proc_files::fields(tracer, "comm");
                 let program =
@@ -297,7 +301,6 @@ impl PtraceStop {
         Err(StopError::Denied { pid: self.pid })
     }
 
-    /// The thread that traces a thread.
     fn tracer_of(&self, thread: Pid) -> Option<u32> {
         let task = format!("{}/task/{thread}", self.pid);
         let status = proc_files::read(task, "status", proc_files::MAX_FIELDS).ok()?.bytes;
@@ -323,7 +326,7 @@ impl PtraceStop {
                 }
                 // Stopped by the interruption.
                 Ok(WaitStatus::PtraceEvent(..)) => return Ok(()),
-                // Stopped on the way to a signal, which it gets when it goes on.
+                // Stopped before a signal, which it gets when it continues.
                 Ok(WaitStatus::Stopped(_, signal)) => {
                     self.threads.insert(id, Some(signal));
                     return Ok(());
@@ -337,7 +340,7 @@ impl PtraceStop {
         }
     }
 
-    /// What has become of a thread. The end of the process itself is left for its parent to learn of, which may be memspy.
+    /// A thread's wait status. Leaves the end of the process to its parent, which may be memspy.
     fn status(&self, thread: Pid) -> nix::Result<WaitStatus> {
         let now = WaitPidFlag::__WALL | WaitPidFlag::WNOHANG;
         if thread.as_raw() != self.pid as i32 {
@@ -347,7 +350,7 @@ impl PtraceStop {
             ended @ (WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => Ok(ended),
             // Takes stops only: it may end between the two calls.
             _ => Ok(match waitid(Id::Pid(thread), now | WaitPidFlag::WSTOPPED)? {
-                // What waitpid calls a stop on the way to a signal.
+                // waitpid reports a stop before a signal so.
                 WaitStatus::PtraceEvent(pid, signal, 0) => WaitStatus::Stopped(pid, signal),
                 other => other,
             }),
@@ -365,7 +368,7 @@ impl Drop for PtraceStop {
                 if ptrace::detach(*thread, *signal).is_ok() {
                     return false;
                 }
-                // Not stopped yet, after an error; or killed, and then it waits for its tracer to take note.
+                // Not stopped yet, after an error; or killed and waiting for its tracer.
                 match self.status(*thread) {
                     Ok(WaitStatus::Stopped(_, now)) => *signal = Some(now),
                     Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => return false,
@@ -378,6 +381,6 @@ impl Drop for PtraceStop {
                 std::thread::yield_now();
             }
         }
-        // What is left sits in the kernel. It is let go when this thread of memspy ends.
+        // The rest is busy in the kernel and released when this memspy thread ends.
     }
 }

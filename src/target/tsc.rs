@@ -1,6 +1,6 @@
-//! The processor's time-stamp counter: the clock that programs use for events which happen often.
+//! The processor's time-stamp counter, which programs use to time frequent events.
 
-/// The counter now; `None` on a processor without it. All programs of a machine see the same counter.
+/// The counter now, equal in all programs of a machine; `None` on a processor without it.
 #[cfg(target_arch = "x86_64")]
 pub fn time_stamp_counter() -> Option<u64> {
     // SAFETY: `rdtsc` reads a register and touches no memory; every x86-64 processor has it.

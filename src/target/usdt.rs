@@ -1,8 +1,8 @@
-//! USDT notes: the places that a library marks for probes, and where the arguments are found there.
+//! USDT notes: a library's probe points and where their arguments are.
 //!
-//! Format: the SystemTap notes (`.note.stapsdt`, type 3) of <sys/sdt.h>: program counter, address of
-//! `.stapsdt.base` at link time, address of the semaphore, then provider, name and arguments as text
-//! such as `-8@%rax -1@%dl 8@-56(%rbp)`.
+//! Format: the SystemTap notes (`.note.stapsdt`, type 3) of <sys/sdt.h>: program counter, address
+//! of `.stapsdt.base` at link time, address of the semaphore, then provider, name and arguments as
+//! text such as `-8@%rax -1@%dl 8@-56(%rbp)`.
 
 use std::fs::File;
 use std::io;
@@ -12,17 +12,17 @@ use object::read::elf::SectionHeader;
 
 use super::elf_file::ElfFile;
 
-/// Notes of this owner and type describe probes.
+/// Owner and type of notes that describe probes.
 const OWNER: &[u8] = b"stapsdt\0";
 const TYPE: u32 = 3;
 
-/// Why the notes of a file could not be read.
+/// Why a file's notes could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum UsdtError {
-    /// The file could not be read; it is no ELF file, or a damaged one.
+    /// The file is unreadable, damaged or no ELF file.
     #[error("cannot read the file: {0}")]
     Io(#[from] io::Error),
-    /// A note breaks off or says something unknown.
+    /// A note is truncated or has unknown content.
     #[error("a probe's note is not understood: {0}")]
     Note(String),
 }
@@ -34,7 +34,7 @@ pub struct Register {
     perf: u8,
 }
 
-/// Names of the registers by width (8, 4, 2, 1 bytes), their index in `struct pt_regs`
+/// Register names by width (8, 4, 2, 1 bytes), their index in `struct pt_regs`
 /// (arch/x86/include/uapi/asm/ptrace.h) and their number for perf events (asm/perf_regs.h).
 const REGISTERS: [([&str; 4], u8, u8); 16] = [
     (["r15", "r15d", "r15w", "r15b"], 0, 23),
@@ -56,7 +56,7 @@ const REGISTERS: [([&str; 4], u8, u8); 16] = [
 ];
 
 impl Register {
-    /// The register with this name, without `%`; parts of registers are the whole ones.
+    /// The register with this name, without `%`; a part of a register gives the whole one.
     pub fn named(name: &str) -> Option<Register> {
         let known = REGISTERS.iter().find(|(names, ..)| names.contains(&name))?;
         Some(Register { index: known.1, perf: known.2 })
@@ -73,10 +73,10 @@ impl Register {
     }
 }
 
-/// Where an argument is.
+/// The place of an argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ArgumentOperand {
-    /// It is this number.
+    /// A constant.
     Constant(i64),
     /// In a register.
     Register(Register),
@@ -102,22 +102,22 @@ pub struct UsdtArgument {
     pub operand: ArgumentOperand,
 }
 
-/// A place marked for probes.
+/// A probe point.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsdtProbe {
-    /// Who defined it: `pytorch`.
+    /// Its provider: `pytorch`.
     pub provider: String,
     /// Its name: `malloc`.
     pub name: String,
-    /// Offset in the file of the instruction.
+    /// The instruction's offset in the file.
     pub offset: u64,
-    /// Offset in the file of the counter (u16) that switches it on while not 0.
+    /// File offset of the counter (u16) that enables it while not 0.
     pub semaphore: Option<u64>,
     /// Its arguments.
     pub arguments: Vec<UsdtArgument>,
 }
 
-/// All places marked in `file`; none when it has no notes.
+/// All probe points in `file`; none without notes.
 pub fn notes(file: &File) -> Result<Vec<UsdtProbe>, UsdtError> {
     let elf = ElfFile::read(file)?;
     let Some(section) = elf.section(".note.stapsdt") else { return Ok(Vec::new()) };
@@ -140,7 +140,6 @@ fn broken(why: impl Into<String>) -> UsdtError {
     UsdtError::Note(why.into())
 }
 
-/// One note of the section.
 struct UsdtNote<'a> {
     owner: &'a [u8],
     kind: u32,
@@ -171,7 +170,7 @@ impl<'a> UsdtNote<'a> {
             bytes.map(|b| u64::from_le_bytes(*b)).ok_or_else(|| broken("it breaks off"))
         };
         let (counter, linked_base, semaphore) = (word(0)?, word(1)?, word(2)?);
-        // Prelinking moves the base; all addresses of the note move with it.
+        // Prelinking moves the base and all addresses of the note with it.
         let moved = base.filter(|_| linked_base != 0).map_or(0, |b| b.wrapping_sub(linked_base));
         let mut texts = self.body[24..].split(|&b| b == 0).map(String::from_utf8_lossy);
         let mut text = || texts.next().unwrap_or_default().into_owned();

@@ -1,37 +1,32 @@
-//! What stands around a payload: length, checksum and compression of one block of the file.
+//! One block of the file: length, checksum and compression around a payload.
 
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::get_frame_content_size;
 
-/// The file's first eight bytes. Its line ends betray a transfer that changed them.
+/// The file's first eight bytes. A transfer that changes line ends damages them.
 pub(crate) const MAGIC: [u8; 8] = *b"MEMSPY\r\n";
-/// Bytes before the first block: magic and version.
 pub(crate) const FILE_HEAD: usize = 10;
-/// Bytes before a block's compressed bytes: length and checksum.
 pub(crate) const BLOCK_HEAD: usize = 8;
-/// The most bytes a payload may have; bounds a reader's memory.
+/// Largest payload; bounds a reader's memory.
 pub(crate) const MAX_PAYLOAD: usize = 64 << 20;
-/// The most compressed bytes a block may have.
+/// Largest compressed payload.
 pub(crate) const MAX_BODY: usize = MAX_PAYLOAD + (1 << 20);
-/// The fewest: an empty frame of zstd.
+/// Smallest body: an empty zstd frame.
 const MIN_BODY: usize = 9;
-/// The first bytes of every zstd frame (RFC 8878, 3.1.1): what a reader looks for after damage.
+/// The first bytes of every zstd frame (RFC 8878, 3.1.1). After damage a reader searches for them.
 pub(crate) const SYNC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
 
-/// Why a block could not be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockError(pub(crate) &'static str);
 
-/// A block's length and checksum as the file states them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BlockHeader {
-    /// Compressed bytes.
     pub(crate) length: usize,
     crc: u32,
 }
 
 impl BlockHeader {
-    /// What the eight bytes before a block's compressed bytes state; `None` when no block states that.
+    /// Reads the bytes before a body. `None`: no block states such values.
     pub(crate) fn read(head: [u8; BLOCK_HEAD]) -> Option<BlockHeader> {
         let [a, b, c, d, e, f, g, h] = head;
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
@@ -40,25 +35,22 @@ impl BlockHeader {
             .then_some(BlockHeader { length, crc: u32::from_le_bytes([e, f, g, h]) })
     }
 
-    /// Whether these are the bytes it speaks of.
+    /// Whether length and checksum match `body`.
     pub(crate) fn holds(&self, body: &[u8]) -> bool {
         body.len() == self.length && body.starts_with(&SYNC) && crc32c::crc32c(body) == self.crc
     }
 }
 
-/// Turns payloads into blocks.
 pub(crate) struct BlockWriter {
     compressor: Compressor<'static>,
     body: Vec<u8>,
 }
 
 impl BlockWriter {
-    /// A sealer for one file.
     pub(crate) fn new(level: i32) -> std::io::Result<Self> {
         Ok(BlockWriter { compressor: Compressor::new(level)?, body: Vec::new() })
     }
 
-    /// Writes the block for `payload` over `out`.
     pub(crate) fn write(&mut self, payload: &[u8], out: &mut Vec<u8>) -> std::io::Result<()> {
         self.body.clear();
         self.body.reserve(zstd::zstd_safe::compress_bound(payload.len()));
@@ -71,19 +63,17 @@ impl BlockWriter {
     }
 }
 
-/// Turns blocks into payloads.
 pub(crate) struct BlockReader {
     decompressor: Decompressor<'static>,
     payload: Vec<u8>,
 }
 
 impl BlockReader {
-    /// An opener for one file.
     pub(crate) fn new() -> std::io::Result<Self> {
         Ok(BlockReader { decompressor: Decompressor::new()?, payload: Vec::new() })
     }
 
-    /// The payload of a block whose checksum holds.
+    /// Unpacks a body whose checksum matches.
     pub(crate) fn read(&mut self, body: &[u8]) -> Result<&[u8], BlockError> {
         let size = match get_frame_content_size(body) {
             Ok(Some(size)) if size <= MAX_PAYLOAD as u64 => size as usize,
@@ -104,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sealed_payload_opens_and_one_flipped_bit_is_seen() {
+    fn a_block_reads_back_and_one_flipped_bit_is_detected() {
         let payload = b"a payload, a payload, a payload".as_slice();
         let mut block = Vec::new();
         BlockWriter::new(3).unwrap().write(payload, &mut block).unwrap();

@@ -1,4 +1,4 @@
-//! What can go wrong when a trace is created or read.
+//! Errors of creating and reading a trace.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::model::SinkError;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// Something stands there already and was not to be overwritten.
+    /// The file exists, and overwriting was not requested.
     #[error("{} exists already", path.display())]
     Exists {
         /// The path asked for.
@@ -24,7 +24,7 @@ pub enum CreateError {
         /// The path asked for.
         path: PathBuf,
     },
-    /// The file could not be made or its head not be written.
+    /// The file or its head could not be written.
     #[error("cannot create {}: {source}", path.display())]
     Create {
         /// The path asked for.
@@ -46,7 +46,7 @@ impl CreateError {
     }
 }
 
-/// Why a trace could not be read. Damage inside a trace is not an error: see [`super::ReplaySummary`].
+/// Why a trace could not be read. Damage inside a trace is no error: see [`super::ReplaySummary`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReadError {
@@ -58,7 +58,7 @@ pub enum ReadError {
         /// The system's reason.
         source: io::Error,
     },
-    /// A pipe, a device, a directory: only a regular file can be read.
+    /// Not a regular file, such as a pipe, a device or a directory.
     #[error("{} is {what}, not a file", path.display())]
     NotAFile {
         /// The path.
@@ -72,7 +72,7 @@ pub enum ReadError {
         /// The file.
         path: PathBuf,
     },
-    /// The file ends inside the ten bytes that every trace begins with.
+    /// The file ends inside the first ten bytes.
     #[error("{} ends after {bytes} bytes, before the recording began", path.display())]
     HeadCut {
         /// The file.
@@ -80,15 +80,15 @@ pub enum ReadError {
         /// Bytes it has.
         bytes: u64,
     },
-    /// The file does not begin as a trace does.
+    /// The file does not begin like a trace.
     #[error("{} is not a memspy trace: it looks like {looks_like}", path.display())]
     NotATrace {
         /// The file.
         path: PathBuf,
-        /// What its first bytes look like.
+        /// The format that its first bytes suggest.
         looks_like: &'static str,
     },
-    /// The file was written by a later memspy.
+    /// A later memspy wrote the file.
     #[error(
         "{} has trace format version {found}; this memspy reads versions up to {supported}: \
          read it with a newer memspy",
@@ -97,9 +97,9 @@ pub enum ReadError {
     NewerVersion {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// Its format version.
         found: u16,
-        /// The latest version this program reads.
+        /// The latest version that this program reads.
         supported: u16,
     },
     /// Reading failed.
@@ -107,12 +107,12 @@ pub enum ReadError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// Byte offset.
         offset: u64,
         /// The system's reason.
         source: io::Error,
     },
-    /// The file lost bytes that it had when reading began.
+    /// The file shrank during reading.
     #[error(
         "{} became shorter while it was read: {bytes} bytes now, {expected} before",
         path.display()
@@ -120,24 +120,24 @@ pub enum ReadError {
     Shrunk {
         /// The file.
         path: PathBuf,
-        /// Bytes it has now.
+        /// Bytes now.
         bytes: u64,
-        /// Bytes it had.
+        /// Bytes when reading began.
         expected: u64,
     },
-    /// The decompressor could not be set up.
+    /// The decompressor could not start.
     #[error("cannot set up the decompressor: {source}")]
     Decompressor {
         /// Its reason.
         source: io::Error,
     },
-    /// The thread that reads ahead could not be started.
+    /// The reading thread could not start.
     #[error("cannot start a thread that reads the trace: {source}")]
     Thread {
         /// The system's reason.
         source: io::Error,
     },
-    /// The receiver of the records takes no more.
+    /// The sink refused a record.
     #[error("the trace's records could not be taken: {source}")]
     Sink {
         /// Its reason.

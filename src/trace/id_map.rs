@@ -1,8 +1,7 @@
-//! From the numbers in a file to the numbers given on: dense even where definitions were lost.
+//! Maps numbers in a file to dense numbers, even where definitions were lost.
 //!
-//! [`crate::model::StackTable`] takes definitions in the order of their numbers without a gap. When a
-//! damaged block took definitions with it, those that follow move up. In an undamaged trace every
-//! number stays what it is.
+//! [`crate::model::StackTable`] takes definitions in the order of their numbers without a gap. If
+//! damage removed some, the later ones move up. In an undamaged trace every number stays the same.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +11,8 @@ struct IdRun {
     length: u32,
 }
 
-/// Which number each of the file's numbers has become, as runs by their first number: memory grows with
-/// damage only. A tree, because a damaged file may bring a million runs in any order.
+/// Runs of numbers that moved by the same amount, by first number. Memory grows with damage only. A
+/// tree, because a damaged file may bring a million runs in any order.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct IdMap {
     runs: BTreeMap<u32, IdRun>,
@@ -21,14 +20,14 @@ pub(crate) struct IdMap {
 }
 
 impl IdMap {
-    /// The number for `file`; `None` when its definition was lost.
+    /// `None`: the definition was lost.
     pub(crate) fn get(&self, file: u32) -> Option<u32> {
         let (from, run) = self.runs.range(..=file).next_back()?;
         let offset = file - from;
         (offset < run.length).then(|| run.to + offset)
     }
 
-    /// Gives `file` the next number; `None` when it has one.
+    /// Gives `file` the next number. `None` if it has one.
     pub(crate) fn define(&mut self, file: u32) -> Option<u32> {
         if self.get(file).is_some() {
             return None;
@@ -46,7 +45,6 @@ impl IdMap {
         Some(to)
     }
 
-    /// How many there are.
     pub(crate) fn len(&self) -> usize {
         self.next as usize
     }
@@ -57,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_loss_every_number_stays() {
+    fn numbers_stay_the_same_without_loss() {
         let mut numbering = IdMap::default();
         for number in 0..10 {
             assert_eq!(numbering.get(number), None);
@@ -69,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_loss_the_rest_moves_up_and_the_lost_stay_unknown() {
+    fn numbers_stay_dense_when_definitions_are_lost() {
         let mut numbering = IdMap::default();
         for (next, number) in (0..).zip([0, 1, 5, 6, 9, 3]) {
             assert_eq!(numbering.define(number), Some(next));

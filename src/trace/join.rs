@@ -1,4 +1,4 @@
-//! From the segments of a ring to one recording, with what is missing in it marked.
+//! Joins the segments of a ring into one recording and marks gaps.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::sequence::{FoundSegment, SegmentSequence, chosen};
 use super::summary::ReplaySummary;
 use crate::model::{Nanos, Record, RecordSink, RecordingGap, SinkResult};
 
-/// The segments in the folder of a ring, the oldest first.
+/// The segments in a ring's folder, oldest first.
 ///
 /// # Errors
 /// [`ReadError::Open`] when the folder cannot be listed.
@@ -24,27 +24,29 @@ pub fn segments(folder: &Path) -> Result<Vec<PathBuf>, ReadError> {
             found.push(path);
         }
     }
-    // Their numbers have leading zeros.
+    // Names are numbers with leading zeros.
     found.sort();
     Ok(found)
 }
 
-/// What came of joining segments.
+/// The result of joining segments.
 #[derive(Debug, Default)]
 pub struct JoinResult {
-    /// What was found in each segment that was read.
+    /// The segments that were read, each with its replay summary.
     pub segments: Vec<(PathBuf, ReplaySummary)>,
-    /// What is wrong with them, a sentence each; empty when they are one whole recording.
+    /// Problems, one sentence each; empty for one whole recording.
     pub warnings: Vec<String>,
 }
 
-/// Gives the records of `segments`, the oldest first, to `sink` as those of one recording: that of most of them.
+/// Gives the records of `segments`, oldest first, to `sink` as one recording: the one that most
+/// belong to.
 ///
-/// How things stood at the border of two segments is left out, for the segment before tells it. Where one is missing or
-/// damaged a [`Record::Gap`] says so, and how things stood behind it is given. Segments of other recordings are left out.
+/// A segment's opening state is left out if the segment before it is whole. After a missing or
+/// damaged segment, [`Record::Gap`] and the opening state are given. Segments of other recordings
+/// are left out.
 ///
 /// # Errors
-/// No segment can be read, or the sink takes no more.
+/// No segment can be read, or the sink refuses a record.
 pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResult, ReadError> {
     let SegmentSequence { found, mut warnings } = chosen(segments)?;
     let mut joining = RecordingJoin {
@@ -69,7 +71,7 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResul
         let (summary, outcome) = match read {
             Ok(read) => read,
             Err(error @ ReadError::Sink { .. }) => return Err(error),
-            // The last one may have been killed before its head was written.
+            // The recorder may have been killed before it wrote the head.
             Err(ReadError::Empty { .. } | ReadError::HeadCut { .. }) if is_last => continue,
             Err(error) => {
                 let why = format!("segment {name} cannot be read: {error}");
@@ -89,7 +91,7 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResul
                 summaries.push((path, summary));
                 continue;
             }
-            // The last one may have been killed while its opening was written.
+            // The recorder may have been killed while it wrote the opening.
             SegmentOutcome::WithoutOpening if is_last && !is_damaged => {}
             SegmentOutcome::WithoutOpening => {
                 let why = format!("segment {name} is not whole where it begins: it is left out");
@@ -99,7 +101,7 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResul
         }
         if let Some(why) = damage(&name, &summary, is_last) {
             match is_damaged {
-                // Anywhere in it.
+                // The damage may be anywhere in the segment.
                 true => joining.miss(&why, joining.begun.max(before).unwrap_or_default()),
                 false => joining.miss_after_all(&why),
             }
@@ -111,7 +113,6 @@ pub fn join(segments: &[PathBuf], sink: &mut dyn RecordSink) -> Result<JoinResul
     Ok(JoinResult { segments: summaries, warnings })
 }
 
-/// What of a segment that was read is not there.
 fn damage(name: &str, summary: &ReplaySummary, is_last: bool) -> Option<String> {
     if let Some(first) = &summary.first_damage {
         return Some(format!(
@@ -125,7 +126,7 @@ fn damage(name: &str, summary: &ReplaySummary, is_last: bool) -> Option<String> 
             summary.dropped_records
         ));
     }
-    // Only the last one may have been written when the recorder ended.
+    // Only the last segment may have been open when the recorder ended.
     (!is_last && summary.unfinished_bytes > 0).then(|| {
         format!(
             "segment {name} is cut off: its last {} bytes are no whole block",
@@ -134,38 +135,35 @@ fn damage(name: &str, summary: &ReplaySummary, is_last: bool) -> Option<String> 
     })
 }
 
-/// What became of a segment.
 enum SegmentOutcome {
-    /// Its records were given on; `skipped` says what is missing before it and was not known to be.
+    /// Its records were passed on. `skipped`: newly found gap before it.
     Read { skipped: Option<String> },
-    /// It begins before what was read already.
+    /// It begins no later than the previous segment.
     Repeats,
-    /// What it begins with is lost, and so what its records rest on.
+    /// Its opening is lost, and with it the state that its records need.
     WithoutOpening,
 }
 
-/// The recording being put together.
 struct RecordingJoin<'a> {
     rewriter: Renumberer,
     sink: &'a mut dyn RecordSink,
-    /// The latest time given on; `None` before the first record.
+    /// The latest time passed on; `None` before the first record.
     last: Option<Nanos>,
-    /// When the segment began that was read last.
+    /// When the last-read segment began.
     begun: Option<Nanos>,
-    /// The recording's end, which is given on when all is known that is missing.
+    /// The recording's end, held back until all gaps are known.
     end: Option<Record>,
-    /// What is missing and was not told yet.
+    /// A gap that was not passed on yet.
     missing: Option<MissingRange>,
 }
 
-/// What is missing, and since when.
 struct MissingRange {
     why: String,
     from: Nanos,
 }
 
 impl RecordingJoin<'_> {
-    /// From here on something is missing, for this reason.
+    /// Notes a gap from `from` on.
     fn miss(&mut self, why: &str, from: Nanos) {
         match &mut self.missing {
             Some(missing) => {
@@ -176,12 +174,11 @@ impl RecordingJoin<'_> {
         }
     }
 
-    /// The same behind all that was read.
+    /// Notes a gap after everything read so far.
     fn miss_after_all(&mut self, why: &str) {
         self.miss(why, self.last.unwrap_or_default());
     }
 
-    /// Reads a segment.
     fn read(
         &mut self,
         reader: &mut TraceReader,
@@ -214,8 +211,8 @@ impl RecordingJoin<'_> {
         self.sink.record(record)
     }
 
-    /// Gives on that something is missing up to `to`.
-    fn tell_missing(&mut self, to: Nanos) -> SinkResult {
+    /// Passes on the gap, which ends at `to`.
+    fn pass_gap(&mut self, to: Nanos) -> SinkResult {
         match self.missing.take() {
             Some(MissingRange { why, from }) => {
                 self.give(&Record::Gap(RecordingGap { from: from.min(to), to, why }))
@@ -224,39 +221,36 @@ impl RecordingJoin<'_> {
         }
     }
 
-    /// Ends the recording.
     fn finish(&mut self) -> Result<(), ReadError> {
-        let told = match self.last {
-            Some(last) => self.tell_missing(last),
+        let passed = match self.last {
+            Some(last) => self.pass_gap(last),
             None => Ok(()),
         };
         let ended = match self.end.take() {
-            Some(end) => told.and_then(|()| self.sink.record(&end)),
-            None => told,
+            Some(end) => passed.and_then(|()| self.sink.record(&end)),
+            None => passed,
         };
         ended.map_err(|source| ReadError::Sink { source })
     }
 }
 
-/// How far a segment is read.
 enum SegmentState {
-    /// Its records say how things stood when it began; `latest` is the latest time that they tell of.
+    /// Reading the state at the segment's beginning; `latest` is the latest time in it.
     Opening { records: Vec<Record>, latest: Nanos },
-    /// What happens.
+    /// Reading observations.
     Open,
-    /// It begins before what was read already.
+    /// It begins no later than the previous segment.
     Repeats,
-    /// Its opening is not whole.
+    /// Its opening is incomplete.
     Lost,
 }
 
-/// One segment being read.
 struct JoinSegment<'a, 'b> {
     names: DefinitionTables,
     to: &'a mut RecordingJoin<'b>,
     out: Vec<Record>,
     state: SegmentState,
-    /// What is missing before it, where nothing else told.
+    /// A gap before it that nothing else reported.
     skipped: Option<String>,
 }
 
@@ -269,7 +263,7 @@ impl JoinSegment<'_, '_> {
         Ok(())
     }
 
-    /// The opening is over with the inheritance, which is its last record; it tells of times up to `latest`.
+    /// Handles a complete opening. The keyframe is its last record.
     fn open(&mut self, begins: Nanos, opening: &[Record], latest: Nanos) -> SinkResult {
         if self.to.begun.is_some_and(|before| begins <= before) {
             self.state = SegmentState::Repeats;
@@ -278,7 +272,7 @@ impl JoinSegment<'_, '_> {
         self.state = SegmentState::Open;
         if let Some(last) = self.to.last.filter(|last| self.to.missing.is_none() && latest > *last)
         {
-            // How things stood was last seen at a time of which no segment tells.
+            // The opening has observations that no segment has.
             let why = format!(
                 "what was recorded between {:.3} and {:.3} s is missing: the segment before is cut off",
                 last.seconds(),
@@ -291,18 +285,18 @@ impl JoinSegment<'_, '_> {
         if self.to.missing.is_none() {
             return Ok(());
         }
-        // What was recorded, and how, always comes first.
+        // The start record always comes first.
         let mut opening = opening.iter();
         if self.to.last.is_none()
             && let Some(start) = opening.next()
         {
             self.pass(start)?;
         }
-        self.to.tell_missing(begins)?;
+        self.to.pass_gap(begins)?;
         opening.try_for_each(|record| self.pass(record))
     }
 
-    /// There is no inheritance: what the records rest on is lost, or they are those of the recording's own beginning.
+    /// Handles an opening without a keyframe: the recording's own beginning, or damage.
     fn without_inheritance(&mut self, opening: &[Record], record: &Record) -> SinkResult {
         self.state = match self.to.last {
             None => SegmentState::Open,
@@ -340,7 +334,7 @@ impl RecordSink for JoinSegment<'_, '_> {
                     opening.push(record.clone());
                     self.open(begins, &opening, latest)
                 }
-                // Nothing of this stands in an opening.
+                // An opening has none of these.
                 Record::Events(_)
                 | Record::Missed(_)
                 | Record::CounterCheck(_)

@@ -1,7 +1,7 @@
-//! The sizes, counts and times that a record of a trace may have: no sum over a trace then leaves 64 bits.
+//! Limits of sizes, counts and times in a record, so that no sum over a trace overflows 64 bits.
 //!
-//! A checksum only says that a file is as it was written, not who wrote it. What is far beyond any machine is
-//! refused where it is read, so that nothing behind the reader has to expect it.
+//! A checksum proves that a file is as it was written, not who wrote it. Values far beyond any
+//! machine are refused here, so that no later code has to expect them.
 
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, CounterDelta, CounterSnapshot, Definition, DeviceUsage,
@@ -9,17 +9,15 @@ use crate::model::{
     OwnershipBreakdown, Pool, ProcessUsage, Record, RecordingEnd, SnapshotConsistency, Stat,
 };
 
-/// Bytes, blocks or tensors at one moment, of one device: a pebibyte. A format has 1,024 devices at most, whose sum is
-/// below an exbibyte.
+/// Bytes, blocks or tensors of one device at one moment: a pebibyte. At most 1,024 devices sum to
+/// an exbibyte.
 const MAX_LEVEL: u64 = 1 << 50;
-/// What is counted since a process began, or all that was allocated in one recording: two exbibytes, some weeks of
-/// a tebibyte allocated and freed in each second.
+/// Totals since a process or recording began: two exbibytes, weeks of a tebibyte per second.
 const MAX_TOTAL: u64 = 1 << 61;
-/// Nanoseconds since a recording began: 36 years.
+/// Nanoseconds since the recording began: 36 years.
 const MAX_TIME: u64 = 1 << 60;
-/// Nanoseconds since 1970 at which a recording began: the year 2262.
+/// Nanoseconds from 1970 to the recording's beginning: the year 2262.
 const MAX_UNIX: u64 = i64::MAX as u64;
-/// Lines of a file.
 const MAX_LINE: u32 = i32::MAX as u32;
 
 const TIME: &str = "a record states a time that no recording has";
@@ -28,10 +26,9 @@ const TOTAL: &str = "its records state more memory than any job allocates";
 const ADDRESS: &str = "a record states memory beyond the last address";
 const LINE: &str = "a record states a line that no file has";
 
-/// Why a record is refused.
 type RefusalReason = &'static str;
 
-/// What the records read so far have in sum.
+/// Sums over the records read so far.
 #[derive(Debug, Default)]
 pub(super) struct RecordLimits {
     allocated: u64,
@@ -39,7 +36,7 @@ pub(super) struct RecordLimits {
 }
 
 impl RecordLimits {
-    /// Whether a record may come next; the reason if not.
+    /// Checks the next record; an error is the reason for refusing it.
     pub(super) fn check(&mut self, record: &Record) -> Result<(), RefusalReason> {
         match record {
             Record::Start(start) => below(start.unix_nanos, MAX_UNIX, TIME),
@@ -62,7 +59,7 @@ impl RecordLimits {
                 self.missed = self.missed.saturating_add(missed.count);
                 level(self.missed)
             }
-            // Its sizes are choices of the one who records: any number may be one.
+            // The recorder chose its sizes: any number is valid.
             Record::ExactSettings(settings) => time(settings.time),
             Record::Events(batch) => batch.events.iter().try_for_each(|event| self.event(event)),
             Record::Followed(batch) => {
@@ -75,7 +72,7 @@ impl RecordLimits {
                     .try_for_each(signed_total)
             }
             Record::Ownership(owners) => ownership(owners),
-            // The values of its variables are the job's: any number may be one.
+            // The job chose the values of its variables: any number is valid.
             Record::Step(step) => {
                 time(step.time)?;
                 time(step.uncertainty.unwrap_or_default())
@@ -104,7 +101,7 @@ impl RecordLimits {
                 self.allocated(size.max(block.unwrap_or(0)))?;
                 levels.as_ref().map_or(Ok(()), snapshot_of_counters)
             }
-            // What failed may have asked for any size.
+            // A failed allocation may have requested any size.
             EventKind::Freed { .. } | EventKind::Failed { .. } | EventKind::Marked(_) => Ok(()),
         }
     }
@@ -114,7 +111,7 @@ impl RecordLimits {
         time(change.after)?;
         change.live.into_iter().try_for_each(signed_level)?;
         for delta in [&change.small, &change.large] {
-            // All fields: one that is added is to be checked as well.
+            // Names all fields, so that a new one gets a check.
             let &CounterDelta {
                 allocations: a,
                 frees: b,
@@ -176,19 +173,17 @@ fn signed_total(number: i64) -> Result<(), RefusalReason> {
     below(number.unsigned_abs(), MAX_TOTAL, TOTAL)
 }
 
-/// Adds the weight of one share of a block; they are told in parts of a byte.
+/// Adds one share of a block, in fractions of a byte.
 fn add_weight(sum: &mut u64, weight: u64) -> Result<(), RefusalReason> {
     *sum = sum.saturating_add(weight);
     below(*sum, MAX_TOTAL, SIZE)
 }
 
-/// Adds `size` to the sum of a device.
 fn add(sum: &mut u64, size: u64) -> Result<(), RefusalReason> {
     *sum = sum.saturating_add(size);
     level(*sum)
 }
 
-/// Memory from `address` on.
 fn region(address: u64, size: u64) -> Result<(), RefusalReason> {
     level(size)?;
     if address.checked_add(size).is_some() { Ok(()) } else { Err(ADDRESS) }
@@ -219,7 +214,7 @@ fn all_counters(counters: &AllocatorCounters) -> Result<(), RefusalReason> {
         }
     }
     [counters.oversize_allocations, counters.oversize_segments].iter().try_for_each(stat)?;
-    // The split size is a setting, and the greatest number where there is none.
+    // The split size is a setting; its default is the largest number.
     let optional =
         [counters.num_sync_all_streams, counters.num_device_alloc, counters.num_device_free];
     [counters.num_alloc_retries, counters.num_ooms]

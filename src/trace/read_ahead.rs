@@ -1,4 +1,4 @@
-//! Reads a trace on a thread of its own, ahead of the thread that takes its records.
+//! Reads a trace on its own thread, ahead of the thread that takes the records.
 
 use std::cell::RefCell;
 use std::ops::ControlFlow;
@@ -10,26 +10,24 @@ use super::reader::TraceReader;
 use super::summary::{ReplayProgress, ReplaySummary};
 use crate::model::{Record, RecordSink, SinkError, SinkResult};
 
-/// Bytes of records that are handed over at once.
+/// Bytes of records handed over at once.
 const BATCH_BYTES: usize = 1 << 20;
 /// Batches that may wait; two more are being filled and taken.
 const MAX_WAITING: usize = 4;
-/// After a record of this many bytes the reading thread waits until it has been taken: a small part of a hostile file
-/// may stand for very many of them, and they shall not add up.
+/// After a record of this many bytes the reading thread waits until it is taken: a small part of a
+/// hostile file can expand to many of them.
 const MIN_LARGE_RECORD: usize = 4 << 20;
 
-/// Records that are handed over together.
 #[derive(Default)]
 struct RecordBatch {
     records: Vec<Record>,
     bytes: usize,
     /// How far reading is.
     progress: Option<ReplayProgress>,
-    /// Dropped with the batch, which tells the reading thread that it has been taken.
+    /// Its drop tells the reading thread that the batch was taken.
     _taken: Option<SyncSender<()>>,
 }
 
-/// The reading thread's end of the queue.
 struct BatchQueue {
     batch: RefCell<RecordBatch>,
     sender: SyncSender<RecordBatch>,
@@ -37,7 +35,7 @@ struct BatchQueue {
 
 impl BatchQueue {
     fn send(&self) -> SinkResult {
-        // Only the one who takes the records knows why it stopped.
+        // Only the taking thread knows why it stopped.
         self.sender.send(self.batch.take()).map_err(|_| SinkError::ThreadFailed)
     }
 }
@@ -56,15 +54,15 @@ impl RecordSink for &BatchQueue {
         batch._taken = sender;
         drop(batch);
         self.send()?;
-        // Nothing is ever sent: it ends when the batch is dropped.
+        // Nothing is ever sent: `recv` returns when the batch is dropped.
         receiver.and_then(|receiver: Receiver<()>| receiver.recv().ok());
         Ok(())
     }
 }
 
 impl TraceReader {
-    /// Like [`Self::replay`], with reading, decompressing and decoding on a thread of their own: what `sink` does takes
-    /// place at the same time. `sink` gets the same records, and the outcome is the same. `progress` says how far reading is.
+    /// Like [`Self::replay`], but reads, decompresses and decodes on another thread while `sink`
+    /// works. The records and the result are the same. `progress` says how far reading is.
     pub fn replay_ahead(
         &mut self,
         sink: &mut dyn RecordSink,
@@ -80,7 +78,7 @@ impl TraceReader {
                     ControlFlow::Continue(())
                 };
                 let outcome = reader.replay_with(&mut &queue, &mut note);
-                // What was read before an error has been read.
+                // Records read before an error still count.
                 let _ = queue.send();
                 outcome
             };
@@ -91,14 +89,14 @@ impl TraceReader {
                 };
             let taken = take(batches, sink, progress);
             let outcome = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            // It comes before whatever was read behind the record that was not taken.
+            // A refused record precedes any error of reading further.
             taken.map_err(|source| ReadError::Sink { source })?;
             outcome
         })
     }
 }
 
-/// Gives all records to `sink`, until it takes no more.
+/// Gives all records to `sink` until it refuses one.
 fn take(
     batches: Receiver<RecordBatch>,
     sink: &mut dyn RecordSink,

@@ -1,4 +1,4 @@
-//! From a trace to its records.
+//! Reads the records of a trace.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -16,20 +16,21 @@ use crate::model::RecordSink;
 
 /// Bytes searched at a time for the next good block.
 const STRIDE: u64 = 1 << 20;
-/// What looks like a block and is none costs the search as many bytes as it claims to have. Of these it may cost this much,
-/// and four times the file: damage has a few of them, a file made of nothing else would take the square of its size.
-const SEARCHED: u64 = 64 << 20;
+/// A false block start costs the search as many bytes as it claims. The search may cost this much
+/// plus four times the file: without a bound, a file of false starts would cost the square of its
+/// size.
+const MAX_SEARCH_BYTES: u64 = 64 << 20;
 const MISSING_BLOCKS: &str = "blocks are missing before this one";
 const MISSING_RECORDS: &str = "records are missing before this block";
 const GIVEN_UP: &str = "too much looks like a block and is none: what follows was not searched";
 
-/// A trace open for reading.
+/// An open trace.
 #[derive(Debug)]
 pub struct TraceReader {
     path: PathBuf,
     window: TraceWindow,
     version: u16,
-    /// That of the first block that was read.
+    /// Recording number of the first block read.
     recording: Option<u64>,
 }
 
@@ -38,7 +39,7 @@ impl TraceReader {
     pub fn open(path: impl AsRef<Path>) -> Result<TraceReader, ReadError> {
         let path = path.as_ref().to_owned();
         let open = |source| ReadError::Open { path: path.clone(), source };
-        // Looked at before it is opened: opening a pipe would wait for its other end.
+        // Check before opening: opening a pipe would wait for its other end.
         let kind = std::fs::metadata(&path).map_err(open)?.file_type();
         if !kind.is_file() {
             let what = if kind.is_dir() { "a directory" } else { "a pipe, a socket or a device" };
@@ -48,7 +49,7 @@ impl TraceReader {
         TraceReader::new(path, TraceWindow::new(file))
     }
 
-    /// Opens a trace that is in memory.
+    /// Opens a trace in memory.
     pub fn from_bytes(bytes: &[u8]) -> Result<TraceReader, ReadError> {
         TraceReader::new("(memory)".into(), TraceWindow::Memory(bytes.into()))
     }
@@ -85,7 +86,7 @@ impl TraceReader {
         }
     }
 
-    /// What tells the recording from others: known when it was read, and of files that have it.
+    /// Identifies the recording; known after reading, in files that have it.
     pub(super) fn recording(&self) -> Option<u64> {
         self.recording
     }
@@ -95,7 +96,7 @@ impl TraceReader {
         self.version
     }
 
-    /// Size of the file in bytes, now.
+    /// Current size of the file in bytes.
     pub fn length(&self) -> Result<u64, ReadError> {
         self.window.length().map_err(|source| ReadError::Read {
             path: self.path.clone(),
@@ -104,9 +105,9 @@ impl TraceReader {
         })
     }
 
-    /// Gives every record of every whole good block to `sink`, in the order written.
+    /// Gives every record of every good block to `sink`, in the order written.
     ///
-    /// Each call begins anew, and ends where the file ended when it began.
+    /// Each call starts at the beginning and ends where the file ended at the call.
     pub fn replay(&mut self, sink: &mut dyn RecordSink) -> Result<ReplaySummary, ReadError> {
         self.replay_with(sink, &mut |_| ControlFlow::Continue(()))
     }
@@ -118,20 +119,21 @@ impl TraceReader {
         progress: &mut dyn FnMut(ReplayProgress) -> ControlFlow<()>,
     ) -> Result<ReplaySummary, ReadError> {
         let total = self.length()?;
-        let opener = BlockReader::new().map_err(|source| ReadError::Decompressor { source })?;
+        let block_reader =
+            BlockReader::new().map_err(|source| ReadError::Decompressor { source })?;
         Replay {
             path: &self.path,
             window: &mut self.window,
             recording: &mut self.recording,
             is_begun: false,
             total,
-            opener,
+            block_reader,
             decoder: RecordDecoder::new(total),
             tally: DecodeCounts::default(),
             next_block: 0,
             next_record: 0,
             in_damage: false,
-            search_left: SEARCHED + 4 * total,
+            search_left: MAX_SEARCH_BYTES + 4 * total,
             summary: ReplaySummary {
                 version: self.version,
                 bytes: total,
@@ -150,34 +152,30 @@ fn unreadable(path: &Path, why: WindowError, offset: u64, expected: u64) -> Read
     }
 }
 
-/// One pass over a trace.
 struct Replay<'a> {
     path: &'a Path,
     window: &'a mut TraceWindow,
     recording: &'a mut Option<u64>,
-    /// Whether a block was read.
     is_begun: bool,
     total: u64,
-    opener: BlockReader,
+    block_reader: BlockReader,
     decoder: RecordDecoder,
     tally: DecodeCounts,
-    /// What the next block's head has to say, if nothing is missing.
+    /// Expected number of the next block, if none is missing.
     next_block: u64,
     next_record: u64,
     /// Whether damage was noted since the last good block.
     in_damage: bool,
-    /// Bytes that may still be checked in vain in search of a good block.
+    /// Bytes that false block starts may still cost.
     search_left: u64,
     summary: ReplaySummary,
 }
 
-/// What stands at an offset.
 enum ScanResult {
-    /// A block whose checksum holds, of this many compressed bytes.
+    /// A block with a matching checksum, of this many compressed bytes.
     Block(usize),
-    /// Less than its length says; no good block follows.
+    /// Shorter than its length says; no good block follows.
     Unfinished,
-    /// Something else.
     Damage(&'static str),
 }
 
@@ -232,7 +230,7 @@ impl Replay<'_> {
             .map_err(|why| unreadable(self.path, why, offset, self.total))
     }
 
-    /// What the eight bytes at `at` claim, if they are there and a block could claim it.
+    /// Reads the length and checksum at `at`. `None` if they are incomplete or impossible.
     fn header_at(&mut self, at: u64) -> Result<Option<BlockHeader>, ReadError> {
         let mut head = [0; BLOCK_HEAD];
         head.copy_from_slice(self.bytes(at, BLOCK_HEAD)?);
@@ -249,7 +247,7 @@ impl Replay<'_> {
         };
         let body = at + BLOCK_HEAD as u64;
         if claim.length as u64 > self.total - body {
-            // An unfinished block, or a whole one whose length is wrong: then others follow it.
+            // If a good block follows, this block is not unfinished: its length is wrong.
             return Ok(match self.next_block_after(at)? {
                 Some(_) => ScanResult::Damage("a block states a length beyond the file's end"),
                 None if self.search_left == 0 => ScanResult::Damage(GIVEN_UP),
@@ -262,10 +260,10 @@ impl Replay<'_> {
         })
     }
 
-    /// The first offset beyond `at` at which a block stands whose checksum holds.
+    /// Offset of the first good block after `at`.
     fn next_block_after(&mut self, at: u64) -> Result<Option<u64>, ReadError> {
         let overlap = SYNC.len() as u64 - 1;
-        // A sign can only be that of a block that begins after `at`.
+        // The block must begin after `at`, so its zstd magic lies after that block's header.
         let mut from = at + 1 + BLOCK_HEAD as u64;
         while from + SYNC.len() as u64 <= self.total {
             let length = (STRIDE + overlap).min(self.total - from) as usize;
@@ -302,7 +300,6 @@ impl Replay<'_> {
         self.summary.first_damage.get_or_insert(TraceDamage { offset, why });
     }
 
-    /// Reads the block at `at`, whose checksum holds.
     fn block(
         &mut self,
         at: u64,
@@ -314,7 +311,7 @@ impl Replay<'_> {
             .window
             .bytes(body, length, self.total)
             .map_err(|why| unreadable(self.path, why, body, self.total))?;
-        let payload = match self.opener.read(compressed) {
+        let payload = match self.block_reader.read(compressed) {
             Ok(payload) => payload,
             Err(BlockError(why)) => {
                 self.damaged(at, why);

@@ -1,4 +1,4 @@
-//! Records in numbers of their own: what goes on in another file takes along the definitions that it uses, and no others.
+//! Renumbers records, so that another file gets the definitions that they use and no others.
 
 use rustc_hash::FxHashMap;
 
@@ -8,7 +8,7 @@ use crate::model::{
     StackTable, ThreadId,
 };
 
-/// What the numbers of a stream of records stand for.
+/// The definitions and sources of a stream of records.
 #[derive(Debug, Default)]
 pub struct DefinitionTables {
     table: StackTable,
@@ -16,12 +16,12 @@ pub struct DefinitionTables {
 }
 
 impl DefinitionTables {
-    /// Takes a definition or a source out of a stream; `false` for any other record.
+    /// Keeps a definition or a source; returns `false` for any other record.
     pub fn on_definition(&mut self, record: &Record) -> bool {
         match record {
             Record::Definition(Definition::Reset) => *self = DefinitionTables::default(),
             Record::Definition(definition) => {
-                // One that does not fit is missed by what uses it.
+                // A definition that does not fit is missing for its users.
                 let _ = self.table.define(definition.clone());
             }
             Record::Source(source) => {
@@ -45,7 +45,8 @@ impl DefinitionTables {
 
 /// Gives records new numbers.
 ///
-/// Two streams rewritten by one rewriter share what is the same in both; [`Renumberer::reset`] lies between them.
+/// Streams rewritten by one `Renumberer` share equal definitions; call [`Renumberer::reset`]
+/// between them.
 #[derive(Debug, Default)]
 pub struct Renumberer {
     to: DefinitionTables,
@@ -56,7 +57,6 @@ pub struct Renumberer {
     sites: NewIds,
 }
 
-/// The new number of each old one.
 #[derive(Debug, Default)]
 struct NewIds(Vec<Option<u32>>);
 
@@ -80,17 +80,17 @@ impl NewIds {
 }
 
 impl Renumberer {
-    /// A rewriter that has given no numbers yet.
+    /// Starts without numbers.
     pub fn new() -> Renumberer {
         Renumberer::default()
     }
 
-    /// What the new numbers stand for.
+    /// The definitions behind the new numbers.
     pub fn names(&self) -> &DefinitionTables {
         &self.to
     }
 
-    /// From now on the old numbers are those of another stream.
+    /// Begins another stream of old numbers.
     pub fn reset(&mut self) {
         for numbers in [
             &mut self.functions,
@@ -103,7 +103,7 @@ impl Renumberer {
         }
     }
 
-    /// Takes note that `record` gives numbers that were known another meaning: a thread has a new name, or all begin anew.
+    /// Notes that `record` redefines old numbers: a thread was renamed, or all start again.
     pub fn redefined(&mut self, record: &Record) {
         match record {
             Record::Definition(Definition::Thread(id, _)) => self.threads.forget(id.0),
@@ -112,9 +112,9 @@ impl Renumberer {
         }
     }
 
-    /// Gives `record`, whose numbers are those of `from`, with new numbers to `out`, after the definitions and sources
-    /// that it is the first to use. What it uses and `from` does not know is left out of it. Definitions and
-    /// sources themselves are for [`DefinitionTables`].
+    /// Renumbers `record` of stream `from` and appends it to `out`, after definitions and sources
+    /// that it uses first. Drops uses that `from` does not know. Definitions and sources themselves
+    /// go to [`DefinitionTables`].
     pub fn rewrite(&mut self, from: &DefinitionTables, record: &Record, out: &mut Vec<Record>) {
         let rewritten = match record {
             Record::Definition(_) | Record::Source(_) => return,
@@ -230,7 +230,7 @@ impl Renumberer {
     }
 
     fn stack(&mut self, from: &DefinitionTables, old: StackId) -> Option<StackId> {
-        // From the innermost frame outwards to one that has its number, and back.
+        // Walk outwards to the first stack that has a number, then back.
         let mut missing: Vec<(StackId, StackNode)> = Vec::new();
         let mut next = Some(old);
         let mut parent = None;
@@ -257,7 +257,7 @@ impl Renumberer {
             return Some(ThreadId(new));
         }
         let thread = from.table.get_thread(old)?;
-        // Threads without Python have nothing that tells them apart but their whole description.
+        // Threads without Python are identified only by their whole description.
         let same = self.to.table.threads().find(|(_, known)| *known == thread).map(|(id, _)| id);
         let new = same.unwrap_or_else(|| self.to.table.thread(thread.clone()));
         self.threads.set(old.0, new.0);
@@ -275,7 +275,7 @@ impl Renumberer {
             None => Some(None),
         };
         let native = match site.native {
-            // The site stays right without them.
+            // The site is valid without them.
             NativeFrames::Stack(native) => {
                 stack(Some(native)).flatten().map_or(NativeFrames::Lost, NativeFrames::Stack)
             }

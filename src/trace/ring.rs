@@ -1,4 +1,4 @@
-//! A recording that goes on for days and keeps its last part: segments on the disk, of which the oldest are removed.
+//! A long recording that keeps only its last part: segments on disk; the oldest are removed.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -11,29 +11,26 @@ use super::writer::{RecordingNumber, TraceWriter};
 use crate::files::{self, FileCreation, PlaceError};
 use crate::model::{Nanos, Record, RecordSink, SinkError, SinkResult};
 
-/// The end of a segment's name.
 pub(super) const SUFFIX: &str = "memspy";
-/// So many segments make up what is kept: one more, at most, is what is too much.
+/// Segments that make up the retained part. The excess is at most one segment.
 const SEGMENT_COUNT: u64 = 8;
-/// Segments are not shorter than this.
 const MIN_SEGMENT_DURATION: Duration = Duration::from_millis(100);
-/// Blocks of segments are not made smaller than this for the sake of a given size: small ones compress badly.
+/// A size bound never makes a segment's blocks smaller than this: small blocks compress badly.
 const MIN_BLOCK_BYTES: u64 = 4 << 10;
 
 /// How much of a recording is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
-    /// At least the last stretch of this length.
+    /// At least the last part of this length.
     Time(Duration),
-    /// At most this many bytes on the disk, and one segment. Where what a segment begins with is larger than that (a job of
-    /// very many blocks): two segments.
+    /// At most this many bytes on disk, plus one segment. If a segment's opening is larger than
+    /// that (a job of very many blocks): two segments.
     Bytes(u64),
-    /// The last stretch of this length, limited to this many bytes.
+    /// The last part of this length, limited to this many bytes.
     Either(Duration, u64),
 }
 
 impl Retention {
-    /// The length in time, if one was given.
     fn time(self) -> Option<Duration> {
         match self {
             Retention::Time(time) | Retention::Either(time, _) => Some(time),
@@ -41,7 +38,6 @@ impl Retention {
         }
     }
 
-    /// So many bytes, if a size was given.
     fn bytes(self) -> Option<u64> {
         match self {
             Retention::Bytes(bytes) | Retention::Either(_, bytes) => Some(bytes),
@@ -49,7 +45,7 @@ impl Retention {
         }
     }
 
-    /// Both bounds; of two of a kind the narrower one.
+    /// Both bounds; of two equal kinds the narrower one.
     pub fn and(self, other: Retention) -> Retention {
         let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
         let time = self.time().into_iter().chain(other.time()).min();
@@ -62,19 +58,20 @@ impl Retention {
     }
 }
 
-/// Which bound made something go.
+/// The bound that removed a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetentionLimit {
-    /// What was dropped was older than what is to be kept.
+    /// It was too old.
     Time,
-    /// There was no room for it.
+    /// There was no room.
     Bytes,
 }
 
-/// Segments in a folder of their own, each of them a trace.
+/// Segments in their own folder, each of them a trace.
 ///
-/// A segment begins with how things stand ([`TraceRing::begin`] and the records up to [`TraceRing::opened`]), so it says all
-/// by itself. Whatever ends memspy, the segments stay and are readable.
+/// A segment begins with the current state ([`TraceRing::begin`] and the records up to
+/// [`TraceRing::opened`]), so it is readable alone. The segments stay when memspy ends for any
+/// reason.
 pub struct TraceRing {
     folder: PathBuf,
     keep: Retention,
@@ -83,25 +80,25 @@ pub struct TraceRing {
     number: u64,
     recording: RecordingNumber,
     max_bytes: u64,
-    /// What made the last segment go that went.
+    /// The bound that removed the last removed segment.
     bound: Option<RetentionLimit>,
 }
 
-/// A segment on the disk.
 #[derive(Debug)]
 struct RingSegment {
     path: PathBuf,
     from: Nanos,
     bytes: u64,
-    /// Bytes of it that only say how things stood.
+    /// Bytes of its opening state.
     opening: u64,
 }
 
 impl TraceRing {
-    /// Makes the folder of a ring. One that is there already is refused, or with `overwrite` emptied of segments.
+    /// Creates a ring's folder. An existing one is refused or, with `overwrite`, emptied of
+    /// segments.
     ///
     /// # Errors
-    /// The folder is there, or cannot be made.
+    /// The folder exists, or cannot be created.
     pub fn create(
         folder: &Path,
         keep: Retention,
@@ -134,15 +131,16 @@ impl TraceRing {
         })
     }
 
-    /// Where its segments are.
+    /// The folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Begins the next segment, which goes on from `now`.
+    /// Begins the next segment at `now`.
     ///
     /// # Errors
-    /// The segment before could not be finished, or the new one not be made; nothing can be recorded then.
+    /// The previous segment could not be finished, or the new one not created; nothing can be
+    /// recorded then.
     pub fn begin(&mut self, now: Nanos) -> io::Result<()> {
         if let Some((mut segment, writer)) = self.open.take() {
             segment.bytes = writer.finish()?.1.bytes;
@@ -157,15 +155,16 @@ impl TraceRing {
         if self.number == 1 {
             writer = writer.with_early_blocks();
         }
-        // A segment that is full must not wait for a second of recorded time: by then it may be twice as large.
+        // A segment must not wait for a second of recorded time: it may reach twice its size by
+        // then.
         if let Some(bytes) = self.keep.bytes() {
-            writer = writer.in_blocks_of((bytes / SEGMENT_COUNT).max(MIN_BLOCK_BYTES) as usize);
+            writer = writer.with_block_size((bytes / SEGMENT_COUNT).max(MIN_BLOCK_BYTES) as usize);
         }
         self.open = Some((RingSegment { path, from: now, bytes: 0, opening: 0 }, writer));
         Ok(())
     }
 
-    /// How things stand has been recorded; it is written at once.
+    /// Ends the opening state and writes it at once.
     ///
     /// # Errors
     /// It could not be written.
@@ -177,11 +176,11 @@ impl TraceRing {
         Ok(())
     }
 
-    /// Whether the next segment is to begin at `now`.
+    /// Whether the next segment should begin at `now`.
     pub fn is_due(&self, now: Nanos) -> bool {
         let Some((segment, writer)) = &self.open else { return true };
         let age = Duration::from_nanos(now.0.saturating_sub(segment.from.0));
-        // Segments that begin too often would consist mostly of the keyframes at their beginnings.
+        // Count growth after the opening, or short segments would consist mostly of keyframes.
         let grown = writer.bytes_written().saturating_sub(segment.opening);
         let worth = grown >= segment.opening;
         let by_time = self.keep.time().is_some_and(|time| {
@@ -191,7 +190,7 @@ impl TraceRing {
         by_time || self.keep.bytes().is_some_and(|bytes| worth && grown >= bytes / SEGMENT_COUNT)
     }
 
-    /// Whether the next segment has been overdue at `now` for too long to wait for a better moment.
+    /// Whether the next segment is too late to wait for a better moment.
     pub fn is_overdue(&self, now: Nanos) -> bool {
         let Some((segment, writer)) = &self.open else { return true };
         let age = Duration::from_nanos(now.0.saturating_sub(segment.from.0));
@@ -200,10 +199,10 @@ impl TraceRing {
         self.keep.time().is_some_and(by_time) || self.keep.bytes().is_some_and(by_bytes)
     }
 
-    /// Writes what is buffered.
+    /// Writes buffered records.
     ///
     /// # Errors
-    /// It could not be written.
+    /// They could not be written.
     pub fn flush(&mut self) -> io::Result<()> {
         if let Some((segment, writer)) = &mut self.open {
             writer.flush()?;
@@ -213,19 +212,19 @@ impl TraceRing {
         Ok(())
     }
 
-    /// The segments there are, the oldest first.
+    /// The existing segments, oldest first.
     pub fn segments(&self) -> Vec<PathBuf> {
         let open = self.open.iter().map(|(segment, _)| segment);
         self.done.iter().chain(open).map(|segment| segment.path.clone()).collect()
     }
 
-    /// Bytes on the disk.
+    /// Bytes on disk.
     pub fn bytes(&self) -> u64 {
         let open = self.open.as_ref().map_or(0, |(_, writer)| writer.bytes_written());
         self.done.iter().map(|segment| segment.bytes).sum::<u64>() + open
     }
 
-    /// Most bytes that there ever were on the disk.
+    /// Most bytes ever on disk.
     pub fn max_bytes(&self) -> u64 {
         self.max_bytes
     }
@@ -235,12 +234,12 @@ impl TraceRing {
         self.number
     }
 
-    /// What made the oldest of what was recorded go last; `None` while all of it is kept.
+    /// The bound that last removed a segment; `None` while all are kept.
     pub fn bound(&self) -> Option<RetentionLimit> {
         self.bound
     }
 
-    /// Removes all segments, and the folder if nothing else is in it.
+    /// Removes all segments, and the folder if it is empty then.
     ///
     /// # Errors
     /// A segment could not be removed.
@@ -249,7 +248,7 @@ impl TraceRing {
         for segment in self.done.drain(..).chain(open) {
             fs::remove_file(&segment.path)?;
         }
-        // What others put there keeps it.
+        // Other files keep the folder.
         let _ = fs::remove_dir(&self.folder);
         Ok(())
     }
@@ -257,8 +256,8 @@ impl TraceRing {
     fn drop_oldest(&mut self, now: Nanos) -> io::Result<()> {
         self.max_bytes = self.max_bytes.max(self.bytes());
         loop {
-            // The newest whole segment stays: the one after it may have just begun.
-            // What comes after the oldest is enough.
+            // Keep the newest whole segment: the one after it may have just begun. Drop a segment
+            // if the ones after it suffice.
             let old = |time: Duration| {
                 self.done.get(1).is_some_and(|next| {
                     u128::from(now.0.saturating_sub(next.from.0)) >= time.as_nanos()
@@ -291,7 +290,7 @@ impl RecordSink for TraceRing {
         if grown {
             self.max_bytes = self.max_bytes.max(self.bytes());
             let now = record.time();
-            // A ring of a given size gives room as soon as it is needed, one of a given time when a segment begins.
+            // A size bound frees room as soon as it is needed, a time bound when a segment begins.
             if let (Some(_), Some(now)) = (self.keep.bytes(), now) {
                 self.drop_oldest(now)?;
             }

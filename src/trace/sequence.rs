@@ -1,4 +1,4 @@
-//! Which of the files in a ring's folder are the segments of one recording, and what is missing between them.
+//! Selects and orders the segments of one recording in a ring's folder and finds gaps between them.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -8,46 +8,42 @@ use super::error::ReadError;
 use super::reader::TraceReader;
 use crate::model::{Record, RecordSink, RecordingStart, SinkResult};
 
-/// A segment to be read.
 pub(super) struct FoundSegment {
     pub(super) path: PathBuf,
-    /// What to call it: the name of its file.
     pub(super) name: String,
-    /// What is missing between the one before and this one.
+    /// What is missing before this segment.
     pub(super) before: Option<String>,
-    /// The segment open for reading, or why it cannot be.
     pub(super) reader: Result<TraceReader, ReadError>,
 }
 
-/// The segments of a recording in their order.
 pub(super) struct SegmentSequence {
     pub(super) found: Vec<FoundSegment>,
-    /// What is wrong with other files.
+    /// Problems of other files.
     pub(super) warnings: Vec<String>,
 }
 
-/// A file open for reading, with the recording that it says it is of.
+/// An open file, with the recording it claims to belong to.
 type OpenedTrace = Result<(TraceReader, Option<SegmentOrigin>), ReadError>;
 
-/// What the segments of one recording have in common.
+/// What segments of one recording share.
 #[derive(Debug, Clone, PartialEq)]
 struct SegmentOrigin {
-    /// The random number; of traces that memspy wrote before it had one: `None`.
+    /// The random number; `None` in traces that predate it.
     recording: Option<u64>,
     start: RecordingStart,
 }
 
-/// The segments of the recording that most of `paths` belong to.
+/// Selects the recording that most of `paths` belong to.
 ///
 /// # Errors
-/// None of them can be read: that of the first.
+/// The first path's error if none can be read.
 pub(super) fn chosen(paths: &[PathBuf]) -> Result<SegmentSequence, ReadError> {
     let mut all: Vec<(PathBuf, OpenedTrace)> = Vec::new();
     for path in paths {
         all.push((path.clone(), TraceReader::open(path).and_then(started)));
     }
     let starts = || all.iter().filter_map(|(_, read)| read.as_ref().ok()?.1.as_ref());
-    // Of two that have as many, the later one: the ring's own is the one that was written last.
+    // A tie goes to the later one: the ring's own recording was written last.
     let most =
         starts().max_by_key(|start| starts().filter(|other| other == start).count()).cloned();
     if all.iter().all(|(_, read)| read.is_err())
@@ -55,7 +51,7 @@ pub(super) fn chosen(paths: &[PathBuf]) -> Result<SegmentSequence, ReadError> {
     {
         let nothing = ReadError::Empty { path: PathBuf::new() };
         let error = std::mem::replace(error, nothing);
-        // Killed before the first head was written: there is nothing, and nothing is damaged.
+        // The recorder was killed before it wrote a head: nothing is damaged.
         return match error {
             ReadError::Empty { .. } | ReadError::HeadCut { .. } => {
                 Ok(SegmentSequence { found: Vec::new(), warnings: Vec::new() })
@@ -95,12 +91,12 @@ pub(super) fn chosen(paths: &[PathBuf]) -> Result<SegmentSequence, ReadError> {
     Ok(sequence)
 }
 
-/// The number of a segment, which is its name.
+/// The number of a segment, from its name.
 fn number(path: &Path) -> Option<u64> {
     path.file_stem()?.to_str()?.parse().ok().filter(|number| *number < u64::MAX)
 }
 
-/// A segment with what it says was recorded; `None` where that is lost.
+/// A segment with its start record; `None` if that is lost.
 fn started(mut reader: TraceReader) -> OpenedTrace {
     struct StartSink(Option<RecordingStart>);
     impl RecordSink for StartSink {
@@ -108,7 +104,7 @@ fn started(mut reader: TraceReader) -> OpenedTrace {
             match record {
                 Record::Start(start) => {
                     self.0 = Some(start.clone());
-                    // Enough was seen.
+                    // Stop reading.
                     Err(io::Error::from(io::ErrorKind::Interrupted).into())
                 }
                 _ => Ok(()),

@@ -1,6 +1,5 @@
-//! What a file that is no trace looks like, judged by its first bytes.
+//! Guesses the format of a file that is no trace from its first bytes.
 
-/// The kind of file that begins with `head`, for an error message.
 pub(crate) fn guess_format(head: &[u8]) -> &'static str {
     const KNOWN: [(&[u8], &str); 13] = [
         (b"MEMSPY\n", "a trace whose line ends were changed by a transfer in text mode"),

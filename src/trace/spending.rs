@@ -1,31 +1,30 @@
-//! What the records of a file may cost whoever takes them: each no more than its bytes' share.
+//! Bounds the work and memory of reading a file in proportion to its bytes.
 //!
-//! A few bytes of a compressed block can stand for millions of records. A recorder does not write such blocks: the time
-//! of each record is measured in nanoseconds, so it takes some bytes however little happened, and a block ends after
-//! a second. What is told more often than that is refused where it is read, block by block, so that the rest is read.
+//! A few bytes of a compressed block can expand to millions of records. A recorder writes no such
+//! blocks: a record's time in nanoseconds takes bytes even if nothing happened, and a block ends
+//! after a second. Denser records are refused block by block, so that the rest can be read.
 
 use crate::model::{Definition, Record};
 
-/// Work that may be done for any file, and for each byte of its blocks. A unit is a byte that a record
-/// takes in memory, which costs its reader and the analysis some nanoseconds. The busiest recordings (a
-/// thousand threads, a thousand times a second) need 2,000 units for a byte.
+/// Work allowed for any file, and for each byte of its blocks. A unit is a byte of a record in
+/// memory, which costs reader and analysis some nanoseconds. The busiest recordings (a thousand
+/// threads, a thousand times a second) need 2,000 units a byte.
 const WORK: u64 = 256 << 20;
 const WORK_PER_BYTE: u64 = 8192;
-/// What definitions may take in the memory of whoever keeps them, for any file and for each byte of its
-/// blocks. Of recordings in which no stack comes twice they take some 100 bytes for a byte.
+/// Memory of definitions allowed for any file, and for each byte of its blocks. Recordings in which
+/// every stack is new take some 100 bytes a byte.
 const DEFINITIONS: u64 = 128 << 20;
 const DEFINITIONS_PER_BYTE: u64 = 192;
-/// What a frame or a stack takes in tables and in what finds it there, and what any other definition
-/// takes there besides its text.
+/// Memory of a frame or a stack in tables and indexes, and of any other definition besides its
+/// text.
 const NODE: u64 = 96;
 const DEFINITION: u64 = 320;
-/// What a thread of a sample costs: mostly, it is where it was in the sample before.
+/// Cost of a thread of a sample, which mostly repeats the previous sample.
 const THREAD: u64 = 4;
 
 const REPEATED: &str = "this part is repeated beyond what a recorder writes";
 const TOO_MUCH_TEXT: &str = "its functions, stacks, threads and source text take more memory than those of any recording of this size";
 
-/// What may still be spent on a file.
 #[derive(Debug)]
 pub(super) struct ReadBudget {
     work: u64,
@@ -39,7 +38,7 @@ impl Default for ReadBudget {
 }
 
 impl ReadBudget {
-    /// A block of so many bytes of the file begins: it brings its share.
+    /// Adds the share of a block of `bytes` bytes.
     pub(super) fn grant(&mut self, bytes: usize) {
         let bytes = bytes as u64;
         self.work = self.work.saturating_add(bytes.saturating_mul(WORK_PER_BYTE));
@@ -47,7 +46,7 @@ impl ReadBudget {
             self.definitions.saturating_add(bytes.saturating_mul(DEFINITIONS_PER_BYTE));
     }
 
-    /// Takes what a record costs; the reason why it is refused, if it costs too much.
+    /// Charges a record; an error is the reason for refusing it.
     pub(super) fn spend(&mut self, record: &Record) -> Result<(), &'static str> {
         let held = record.bytes_held() as u64;
         let work = match record {
@@ -63,13 +62,13 @@ impl ReadBudget {
         take(&mut self.definitions, kept, TOO_MUCH_TEXT)
     }
 
-    /// Takes what a record costs that is not given on.
+    /// Charges a record that is not passed on.
     pub(super) fn spend_skipped(&mut self) -> Result<(), &'static str> {
         take(&mut self.work, 32, REPEATED)
     }
 }
 
-/// What costs more than is left takes nothing: the next block's share is for that block.
+/// A refused cost takes nothing, so the next block has its whole share.
 fn take(left: &mut u64, cost: u64, why: &'static str) -> Result<(), &'static str> {
     *left = left.checked_sub(cost).ok_or(why)?;
     Ok(())
@@ -88,19 +87,19 @@ mod tests {
     }
 
     #[test]
-    fn names_are_taken_up_to_the_share_of_the_bytes_that_brought_them() {
+    fn definitions_are_bounded_by_the_bytes_of_their_block() {
         let mut budget = ReadBudget::default();
         let large = function(40 << 20);
         let taken = (0..10).take_while(|_| budget.spend(&large).is_ok()).count();
         assert_eq!(taken, 3);
         assert_eq!(budget.spend(&large), Err(TOO_MUCH_TEXT));
-        // A later block has its own share, whatever the one before wanted.
+        // A later block has its own share.
         budget.grant(1 << 20);
         assert_eq!((0..10).take_while(|_| budget.spend(&large).is_ok()).count(), 4);
     }
 
     #[test]
-    fn work_is_bounded_by_the_bytes_and_what_came_before_takes_no_share_of_later_blocks() {
+    fn work_is_bounded_by_the_bytes_of_each_block() {
         let mut budget = ReadBudget { work: 1000, definitions: 0 };
         let gap = Record::Gap(RecordingGap { from: Nanos(0), to: Nanos(0), why: String::new() });
         assert_eq!((0..10).take_while(|_| budget.spend(&gap).is_ok()).count(), 3);
@@ -110,8 +109,8 @@ mod tests {
     }
 
     #[test]
-    fn the_busiest_recording_spends_a_third_of_its_share() {
-        // A thousand threads, a thousand times in a second, two bytes each.
+    fn the_busiest_recording_spends_a_third_of_its_budget() {
+        // A thousand threads, a thousand times a second, two bytes each.
         let mut budget = ReadBudget { work: 0, definitions: 0 };
         let thread = crate::model::ThreadSample {
             thread: crate::model::ThreadId(0),

@@ -1,35 +1,35 @@
-//! What became of a trace's bytes when it was replayed.
+//! The result of replaying a trace.
 
 use crate::model::RecordingEnd;
 
-/// What a replay found, for the lines a report prints about its source.
+/// What a replay found.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ReplaySummary {
-    /// Format version of the file.
+    /// Format version.
     pub version: u16,
     /// Records given to the sink.
     pub records: u64,
-    /// Whole good blocks read.
+    /// Good blocks read.
     pub blocks: u64,
-    /// Size of the file in bytes when the replay began.
+    /// File size in bytes when the replay began.
     pub bytes: u64,
-    /// Records skipped because this version does not know their tag (written by a later memspy).
+    /// Records skipped because a later memspy wrote their tag.
     pub unknown_tags: u64,
-    /// Places at which something other than a good block stood before the last good block, or stands
-    /// where no unfinished block could.
+    /// Damaged places: bytes before the last good block that are no good block, or bytes after it
+    /// that are no unfinished block.
     pub damaged_places: u64,
-    /// Blocks known to be missing there (each of at most about a second).
+    /// Blocks known to be missing there, each of at most about a second.
     pub lost_blocks: u64,
-    /// Records known to have been in them.
+    /// Records known to be missing with them.
     pub lost_records: u64,
-    /// Records that could be read but left out, because they use a definition lost in a damaged block.
+    /// Readable records left out because they use a lost definition.
     pub dropped_records: u64,
     /// The first damage.
     pub first_damage: Option<TraceDamage>,
-    /// Bytes after the last good block: a block not finished when the recorder died, or being written.
+    /// Bytes after the last good block: an unfinished block of a dead or running recorder.
     pub unfinished_bytes: u64,
-    /// Whether the trailer was seen; `false` when the recording ended abruptly or goes on.
+    /// Whether the trailer was seen; `false` if the recording ended abruptly or goes on.
     pub complete: bool,
     /// The trailer.
     pub end: Option<RecordingEnd>,
@@ -38,7 +38,7 @@ pub struct ReplaySummary {
 }
 
 impl ReplaySummary {
-    /// Whether every record written was given to the sink.
+    /// Whether every written record was given to the sink.
     pub fn is_whole(&self) -> bool {
         self.complete
             && self.damaged_places == 0
@@ -47,21 +47,21 @@ impl ReplaySummary {
     }
 }
 
-/// A place where a trace is damaged.
+/// A damaged place in a trace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TraceDamage {
-    /// Where in the file, in bytes from its start.
+    /// Byte offset in the file.
     pub offset: u64,
-    /// What is wrong there.
+    /// The kind of damage.
     pub why: &'static str,
 }
 
-/// How far a replay has come.
+/// Progress of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayProgress {
-    /// Bytes of the file behind it.
+    /// Bytes read.
     pub bytes: u64,
-    /// Bytes of the file in all.
+    /// Bytes of the file.
     pub total: u64,
     /// Records given to the sink.
     pub records: u64,

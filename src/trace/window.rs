@@ -1,46 +1,39 @@
-//! A moving view of the file: memory use stays the same however large the file is.
+//! A moving window over the file: memory use does not depend on the file's size.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Bytes read at a time, unless one block is larger. What is read stays as it is whatever becomes of the file, which a
-/// mapped stretch does not: the kernel ends a program that looks at a mapped page which another one has cut off.
+/// Bytes read at a time, unless one block is larger. Reading copies: if somebody truncates a mapped
+/// file, the kernel kills a program that touches the lost page.
 const WINDOW_BYTES: u64 = 1 << 20;
 
-/// Why bytes could not be had.
 #[derive(Debug)]
 pub(crate) enum WindowError {
-    /// The system refused.
     Failed(io::Error),
-    /// The file has become shorter: its length now.
+    /// The file shrank to this length.
     Shrunk(u64),
 }
 
-/// The bytes of a trace.
 #[derive(Debug)]
 pub(crate) enum TraceWindow {
-    /// A file, of which a stretch is in memory.
+    /// A file with one range in memory.
     File {
-        /// The file.
         file: File,
-        /// Offset of the stretch that was read last.
+        /// File offset of the range.
         start: u64,
-        /// The stretch.
+        /// The range.
         stretch: Vec<u8>,
     },
-    /// Bytes in memory.
     Memory(Arc<[u8]>),
 }
 
 impl TraceWindow {
-    /// A file of which nothing has been read.
     pub(crate) fn new(file: File) -> TraceWindow {
         TraceWindow::File { file, start: 0, stretch: Vec::new() }
     }
 
-    /// Bytes there are now.
     pub(crate) fn length(&self) -> io::Result<u64> {
         match self {
             TraceWindow::File { file, .. } => Ok(file.metadata()?.len()),
@@ -48,7 +41,7 @@ impl TraceWindow {
         }
     }
 
-    /// The `length` bytes at `offset`, which have to lie in the first `total` bytes of the file.
+    /// The `length` bytes at `offset`, inside the first `total` bytes of the file.
     pub(crate) fn bytes(
         &mut self,
         offset: u64,
@@ -62,7 +55,8 @@ impl TraceWindow {
                 found.ok_or(WindowError::Shrunk(bytes.len() as u64))
             }
             TraceWindow::File { file, start, stretch } => {
-                // What is in memory is good, but of a file that is being cut not much else will be.
+                // The bytes in memory are good, but little else will be in a file that is being
+                // truncated.
                 let now = file.metadata().map_err(WindowError::Failed)?.len();
                 if end > now {
                     return Err(WindowError::Shrunk(now));
@@ -74,7 +68,7 @@ impl TraceWindow {
                     if span as usize > stretch.capacity()
                         || stretch.capacity() as u64 > 2 * WINDOW_BYTES
                     {
-                        // The old stretch goes first, so that never two are held.
+                        // Free the old range first, so that there are never two.
                         *stretch = Vec::with_capacity(span as usize);
                     }
                     stretch.resize(span as usize, 0);

@@ -1,4 +1,4 @@
-//! From records to a trace.
+//! Writes records as a trace.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -16,40 +16,41 @@ use crate::model::{Record, RecordSink, SinkResult};
 const MAX_BLOCK_BYTES: usize = 256 << 10;
 /// Recorded time after which a block is written.
 const MAX_BLOCK_AGE: u64 = 1_000_000_000;
-/// The same for the first blocks of a recording that may be killed at any moment: each of them may last twice as long as the one before.
+/// The same for the first block of a recording that may be killed at any moment; doubles block by
+/// block.
 const FIRST_AGE: u64 = 100_000_000;
-/// Effort of the compressor: more costs time on the recording machine for a few per cent.
+/// Compression effort: more costs the recording machine time for a few per cent.
 const ZSTD_LEVEL: i32 = 6;
 
-/// What tells one recording from others: a random number, in the head of each of its blocks.
+/// Random number in each block's head that identifies the recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordingNumber(u64);
 
 impl RecordingNumber {
-    /// That of a new recording.
     pub(super) fn random() -> RecordingNumber {
-        // The standard library's random keys, and the time, should they be the same twice.
+        // The standard library's random keys plus the time, in case the keys repeat.
         let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
-        // Its highest bit is set, so that all take as many bytes.
+        // The highest bit makes all numbers equally long.
         RecordingNumber(RandomState::new().hash_one(now) | 1 << 63)
     }
 }
 
 /// Writes records as a trace, block by block.
 ///
-/// A block is written when a second of recorded time (less [in the beginning](Self::with_early_blocks), if wanted) or 256 KiB
-/// are in it, and when [`Self::flush`] is called. While nothing is recorded, what is buffered waits. After an error nothing more
-/// is written, every later call fails, and the file is readable up to its last whole block.
+/// A block is written after a second of recorded time (less [at first](Self::with_early_blocks), if
+/// wanted), after 256 KiB, and by [`Self::flush`]. Buffered records wait while nothing is recorded.
+/// After an error nothing more is written, every later call fails, and the file is readable up to
+/// its last whole block.
 pub struct TraceWriter<W: Write> {
     to: W,
     encoder: RecordEncoder,
-    sealer: BlockWriter,
+    block_writer: BlockWriter,
     block: Vec<u8>,
     /// Payload bytes after which a block is written.
     full: usize,
     /// Recorded time after which the next block is written.
     age: u64,
-    /// Time of the first record in the block being built.
+    /// Time of the first record in the current block.
     since: Option<u64>,
     bytes: u64,
     blocks: u64,
@@ -68,20 +69,20 @@ pub struct WrittenTrace {
 }
 
 impl TraceWriter<File> {
-    /// Creates the trace at `path`, for its owner only.
+    /// Creates the trace at `path`, readable by its owner only.
     ///
-    /// An existing file is refused, or with `overwrite` replaced: readers that have the old one open
-    /// keep it. A pipe or a device is written to as it is.
+    /// An existing file is refused or, with `overwrite`, replaced: readers that have the old one
+    /// open keep it. A pipe or a device is written as it is.
     pub fn create(path: impl AsRef<Path>, overwrite: bool) -> Result<Self, CreateError> {
         TraceWriter::create_as(path, FileCreation::replacing(overwrite))
     }
 
-    /// The same, with a mode of its own.
+    /// The same with `creation`'s file mode.
     pub fn create_as(path: impl AsRef<Path>, creation: FileCreation) -> Result<Self, CreateError> {
         TraceWriter::create_part(path.as_ref(), creation, RecordingNumber::random())
     }
 
-    /// The same of a recording that goes over several files.
+    /// The same for one file of a recording in several files.
     pub(super) fn create_part(
         path: &Path,
         creation: FileCreation,
@@ -94,12 +95,12 @@ impl TraceWriter<File> {
 }
 
 impl<W: Write> TraceWriter<W> {
-    /// Writes the file's head to `to`, and then what is recorded.
+    /// Writes the file's head to `to`.
     pub fn new(to: W) -> io::Result<Self> {
         TraceWriter::of_recording(to, RecordingNumber::random())
     }
 
-    /// The same of a recording that goes over several files.
+    /// The same for one file of a recording in several files.
     pub(super) fn of_recording(mut to: W, recording: RecordingNumber) -> io::Result<Self> {
         let mut head = MAGIC.to_vec();
         head.extend_from_slice(&v1::VERSION.to_le_bytes());
@@ -108,7 +109,7 @@ impl<W: Write> TraceWriter<W> {
         Ok(TraceWriter {
             to,
             encoder: RecordEncoder::new(recording.0).map_err(rejected)?,
-            sealer: BlockWriter::new(ZSTD_LEVEL)?,
+            block_writer: BlockWriter::new(ZSTD_LEVEL)?,
             block: Vec::new(),
             full: MAX_BLOCK_BYTES,
             age: MAX_BLOCK_AGE,
@@ -119,31 +120,31 @@ impl<W: Write> TraceWriter<W> {
         })
     }
 
-    /// With blocks of at most about `payload` bytes, where that is less than usual: what is written at once never grows the
-    /// file by more.
-    pub fn in_blocks_of(mut self, payload: usize) -> Self {
+    /// Limits blocks to about `payload` bytes, if that is less than usual, so that one write never
+    /// grows the file by more.
+    pub fn with_block_size(mut self, payload: usize) -> Self {
         self.full = self.full.min(payload);
         self
     }
 
-    /// With first blocks that are written after a tenth of a second and then after twice as long each, until they are as long
-    /// as usual: for a recording that has just begun and may be killed.
+    /// Writes the first block after 0.1 s and each later one after twice as long, up to the usual
+    /// age: for a new recording that may be killed.
     pub fn with_early_blocks(mut self) -> Self {
         self.age = FIRST_AGE;
         self
     }
 
-    /// Bytes handed to the file so far.
+    /// Bytes written to the file.
     pub fn bytes_written(&self) -> u64 {
         self.bytes
     }
 
-    /// Records taken so far, written or buffered.
+    /// Records taken, written or buffered.
     pub fn records(&self) -> u64 {
         self.encoder.records()
     }
 
-    /// Writes what is buffered as a block; nothing when nothing is.
+    /// Writes buffered records as a block, if there are any.
     pub fn flush(&mut self) -> io::Result<()> {
         self.check()?;
         if self.encoder.is_empty() {
@@ -153,7 +154,7 @@ impl<W: Write> TraceWriter<W> {
         self.note(written)
     }
 
-    /// Writes what is left and gives back the file. Without [`Record::End`] before, the trace has no
+    /// Writes the rest and returns the file. Without an earlier [`Record::End`] the trace has no
     /// trailer and counts as ended abruptly.
     pub fn finish(mut self) -> io::Result<(W, WrittenTrace)> {
         self.flush()?;
@@ -182,7 +183,7 @@ impl<W: Write> TraceWriter<W> {
     }
 
     fn write_block(&mut self) -> io::Result<()> {
-        self.sealer.write(self.encoder.payload(), &mut self.block)?;
+        self.block_writer.write(self.encoder.payload(), &mut self.block)?;
         self.to.write_all(&self.block)?;
         self.to.flush()?;
         self.bytes += self.block.len() as u64;
@@ -194,7 +195,7 @@ impl<W: Write> TraceWriter<W> {
     fn write_record(&mut self, record: &Record) -> io::Result<()> {
         let ends = matches!(record, Record::End(_));
         if ends {
-            // The trailer stands in a block of its own.
+            // The trailer has its own block.
             self.flush()?;
         }
         if let Err(why) = self.encoder.record(record) {

@@ -1,4 +1,4 @@
-//! The view from beginning to end: keys and time go in, pictures come out.
+//! The live view: turns keys and time into pictures.
 
 use std::error::Error;
 use std::io;
@@ -21,57 +21,57 @@ use crate::analysis::ThreadChoice;
 use crate::model::CudaIndex;
 use crate::sampler::LookOptions;
 
-/// Any error, of those who attach.
+/// Any error of attaching.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
 /// How long the first picture waits for the first records.
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
-/// What is wanted of the view.
+/// Options of the view.
 #[derive(Debug, Clone)]
 pub struct TopOptions {
-    /// The process, for looks at owners.
+    /// The process whose owners are read.
     pub pid: u32,
-    /// Whether it may be stopped for these.
+    /// Whether reading owners may stop it.
     pub owners: LookOptions,
-    /// The device shown first; `None` for the one with the highest peak.
+    /// The device shown first; `None`: the one with the highest peak.
     pub gpu: Option<CudaIndex>,
     /// Between two pictures.
     pub interval: Duration,
-    /// Whether file names are shown with their full path.
+    /// Whether to show full paths of files.
     pub full_filenames: bool,
-    /// Which threads memory is charged to.
+    /// Threads that memory is attributed to.
     pub choice: ThreadChoice,
     /// What the terminal can show.
     pub palette: Palette,
-    /// Name of this machine.
+    /// This machine's name.
     pub host: String,
 }
 
-/// Why the view ended before it was left.
+/// Why the view ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum TopError {
-    /// The job could not be attached to.
+    /// Attaching to the job failed.
     #[error(transparent)]
     Attach(BoxError),
     /// The terminal failed.
     #[error("the terminal cannot be used: {0}")]
     Terminal(#[from] io::Error),
-    /// A part of memspy failed; what it said is on the terminal.
+    /// A part of memspy panicked; its message is on the terminal.
     #[error(
         "memspy failed while it recorded; what it printed above belongs into a report of the bug"
     )]
     Panicked,
 }
 
-/// Shows the job until the user quits or `stop` is set. The terminal is taken once the job is attached to, and given back
-/// in any case.
+/// Shows the job until the user quits or `stop` is set. Takes the terminal once the job is attached
+/// to, and always gives it back.
 pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<(), TopError> {
     let recorded = LiveRecording::start(attach, options.choice, options.host.clone())
         .map_err(TopError::Attach)?;
     let mut screen = TerminalScreen::enter()?;
     let keys = keys()?;
     let lost = Arc::clone(&screen.lost);
-    // The first records come in a moment: better nothing than a picture without them.
+    // Wait a moment for the first records rather than show an empty picture.
     let began = Instant::now();
     while recorded.live().profile().ticks() == 0
         && recorded.ended().is_none()
@@ -82,7 +82,7 @@ pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<
     }
     let mut view = OneView::new(recorded, options.pid, None, options);
     let shown = show(&mut view, &mut screen, &keys, stop);
-    // Before the threads are waited for: the user has the terminal back at once.
+    // Before waiting for threads: the user has the terminal back at once.
     drop(screen);
     if lost.load(Ordering::Relaxed) {
         return Err(TopError::Panicked);
@@ -90,7 +90,7 @@ pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<
     Ok(shown?)
 }
 
-/// One process: its recording, what the user has chosen, and the picture that follows from both.
+/// One process: its recording, the user's choices, and the picture of both.
 pub(super) struct OneView {
     recorded: LiveRecording,
     looking: OwnerPoller,
@@ -98,12 +98,12 @@ pub(super) struct OneView {
     picture: ViewModel,
     full_filenames: bool,
     palette: Palette,
-    /// Whether the picture stood still at the last keys.
+    /// Whether the picture was frozen at the last keys.
     was_frozen: bool,
 }
 
 impl OneView {
-    /// The view of process `pid`, called `among` where others are shown beside it.
+    /// The view of process `pid`, named `among` if others are shown beside it.
     pub(super) fn new(
         recorded: LiveRecording,
         pid: u32,
@@ -128,7 +128,7 @@ impl OneView {
         self.picture = picture(&self.recorded, &mut self.state, self.full_filenames, whole);
     }
 
-    /// What a table of all processes tells of it.
+    /// Its entries in the table of all processes.
     pub(super) fn facts(
         &self,
         who: (usize, Option<u32>, u32),
@@ -148,13 +148,13 @@ impl TerminalView for OneView {
 
     fn follow_keys(&mut self) {
         if !self.state.frozen || !self.was_frozen {
-            // A frozen picture has all that may be asked of it.
+            // A frozen picture has everything that keys may ask for.
             self.update_view(self.state.frozen);
         }
         self.was_frozen = self.state.frozen;
     }
 
-    /// Of a look at owners.
+    /// Polls for an ownership snapshot.
     fn poll(&mut self) -> bool {
         self.looking.poll()
     }
@@ -184,7 +184,7 @@ fn picture(
     full_filenames: bool,
     whole: bool,
 ) -> ViewModel {
-    // Asked first: what is then in the profile is all that will come.
+    // Check first: then the profile is complete.
     let ended = recorded.ended();
     let mut picture = ViewModel::new(&recorded.live(), state, full_filenames, whole);
     if let Some(how) = ended {

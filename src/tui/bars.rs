@@ -8,10 +8,10 @@ use super::table::short_size;
 use crate::analysis::{DeviceSnapshot, OutsideTorch};
 use crate::render;
 
-/// Narrower bars say nothing.
+/// Narrower bars are unreadable.
 const MIN_BAR_WIDTH: usize = 8;
 
-/// What a device's memory consists of, as far as it is known.
+/// The parts of a device's memory, as far as known.
 fn parts(device: &DeviceSnapshot) -> [(BarPart, &'static str, &'static str, Option<u64>); 5] {
     let outside = match device.outside {
         OutsideTorch::Bytes(bytes) => Some(bytes),
@@ -62,7 +62,7 @@ pub(super) fn bar(
         .map(|(part, _, _, bytes)| (part, bytes.unwrap_or(0)))
         .collect();
     let known: u64 = segments.iter().map(|(_, bytes)| bytes).sum();
-    // In use, by a process that is not known.
+    // Used by an unknown process.
     segments.push((BarPart::Unknown, device.used.unwrap_or(0).saturating_sub(known)));
     let (mut sum, mut drawn) = (0, 0);
     for (part, bytes) in segments {
@@ -70,7 +70,7 @@ pub(super) fn bar(
         let upto = (u128::from(sum) * cells as u128 + u128::from(total) / 2) / u128::from(total);
         let mut upto = (upto as usize).min(cells);
         if bytes > 0 && upto <= drawn {
-            // A little is not nothing.
+            // A small part still gets a cell.
             upto = (drawn + 1).min(cells);
         }
         let length = upto.saturating_sub(drawn);
@@ -82,7 +82,8 @@ pub(super) fn bar(
     Line::from(spans)
 }
 
-/// The parts in numbers, in at most `lines` lines of `width` characters; what does not fit is left out, the least first.
+/// The parts in numbers, in at most `lines` lines of `width` characters; drops the least important
+/// ones.
 pub(super) fn legend(
     device: &DeviceSnapshot,
     width: usize,

@@ -1,4 +1,4 @@
-//! The last minutes: allocated and reserved bytes as columns, and the high-water mark as a line across them.
+//! The last minutes: allocated and reserved bytes as columns, with the peak as a line.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -12,7 +12,6 @@ use crate::model::Nanos;
 /// For the sizes on the left.
 const GUTTER: u16 = 9;
 
-/// Draws the chart of a device.
 pub(super) fn chart(
     buffer: &mut Buffer,
     area: Rect,
@@ -30,7 +29,7 @@ pub(super) fn chart(
     let bytes = |value: i64| value.max(0) as u64;
     let highest = reach.iter().flatten().map(|r| bytes(r.reserved.max(r.allocated))).max();
     let scale = highest.unwrap_or(0).max(mark).max(1);
-    // Eighths of a cell up to which a value reaches.
+    // Eighths of a cell up to the value.
     let eighths = |value: u64| {
         let whole = u128::from(rows) * 8;
         ((u128::from(value) * whole).div_ceil(u128::from(scale))).min(whole) as usize
@@ -71,7 +70,7 @@ pub(super) fn chart(
     axis(buffer, area, gpu, column, palette);
 }
 
-/// What the columns are, below them.
+/// Labels below the columns.
 fn axis(buffer: &mut Buffer, area: Rect, gpu: &GpuFigures, column: Nanos, palette: Palette) {
     let width = area.width - GUTTER;
     let y = area.y + area.height - 1;

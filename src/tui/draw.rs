@@ -1,4 +1,4 @@
-//! One picture on the terminal, whatever its size: what does not fit is left out, the least important first.
+//! Draws a picture in a terminal of any size; drops the least important parts first.
 
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
@@ -35,7 +35,7 @@ const HELP: &[&str] = &[
     "           ~ at least. Sizes are in binary units.",
 ];
 
-/// Draws `picture` as `state` wants it.
+/// Draws `picture` as `state` says.
 pub fn draw(
     frame: &mut Frame<'_>,
     picture: &ViewModel,
@@ -85,7 +85,6 @@ pub fn draw(
     }
 }
 
-/// The window of a row.
 fn detail(
     buffer: &mut Buffer,
     area: Rect,
@@ -122,7 +121,7 @@ pub(super) fn bottom(rest: &mut Rect, height: u16) -> Rect {
     Rect { y: rest.y + rest.height, height, ..*rest }
 }
 
-/// The first line of a view: what it is of on the left, on the right since when, and whether it goes on.
+/// The first line: subject on the left; start and mode on the right.
 pub(super) fn first_line(
     buffer: &mut Buffer,
     area: Rect,
@@ -143,14 +142,12 @@ pub(super) fn first_line(
     buffer.set_string(area.x + room as u16, area.y, cut(&right, width - room, palette), style);
 }
 
-/// Whether what is shown goes on.
 #[derive(Clone, Copy)]
 pub(super) enum DrawMode {
-    /// It does.
     Running,
-    /// The user has stopped the picture.
+    /// The user froze the picture.
     Frozen,
-    /// The job, or its recording, is over.
+    /// The job or its recording ended.
     Ended,
 }
 
@@ -201,7 +198,7 @@ fn head(buffer: &mut Buffer, area: Rect, picture: &ViewModel, state: &ViewState,
     if counts.failed > 0 {
         facts.push(format!("{} failed", render::count(counts.failed)));
     }
-    // The figures are worth more than the versions.
+    // Figures matter more than versions.
     let facts = facts.join(", ");
     let room = width.saturating_sub(facts.chars().count() + 2);
     let versions = if room < 12 { String::new() } else { cut(&head.runtime, room, palette) + "  " };
@@ -302,7 +299,7 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &ViewState) {
     key_words(buffer, area, &words, chosen);
 }
 
-/// What keys do, as many as fit; those chosen stand out.
+/// Key hints, as many as fit; chosen ones stand out.
 pub(super) fn key_words(
     buffer: &mut Buffer,
     area: Rect,
@@ -324,7 +321,8 @@ pub(super) fn key_words(
     }
 }
 
-/// Text in a window over the middle of the picture, from line `first` on; returns the one that it could begin with.
+/// A text window over the middle of the picture, from line `first` on; returns the first line
+/// actually shown.
 pub(super) fn window(
     buffer: &mut Buffer,
     area: Rect,
@@ -361,7 +359,7 @@ pub(super) fn window(
     first
 }
 
-/// A line in pieces of at most `width`, broken between words, and within one that is longer.
+/// Breaks a line into pieces of at most `width`, between words if possible.
 fn folded(line: &str, width: usize) -> Vec<String> {
     if Line::raw(line).width() <= width {
         return vec![line.to_owned()];

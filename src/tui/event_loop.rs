@@ -1,4 +1,4 @@
-//! Keys and time go in, pictures come out: the loop that every view goes through.
+//! The loop of every view: keys and time in, pictures out.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,28 +10,24 @@ use ratatui::crossterm::event::{Event, KeyEvent, read};
 use super::screen::TerminalScreen;
 use super::state::KeyAction;
 
-/// How long the view may take to notice that it is to end.
-const NOTICE: Duration = Duration::from_millis(100);
-/// Making pictures takes at most one part in this many of the time.
+/// Longest time until the view notices that it must end.
+const MAX_DELAY: Duration = Duration::from_millis(100);
+/// Drawing takes at most one part in this many of the time.
 const SHARE: u32 = 10;
 
-/// What is on the screen.
 pub(super) trait TerminalView {
-    /// Takes what came in meanwhile; whether it is to be drawn.
+    /// Takes new data; returns whether to redraw.
     fn poll(&mut self) -> bool;
-    /// Another picture, unless it is to stand still.
+    /// Updates the picture unless it is frozen.
     fn refresh(&mut self);
-    /// The picture that the keys pressed ask for.
+    /// Updates the picture after keys.
     fn follow_keys(&mut self);
-    /// Does what a key means.
     fn key(&mut self, key: KeyEvent) -> KeyAction;
-    /// Between two pictures.
     fn interval(&self) -> Duration;
-    /// Draws the picture there is.
     fn draw(&mut self, screen: &mut TerminalScreen) -> io::Result<()>;
 }
 
-/// What is typed. Read on a thread that nobody waits for: of a terminal that is gone the reader of events never returns.
+/// Keys from a thread that nobody joins: on a lost terminal the event reader never returns.
 pub(super) fn keys() -> io::Result<Receiver<io::Result<Event>>> {
     let (sender, keys) = channel();
     std::thread::Builder::new().name("memspy-keys".to_owned()).spawn(move || {
@@ -60,7 +56,7 @@ pub(super) fn show(
         let now = Instant::now();
         if now >= next {
             view.refresh();
-            // The age of what is shown grows in any case.
+            // At least the shown age grows.
             redraw = true;
             let cost = now.elapsed();
             next = now + view.interval().max(cost * SHARE);
@@ -69,7 +65,7 @@ pub(super) fn show(
             view.draw(screen)?;
             redraw = false;
         }
-        let wait = next.saturating_duration_since(Instant::now()).min(NOTICE);
+        let wait = next.saturating_duration_since(Instant::now()).min(MAX_DELAY);
         let first = match keys.recv_timeout(wait) {
             Ok(event) => event?,
             Err(RecvTimeoutError::Timeout) => continue,
@@ -77,7 +73,7 @@ pub(super) fn show(
                 return Err(io::Error::other("it can no longer be read"));
             }
         };
-        // All that is there, so that a key held down does not draw a picture each.
+        // Take all waiting keys, so that a held key does not draw one picture each.
         let mut event = Some(first);
         while let Some(now) = event {
             if let Event::Key(key) = now

@@ -1,4 +1,4 @@
-//! The table of a view: its title, its columns, and the rows that fit.
+//! The table of a view: title, columns, and the rows that fit.
 
 use std::borrow::Cow;
 
@@ -120,14 +120,14 @@ fn columns_that_fit(columns: &[TableColumn], least_name: u16, width: u16) -> Vec
     fitting
 }
 
-/// How many columns of the terminal a text takes.
+/// A text's width in terminal columns.
 fn width_of(text: &str) -> usize {
     Span::raw(text).width()
 }
 
 /// The beginning of a text that fits.
 pub(super) fn cut(text: &str, width: usize, palette: Palette) -> String {
-    // The second line behind those who made the text.
+    // Second defence: whoever makes a text already makes its control characters visible.
     let text = &*render::visible(text);
     if width_of(text) <= width {
         return text.to_owned();
@@ -145,7 +145,8 @@ pub(super) fn cut(text: &str, width: usize, palette: Palette) -> String {
     if width > 0 { short + palette.ellipsis() } else { short }
 }
 
-/// A name as it fits: first the folders go, then the end of the function's name, and the callers are what fills the room.
+/// Shortens a name: first its folders, then the end of the function's name; callers fill the
+/// remaining room.
 pub(super) fn fit(name: &RowName, width: usize, palette: Palette) -> String {
     let mut text = step(&name.text, name.place.as_ref(), width, palette);
     for (caller, place) in &name.callers {
@@ -214,7 +215,7 @@ mod tests {
     use crate::tui::table::{TableCell, TableRow};
 
     #[test]
-    fn names_are_shortened_where_it_hurts_least() {
+    fn names_lose_their_least_important_parts() {
         let palette = Palette { color: true, unicode: true };
         let name = RowName {
             text: "_engine_run_backward".into(),
@@ -263,7 +264,7 @@ mod tests {
         assert!(lines[0].starts_with("By line"), "{lines:?}");
         assert_eq!(lines[1], sure);
         assert!(lines[2].contains("OWN") && lines[3].contains("train"), "{lines:?}");
-        // The rows come first.
+        // Rows have priority.
         let lines = drawn(6);
         assert!(lines[1].contains("OWN") && lines[2].contains("train"), "{lines:?}");
     }

@@ -1,9 +1,10 @@
-//! The live view: where the memory of a job is now, in a terminal.
+//! The live view: a job's current memory in a terminal.
 //!
-//! Turns a live profile, and the keys pressed, into pictures on a terminal.
-//! May import `model`, `ownership`, `analysis`, `render` and `sampler`; alone knows ratatui.
-//! Never reads a target by itself, and never leaves the terminal in another state than it found it in.
-//! Start reading at [`run`]; what a picture is made of is in `view_model.rs`, how it is drawn in `draw.rs`.
+//! Turns a live profile and keys into pictures on a terminal.
+//! May import `model`, `ownership`, `analysis`, `render` and `sampler`. Only this room uses
+//! ratatui.
+//! Never reads a target itself, and always restores the terminal.
+//! Start reading at [`run`]; `view_model.rs` has a picture's contents, `draw.rs` its drawing.
 
 mod app;
 mod bars;

@@ -1,4 +1,4 @@
-//! Looks at owners, on a thread of their own, when the user asks for one.
+//! Reads owners on a thread of its own when the user asks.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Instant;
@@ -8,12 +8,10 @@ use crate::model::{IncompleteSnapshot, Nanos, OwnershipBreakdown, StopTotals};
 use crate::ownership::summarize;
 use crate::sampler::{LookOptions, TargetIdentity, TargetReaders, Worker, read_owners};
 
-/// A look, and how often it stopped the process.
 type OwnerPoll = Result<(OwnershipBreakdown, StopTotals), String>;
 
-/// Looks at one process.
 pub(super) struct OwnerPoller {
-    /// Opened when the view was, not when the key is pressed.
+    /// Opened with the view, not at the key.
     process: Result<TargetIdentity, String>,
     options: LookOptions,
     thread: Option<PollerThread>,
@@ -33,7 +31,7 @@ impl OwnerPoller {
         OwnerPoller { process, options, thread: None, is_looking: false, last: None }
     }
 
-    /// Asks for a look, unless one is under way.
+    /// Starts a snapshot unless one is under way.
     pub(super) fn ask(&mut self) {
         if self.is_looking {
             return;
@@ -52,7 +50,7 @@ impl OwnerPoller {
         }
     }
 
-    /// Takes a look that has come; whether there is news.
+    /// Takes a finished snapshot; returns whether there was one.
     pub(super) fn poll(&mut self) -> bool {
         let Some(thread) = self.thread.as_ref().filter(|_| self.is_looking) else { return false };
         let look = match thread.looks.try_recv() {
@@ -68,7 +66,6 @@ impl OwnerPoller {
         true
     }
 
-    /// What is known.
     pub(super) fn owners(&self) -> OwnersView {
         let seen = |(look, at): &(OwnerPoll, Instant)| match look {
             Ok((snapshot, stops)) => {

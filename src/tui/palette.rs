@@ -1,4 +1,4 @@
-//! Colours and characters: the 16 of every terminal, or none; block characters, or ASCII.
+//! Colours (the 16 of every terminal, or none) and characters (Unicode or ASCII).
 
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::border;
@@ -6,20 +6,19 @@ use ratatui::symbols::border;
 /// What the terminal can show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Palette {
-    /// Whether to use colours. Without them everything can still be told apart.
+    /// Whether to use colours. Nothing depends on them alone.
     pub color: bool,
-    /// Whether characters beyond ASCII can be shown.
+    /// Whether it shows characters beyond ASCII.
     pub unicode: bool,
 }
 
-/// What a part of a bar stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BarPart {
     Allocated,
     Cached,
     Outside,
     Others,
-    /// In use, but by whom is unknown.
+    /// Used, but by an unknown process.
     Unknown,
     Free,
 }
@@ -83,7 +82,7 @@ impl Palette {
         }
     }
 
-    /// The line of a high-water mark.
+    /// The line of a peak.
     pub(super) fn mark(self) -> &'static str {
         if self.unicode { "╌" } else { "-" }
     }
@@ -101,7 +100,7 @@ impl Palette {
         if self.unicode { "…" } else { "~" }
     }
 
-    /// Behind the name of the column that is sorted by.
+    /// After the name of the sorting column.
     pub(super) fn sorted(self, smallest_first: bool) -> &'static str {
         match (self.unicode, smallest_first) {
             (true, false) => "▼",

@@ -1,4 +1,4 @@
-//! The view of a job of many processes: a table of all, and each by itself.
+//! The view of a job with many processes: a table of all, and a view of each.
 
 use std::io;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ use crate::model::Nanos;
 use crate::render;
 use crate::sampler::{StopSignal, Worker};
 
-/// Between two looks for further members.
+/// Between two searches for new members.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// The shortest interval at which the greatest owners are recomputed, because that goes through all blocks.
+/// Shortest interval of recomputing the greatest owners, which visits all blocks.
 const FACTS_INTERVAL: Duration = Duration::from_millis(500);
 /// How long the first picture waits for the first member.
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A process that is to be shown.
+/// A new process to show.
 pub struct NewRank {
     /// `RANK` of its environment.
     pub rank: Option<u32>,
@@ -36,33 +36,30 @@ pub struct NewRank {
     pub attach: AttachFn,
 }
 
-/// Finds those that were not there before; `None` when none will come any more.
+/// Finds new processes; `None`: no more will come.
 pub type FindRanks = Box<dyn FnMut() -> Option<Vec<NewRank>> + Send>;
 
-/// A process that is shown.
 struct RankTab {
     rank: Option<u32>,
     pid: u32,
-    /// Its own view, or why there is none.
+    /// Its view, or why it has none.
     view: Result<Box<OneView>, String>,
     facts: Vec<RankFacts>,
     looked: Option<Instant>,
 }
 
-/// What the thread that looks for members found.
 enum FinderEvent {
     Joined { rank: Option<u32>, pid: u32, recorded: Result<LiveRecording, String> },
     Over,
 }
 
-/// Where the user is.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TabSelection {
     All,
     One(usize),
 }
 
-/// Shows the members of the family of process `options.pid` until the user quits or `stop` is set.
+/// Shows the family of process `options.pid` until the user quits or `stop` is set.
 pub fn run_all(
     members: FindRanks,
     options: &TopOptions,
@@ -85,7 +82,7 @@ pub fn run_all(
         began: Instant::now(),
         overview: None,
     };
-    // Better nothing than a picture without the ranks that are there already.
+    // Wait for the existing ranks rather than show an empty picture.
     if let Ok(first) = all.news.recv_timeout(FIRST_FRAME_TIMEOUT) {
         all.on_finder_event(first);
     }
@@ -131,7 +128,7 @@ struct RankTabs<'a> {
     seats: Vec<RankTab>,
     state: ViewState,
     place: TabSelection,
-    /// Whether no further member comes.
+    /// Whether no more members come.
     over: bool,
     began: Instant,
     overview: Option<RanksOverview>,
@@ -150,7 +147,7 @@ impl RankTabs<'_> {
         self.seats.push(RankTab { rank, pid, view, facts: Vec::new(), looked: None });
     }
 
-    /// The view of the process shown; `None` while all are.
+    /// The view of the shown process; `None` in the table of all.
     fn one(&mut self) -> Option<&mut OneView> {
         match self.place {
             TabSelection::All => None,
@@ -158,7 +155,7 @@ impl RankTabs<'_> {
         }
     }
 
-    /// To the next process that has a view, in the order of ranks, or back to all after the last.
+    /// Goes to the next process with a view, in the order of ranks, and from the last back to all.
     fn step(&mut self, on: bool) -> KeyAction {
         let mut order: Vec<usize> =
             (0..self.seats.len()).filter(|index| self.seats[*index].view.is_ok()).collect();
@@ -236,7 +233,7 @@ impl TerminalView for RankTabs<'_> {
             self.seats.iter().flat_map(|seat| seat.facts.iter().cloned()).collect();
         let ended = self.over && ranks.iter().all(|rank| rank.ended.is_some());
         let elapsed = match &self.overview {
-            // What is over stands still.
+            // An ended view keeps its time.
             Some(before) if before.ended && ended => before.elapsed,
             _ => Nanos(self.began.elapsed().as_nanos() as u64),
         };
@@ -288,7 +285,7 @@ impl TerminalView for RankTabs<'_> {
                     return chosen
                         .map_or(KeyAction::Nothing, |index| self.select(TabSelection::One(index)));
                 }
-                // The lists of one process.
+                // These keys belong to the lists of one process.
                 KeyCode::Char('l' | 's' | 'h' | 'a' | 'g') => return KeyAction::Nothing,
                 _ => {}
             }

@@ -1,4 +1,4 @@
-//! All ranks of a job in one table: what each has, and the line with most of it.
+//! All ranks of a job in one table: each one's memory and largest line.
 
 use std::borrow::Cow;
 
@@ -24,7 +24,7 @@ const ALLOC: TableColumn = TableColumn { name: "ALLOC", width: 11 };
 const CACHED: TableColumn = TableColumn { name: "CACHED", width: 11 };
 const OUTSIDE: TableColumn = TableColumn { name: "OUTSIDE", width: 11 };
 const PEAK: TableColumn = TableColumn { name: "PEAK", width: 11 };
-/// Columns of numbers are left out before the line gets narrower than this.
+/// Drops columns of numbers before the name gets narrower than this.
 const MIN_NAME_WIDTH: u16 = 10;
 
 const HELP: &[&str] = &[
@@ -43,28 +43,28 @@ const HELP: &[&str] = &[
     "Grey: ended, with its last figures. -: unknown.",
 ];
 
-/// What a rank has on one device. Sizes in bytes; `None` is unknown.
+/// A rank's memory on one device. Sizes in bytes; `None`: unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankFacts {
-    /// Its index among the processes shown.
+    /// Its index among the shown processes.
     pub index: usize,
     /// `RANK` of its environment.
     pub rank: Option<u32>,
     /// Its pid.
     pub pid: u32,
-    /// The device, as it numbers it; `None` while it has none.
+    /// The device, as it numbers it; `None`: it has none yet.
     pub gpu: Option<CudaIndex>,
     allocated: Option<u64>,
     cached: Option<u64>,
     outside: Option<u64>,
     peak: Option<u64>,
     most: RowName,
-    /// How its recording ended; `None` while it goes on.
+    /// How its recording ended; `None`: it goes on.
     pub ended: Option<String>,
 }
 
 impl RankFacts {
-    /// Those of a process of which nothing is known but why.
+    /// Those of a process without a view.
     pub fn unknown(index: usize, rank: Option<u32>, pid: u32, ended: Option<String>) -> RankFacts {
         let text = ended.clone().unwrap_or_else(|| "no memory of PyTorch on a GPU yet".to_owned());
         RankFacts {
@@ -81,14 +81,14 @@ impl RankFacts {
         }
     }
 
-    /// Those of the devices on which a process has or had memory of PyTorch.
+    /// Those of the devices on which a process has or had PyTorch memory.
     pub fn new(
         live: &LiveProfile,
         (index, rank, pid): (usize, Option<u32>, u32),
         full_filenames: bool,
         ended: Option<String>,
     ) -> Vec<RankFacts> {
-        // The allocator counts for every GPU that the process sees.
+        // The allocator has counters for every visible GPU, used or not.
         let is_used = |gpu: &CudaIndex| live.marks(*gpu).is_some_and(|marks| marks.reserved > 0);
         let used: Vec<CudaIndex> = live.gpus().into_iter().filter(is_used).collect();
         let devices = live.devices();
@@ -141,12 +141,12 @@ impl RankFacts {
     }
 }
 
-/// The line of the program that made most of what is live now.
+/// The program's line with the most live bytes.
 fn largest_line(live: &LiveProfile, gpu: CudaIndex, full_filenames: bool) -> RowName {
     let labels = FrameLabels::new(live.profile(), full_filenames);
     let unknown = |text: &str| RowName { text: text.to_owned(), ..RowName::default() };
     let Ok(lines) = live.program_lines(gpu) else { return unknown("-") };
-    // What nobody saw being made has no line.
+    // Unattributed memory has no line.
     let made = lines.rows.iter().filter(|line| matches!(line.place, StackLabel::Frame(_)));
     match made.max_by_key(|line| line.own).filter(|line| line.own > 0) {
         Some(line) => {
@@ -168,7 +168,7 @@ pub struct RanksOverview {
     pub elapsed: Nanos,
     /// Whether the job is over.
     pub ended: bool,
-    /// What each has.
+    /// Each rank's memory.
     pub ranks: Vec<RankFacts>,
 }
 
@@ -194,7 +194,7 @@ impl RanksOverview {
         }))
     }
 
-    /// Who has most and least, at a glance.
+    /// The ranks with most and least.
     fn balance(&self) -> String {
         let running = || self.ranks.iter().filter(|rank| rank.ended.is_none());
         let known = || running().filter_map(|rank| Some((rank.allocated?, rank)));
@@ -216,7 +216,7 @@ impl RanksOverview {
         }
     }
 
-    /// The process of the row chosen.
+    /// The process of the chosen row.
     pub fn chosen(&self, state: &ViewState) -> Option<usize> {
         let table = self.table().ok()?;
         let view = state.view as usize;
@@ -225,14 +225,14 @@ impl RanksOverview {
     }
 }
 
-/// The choices at the beginning: in the order of ranks.
+/// Initial choices: in the order of ranks.
 pub fn ranks_state(interval: std::time::Duration) -> ViewState {
     let mut state = ViewState::new(None, interval);
     state.sort = [SortOrder { column: 0, reversed: true }; 3];
     state
 }
 
-/// Draws `overview` as `state` wants it.
+/// Draws `overview` as `state` says.
 pub fn draw_ranks(
     frame: &mut Frame<'_>,
     overview: &RanksOverview,

@@ -1,4 +1,4 @@
-//! The recording behind the view, on a thread of its own.
+//! The view's recording, on a thread of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,21 +13,21 @@ use crate::sampler::{AttachedRecorder, BackgroundSink, RecordingProgress, Worker
 
 use super::app::BoxError;
 
-/// Attaches; called again when a recording has to begin anew.
+/// Attaches; called again when a recording must restart.
 pub type AttachFn = Box<dyn FnMut() -> Result<AttachedRecorder, BoxError> + Send>;
 
-/// A live profile that a thread fills.
+/// A live profile filled by a thread.
 pub struct LiveRecording {
     live: SharedProfile,
     ended: Arc<Mutex<Option<String>>>,
     quit: Arc<AtomicBool>,
-    /// What the recorder looks at: set to end it, or to begin anew.
+    /// Makes the recorder end or restart.
     stop: Arc<AtomicBool>,
     thread: Worker,
 }
 
 impl LiveRecording {
-    /// Attaches and begins; returns when the job is attached to, or with the reason why it is not.
+    /// Attaches and starts; returns once attached, or with the reason for failing.
     pub fn start(
         attach: AttachFn,
         choice: ThreadChoice,
@@ -44,7 +44,7 @@ impl LiveRecording {
         };
         let (attached, is_attached) = channel();
         let how: Arc<Mutex<Option<String>>> = Arc::clone(&ended);
-        // Attached on the thread that reads: probes and interpreters need not travel.
+        // Attach on the reading thread: probes and interpreters need not be sent.
         let thread = Worker::spawn("top", move |_| {
             let first = match (keeper.attach)() {
                 Ok(recorder) => {
@@ -67,12 +67,12 @@ impl LiveRecording {
         attached.recv().unwrap_or_else(|_| Err("the recording thread ended unexpectedly".into()))
     }
 
-    /// The profile, as it is now.
+    /// The current profile.
     pub fn live(&self) -> MutexGuard<'_, LiveProfile> {
         self.live.lock()
     }
 
-    /// How the recording ended; `None` while it goes on.
+    /// How the recording ended; `None`: it goes on.
     pub fn ended(&self) -> Option<String> {
         let told = self.ended.lock().clone();
         let gone = self.thread.is_finished();
@@ -95,13 +95,13 @@ struct RecordingThread {
     attach: AttachFn,
 }
 
-/// What happened and why, as one line: the reason may quote the target.
+/// An event and its reason in one line: the reason may quote the target.
 fn describe(what: &str, why: &dyn std::fmt::Display) -> String {
     render::one_line(&format!("{what}: {why}"))
 }
 
 impl RecordingThread {
-    /// Records until the job ends or the view is left; says how it ended.
+    /// Records until the job ends or the view closes; returns how it ended.
     fn keep_recording(&mut self, mut recorder: AttachedRecorder) -> Option<String> {
         loop {
             let renew = AtomicBool::new(false);
@@ -135,7 +135,7 @@ impl RecordingThread {
     }
 
     fn record(&self, recorder: AttachedRecorder, renew: &AtomicBool) -> SinkResult<RecordingEnd> {
-        // What the picture is made of is computed under the lock; sampling must not wait for that.
+        // Pictures are computed under the lock, and sampling must not wait for that.
         let mut background = BackgroundSink::new(self.live.clone())?;
         let mut observe = |_: &RecordingProgress| {
             if self.live.lock().is_full() {

@@ -1,4 +1,4 @@
-//! The terminal: taken when the view begins, given back in any case.
+//! The terminal: taken when the view begins, always given back.
 
 use std::io::{self, BufWriter, Stdout, Write, stdout};
 use std::panic::{PanicHookInfo, set_hook, take_hook};
@@ -14,25 +14,24 @@ use ratatui::crossterm::terminal::{
 use ratatui::crossterm::{execute, queue};
 use ratatui::{Frame, Terminal};
 
-/// A picture of 200 × 50 with its colours, so that it is written at once.
+/// Room for a picture of 200 × 50 with colours, so that it is written at once.
 const BUFFER: usize = 64 << 10;
 
 type PanicHook = Arc<dyn Fn(&PanicHookInfo<'_>) + Send + Sync>;
 
-/// The terminal while it shows pictures.
 pub(super) struct TerminalScreen {
     terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
-    /// Set by a panic, which has given the terminal back.
+    /// Set by a panic, which restored the terminal.
     pub(super) lost: Arc<AtomicBool>,
     hook: PanicHook,
 }
 
 impl TerminalScreen {
-    /// Takes the terminal: its other screen, keys one by one.
+    /// Takes the terminal: alternate screen, single keys.
     pub(super) fn enter() -> io::Result<TerminalScreen> {
         enable_raw_mode()?;
         let lost = Arc::new(AtomicBool::new(false));
-        // What a panic prints would otherwise be lost with the other screen.
+        // Restore the terminal first: a panic's message would vanish with the alternate screen.
         let hook: PanicHook = Arc::from(take_hook());
         let (before, flag) = (Arc::clone(&hook), Arc::clone(&lost));
         set_hook(Box::new(move |panic| {
@@ -41,7 +40,8 @@ impl TerminalScreen {
             before(panic);
         }));
         let opened = || -> io::Result<_> {
-            // Not Terminal::clear, which asks where the cursor is: some terminals never answer.
+            // Not Terminal::clear, which asks for the cursor's position: some terminals never
+            // answer.
             execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))?;
             let backend = CrosstermBackend::new(BufWriter::with_capacity(BUFFER, stdout()));
             Terminal::new(backend)
@@ -56,7 +56,7 @@ impl TerminalScreen {
         }
     }
 
-    /// Draws a picture: what changed is written, as one update where the terminal knows such.
+    /// Draws a picture: writes changes only, as one update if the terminal supports it.
     pub(super) fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         queue!(self.terminal.backend_mut(), BeginSynchronizedUpdate)?;
         self.terminal.draw(picture)?;
@@ -75,7 +75,7 @@ impl Drop for TerminalScreen {
     }
 }
 
-/// A terminal that is gone cannot be given back; nothing is lost then.
+/// Errors mean that the terminal is gone; nothing is lost.
 fn give_back() {
     let _ = execute!(stdout(), EndSynchronizedUpdate, LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();

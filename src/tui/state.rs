@@ -1,4 +1,4 @@
-//! What the user has chosen: view, order, place in the list; and what keys do to it.
+//! The user's choices (view, order, position) and the keys that change them.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use super::table::SortOrder;
 use crate::model::CudaIndex;
 use rustc_hash::FxHashMap;
 
-/// What is listed.
+/// The kind of list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListView {
     /// Lines of code.
     Lines,
     /// Python stacks.
     Stacks,
-    /// Tensors and what they are for.
+    /// Tensors and their owners.
     Owners,
 }
 
@@ -24,25 +24,24 @@ impl ListView {
     pub const ALL: [ListView; 3] = [ListView::Lines, ListView::Stacks, ListView::Owners];
 }
 
-/// What a key asks of the program.
+/// The result of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyAction {
-    /// Nothing, or only another picture of the same.
+    /// At most a redraw.
     Nothing,
     /// To end.
     Quit,
-    /// To look who holds the memory.
+    /// Read the owners.
     ReadOwners,
 }
 
-/// Intervals between two pictures that can be chosen, in milliseconds.
+/// Intervals between pictures, in milliseconds.
 const INTERVALS: [u64; 8] = [100, 250, 500, 1000, 2000, 5000, 10_000, 30_000];
 
-/// The window that shows a row in full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DetailWindow {
     Closed,
-    /// Of the row that is chosen in the next picture.
+    /// Of the row chosen in the next picture.
     Opening,
     /// Of the row with this key, wherever it is listed.
     Of(u64),
@@ -51,28 +50,28 @@ pub(super) enum DetailWindow {
 /// The user's choices.
 #[derive(Debug, Clone)]
 pub struct ViewState {
-    /// What is listed.
+    /// The kind of list.
     pub view: ListView,
-    /// Whether lines of libraries are listed by themselves.
+    /// Whether lines of libraries get their own rows.
     pub all_lines: bool,
-    /// The device asked for; `None` for the one with the highest peak.
+    /// The requested device; `None`: the one with the highest peak.
     pub gpu: Option<CudaIndex>,
-    /// What the process is called among those shown beside it; `None` where it is the only one.
+    /// The process's name among others; `None`: it is the only one.
     pub among: Option<String>,
-    /// Whether the picture stands still.
+    /// Whether the picture is frozen.
     pub frozen: bool,
     /// Between two pictures.
     pub interval: Duration,
     pub(super) help: bool,
     pub(super) detail: DetailWindow,
-    /// The first line shown of the text in a window.
+    /// First text line shown in a window.
     pub(super) scroll: usize,
     pub(super) sort: [SortOrder; 3],
-    /// Of each view the bytes of its rows, by their keys, when the user set a mark.
+    /// For each view, the bytes of rows by key when the user set a mark.
     pub(super) marks: [Option<FxHashMap<u64, u64>>; 3],
-    /// Whether the next picture is to set one.
+    /// Whether the next picture sets one.
     pub(super) is_marking: bool,
-    /// The row chosen in each view, and the first row shown.
+    /// For each view, the chosen row and the first one shown.
     pub(super) chosen: [usize; 3],
     pub(super) first: [usize; 3],
     /// Of the last picture: rows of the list, rows that fit, columns of numbers, and devices.
@@ -80,12 +79,11 @@ pub struct ViewState {
     pub(super) fitting: usize,
     pub(super) columns: usize,
     pub(super) gpus: Vec<CudaIndex>,
-    /// The device shown.
     pub(super) shown: Option<CudaIndex>,
 }
 
 impl ViewState {
-    /// The choices at the beginning.
+    /// The initial choices.
     pub fn new(gpu: Option<CudaIndex>, interval: Duration) -> ViewState {
         ViewState {
             view: ListView::Lines,
@@ -110,7 +108,7 @@ impl ViewState {
         }
     }
 
-    /// Does what a key means.
+    /// Handles a key.
     pub fn key(&mut self, key: KeyEvent) -> KeyAction {
         if key.kind == KeyEventKind::Release {
             return KeyAction::Nothing;
@@ -125,7 +123,7 @@ impl ViewState {
         if (self.help || is_detailed) && self.scroll_window(key.code) {
             return KeyAction::Nothing;
         }
-        // The help is closed by any other key, the window of a row by those that leave or change the list.
+        // Any other key closes the help; keys that leave or change the list close a row's window.
         if std::mem::take(&mut self.help) {
             return if key.code == KeyCode::Char('q') {
                 KeyAction::Quit
@@ -168,7 +166,7 @@ impl ViewState {
             KeyCode::Char(digit @ '1'..='9') => {
                 let column = digit as usize - '1' as usize;
                 if column <= self.columns {
-                    // The same again turns the order round.
+                    // The same key again reverses the order.
                     sort.reversed = sort.column == column && !sort.reversed;
                     sort.column = column;
                 }
@@ -189,7 +187,7 @@ impl ViewState {
         KeyAction::Nothing
     }
 
-    /// Moves the text of a window; whether the key does that.
+    /// Scrolls a window; returns whether the key does that.
     fn scroll_window(&mut self, code: KeyCode) -> bool {
         let page = self.fitting.max(2) - 1;
         self.scroll = match code {
@@ -213,7 +211,8 @@ impl ViewState {
         }
     }
 
-    /// Notes how long the list is and how many rows of it fit; returns the row chosen and the first one shown.
+    /// Notes the list's length and the rows that fit; returns the chosen row and the first one
+    /// shown.
     pub(super) fn clamp_selection(&mut self, rows: usize, fitting: usize) -> (usize, usize) {
         (self.rows, self.fitting) = (rows, fitting);
         let view = self.view as usize;

@@ -1,4 +1,4 @@
-//! Rows of numbers and a name: what the three views list, and how they are sorted.
+//! Rows of numbers and a name, and their order.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,6 @@ use crate::analysis::BoundedValue;
 use crate::render;
 use rustc_hash::FxHashMap;
 
-/// A column of numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TableColumn {
     pub(super) name: &'static str,
@@ -14,18 +13,17 @@ pub(super) struct TableColumn {
     pub(super) width: u16,
 }
 
-/// A number in a row.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum TableCell {
     Bytes(u64),
-    /// Bytes more than at a mark, or fewer.
+    /// Bytes above or below a mark.
     Change(i64),
     Count(u64),
-    /// What names something: printed without separators.
+    /// An identifier: printed without separators.
     Number(u64),
     /// Per cent.
     Share(f64),
-    /// What may be known only within limits.
+    /// A value that may have bounds.
     Bounded(BoundedValue),
     Unknown,
 }
@@ -86,52 +84,49 @@ pub(super) fn short_size(bytes: u64) -> String {
     format!("{} {unit}", &number[..keep])
 }
 
-/// What a row is called.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RowName {
     pub(super) text: String,
-    /// The file, short, and the line.
+    /// The short file name and the line.
     pub(super) place: Option<(String, u32)>,
-    /// What follows when there is room: the callers.
+    /// Shown if there is room: the callers.
     pub(super) callers: Vec<(String, Option<(String, u32)>)>,
 }
 
-/// A row.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct TableRow {
     pub(super) cells: Vec<TableCell>,
     pub(super) name: RowName,
-    /// The row in full, for a window of its own; empty while none is open.
+    /// The row's details, for its window; empty while that is closed.
     pub(super) detail: Vec<String>,
-    /// What tells it from others, also in another picture.
+    /// Identifies it across pictures.
     pub(super) key: u64,
-    /// The group that it belongs to, and whether it is the group's head.
+    /// Its group, and whether it is the group's head.
     pub(super) group: usize,
     pub(super) is_head: bool,
-    /// Whether it is over: shown grey.
+    /// Whether it has ended: shown grey.
     pub(super) is_dim: bool,
 }
 
-/// A table.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ViewTable {
     /// What it shows, and of when.
     pub(super) title: String,
-    /// How sure the rows are.
+    /// The evidence of the rows.
     pub(super) certainty: Option<String>,
     pub(super) columns: Vec<TableColumn>,
     /// What the names are.
     pub(super) names: &'static str,
-    /// Columns of numbers are left out before the name gets narrower than this.
+    /// Drops columns of numbers before the name gets narrower than this.
     pub(super) min_name_width: u16,
     pub(super) rows: Vec<TableRow>,
 }
 
-/// The change since the mark, behind the bytes.
+/// The change since the mark, after the bytes.
 const SINCE_MARK: TableColumn = TableColumn { name: "SINCE m", width: 12 };
 
 impl ViewTable {
-    /// The bytes of all rows, by their keys.
+    /// The bytes of all rows by key.
     pub(super) fn mark(&self) -> FxHashMap<u64, u64> {
         let bytes = self.rows.iter().filter_map(|row| match row.cells.first() {
             Some(TableCell::Bytes(bytes)) => Some((row.key, *bytes)),
@@ -140,7 +135,7 @@ impl ViewTable {
         bytes.collect()
     }
 
-    /// The same table with a column of what changed since a mark; what was not there then had nothing.
+    /// Adds a column of changes since a mark; rows missing there had nothing.
     pub(super) fn since(&self, mark: &FxHashMap<u64, u64>) -> ViewTable {
         let mut table = self.clone();
         table.columns.insert(1.min(table.columns.len()), SINCE_MARK);
@@ -158,7 +153,7 @@ impl ViewTable {
     }
 }
 
-/// By which column a table is sorted; the one behind the last is the name.
+/// The sorting column; the one after the last is the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SortOrder {
     pub(super) column: usize,
@@ -166,7 +161,8 @@ pub(super) struct SortOrder {
 }
 
 impl ViewTable {
-    /// The rows in order. Numbers begin with the largest, names with A; rows of a group stay together, behind its head.
+    /// The rows in order: numbers descending, names ascending; a group's rows stay together after
+    /// its head.
     pub(super) fn sorted(&self, sort: SortOrder) -> Vec<&TableRow> {
         let mut rows: Vec<&TableRow> = self.rows.iter().collect();
         let mut heads: Vec<Option<&TableRow>> = Vec::new();
@@ -181,7 +177,7 @@ impl ViewTable {
                 (Some(a), Some(b)) => b.total_cmp(&a),
                 _ => Ordering::Equal,
             };
-            // Equals by what else they have.
+            // Break ties by the other columns.
             let rest = || {
                 let pairs = a.cells.iter().zip(&b.cells);
                 pairs.map(|(a, b)| b.key().total_cmp(&a.key())).find(|o| o.is_ne())
@@ -237,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_begin_with_the_largest_and_names_with_a() {
+    fn numbers_sort_descending_and_names_ascending() {
         let rows = || vec![row(1, "c", 0, false), row(3, "b", 0, false), row(2, "a", 0, false)];
         assert_eq!(names(rows(), 0, false), ["b", "a", "c"]);
         assert_eq!(names(rows(), 0, true), ["c", "a", "b"]);

@@ -1,4 +1,4 @@
-//! What is drawn: taken out of the live profile in one go, so that a frozen picture stays what it was.
+//! A picture's data, taken from the live profile at once, so that a frozen picture does not change.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use crate::render::{self, FrameLabels};
 use super::state::{DetailWindow, ListView, ViewState};
 use super::table::{RowName, TableCell, TableColumn, TableRow, ViewTable};
 
-/// Callers that a row may have room for.
+/// Most callers shown in a row.
 const MAX_CALLERS: usize = 16;
 
-/// Columns of numbers are left out before the name gets narrower than this.
+/// Drops columns of numbers before the name gets narrower than this.
 const MIN_NAME_WIDTH: u16 = 28;
 
 const OWN: TableColumn = TableColumn { name: "OWN", width: 11 };
@@ -35,27 +35,25 @@ const SHARE: TableColumn = TableColumn { name: "SHARE", width: 9 };
 const BYTES: TableColumn = TableColumn { name: "BYTES", width: 11 };
 const STORAGES: TableColumn = TableColumn { name: "STORAGES", width: 10 };
 
-/// What a picture is of, besides its tables.
 #[derive(Debug, Clone)]
 pub(super) struct ViewHeader {
-    /// `None` before anything was recorded.
+    /// `None` before the first record.
     pub(super) pid: Option<u32>,
     pub(super) command: String,
     pub(super) runtime: String,
-    /// Samples wanted a second; 0 in an exact recording.
+    /// Requested samples per second; 0 in an exact recording.
     pub(super) rate: u32,
     pub(super) elapsed: Nanos,
     pub(super) counts: LiveCounts,
-    /// What keeps the picture from being whole.
+    /// Why the picture is incomplete.
     pub(super) notes: Vec<String>,
 }
 
-/// One device.
 #[derive(Debug, Clone)]
 pub(super) struct GpuFigures {
     pub(super) recent: UsageHistory,
     pub(super) marks: Option<PeakUsage>,
-    /// What each view lists; those not asked for are missing.
+    /// Each view's list, if requested.
     tables: BTreeMap<(usize, bool), Result<ViewTable, String>>,
 }
 
@@ -65,32 +63,33 @@ pub struct ViewModel {
     pub(super) head: ViewHeader,
     pub(super) devices: Vec<DeviceSnapshot>,
     gpus: BTreeMap<CudaIndex, GpuFigures>,
-    /// How the recording ended; `None` while it goes on.
+    /// How the recording ended; `None`: it goes on.
     pub(super) ended: Option<String>,
 }
 
 /// What is known of owners.
 #[derive(Debug, Clone, Default)]
 pub struct OwnersView {
-    /// Whether somebody is looking just now.
+    /// Whether a snapshot is under way.
     pub looking: bool,
-    /// The last look, or why it saw nothing; `None` when nobody has looked yet.
+    /// The last snapshot, or why it failed; `None`: never requested.
     pub last: Option<Result<LastOwners, String>>,
 }
 
-/// A look at owners.
+/// An ownership snapshot.
 #[derive(Debug, Clone)]
 pub struct LastOwners {
-    /// What was seen.
+    /// The snapshot.
     pub snapshot: OwnershipBreakdown,
-    /// How long ago.
+    /// Its age.
     pub age: Duration,
-    /// How often it was tried.
+    /// Its stops.
     pub stops: StopTotals,
 }
 
 impl ViewModel {
-    /// The picture that `state` asks for; `whole` takes all that it may ask for later, of all devices.
+    /// The picture for `state`; `whole` includes everything that it may ask for later, of all
+    /// devices.
     pub fn new(
         live: &LiveProfile,
         state: &mut ViewState,
@@ -99,7 +98,7 @@ impl ViewModel {
     ) -> ViewModel {
         let profile = live.profile();
         let labels = FrameLabels::new(profile, full_filenames);
-        // They are made only for a window that is open, or may be opened.
+        // Only for a window that is open or may be opened.
         let details = whole || state.detail != DetailWindow::Closed;
         let devices = live.devices();
         state.gpus = live.gpus();
@@ -130,7 +129,7 @@ impl ViewModel {
         ViewModel { head: head(live, &devices), devices, gpus, ended: None }
     }
 
-    /// Says how the recording ended.
+    /// Sets how the recording ended.
     pub fn end(&mut self, how: String) {
         self.ended = Some(how);
     }
@@ -139,7 +138,7 @@ impl ViewModel {
         self.gpus.get(&gpu?)
     }
 
-    /// The table that `state` asks for, or why there is none.
+    /// The table for `state`, or why there is none.
     pub(super) fn table(
         &self,
         state: &ViewState,
@@ -201,7 +200,7 @@ fn head(live: &LiveProfile, devices: &[DeviceSnapshot]) -> ViewHeader {
         OutsideTorch::Unknown(why) => Some(why),
         OutsideTorch::Bytes(_) => None,
     });
-    // NVML is asked twice a second.
+    // NVML is read twice a second.
     let unknown = unknown.filter(|_| live.elapsed() > Nanos(2_000_000_000));
     notes.extend(unknown.map(|why| format!("outside PyTorch is unknown: {why}")));
     notes.extend(live.warnings().iter().map(ToString::to_string));
@@ -231,7 +230,7 @@ fn versions(runtime: &TargetRuntime) -> String {
     format!("{}, {}", version("Python", &runtime.python), version("PyTorch", &runtime.torch))
 }
 
-/// How long ago, in words.
+/// Age in words.
 fn ago(time: Duration) -> String {
     match time.as_secs() {
         0..=9 => format!("{:.1} s ago", time.as_secs_f64()),
@@ -240,7 +239,7 @@ fn ago(time: Duration) -> String {
     }
 }
 
-/// Of which moment rows are, and of what memory.
+/// The moment and memory of rows.
 fn moment<R>(live: &LiveProfile, rows: &LiveRows<R>) -> String {
     let bytes = render::bytes(rows.allocated);
     match rows.memory {

@@ -1,8 +1,9 @@
-/* The few CUDA types and constants that cross the driver and runtime ABI here, declared by ourselves.
+/* The few CUDA types and constants that cross the driver and runtime ABI here, declared by
+ * ourselves.
  *
- * NVIDIA's own headers would need a download per CUDA version and would tie one build to one version.
- * What PyTorch passes is small and stable: opaque handles, four structs and a dozen error codes. Layouts
- * were compared with the headers of CUDA 12.6 and 13.5 (offsetof and sizeof, x86-64). */
+ * NVIDIA's headers would need a download per CUDA version and tie a build to one. What PyTorch
+ * passes is small and stable: opaque handles, four structs and a dozen error codes. Layouts were
+ * compared with the headers of CUDA 12.6 and 13.5 (offsetof and sizeof, x86-64). */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -1,8 +1,8 @@
-/* The memory of the cards: how many bytes each process holds on each device, shared through a file.
+/* The memory of the cards: each process's bytes on each device, shared through a file.
  *
- * Processes that name the same SIM_CUDA_STATE file share the same cards; the first one to open it while
- * nobody else lives in it decides how many cards there are and how large. A process is alive while it
- * holds a record lock on its slot: the kernel drops the lock when the process dies, however it dies. */
+ * Processes with the same SIM_CUDA_STATE file share the cards; the first one to open it while no
+ * other lives sets their number and size. A live process holds a record lock on its slot, which the
+ * kernel drops at its death. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -23,10 +23,10 @@
 struct Slot {
   int32_t pid;   /* 0 = free */
   int32_t state; /* enum SimState; set by whoever checkpoints the process */
-  int32_t inside;    /* calls of the process that are under way */
+  int32_t inside;    /* calls in progress */
   uint32_t drain_ms; /* how long its queued work keeps a lock waiting (SIM_CUDA_DRAIN_MS) */
   uint64_t used[SIM_MAX_DEVICES];
-  uint64_t parked[SIM_MAX_DEVICES]; /* bytes taken off the card by a checkpoint */
+  uint64_t parked[SIM_MAX_DEVICES]; /* bytes removed from the card by a checkpoint */
 };
 
 struct Card {
@@ -42,7 +42,8 @@ static int state_fd = -1;
 static uint64_t total_bytes;
 static pthread_mutex_t claiming = PTHREAD_MUTEX_INITIALIZER;
 
-/* Locks or asks about one byte per slot. Record locks, not OFD locks: a forked child must not inherit. */
+/* Locks or queries one byte per slot. Record locks, not OFD locks: a forked child must not
+ * inherit. */
 static int slot_lock(int index, int command, short type) {
   struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = index, .l_len = 1};
   if (fcntl(state_fd, command, &lock)) return -1;
@@ -61,7 +62,7 @@ static void leave(void) {
   __atomic_store_n(&mine->pid, 0, __ATOMIC_RELEASE);
 }
 
-/* A slot of our own, taken when the first byte is charged: a reader such as a profiler takes none. */
+/* Our slot, taken when the first byte is charged: a reader such as a profiler takes none. */
 static struct Slot *claim(void) {
   pthread_mutex_lock(&claiming);
   for (int i = 0; i < SLOTS && !mine; i++) {
@@ -122,7 +123,8 @@ API uint64_t card_used(int device) {
   return sum;
 }
 
-/* Two processes may both pass the check for the last bytes; a simulated card then runs a little over. */
+/* Two processes may both pass the check for the last bytes; a simulated card then runs a little
+ * over. */
 int card_charge(int device, uint64_t bytes) {
   struct Slot *slot = mine ? mine : claim();
   if (card_used(device) + bytes > total_bytes) return SIM_OUT_OF_MEMORY;
@@ -151,7 +153,8 @@ API int card_processes(int device, int *pids, uint64_t *used, int capacity) {
 
 void card_forget_process(void) { mine = NULL; }
 
-/* ---- checkpoints: a process is locked, taken off the card, put back and unlocked, from outside ---- */
+/* ---- checkpoints: lock a process, take it off the card, put it back and unlock it, from outside
+ * ---- */
 
 struct Slot *card_slot(int pid) {
   sim_config();
@@ -177,7 +180,7 @@ int card_unpark(struct Slot *slot) {
   return SIM_OK;
 }
 
-/* Calls of the process wait here while it is not running. One call may make another: only the outer one counts. */
+/* Calls wait here while the process is not running. Only the outermost of nested calls counts. */
 static __thread int depth;
 
 API int sim_enter(void) {

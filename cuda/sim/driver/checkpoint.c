@@ -1,17 +1,19 @@
-/* The checkpoint calls: another process locks a job's CUDA calls, takes its memory off the card and puts it back.
+/* The checkpoint calls: another process locks a job's CUDA calls, takes its memory off the card and
+ * puts it back.
  *
- * The states and their order are those of the real driver (570 and newer). Nothing has to be copied, since device
- * memory lies in the job's own address space anyway: what moves are the bytes that the card counts. */
+ * States and their order are the real driver's (570 and newer). Nothing is copied, since device
+ * memory is in the job's own address space: only the card's count of bytes changes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
 #include "device.h"
 
-typedef struct { unsigned timeout_ms, reserved0; uint64_t reserved1[7]; } LockArgs; /* CUcheckpointLockArgs */
+/* CUcheckpointLockArgs */
+typedef struct { unsigned timeout_ms, reserved0; uint64_t reserved1[7]; } LockArgs;
 
-/* SIM_CUDA_CHECKPOINT_FAIL names steps of the caller that fail, with commas between them: lock, checkpoint, restore,
- * unlock; with "-broken" after it the process is beyond repair from then on. */
+/* SIM_CUDA_CHECKPOINT_FAIL lists the caller's steps that fail: lock, checkpoint, restore, unlock;
+ * with "-broken" after one the process is beyond repair from then on. */
 static int fails(struct Slot *slot, const char *step) {
   const char *wanted = getenv("SIM_CUDA_CHECKPOINT_FAIL");
   char broken[32];
@@ -21,7 +23,7 @@ static int fails(struct Slot *slot, const char *step) {
   return 1;
 }
 
-/* The process and whether it is in the state that a call asks for. */
+/* The process, if it is in the state that a call needs. */
 static CUresult find(int pid, int state, struct Slot **out) {
   *out = card_slot(pid);
   if (!*out) return SIM_INVALID_VALUE;

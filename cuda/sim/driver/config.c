@@ -48,7 +48,8 @@ static void bring_up(void) {
   config.device_count = (int)bytes_from("SIM_CUDA_DEVICES", 1);
   if (config.device_count > SIM_MAX_DEVICES) config.device_count = SIM_MAX_DEVICES;
   config.total_bytes = bytes_from("SIM_CUDA_TOTAL_BYTES", 80ull << 30);
-  /* Both measured on an H200 with driver 580: an empty context, and what the first kernels add to it. */
+  /* Both measured on an H200 with driver 580: an empty context, and what the first kernels add to
+   * it. */
   config.context_bytes = bytes_from("SIM_CUDA_CTX_BYTES", 552402944);
   config.code_bytes = bytes_from("SIM_CUDA_CODE_BYTES", 224ull << 20);
   config.copy_max = bytes_from("SIM_CUDA_COPY_MAX", 64ull << 20);
@@ -62,7 +63,8 @@ static void bring_up(void) {
   config.busy_queries = (int)bytes_from("SIM_CUDA_BUSY_QUERIES", 0);
   config.trace = (int)bytes_from("SIM_CUDA_TRACE", 0);
   config.values = values_from(getenv("SIM_CUDA_VALUES"));
-  /* 9.0 by default: torch sizes its cuBLAS workspaces by architecture, and 9.0 agrees with an H200. */
+  /* 9.0 by default: torch sizes its cuBLAS workspaces by architecture, and 9.0 agrees with an
+   * H200. */
   config.cc_major = 9;
   config.cc_minor = 0;
   const char *cc = getenv("SIM_CUDA_CC");
@@ -94,8 +96,8 @@ API void sim_trace(const char *format, ...) {
   fprintf(stderr, "[simulated CUDA %d] %s\n", getpid(), line);
 }
 
-/* Every call that nobody wrote ends here: it says so (SIM_CUDA_TRACE=1) and fails, so that no caller
- * goes on with a result that was never written. */
+/* Calls that nobody implemented end here: they print a message (SIM_CUDA_TRACE=1) and fail, so that
+ * no caller uses an unwritten result. */
 API int sim_unsupported(const char *name, int code) {
   if (sim_config()->trace > 0) sim_trace("%s is not simulated", name);
   return code;

@@ -1,4 +1,5 @@
-/* Devices and their primary contexts: attributes, the current device of each thread, cuCtx*, cuDevice*. */
+/* Devices and their primary contexts: attributes, the current device of each thread, cuCtx*,
+ * cuDevice*. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -37,7 +38,7 @@ API int sim_context(int device) {
   return error;
 }
 
-/* The driver loads kernels when they are first used, and keeps their code and scratch memory. */
+/* The driver loads kernels at first use and keeps their code and scratch memory. */
 void sim_context_load_code(void) {
   int device = current_device;
   if (__atomic_load_n(&code_loaded[device], __ATOMIC_RELAXED)) return;
@@ -45,8 +46,8 @@ void sim_context_load_code(void) {
   card_charge(device, sim_config()->code_bytes);
 }
 
-/* cudaDeviceAttr and CUdevice_attribute share their numbers. Values of an H100 SXM; unlisted ones are 0,
- * which for nearly all of them means "this feature is absent". */
+/* cudaDeviceAttr and CUdevice_attribute share their numbers. Values of an H100 SXM; unlisted ones
+ * are 0, which for nearly all of them means "this feature is absent". */
 API int sim_attribute(int attribute, int device) {
   switch (attribute) {
     case 1: return 1024;               /* max threads per block */
@@ -80,7 +81,8 @@ API int sim_attribute(int attribute, int device) {
     case 81: return 233472;            /* shared memory per multiprocessor */
     case 82: return 65536;             /* registers per multiprocessor */
     case 83: return 1;                 /* managed memory */
-    case 88: case 89: case 90: return 1; /* pageable access, concurrent managed, compute preemption */
+    /* pageable access, concurrent managed, compute preemption */
+    case 88: case 89: case 90: return 1;
     case 91: return 1;                 /* host pointers usable on the device */
     case 95: return 1;                 /* cooperative launch */
     case 97: return 232448;            /* shared memory per block, opt in */

@@ -1,15 +1,16 @@
-/* The device model behind every simulated library: configuration, the shared card, the address space. */
+/* The device model behind every simulated library: configuration, the shared card, the address
+ * space. */
 #pragma once
 #include "abi.h"
 
 #define SIM_MAX_DEVICES 16
 #define SIM_NAME "NVIDIA H100 80GB HBM3 (simulated)"
 
-/* What device memory reads as when it is copied back to the host. */
+/* Values of device memory when copied back to the host. */
 enum SimValues {
   VALUES_ZERO,  /* always zero */
   VALUES_FRESH, /* what was copied in, until the next kernel launch; zero afterwards */
-  VALUES_COPY,  /* whatever bytes lie there, stale ones included */
+  VALUES_COPY,  /* whatever bytes are there, stale ones included */
 };
 
 struct SimConfig {
@@ -21,17 +22,19 @@ struct SimConfig {
   int busy_queries;      /* how often an event or stream says "not ready" after work was queued */
   int cc_major, cc_minor;
   int trace;
-  const char *driver;      /* its version as NVML tells it */
-  const char *nvml_absent; /* names of NVML calls that are "not supported", with commas between them */
-  int nvml_pid_offset;     /* added to the pids that NVML lists, as if they were another namespace's */
+  const char *driver;      /* its version in NVML */
+  const char *nvml_absent; /* comma-separated names of "not supported" NVML calls */
+  /* added to the pids that NVML lists, as if they were another namespace's */
+  int nvml_pid_offset;
   int mig;                 /* MIG devices on each card; 0: MIG is off */
   enum SimValues values;
 };
 
 /* config.c */
-const struct SimConfig *sim_config(void); /* also brings the whole model up, once */
+const struct SimConfig *sim_config(void); /* also initialises the whole model, once */
 int sim_unsupported(const char *name, int code);
-int sim_is_listed(const char *words, const char *word); /* among words with commas between them; NULL has none */
+/* among comma-separated words; NULL has none */
+int sim_is_listed(const char *words, const char *word);
 #define SIM_TRACE(...) \
   do { if (sim_config()->trace > 1) sim_trace(__VA_ARGS__); } while (0)
 void sim_trace(const char *format, ...) __attribute__((format(printf, 1, 2)));
@@ -43,16 +46,16 @@ void card_uncharge(int device, uint64_t bytes);
 uint64_t card_used(int device);
 int card_processes(int device, int *pids, uint64_t *used, int capacity);
 void card_forget_process(void); /* in a forked child: the parent's bytes are not ours */
-/* What a checkpoint does to a process of the card, from any process on it; CUprocessState. */
+/* The effect of a checkpoint on a process, from any process on the card; CUprocessState. */
 enum SimState { STATE_RUNNING, STATE_LOCKED, STATE_CHECKPOINTED, STATE_FAILED };
 struct Slot;
-struct Slot *card_slot(int pid); /* NULL when it holds nothing of the card */
+struct Slot *card_slot(int pid); /* NULL: it holds nothing of the card */
 int card_state(struct Slot *slot);
 void card_set_state(struct Slot *slot, int state);
-int card_is_drained(struct Slot *slot, unsigned waited_ms); /* no call and no queued work under way */
+int card_is_drained(struct Slot *slot, unsigned waited_ms); /* no call or queued work in progress */
 void card_park(struct Slot *slot);  /* its bytes leave the card */
 int card_unpark(struct Slot *slot); /* and come back: SIM_OK or SIM_OUT_OF_MEMORY */
-/* Opens a function that a locked process may not get into. */
+/* Opens a function that a locked process may not enter. */
 #define SIM_CALL __attribute__((cleanup(sim_leave), unused)) int sim_entered = sim_enter()
 int sim_enter(void);
 void sim_leave(int *entered);
@@ -60,7 +63,7 @@ void sim_leave(int *entered);
 /* context.c */
 int sim_current_device(void);
 int sim_set_current_device(int device);
-int sim_context(int device); /* make the primary context exist; charges its bytes the first time */
+int sim_context(int device); /* create the primary context; charges its bytes the first time */
 void sim_context_load_code(void);
 void sim_context_forget(void);
 int sim_attribute(int attribute, int device);

@@ -1,4 +1,4 @@
-/* Looking driver functions up by name, the way libcudart and PyTorch do it. */
+/* Looks up driver functions by name, as libcudart and PyTorch do. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
-/* Virtual memory management (cuMemCreate, cuMemMap and friends), which expandable segments are made of.
+/* Virtual memory management (cuMemCreate, cuMemMap and others), which makes up expandable segments.
  *
- * Physical memory is a stretch of one sparse memory file per device, so one handle can be mapped at
- * several addresses and stays alive until its last mapping and its handle are gone. */
+ * Physical memory is a part of one sparse memory file per device, so a handle can be mapped at
+ * several addresses and lives until its last mapping and its handle are gone. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -170,7 +170,7 @@ API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *out, CU
   return physical ? SIM_OK : SIM_INVALID_VALUE;
 }
 
-/* Memory is not shared between processes here; PyTorch falls back or says so. */
+/* Memory is not shared between processes here; PyTorch falls back or reports it. */
 API CUresult cuMemExportToShareableHandle(void *out, CUmemHandle handle, int type, unsigned long long flags) {
   (void)out, (void)handle, (void)type, (void)flags;
   return sim_unsupported("cuMemExportToShareableHandle", SIM_NOT_SUPPORTED);

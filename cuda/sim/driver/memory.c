@@ -1,4 +1,4 @@
-/* The driver's plain memory calls: cuMemAlloc, cuMemFree, cuMemGetInfo, and what a pointer is. */
+/* The driver's plain memory calls: cuMemAlloc, cuMemFree, cuMemGetInfo, pointer attributes. */
 #include <string.h>
 
 #include "device.h"
@@ -30,7 +30,7 @@ API CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUhan
 
 API CUresult cuMemsetD32Async(CUdeviceptr to, unsigned value, size_t count, CUhandle stream) {
   (void)to, (void)value, (void)count, (void)stream;
-  sim_kernel_ran(); /* the values are dropped; only what was known before must not be believed any more */
+  sim_kernel_ran(); /* the values are dropped, and old ones must no longer be believed */
   return SIM_OK;
 }
 

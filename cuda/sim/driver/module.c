@@ -3,7 +3,7 @@
 
 #include "device.h"
 
-/* Callers only hand these back to us, so one address serves for every module and function. */
+/* Callers only return these to us, so one address serves for every module and function. */
 static int placeholder[16];
 
 static CUresult give(CUhandle *out) {

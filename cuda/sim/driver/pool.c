@@ -1,7 +1,7 @@
 /* The stream-ordered allocator's default pool of each device (cudaMallocAsync and its counters).
  *
- * The pool takes the card's memory in 32 MiB steps and keeps it up to its release threshold, as the real
- * one does, and counts bytes as they were asked for, unrounded. How the real pool fragments is not modelled. */
+ * Like the real pool it takes the card's memory in 32 MiB steps, keeps it up to its release
+ * threshold, and counts requested bytes, unrounded. Fragmentation is not modelled. */
 #include <sys/mman.h>
 
 #include "device.h"

@@ -1,7 +1,8 @@
-/* The device address space: which ranges are allocated, reserved or mapped, and where the next one goes.
+/* The device address space: which ranges are allocated, reserved or mapped, and where the next one
+ * goes.
  *
- * Ranges are real anonymous mappings without reserved memory: an address that PyTorch got can be read and
- * written by the host, and costs nothing until it is touched. */
+ * Ranges are real anonymous mappings without reserved memory: the host can read and write PyTorch's
+ * addresses, and untouched ones cost nothing. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -17,7 +18,7 @@
 #define SPACE_HIGH 0x700000000000ull
 #define DEVICE_SPAN (1ull << 39)
 
-static struct Range *ranges; /* by start; of equal starts the later insertion comes later */
+static struct Range *ranges; /* by start; equal starts in insertion order */
 static size_t range_count, range_capacity;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static uint64_t allocation_number;
@@ -69,7 +70,7 @@ struct Range space_take_inside(uintptr_t start, size_t bytes, enum RangeKind kin
   return (struct Range){0};
 }
 
-/* The innermost range holding `address`; a bare reservation holds nothing. */
+/* The innermost range with `address`; a bare reservation is none. */
 struct Range space_at(uintptr_t address) {
   for (size_t i = first_above(address); i-- > 0;) {
     int inside = address < ranges[i].start + ranges[i].bytes;
@@ -78,7 +79,7 @@ struct Range space_at(uintptr_t address) {
       continue;
     }
     if (inside) return ranges[i];
-    /* A mapping that ends before the address may lie in a reservation that reaches it: nothing there. */
+    /* A mapping that ends before the address may be in a reservation that covers it: no range. */
     break;
   }
   return (struct Range){0};
@@ -122,8 +123,8 @@ API int sim_allocate(int device, size_t bytes, enum RangeKind kind, void **out) 
   int error = sim_context(device);
   if (error) return error;
   if (!bytes) return SIM_INVALID_VALUE;
-  /* Large requests take whole 2 MiB pages of the card; small ones share a page, so only their own bytes count.
-   * A pool counts what was asked for. */
+  /* Large requests take whole 2 MiB pages of the card; small ones share a page, so only their own
+   * bytes count. A pool counts requested bytes. */
   size_t charged = kind == RANGE_POOLED ? bytes : bytes >= (1u << 20) ? ROUND_UP(bytes, SIM_PAGE) : ROUND_UP(bytes, 512);
   space_lock();
   int denied = ++allocation_number == config->fail_alloc_n;
@@ -144,7 +145,8 @@ API int sim_allocate(int device, size_t bytes, enum RangeKind kind, void **out) 
   return SIM_OK;
 }
 
-/* Pinned host memory lives outside the device's addresses, but cudaPointerGetAttributes knows it. */
+/* Pinned host memory lives outside the device's addresses, but cudaPointerGetAttributes knows
+ * it. */
 API int sim_host_allocate(size_t bytes, void **out) {
   void *got = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -156,7 +158,8 @@ API int sim_host_allocate(size_t bytes, void **out) {
   return SIM_OK;
 }
 
-/* Frees what sim_allocate or sim_host_allocate gave; pooled memory goes through sim_pool_release. */
+/* Frees memory of sim_allocate or sim_host_allocate; pooled memory goes through
+ * sim_pool_release. */
 API int sim_release(void *start) {
   SIM_CALL;
   if (!start) return SIM_OK;

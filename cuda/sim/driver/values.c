@@ -1,6 +1,6 @@
-/* What bytes device memory holds: kernels compute nothing here, so most of it has no meaningful value.
+/* The values in device memory: kernels compute nothing, so most have no meaning.
  *
- * A recycled block holds stale bytes that a kernel was meant to overwrite; read back as data they became
+ * A recycled block has stale bytes that a kernel should have overwritten; read as data they became
  * tensor sizes of billions of rows. So by default a copied-in value is believed only until the next
  * kernel launch, and everything else reads as zero. */
 #include <pthread.h>
@@ -51,7 +51,8 @@ API void sim_copy(void *to, const void *from, size_t bytes) {
   int believed = !from_device || config->values == VALUES_COPY ||
                  (config->values == VALUES_FRESH && is_fresh(from, bytes));
   if (to_device) {
-    /* Beyond copy_max the values are dropped, so that simulated gigabytes do not become real ones. */
+    /* Beyond copy_max the values are dropped, so that simulated gigabytes do not become real
+     * ones. */
     if (!believed || config->values == VALUES_ZERO || bytes > config->copy_max) return;
     memmove(to, from, bytes);
     if (config->values == VALUES_FRESH) remember(to, bytes);
@@ -72,9 +73,11 @@ API void sim_set(void *to, int value, size_t bytes) {
     return;
   }
   if (config->values == VALUES_ZERO || bytes > config->copy_max) return;
-  /* Zero is what unbelieved memory reads as anyway: no need to touch megabytes of real memory for it. */
+  /* Zero is what unbelieved memory reads as anyway: no need to touch megabytes of real memory for
+   * it. */
   if (value == 0 && bytes > (1u << 20) && config->values == VALUES_FRESH) {
-    __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED); /* as after a kernel: nothing is believed any more */
+    /* as after a kernel: nothing is believed any more */
+    __atomic_fetch_add(&launches, 1, __ATOMIC_RELAXED);
     return;
   }
   memset(to, value, bytes);

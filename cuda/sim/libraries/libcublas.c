@@ -1,4 +1,5 @@
-/* cuBLAS: handles, and products and solves that compute nothing. Factorisations with host results write them. */
+/* cuBLAS: handles, and products and solves that compute nothing. Factorisations with host results
+ * write them. */
 #include "library.h"
 
 enum { ALLOCATION_FAILED = 3, NOT_SUPPORTED = 15 };

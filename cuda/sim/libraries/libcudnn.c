@@ -1,7 +1,9 @@
-/* cuDNN outside its graph API: handles, descriptors, and the older convolution and normalisation calls. */
+/* cuDNN outside its graph API: handles, descriptors, and the older convolution and normalisation
+ * calls. */
 #include "libcudnn.h"
 
-/* build.py defines CUDNN_VERSION as the one the wheel was built against: torch refuses any other. */
+/* build.py defines CUDNN_VERSION as the one the wheel was built against: torch refuses any
+ * other. */
 API size_t cudnnGetVersion(void) { return CUDNN_VERSION; }
 API size_t cudnnGetCudartVersion(void) { return CUDART_MAJOR * 1000; }
 API int cudnnGetProperty(int which, int *value) {
@@ -25,7 +27,8 @@ size_t element_bytes(int data_type) {
   }
 }
 
-/* The real sizes depend on the algorithm picked; this is the largest known difference to a real GPU. */
+/* The real sizes depend on the algorithm picked; this is the largest known difference to a real
+ * GPU. */
 int64_t cudnn_workspace_bytes(void) {
   const char *text = getenv("SIM_CUDA_CUDNN_WORKSPACE");
   return text && *text ? strtoll(text, NULL, 0) : 1 << 20;

@@ -1,4 +1,5 @@
-/* cuDNN's graph API: descriptors keep the attributes they were given, and one engine supports every graph. */
+/* cuDNN's graph API: descriptors keep the attributes they were given, and one engine supports every
+ * graph. */
 #include "libcudnn.h"
 
 struct Attribute { int name, type; int64_t count; void *values; };
@@ -20,7 +21,8 @@ enum {
 static size_t attribute_bytes(int type) {
   switch (type) {
     case 2: case 26: return 1;                    /* boolean, char */
-    case 0: case 3: case 5: case 6: case 15: return 8; /* handle, int64, double, pointer, descriptor */
+    /* handle, int64, double, pointer, descriptor */
+    case 0: case 3: case 5: case 6: case 15: return 8;
     default: return 4;                            /* the enumerations, int32, float */
   }
 }

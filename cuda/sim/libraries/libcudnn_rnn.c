@@ -25,7 +25,8 @@ API int cudnnSetRNNDataDescriptor(struct Descriptor *d, int data_type, int layou
   return CUDNN_OK;
 }
 
-/* Linear layers of one pseudo-layer: the first half multiplies the input, the second the hidden state. */
+/* Linear layers of one pseudo-layer: the first half multiplies the input, the second the hidden
+ * state. */
 static int linear_count(const struct Descriptor *d) { return d->cell == 2 ? 8 : d->cell == 3 ? 6 : 2; }
 static int64_t output_width(const struct Descriptor *d) {
   return d->projection > 0 && d->projection < d->hidden ? d->projection : d->hidden;
@@ -55,7 +56,8 @@ static void describe(struct Descriptor *out, int data_type, int64_t rows, int64_
                              .strides = {(int)(rows * columns), (int)columns, 1}};
 }
 
-/* All weights first, layer by layer, then all biases: PyTorch checks that neighbours are contiguous. */
+/* All weights first, layer by layer, then all biases: PyTorch checks that neighbours are
+ * contiguous. */
 API int cudnnGetRNNWeightParams(Handle handle, const struct Descriptor *d, int pseudo_layer, size_t space_bytes,
                                 const char *space, int linear, struct Descriptor *matrix, const void **matrix_at,
                                 struct Descriptor *bias, const void **bias_at) {
@@ -89,8 +91,8 @@ API int cudnnGetRNNWeightParams(Handle handle, const struct Descriptor *d, int p
   return CUDNN_OK;
 }
 
-/* Estimates: three values per gate and step are kept for the backward pass (this agrees within 1 % with a
- * two-layer LSTM on an H200), and one step of scratch. */
+/* Estimates: three values per gate and step are kept for the backward pass (this agrees within 1 %
+ * with a two-layer LSTM on an H200), and one step of scratch. */
 API int cudnnGetRNNTempSpaceSizes(Handle handle, const struct Descriptor *d, int training, const struct Descriptor *x,
                                   size_t *work_bytes, size_t *reserve_bytes) {
   (void)handle;

@@ -1,4 +1,5 @@
-/* CUPTI: subscriptions are accepted, and no activity ever arrives, because nothing runs on the device. */
+/* CUPTI: subscriptions are accepted, and no activity ever arrives, because nothing runs on the
+ * device. */
 #include "library.h"
 
 enum { OUT_OF_MEMORY = 8, MAX_LIMIT_REACHED = 12 };

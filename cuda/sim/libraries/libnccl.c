@@ -1,4 +1,5 @@
-/* NCCL with symmetric peers: every rank is taken to hold the same data, so a collective is a local copy. */
+/* NCCL with symmetric peers: every rank is taken to hold the same data, so a collective is a local
+ * copy. */
 #include "library.h"
 
 enum { SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
@@ -33,8 +34,8 @@ API int ncclCommInitAll(Handle *out, int count, const int *devices) {
     if (create(out + i, count, i)) return SYSTEM_ERROR;
   return 0;
 }
-/* How many ranks share the colour is known only to the peers; the parent's size is the answer that keeps
- * buffer sizes an upper bound. */
+/* How many ranks share the colour is known only to the peers; the parent's size is the answer that
+ * keeps buffer sizes an upper bound. */
 API int ncclCommSplit(struct Communicator *parent, int color, int key, Handle *out, void *config) {
   (void)color, (void)key, (void)config;
   return create(out, parent->ranks, parent->rank);

@@ -1,4 +1,5 @@
-/* NVRTC: every program "compiles" to an image that the simulated driver loads without looking at it. */
+/* NVRTC: every program "compiles" to an image that the simulated driver loads without looking at
+ * it. */
 #include "library.h"
 
 enum { OUT_OF_MEMORY = 1 };

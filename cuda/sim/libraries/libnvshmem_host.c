@@ -1,4 +1,5 @@
-/* NVSHMEM: not initialised and never will be; calls that answer pointers or counts say so in their own way. */
+/* NVSHMEM: not initialised and never will be; calls that answer pointers or counts say so in their
+ * own way. */
 #include "library.h"
 
 API int nvshmemid_init_status(void) { return 0; /* NVSHMEM_STATUS_NOT_INITIALIZED */ }

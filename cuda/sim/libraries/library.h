@@ -1,4 +1,5 @@
-/* What the hand-written parts of the CUDA libraries share. build.py writes the rest of each library. */
+/* What the hand-written parts of the CUDA libraries share. build.py writes the rest of each
+ * library. */
 #pragma once
 #include <stdint.h>
 #include <stdlib.h>
@@ -8,7 +9,8 @@
 
 typedef void *Handle;
 
-/* A call whose only results lie in device memory: computing nothing is then all there is to simulate. */
+/* A call whose only results lie in device memory: computing nothing is then all there is to
+ * simulate. */
 #define COMPUTES(name)  \
   API int name(void) {  \
     sim_kernel_ran();   \

@@ -1,4 +1,4 @@
-/* The simulated management library: what nvidia-smi and NVML readers ask, answered from the shared card. */
+/* The simulated management library: answers of NVML from the shared card. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,10 +9,12 @@ enum { NVML_OK = 0, NVML_INVALID_ARGUMENT = 2, NVML_NOT_SUPPORTED = 3, NVML_NOT_
 #define NO_INSTANCE (~0u) /* no MIG instance */
 
 typedef int nvmlReturn_t;
-typedef void *nvmlDevice_t; /* device index + 1, so that none is NULL; of a MIG device also its number + 1, 8 bits higher */
+/* device index + 1, so that none is NULL; of a MIG device also its number + 1, 8 bits higher */
+typedef void *nvmlDevice_t;
 
 static int index_of(nvmlDevice_t device) { return (int)((size_t)device & 0xff) - 1; }
-static int mig_of(nvmlDevice_t device) { return (int)((size_t)device >> 8); } /* 0: the whole card */
+/* 0: the whole card */
+static int mig_of(nvmlDevice_t device) { return (int)((size_t)device >> 8); }
 static int valid(nvmlDevice_t device) {
   return index_of(device) >= 0 && index_of(device) < sim_config()->device_count && mig_of(device) <= sim_config()->mig;
 }
@@ -182,7 +184,7 @@ API nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_m
 struct Memory { unsigned long long total, free, used; };
 API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, struct Memory *out) {
   REQUIRE(device);
-  /* Of several MIG devices a process sees one only: here the first, always. */
+  /* A process sees only one of several MIG devices: here always the first. */
   int mig = mig_of(device);
   out->total = mig ? sim_config()->total_bytes / (unsigned)sim_config()->mig : sim_config()->total_bytes;
   out->used = mig > 1 ? 0 : card_used(index_of(device));
@@ -192,7 +194,8 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, struct Memory *out
 struct Memory2 { unsigned version; unsigned long long total, reserved, free, used; };
 API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, struct Memory2 *out) {
   REQUIRE(device);
-  if (out->version != (sizeof *out | 2u << 24)) return 25; /* argument version mismatch, as the real one says */
+  /* argument version mismatch, as the real one says */
+  if (out->version != (sizeof *out | 2u << 24)) return 25;
   struct Memory memory;
   nvmlDeviceGetMemoryInfo(device, &memory);
   out->total = memory.total;
@@ -205,7 +208,7 @@ API nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, struct Memory2 
 struct Process1 { unsigned pid; unsigned long long used; };
 struct Process { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; };
 
-/* Asks with too little room learn how much is needed; `out` may be NULL for that. */
+/* Callers with too little room learn the needed number; `out` may be NULL for that. */
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, struct Process1 *out1, struct Process *out) {
   REQUIRE(device);
   if (absent("nvmlDeviceGetComputeRunningProcesses")) return NVML_NOT_SUPPORTED;

@@ -94,8 +94,8 @@ API cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
   return result(valid(peer) ? SIM_OK : SIM_INVALID_DEVICE);
 }
 
-/* Where cudaDeviceProp keeps each field: {offset, attribute}. The head of the struct is the same in all
- * versions; CUDA 13 dropped a few deprecated fields, which moved the rest. */
+/* Where cudaDeviceProp keeps each field: {offset, attribute}. The head of the struct is the same in
+ * all versions; CUDA 13 dropped a few deprecated fields, which moved the rest. */
 struct PropertyField { unsigned short offset, attribute; };
 
 static const struct PropertyField common_fields[] = {

@@ -8,7 +8,8 @@ API cudaError_t cudaMalloc(void **out, size_t bytes) {
     *out = NULL;
     return SIM_OK;
   }
-  /* Through the exported driver call, as the real runtime does: a profiler may watch that symbol. */
+  /* Through the exported driver call, as the real runtime does: a profiler may watch that
+   * symbol. */
   extern CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
   CUdeviceptr start = 0;
   cudaError_t error = cuMemAlloc_v2(&start, bytes);
@@ -17,7 +18,8 @@ API cudaError_t cudaMalloc(void **out, size_t bytes) {
 }
 
 API cudaError_t cudaFree(void *start) {
-  if (!start) return result(sim_context(sim_current_device())); /* cudaFree(0): the usual way to warm up */
+  /* cudaFree(0): the usual way to warm up */
+  if (!start) return result(sim_context(sim_current_device()));
   if (sim_pool_release(start) == SIM_OK) return SIM_OK;
   extern CUresult cuMemFree_v2(CUdeviceptr);
   return result(cuMemFree_v2((CUdeviceptr)start));
@@ -85,7 +87,8 @@ API cudaError_t cudaHostGetDevicePointer(void **out, void *host, unsigned flags)
   return SIM_OK;
 }
 
-/* The part of cudaPointerAttributes that every version has; later ones only append reserved words. */
+/* The part of cudaPointerAttributes that every version has; later ones only append reserved
+ * words. */
 struct PointerAttributes {
   int type, device; /* type: 0 unregistered, 1 host, 2 device */
   void *device_pointer, *host_pointer;
@@ -124,7 +127,8 @@ API cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, s
   return SIM_OK;
 }
 API cudaError_t cudaMemcpyToSymbol(const void *symbol, const void *from, size_t bytes, size_t offset, int kind) {
-  return (void)symbol, (void)from, (void)bytes, (void)offset, (void)kind, SIM_OK; /* only kernels read symbols */
+  /* only kernels read symbols */
+  return (void)symbol, (void)from, (void)bytes, (void)offset, (void)kind, SIM_OK;
 }
 API cudaError_t cudaMemset(void *to, int value, size_t bytes) {
   sim_set(to, value, bytes);

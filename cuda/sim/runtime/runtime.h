@@ -1,4 +1,5 @@
-/* Shared by the files of the simulated CUDA runtime, a thin translation onto the simulated driver. */
+/* Shared by the files of the simulated CUDA runtime, a thin translation onto the simulated
+ * driver. */
 #pragma once
 #include "../driver/device.h"
 

@@ -59,7 +59,7 @@ API cudaError_t cudaLaunchHostFunc(CUhandle stream, void (*call)(void *), void *
   return SIM_OK;
 }
 
-/* ---- capture: a stream is "capturing" or not; what was captured is never looked at ---- */
+/* ---- capture: a stream is "capturing" or not; captured work is ignored ---- */
 
 API cudaError_t cudaStreamIsCapturing(CUhandle stream, int *status) {
   *status = stream_of(stream)->capturing;

@@ -363,7 +363,7 @@ impl RecordSink for ProcessSnapshot {
                 // A definition out of order leaves its stack unknown, which the listing shows.
                 let _ = self.stacks.define(definition.clone());
             }
-            Record::Device(device) => device.keep_in(&mut self.devices),
+            Record::Device(device) => device.merge_into(&mut self.devices),
             Record::Sample(sample) => {
                 self.threads = sample
                     .threads

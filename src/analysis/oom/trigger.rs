@@ -161,7 +161,7 @@ impl TriggerWatch {
         }
         match record {
             Record::Device(device) => {
-                device.keep_in(&mut self.devices);
+                device.merge_into(&mut self.devices);
                 None
             }
             Record::Counters { time, device, counters } => {

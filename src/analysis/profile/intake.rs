@@ -453,7 +453,7 @@ impl RecordSink for Profile {
                 }
                 self.runtime = Some(runtime.clone());
             }
-            Record::Device(device) => device.keep_in(&mut self.devices),
+            Record::Device(device) => device.merge_into(&mut self.devices),
             Record::Usage(usage) => self.on_usage(usage),
             Record::Missed(missed) => {
                 self.last_time = self.last_time.max(missed.time);

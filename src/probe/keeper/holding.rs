@@ -1,4 +1,4 @@
-//! What the keeper of probes does: it is memspy's own program, started anew.
+//! The keeper's side: memspy's own program in another process.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,18 +13,18 @@ use crate::probe::perf_probes::raise_file_limit;
 use crate::probe::placement::{Placement, ProbeAction};
 use crate::probe::syscall;
 
-/// Probes that are ended at the same time: the kernel waits some 30 ms at each.
+/// Probes ended in parallel: the kernel waits some 30 ms at each.
 const MAX_THREADS: usize = 64;
 
-/// The descriptors of one request: those that belong together in the order in which they are closed.
+/// The descriptors of one request, in closing order within each group.
 type PlacedProbes = Vec<Vec<OwnedFd>>;
 
-/// Keeps probes for the process at the other end of the socket that standard input is, until that ends.
+/// Keeps probes for the process at the other end of the socket at standard input, until that ends.
 ///
 /// # Errors
 /// Standard input is no such socket.
 pub fn keep_probes() -> io::Result<()> {
-    // Only memspy's end is to end it.
+    // Only memspy may end it.
     let _ = SigSet::all().thread_block();
     let _ = rustix::thread::set_name(c"memspy-probes");
     syscall::close_inherited();
@@ -54,10 +54,10 @@ pub fn keep_probes() -> io::Result<()> {
                     (RequestedAction::Run { .. }, None) => continue,
                 };
                 let placement = Placement { file: file.as_fd(), points: &points, pid, action };
-                // No answer is a refusal; memspy asks the kernel itself why.
+                // No answer is a refusal; memspy then asks the kernel itself for the reason.
                 let Ok(placed) = placement.place() else { continue };
                 let all: Vec<_> = placed.iter().flatten().map(AsFd::as_fd).collect();
-                // Without its answer memspy places them itself: those here must not stay beside them.
+                // Without the answer memspy places its own probes, so drop these.
                 match answer(&to, &all) {
                     Ok(()) => _ = held.insert(number, placed),
                     Err(_) => end_all(placed),
@@ -65,13 +65,13 @@ pub fn keep_probes() -> io::Result<()> {
             }
             Some(ProbeRequest::End { number }) => {
                 let placed = held.remove(&number).unwrap_or_default();
-                // Not here, where it would keep the next request waiting.
+                // On a thread, so that the next request need not wait.
                 let end = move || {
                     end_all(placed);
                     drop(to);
                 };
                 ending.retain(|thread| !thread.is_finished());
-                // Without a thread the closure is dropped, and the probes with it.
+                // If no thread starts, dropping the closure ends the probes.
                 ending.extend(thread::Builder::new().spawn(end));
             }
             Some(ProbeRequest::Check) => {
@@ -82,13 +82,12 @@ pub fn keep_probes() -> io::Result<()> {
     };
     end_all(held.into_values().flatten().collect());
     for thread in ending {
-        // A process that ends kills its threads, and what they were about to take away would be left.
+        // The process's end would kill its threads and leave their probes.
         let _ = thread.join();
     }
     ended
 }
 
-/// Closes all, at the same time.
 fn end_all(placed: PlacedProbes) {
     let threads = placed.len().min(MAX_THREADS);
     if threads < 2 {
@@ -97,14 +96,14 @@ fn end_all(placed: PlacedProbes) {
     let left = Mutex::new(placed);
     let end = || {
         loop {
-            // The lock is not held while one is closed.
+            // Do not hold the lock while closing.
             let Some(next) = left.lock().pop() else { break };
             drop(next);
         }
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            // Whatever threads there are, all is closed.
+            // Everything is closed however many threads start.
             let _ = thread::Builder::new().spawn_scoped(scope, end);
         }
         end();

@@ -1,4 +1,4 @@
-//! What memspy and its keeper of probes say to each other: messages with descriptors.
+//! Messages between memspy and its keeper, with descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,24 +14,23 @@ use crate::model::ProbeBackend;
 use crate::probe::placement::{Placement, ProbeAction, SampledWords};
 use crate::probe::syscall::ProbePoint;
 
-/// Descriptors of one message: the kernel takes 253.
+/// Descriptors of one message: the kernel allows 253.
 const MAX_DESCRIPTORS: usize = 250;
-/// Bytes of one message.
 const MAX_BYTES: usize = 1 << 14;
-/// Places of one request: those of the driver are some forty.
+/// Probe points of one request: the driver has some forty.
 const MAX_POINTS: usize = 512;
 
-/// What memspy asks for. Each request comes with the socket for its answer.
+/// memspy's request. Each comes with a socket for its answer.
 pub(super) enum ProbeRequest {
-    /// Answered with the descriptors; the keeper knows its copies by the number.
+    /// Answered with the descriptors; `number` identifies the keeper's copies.
     Place { number: u32, pid: u32, points: Vec<ProbePoint>, action: RequestedAction },
-    /// The probes of this number are to end; the socket ends when they have.
+    /// Ends the probes with this number; then the socket ends.
     End { number: u32 },
     /// Answered with nothing.
     Check,
 }
 
-/// [`ProbeAction`], its program among the descriptors.
+/// [`ProbeAction`], with its program among the descriptors.
 pub(super) enum RequestedAction {
     Run { way: ProbeBackend, at_return: bool },
     Sample(SampledWords),
@@ -45,7 +44,7 @@ const PERF: u64 = 2;
 const SAMPLE: u64 = 3;
 
 impl ProbeRequest {
-    /// The words and the descriptors of a request for probes; `None` for more places than fit.
+    /// Bytes and descriptors of a request to place probes; `None`: too many points.
     pub(super) fn place<'a>(
         number: u32,
         placement: &Placement<'a>,
@@ -76,7 +75,7 @@ impl ProbeRequest {
         bytes(&[CHECK])
     }
 
-    /// `None` for what is none.
+    /// `None`: invalid.
     pub(super) fn read(bytes: &[u8]) -> Option<ProbeRequest> {
         let words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok());
         let words: Vec<u64> = words.map(u64::from_le_bytes).collect();
@@ -119,7 +118,7 @@ fn bytes(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Answers a request with `descriptors`, in as many messages as they need; each says how many there are in all.
+/// Answers with `descriptors` in as many messages as needed; each gives the total number.
 pub(super) fn answer(to: impl AsFd, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let total = (descriptors.len() as u64).to_le_bytes();
     if descriptors.is_empty() {
@@ -128,7 +127,6 @@ pub(super) fn answer(to: impl AsFd, descriptors: &[BorrowedFd<'_>]) -> io::Resul
     descriptors.chunks(MAX_DESCRIPTORS).try_for_each(|some| send(to.as_fd(), &total, some))
 }
 
-/// Sends one message.
 pub(super) fn send(to: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -140,7 +138,6 @@ pub(super) fn send(to: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) 
     Ok(())
 }
 
-/// Receives messages of one socket.
 pub(super) struct MessageReader<'a> {
     from: BorrowedFd<'a>,
     buffer: Vec<u8>,
@@ -169,7 +166,7 @@ impl MessageReader<'_> {
         Ok((!bytes.is_empty()).then_some((bytes, descriptors)))
     }
 
-    /// All descriptors of an answer; `None` if there is none, which is a refusal.
+    /// All descriptors of an answer; `None`: no answer, which is a refusal.
     pub(super) fn descriptors(&mut self) -> io::Result<Option<Vec<OwnedFd>>> {
         let mut all = Vec::new();
         loop {
@@ -181,7 +178,7 @@ impl MessageReader<'_> {
                 return Ok(Some(all));
             }
             if is_over {
-                // The kernel leaves out descriptors that this process may not have more of.
+                // The kernel drops descriptors above this process's limit.
                 return Err(io::ErrorKind::QuotaExceeded.into());
             }
         }
@@ -201,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_read_as_it_was_made() {
+    fn a_request_reads_back() {
         let file = std::fs::File::open("/dev/null").unwrap();
         let points = [
             ProbePoint { offset: 0x1234, semaphore: 0, cookie: 7 },
@@ -245,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn more_descriptors_than_fit_into_one_message_come_in_several() {
+    fn many_descriptors_use_several_messages() {
         let (ours, theirs) = pair();
         let file = std::fs::File::open("/dev/null").unwrap();
         let many = vec![file.as_fd(); 2 * MAX_DESCRIPTORS + 1];

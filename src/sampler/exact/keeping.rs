@@ -7,8 +7,8 @@ use crate::probe;
 
 /// Lets exact recordings have their probes kept by another process from now on. Only a program that begins with
 /// [`is_probe_keeper`] may say so.
-pub fn let_probes_be_kept() {
-    probe::let_probes_be_kept();
+pub fn allow_keeper() {
+    probe::allow_keeper();
 }
 
 /// Whether a program whose first word is `word` has been started to keep probes: then it is to call [`keep_probes`].

@@ -14,6 +14,6 @@ mod sites;
 
 pub use availability::ExactAvailability;
 pub use cost::{CostNews, CostWatch, ExactCost, TrialFailure, check_exact_rights};
-pub use keeping::{is_probe_keeper, keep_probes, let_probes_be_kept};
+pub use keeping::{allow_keeper, is_probe_keeper, keep_probes};
 pub use merge::{PythonPart, merge};
 pub use recorder::{ExactOptions, ExactRecorder};

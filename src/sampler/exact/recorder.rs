@@ -397,7 +397,7 @@ impl RecordingSource for ExactRecorder {
         }
         let changed = self.session.refresh(sink)?;
         self.session.record_waiting(sink)?;
-        if self.misses_something() {
+        if self.has_unprobed_library() {
             self.reattach_probes(sink)?;
         }
         if let TorchState::Attached(torch) = &self.session.readers.torch

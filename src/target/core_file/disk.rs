@@ -1,8 +1,8 @@
-//! The files on the disk that hold what a core file leaves out, and whether they are still those that were mapped.
+//! Files on disk that hold what a core file leaves out, and a check that they are the mapped ones.
 //!
-//! The kernel writes the first page of each mapped ELF file into a core file (bit 4 of `/proc/PID/coredump_filter`), for this
-//! very question: it holds the file's headers and, in nearly all files, the build id. A file with the same first page is the
-//! same one; any other is not read.
+//! The kernel writes the first page of each mapped ELF file into a core file for this purpose (bit
+//! 4 of `/proc/PID/coredump_filter`): it has the headers and nearly always the build id. Only a
+//! file with the same first page is read.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -17,27 +17,25 @@ use rustix::fs::{Mode, OFlags};
 use super::super::bounded_worker::BoundedWorker;
 use super::super::job_files::{FileError, open_stored};
 
-/// Bytes that have to be the same: the smallest page there is.
+/// Bytes compared: the smallest page size.
 pub(super) const COMPARED: usize = 4096;
-/// Files told of by their names, where many are missing.
-const MAX_TOLD: usize = 5;
+/// Most missing files named in messages.
+const MAX_NAMED: usize = 5;
 
-/// The files that were asked for.
 #[derive(Debug, Default)]
 pub(super) struct DiskFiles {
     known: BTreeMap<PathBuf, Result<Arc<File>, Refusal>>,
 }
 
-/// Why a file is not read.
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
     pub(super) why: String,
-    /// Whether code and constants are missing for it, and not just some file that the program reads through a mapping.
+    /// Whether its code and constants are missing, not just data that the program mapped.
     is_library: bool,
 }
 
 impl DiskFiles {
-    /// The file `path`, if it begins as it was mapped (`first_page`); else why it is not read.
+    /// Opens `path` if it begins with `first_page`, as it was mapped.
     pub(super) fn get(
         &mut self,
         path: &Path,
@@ -65,7 +63,7 @@ impl DiskFiles {
         found
     }
 
-    /// Why files that were needed are not read, a sentence each.
+    /// One sentence for each needed file that is not read.
     pub(super) fn refusals(&self) -> Vec<String> {
         let refused = |(path, it): (&PathBuf, &Result<_, Refusal>)| {
             let refusal = it.as_ref().err().filter(|refusal| refusal.is_library)?;
@@ -76,15 +74,15 @@ impl DiskFiles {
             ))
         };
         let mut told: Vec<String> = self.known.iter().filter_map(refused).collect();
-        if let Some(more) = told.len().checked_sub(MAX_TOLD).filter(|more| *more > 0) {
-            told.truncate(MAX_TOLD);
+        if let Some(more) = told.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
+            told.truncate(MAX_NAMED);
             told.push(format!("{more} more files were not read either"));
         }
         told
     }
 }
 
-/// Opens `path`, if it is a stored file that begins with `page`.
+/// Opens `path` if it is a stored file that begins with `page`.
 fn same_file(path: &Path, page: Vec<u8>, bounded: &BoundedWorker) -> Result<Arc<File>, String> {
     let path = path.to_owned();
     let work = move || {

@@ -1,4 +1,4 @@
-//! The headers of a core file: which memory lies where in it.
+//! Reads a core file's headers: which memory lies where in the file.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -18,10 +18,10 @@ use super::CoreError;
 use super::notes::MappedFile;
 
 const LE: LittleEndian = LittleEndian;
-/// More mappings than any process has: `vm.max_map_count` is 65,530 where nobody raised it, and 2^20 where somebody did.
+/// More mappings than any process has: `vm.max_map_count` is 65,530 by default, 2^20 where raised.
 const MAX_SEGMENTS: u64 = 1 << 21;
 
-/// What compressed files begin with, how they are called, and what makes core files of them.
+/// First bytes of compressed files, the format's name, and the command that unpacks them.
 const COMPRESSED: [(&[u8], &str, &str); 4] = [
     (b"\x28\xb5\x2f\xfd", "zstd", "zstd -d FILE -o core"),
     (b"\x04\x22\x4d\x18", "lz4", "lz4 -d FILE core"),
@@ -29,35 +29,31 @@ const COMPRESSED: [(&[u8], &str, &str); 4] = [
     (b"\x1f\x8b", "gzip", "gzip -dc FILE > core"),
 ];
 
-/// A stretch of the process's memory.
+/// A range of the process's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CoreSegment {
-    /// First address.
     pub(super) start: u64,
-    /// First address after it.
     pub(super) end: u64,
-    /// Where it begins in the file.
+    /// Its offset in the file.
     pub(super) offset: u64,
-    /// Bytes of it that are in the file, from the first on.
+    /// Bytes of it in the file, from its start.
     pub(super) dumped: u64,
     pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) executable: bool,
 }
 
-/// What the headers say.
 pub(super) struct CoreHeader {
-    /// In the order of their addresses, without overlaps.
+    /// In address order, without overlaps.
     pub(super) segments: Vec<CoreSegment>,
-    /// Where notes lie in the file: offset, bytes and alignment.
+    /// Notes in the file: offset, bytes and alignment.
     pub(super) notes: Vec<(u64, u64, u64)>,
-    /// Bytes that are promised and not there.
+    /// Bytes that the headers promise and the file lacks.
     pub(super) cut: u64,
-    /// Whether it is of an x86-64 machine.
     pub(super) is_x86_64: bool,
 }
 
-/// Opens `path`, if it is a stored file: a pipe or a device may never answer.
+/// Opens `path` if it is a stored file: a pipe or a device may never answer.
 pub(super) fn open(path: &Path) -> Result<File, CoreError> {
     let io = |source: io::Error| CoreError::Io { path: path.to_owned(), source };
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -71,7 +67,7 @@ pub(super) fn open(path: &Path) -> Result<File, CoreError> {
 }
 
 impl CoreHeader {
-    /// Reads the headers of `file`, which is called `path`.
+    /// Reads the headers of `file`; `path` is for messages.
     pub(super) fn read(path: &Path, file: &File) -> Result<CoreHeader, CoreError> {
         let io = |source: io::Error| CoreError::Io { path: path.to_owned(), source };
         let not_core = |why: String| CoreError::NotCore { path: path.to_owned(), why };
@@ -124,7 +120,7 @@ impl CoreHeader {
     }
 }
 
-/// `sh_info` of the first section: the number of segments where the header has no room for it.
+/// `sh_info` of the first section: the number of segments if the header has no room for it.
 fn section_info(file: &File, at: u64) -> Option<u64> {
     let mut bytes = [0; size_of::<SectionHeader64<LittleEndian>>()];
     file.read_exact_at(&mut bytes, at).ok()?;
@@ -132,7 +128,7 @@ fn section_info(file: &File, at: u64) -> Option<u64> {
     Some(u64::from(section.sh_info.get(LE)))
 }
 
-/// The stretches of memory, and how many bytes of them the file, which has `size` bytes, lacks.
+/// The memory ranges, and the number of their bytes missing from a file of `size` bytes.
 fn segments(headers: &[ProgramHeader64<LittleEndian>], size: u64) -> (Vec<CoreSegment>, u64) {
     let mut cut = 0_u64;
     let mut segments = Vec::new();
@@ -159,8 +155,8 @@ fn segments(headers: &[ProgramHeader64<LittleEndian>], size: u64) -> (Vec<CoreSe
     (segments, cut)
 }
 
-/// Adds the mapped files of which there is no segment: gdb's `gcore` leaves those out of which it dumps nothing. Their rights are not
-/// known; what is not written to is code, or as good as it.
+/// Adds mapped files without a segment: gdb's `gcore` leaves out those it does not dump. Their
+/// permissions are unknown; unwritten memory counts as code.
 pub(super) fn add_files(segments: &mut Vec<CoreSegment>, files: &[MappedFile]) {
     let mut added = Vec::new();
     for file in files {
@@ -187,7 +183,7 @@ pub(super) fn add_files(segments: &mut Vec<CoreSegment>, files: &[MappedFile]) {
     sort(segments);
 }
 
-/// Sorts them. Of those that overlap, which no kernel writes, the first counts.
+/// Sorts by address. If segments overlap, which no kernel writes, keeps the first.
 fn sort(segments: &mut Vec<CoreSegment>) {
     segments.sort_by_key(|segment| (segment.start, segment.end));
     let mut last = 0;

@@ -1,10 +1,10 @@
-//! A core file: the memory, mappings and threads of a process that crashed (or of which `gcore` made a copy).
+//! A core file: memory, mappings and threads of a process that crashed or that `gcore` copied.
 //!
-//! Linux leaves out of a core file what it can find elsewhere: the code and constants of programs and libraries, which the
-//! files on the disk hold. They are read from there, but only if these are the same files (`disk.rs`).
+//! Linux leaves code and constants of programs and libraries out. They are read from the files on
+//! disk if these are still the same (`disk.rs`).
 //!
-//! A core file comes from wherever somebody copied it from and may hold anything: every size in it is checked before it is
-//! believed, every read is bounded, and it is never mapped (a file that is cut meanwhile would end memspy).
+//! A core file may come from anywhere and hold anything: sizes are checked, reads are bounded, and
+//! the file is never mapped (if it were truncated meanwhile, an access would kill memspy).
 
 mod disk;
 mod header;
@@ -41,7 +41,7 @@ pub enum CoreError {
         /// Why.
         source: io::Error,
     },
-    /// It is something else.
+    /// It is no usable core file.
     #[error("{} is not a core file: {why}", path.display())]
     NotCore {
         /// The file.
@@ -49,7 +49,7 @@ pub enum CoreError {
         /// What it is, and what to do.
         why: String,
     },
-    /// It is one, and damaged.
+    /// It is damaged.
     #[error("the core file {} cannot be used: {why}", path.display())]
     Malformed {
         /// The file.
@@ -62,32 +62,30 @@ pub enum CoreError {
 /// A thread in a core file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoreThread {
-    /// Its id, as the process itself saw it.
+    /// Its id, as the process saw it.
     pub id: u32,
-    /// The signal that it was about to receive; 0 for none.
+    /// The pending signal; 0 for none.
     pub signal: u16,
-    /// Its general registers, in the order of `struct user_regs_struct`; empty for another machine than x86-64.
+    /// Its general registers, in the order of `struct user_regs_struct`; empty unless x86-64.
     pub registers: Vec<u64>,
 }
 
-/// A core file that was opened.
 #[derive(Debug)]
 pub(super) struct CoreFile {
     path: PathBuf,
     file: File,
-    /// In the order of their addresses; they do not overlap.
+    /// In address order, without overlaps.
     segments: Vec<CoreSegment>,
     mappings: Mappings,
     notes: CoreNotes,
     start: Option<StartStack>,
-    /// Bytes that the headers promise and the file does not have.
+    /// Bytes that the headers promise and the file lacks.
     cut: u64,
     disk: Mutex<DiskFiles>,
     bounded: BoundedWorker,
 }
 
 impl CoreFile {
-    /// Opens `path`.
     pub(super) fn open(path: &Path) -> Result<CoreFile, CoreError> {
         let file = header::open(path)?;
         let CoreHeader { mut segments, notes, cut, is_x86_64 } = CoreHeader::read(path, &file)?;
@@ -112,27 +110,24 @@ impl CoreFile {
         Ok(core)
     }
 
-    /// The process that it is of.
     pub(super) fn pid(&self) -> u32 {
         self.notes.pid
     }
 
-    /// Its user.
     pub(super) fn user(&self) -> Option<u32> {
         self.notes.user
     }
 
-    /// What was mapped.
     pub(super) fn mappings(&self) -> &Mappings {
         &self.mappings
     }
 
-    /// Its threads; the one that received the signal is the first.
+    /// Its threads; the one that received the signal is first.
     pub(super) fn threads(&self) -> &[CoreThread] {
         &self.notes.threads
     }
 
-    /// The same, as those of a process that runs. It does not tell their names, but for the main one's, and their states no more.
+    /// The threads as those of a live process. Only the main thread's name is known, and no states.
     pub(super) fn os_threads(&self) -> impl Iterator<Item = OsThread> {
         self.threads().iter().map(|thread| OsThread {
             id: thread.id,
@@ -142,17 +137,16 @@ impl CoreFile {
         })
     }
 
-    /// The kernel's name of its main thread, at most 15 bytes.
+    /// The main thread's kernel name, at most 15 bytes.
     pub(super) fn name(&self) -> &str {
         &self.notes.name
     }
 
-    /// What the kernel told the program when it started.
     pub(super) fn auxiliary_vector(&self) -> &[u8] {
         &self.notes.auxiliary_vector
     }
 
-    /// The command line: as it lies in the process's memory, else as far as the kernel notes it (79 bytes).
+    /// The command line from the process's memory, else the kernel's copy (79 bytes).
     pub(super) fn command(&self) -> Vec<String> {
         match &self.start {
             Some(start) if !start.arguments.is_empty() => start.arguments.clone(),
@@ -160,19 +154,19 @@ impl CoreFile {
         }
     }
 
-    /// A variable of the environment it was started with.
+    /// A variable of the environment at the start.
     pub(super) fn environment(&self, name: &str) -> Option<String> {
         let variables = &self.start.as_ref()?.variables;
         variables.iter().find_map(|it| it.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
     }
 
-    /// The file of its program: the one mapped where the program's headers are.
+    /// The program's file: the one mapped at the program headers' address.
     pub(super) fn program(&self) -> Option<PathBuf> {
         let headers = self.notes.program_headers()?;
         self.mappings.find(headers)?.path.clone()
     }
 
-    /// Opens the file on the disk that was mapped there, if it is still the same one.
+    /// Opens the mapped file on disk, if it is still the same.
     pub(super) fn open_mapped(&self, mapping: &Mapping) -> io::Result<File> {
         let Some(path) = &mapping.path else {
             return Err(io::Error::new(io::ErrorKind::NotFound, "no file is mapped there"));
@@ -180,12 +174,10 @@ impl CoreFile {
         self.on_disk(path).map_err(|refusal| io::Error::other(refusal.why))?.try_clone()
     }
 
-    /// What waits for files.
     pub(super) fn bounded(&self) -> &BoundedWorker {
         &self.bounded
     }
 
-    /// What it says of itself.
     pub(super) fn origin(&self) -> CoreOrigin {
         let first = self.notes.threads.first().filter(|thread| thread.signal > 0);
         let mut missing = Vec::new();
@@ -204,13 +196,13 @@ impl CoreFile {
         }
     }
 
-    /// The file `path` on the disk, if it is the same as was mapped; else why not.
+    /// The file `path` on disk, if it is the one that was mapped.
     fn on_disk(&self, path: &Path) -> Result<Arc<File>, Refusal> {
-        // The check reads from the core file only, never from the disk's files again.
+        // The check reads only the core file, never the disk.
         self.disk.lock().get(path, &self.bounded, &|| self.first_page_of(path))
     }
 
-    /// The beginning of the file `path` as it was mapped; `None` where that is not in the core file.
+    /// The first page of the mapped file `path`; `None` if the core file lacks it.
     fn first_page_of(&self, path: &Path) -> Option<Vec<u8>> {
         let mapping = self.mappings.object_at(path)?;
         let mut page = vec![0; disk::COMPARED];
@@ -222,7 +214,7 @@ impl CoreFile {
         self.segments[..next].last().filter(|segment| addr.0 < segment.end)
     }
 
-    /// Fills `out` with what the core file itself holds; whether it holds all of it.
+    /// Fills `out` from the core file alone; `false` if it lacks some bytes.
     fn read_dumped(&self, addr: Addr, out: &mut [u8]) -> bool {
         let Some(segment) = self.segment(addr) else { return false };
         let inside = addr.0 - segment.start;
@@ -230,7 +222,7 @@ impl CoreFile {
         fits && self.file.read_exact_at(out, segment.offset + inside).is_ok()
     }
 
-    /// Fills `out` from the file that was mapped there.
+    /// Fills `out` from the mapped file on disk.
     fn read_mapped_file(&self, addr: Addr, out: &mut [u8]) -> bool {
         let Some(mapping) = self.mappings.find(addr) else { return false };
         let Some(path) = &mapping.path else { return false };
@@ -241,12 +233,12 @@ impl CoreFile {
         }
     }
 
-    /// Fills `out`, piece by piece: mappings that lie side by side are read as one.
+    /// Fills `out` across adjacent mappings.
     fn fill(&self, mut addr: Addr, mut out: &mut [u8]) -> bool {
         while !out.is_empty() {
             let Some(segment) = self.segment(addr) else { return false };
             let inside = addr.0 - segment.start;
-            // First what was dumped, then the rest of the segment.
+            // First the dumped bytes, then the rest of the segment.
             let is_dumped = inside < segment.dumped;
             let end = if is_dumped { segment.dumped } else { segment.end - segment.start };
             let Some((now, later)) =
@@ -290,7 +282,7 @@ impl Memory for CoreFile {
 }
 
 impl Mappings {
-    /// Those of a core file: a segment each, with the file that the notes tell.
+    /// One mapping per segment, with its file from the notes.
     fn of_core(segments: &[CoreSegment], files: &[MappedFile]) -> Mappings {
         let list = segments.iter().map(|segment| {
             let next = files.partition_point(|file| file.start <= segment.start);

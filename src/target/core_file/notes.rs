@@ -1,4 +1,4 @@
-//! The notes of a core file: its process, its threads, its mapped files (Linux, fs/binfmt_elf.c).
+//! Reads a core file's notes: process, threads, mapped files (Linux, fs/binfmt_elf.c).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,18 +14,18 @@ use super::{CoreError, CoreThread};
 const LE: LittleEndian = LittleEndian;
 /// `NT_FILE` of <linux/elf.h>.
 const NT_FILE: NoteType = NoteType(0x4649_4c45);
-/// More bytes than the notes of 65,536 threads and mapped files have.
+/// More than the notes of 65,536 threads and mapped files need.
 const MAX_NOTES: u64 = 256 << 20;
 /// More threads than a process can have (`/proc/sys/kernel/threads-max`).
 const MAX_THREADS: usize = 1 << 17;
-/// `AT_PHDR` of <linux/auxvec.h>: where the program's own headers are.
+/// `AT_PHDR` of <linux/auxvec.h>: address of the program headers.
 const AT_PHDR: u64 = 3;
 
-/// Where the fields of `struct elf_prstatus` and `struct elf_prpsinfo` lie (64 bit: x86-64 and ARM64).
+/// Offsets in `struct elf_prstatus` and `struct elf_prpsinfo` (64 bit: x86-64 and ARM64).
 const STATUS_SIGNAL: usize = 12;
 const STATUS_PID: usize = 32;
 const STATUS_REGISTERS: usize = 112;
-/// `struct user_regs_struct` of x86-64 has 27 registers, that of ARM64 34.
+/// `struct user_regs_struct` has 27 registers on x86-64 and 34 on ARM64.
 const MAX_REGISTERS: usize = 34;
 const INFO_USER: usize = 16;
 const INFO_PID: usize = 24;
@@ -34,7 +34,7 @@ const INFO_ARGUMENTS: usize = 56;
 const NAME_LEN: usize = 16;
 const ARGUMENTS_LEN: usize = 80;
 
-/// A file that was mapped, or a part of it.
+/// A mapped file, or a part of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MappedFile {
     pub(super) start: u64,
@@ -44,7 +44,6 @@ pub(super) struct MappedFile {
     pub(super) path: String,
 }
 
-/// What the notes tell.
 #[derive(Debug, Default)]
 pub(super) struct CoreNotes {
     pub(super) pid: u32,
@@ -52,13 +51,14 @@ pub(super) struct CoreNotes {
     pub(super) name: String,
     pub(super) arguments: String,
     pub(super) threads: Vec<CoreThread>,
-    /// In the order of their addresses.
+    /// In address order.
     pub(super) files: Vec<MappedFile>,
     pub(super) auxiliary_vector: Vec<u8>,
 }
 
 impl CoreNotes {
-    /// Reads the notes of `file` (called `path`) that lie at these places: offset, bytes and alignment.
+    /// Reads the notes at these places of `file`: offset, bytes and alignment. `path` is for
+    /// messages.
     pub(super) fn read(
         path: &Path,
         file: &File,
@@ -80,7 +80,7 @@ impl CoreNotes {
                 .map_err(|source| CoreError::Io { path: path.to_owned(), source })?;
             let list = NoteIterator::<FileHeader64<LittleEndian>>::new(LE, *align, &content);
             let Ok(list) = list else { return Err(malformed("its notes are not aligned")) };
-            // What follows a damaged note cannot be found; what stands before it counts.
+            // The notes before a damaged one are valid; those after it cannot be found.
             for note in list.map_while(Result::ok) {
                 if !note.name().starts_with(b"CORE") {
                     continue;
@@ -103,7 +103,6 @@ impl CoreNotes {
         }
     }
 
-    /// Where the headers of the program lie.
     pub(super) fn program_headers(&self) -> Option<Addr> {
         let mut entries = self.auxiliary_vector.chunks_exact(16);
         entries.find_map(|entry| {
@@ -140,7 +139,7 @@ fn thread(status: &[u8]) -> Option<CoreThread> {
 fn mapped_files(note: &[u8]) -> Vec<MappedFile> {
     let (Some(count), Some(page)) = (number(note, 0), number(note, 8)) else { return Vec::new() };
     let (count, entries) = (count as usize, note.get(16..).unwrap_or_default());
-    // A count that is no count of these bytes is damage.
+    // A count that does not fit the note is damage.
     let Some((entries, names)) =
         count.checked_mul(24).and_then(|len| entries.split_at_checked(len))
     else {
@@ -160,7 +159,7 @@ fn mapped_files(note: &[u8]) -> Vec<MappedFile> {
         })
         .collect();
     files.sort_by_key(|file| (file.start, file.end));
-    // Of files over each other, which no kernel writes, the first counts: else each would be cut into pieces by all segments.
+    // If files overlap, which no kernel writes, keep the first: else all segments would cut each.
     let mut last = 0;
     files.retain(|file| {
         let is_free = file.start >= last && file.start < file.end;

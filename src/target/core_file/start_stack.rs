@@ -1,20 +1,20 @@
-//! What the kernel put onto the stack of a program when it started: its arguments and its environment.
+//! Arguments and environment that the kernel put onto a program's stack at its start.
 //!
-//! From low to high addresses: the number of arguments, pointers to them, a null; pointers to the variables of the environment,
-//! a null; the auxiliary vector (Linux, fs/binfmt_elf.c, `create_elf_tables`). A core file holds a copy of that vector, by which the place is found.
+//! From low to high addresses: the number of arguments, pointers to them, a null; pointers to the
+//! environment variables, a null; the auxiliary vector (Linux, fs/binfmt_elf.c,
+//! `create_elf_tables`). The core file's copy of that vector leads to the place.
 
 use super::super::memory::{Addr, Memory};
 use super::header::CoreSegment;
 
-/// Bytes at the top of the stack that are searched: arguments and environment may have 128 KiB each piece, 6 MiB in all.
+/// Bytes searched at the top of the stack: arguments and environment may have 6 MiB in all.
 const MAX_SEARCHED: u64 = 8 << 20;
-/// Bytes of the auxiliary vector that have to be the same.
+/// Bytes of the auxiliary vector that must match.
 const COMPARED: usize = 64;
 /// Bounds against a damaged stack.
 const MAX_WORDS: usize = 1 << 16;
 const MAX_TEXT: usize = 4096;
 
-/// What a program was started with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StartStack {
     pub(super) arguments: Vec<String>,
@@ -22,7 +22,7 @@ pub(super) struct StartStack {
 }
 
 impl StartStack {
-    /// Finds it in the writable memory without a file that lies highest.
+    /// Searches the highest writable memory without a file.
     pub(super) fn find(
         memory: &dyn Memory,
         segments: &[CoreSegment],
@@ -43,7 +43,7 @@ impl StartStack {
         lists.next().filter(|list| list.is_empty())?;
         let variables = lists.next()?;
         let rest = lists.next()?;
-        // Backwards: the arguments, the last first, and then their number.
+        // Going down: the arguments, last first, then their number.
         let count =
             rest.iter().zip(0..).find_map(|(word, before)| (*word == before).then_some(before));
         let arguments = &rest[..count? as usize];
@@ -52,7 +52,7 @@ impl StartStack {
     }
 }
 
-/// The words at the end of `bytes`, the last first.
+/// The words at the end of `bytes`, last first.
 fn words_before(bytes: &[u8]) -> Vec<u64> {
     let words = bytes.rchunks_exact(8).take(MAX_WORDS);
     words.map(|it| it.try_into().map_or(0, u64::from_le_bytes)).collect()

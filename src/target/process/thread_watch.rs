@@ -1,4 +1,4 @@
-//! What the kernel says of one thread, asked often: the files stay open.
+//! Repeated kernel facts about one thread; the files stay open.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,13 +7,13 @@ use super::Process;
 use crate::target::kernel_wait::KernelWait;
 use crate::target::proc_files;
 
-/// Longer than what either file holds.
+/// Longer than either file.
 const MAX_TEXT: usize = 256;
 
-/// How long a thread has run, has waited for a processor, and how often it was given one (`schedstat`).
+/// Run time, time waiting for a processor, and number of turns on a processor (`schedstat`).
 ///
-/// The last of these grows whenever it comes back to a processor. So a thread that was off the processor at some moment behind
-/// one reading has not run between that moment and a second reading that says the same.
+/// Turns grow whenever it returns to a processor. So if two readings are equal, and the thread was
+/// off the processor at a moment after the first, it did not run from that moment to the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadTurns([u64; 3]);
 
@@ -25,8 +25,8 @@ pub struct ThreadWatch {
 }
 
 impl ThreadWatch {
-    /// Of thread `id` of `process`, counted in memspy's pid namespace. `None` when there is no such thread (any more), or the kernel
-    /// does not tell.
+    /// Opens thread `id` of `process`, in memspy's pid namespace. `None`: no such thread, or the
+    /// kernel does not say.
     pub fn open(process: &Process, id: u32) -> Option<ThreadWatch> {
         process.live()?;
         let open = |name| proc_files::open_for_thread(process.pid, id, name).ok();
@@ -43,7 +43,8 @@ impl ThreadWatch {
         (turns[2] > 0).then_some(ThreadTurns(turns))
     }
 
-    /// What it waits for. The kernel tells of a system call only where the thread is off the processor all the while it looks.
+    /// What it waits for. The kernel shows a system call only if the thread stays off the processor
+    /// during the read.
     pub fn wait(&self) -> Option<KernelWait> {
         let mut text = [0; MAX_TEXT];
         KernelWait::parse(read(&self.call, &mut text)?)
@@ -63,9 +64,9 @@ mod tests {
 
     use super::*;
 
-    /// A shell that waits for its next line: it runs between two readings just where it got one.
+    /// A shell waiting for its next line runs only when it gets one.
     #[test]
-    fn a_thread_that_waits_has_the_same_turns_until_it_runs() {
+    fn turns_of_a_waiting_thread_change_only_when_it_runs() {
         let mut command = Command::new("sh");
         command.args(["-c", "while read line; do echo $line; done"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -77,7 +78,7 @@ mod tests {
             let end = Instant::now() + Duration::from_secs(60);
             loop {
                 let turns = watch.turns().unwrap();
-                if watch.wait() == Some(KernelWait::Others) {
+                if watch.wait() == Some(KernelWait::External) {
                     return turns;
                 }
                 assert!(Instant::now() < end, "it does not come to wait");

@@ -1,15 +1,15 @@
-//! The threads of a process, as the kernel tells of them: their names, states and waits.
+//! The kernel's facts about a process's threads: names, states and waits.
 
 use super::{Process, ProcessError, ProcessSource};
 use crate::target::kernel_wait::KernelWait;
 use crate::target::proc_files;
 
-/// One thread of the target, as the kernel sees it.
+/// A thread of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OsThread {
     /// Its id in memspy's pid namespace.
     pub id: u32,
-    /// Its id in the innermost pid namespace it lives in (what the target itself sees).
+    /// Its id in its innermost pid namespace (as the target sees it).
     pub id_in_target: u32,
     /// Its kernel name, at most 15 bytes.
     pub name: String,
@@ -17,8 +17,8 @@ pub struct OsThread {
     pub state: char,
 }
 
-/// The thread through which the kernel shows process `pid`, whose main thread is in `state`: another one where that has ended and
-/// others run. `None`: the process has ended.
+/// The thread through which the kernel shows process `pid`, whose main thread is in `state`:
+/// another one if that has ended and others run. `None`: the process has ended.
 pub(super) fn shown_through(pid: u32, state: char) -> Option<u32> {
     if !has_ended(state) {
         return Some(pid);
@@ -28,7 +28,7 @@ pub(super) fn shown_through(pid: u32, state: char) -> Option<u32> {
     ids.into_iter().find(|id| state_of(pid, *id).is_some_and(|state| !has_ended(state)))
 }
 
-/// A thread of process `pid` that runs, the main one if it does; `None`: the process has ended.
+/// A running thread of process `pid`, preferably the main one; `None`: the process has ended.
 pub(in crate::target) fn running_thread(pid: u32) -> Option<u32> {
     shown_through(pid, state_of(pid, pid)?)
 }
@@ -40,7 +40,7 @@ fn has_ended(state: char) -> bool {
 fn state_of(pid: u32, id: u32) -> Option<char> {
     let thread = format!("{pid}/task/{id}");
     let stat = proc_files::read(thread, "stat", proc_files::MAX_FIELDS).ok()?.bytes;
-    // The name before it may hold anything, parentheses too.
+    // The name before it may contain parentheses.
     let after = stat.iter().rposition(|&byte| byte == b')')?;
     stat.get(after + 2).map(|&state| char::from(state))
 }
@@ -59,7 +59,7 @@ impl OsThread {
 }
 
 impl Process {
-    /// Its threads, in order of their ids. Threads that end meanwhile are left out.
+    /// Its threads by id. Those that end meanwhile are left out.
     pub fn threads(&self) -> Result<Vec<OsThread>, ProcessError> {
         if let Some(core) = self.core() {
             return Ok(core.os_threads().collect());
@@ -72,7 +72,7 @@ impl Process {
         Ok(threads)
     }
 
-    /// The ids of its threads, counted in memspy's pid namespace: much less work than [`Self::threads`].
+    /// Its threads' ids in memspy's pid namespace: much cheaper than [`Self::threads`].
     pub fn thread_ids(&self) -> std::io::Result<Vec<u32>> {
         if let Some(core) = self.core() {
             return Ok(core.threads().iter().map(|thread| thread.id).collect());
@@ -81,7 +81,7 @@ impl Process {
         Ok(tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok()).collect())
     }
 
-    /// Its thread `id`, counted in memspy's pid namespace; `None` when there is no such thread (any more).
+    /// Thread `id`, in memspy's pid namespace; `None`: no such thread.
     pub fn thread(&self, id: u32) -> Option<OsThread> {
         match &self.source {
             ProcessSource::Live(live) => OsThread::from_task(&live.task_from_tid(id as i32).ok()?),
@@ -89,50 +89,49 @@ impl Process {
         }
     }
 
-    /// The kernel's scheduling state (`RSDZTtXI`) of its thread `id`, counted in memspy's pid
-    /// namespace; `None` when there is no such thread (any more).
+    /// The scheduling state (`RSDZTtXI`) of thread `id`, in memspy's pid namespace; `None`: no such
+    /// thread.
     pub fn thread_state(&self, id: u32) -> Option<char> {
         self.live()?;
         state_of(self.pid, id)
     }
 
-    /// Whether its thread `id`, counted in memspy's pid namespace, sleeps for a time that it chose itself (`time.sleep`), by
-    /// the system call it is in; `None` when that is not known.
+    /// Whether thread `id`, in memspy's pid namespace, sleeps (`time.sleep`), by its system call;
+    /// `None`: unknown.
     pub fn is_asleep(&self, id: u32) -> Option<bool> {
         self.kernel_wait(id).map(|wait| wait == KernelWait::Sleep)
     }
 
-    /// What its thread `id`, counted in memspy's pid namespace, waits for, by the system call it is in; `None` when that is
-    /// not known.
+    /// What thread `id`, in memspy's pid namespace, waits for, by its system call; `None`: unknown.
     pub fn kernel_wait(&self, id: u32) -> Option<KernelWait> {
         self.live()?;
         KernelWait::parse(str::from_utf8(&self.thread_file(id, "syscall")?).ok()?)
     }
 
-    /// How often its thread `id`, counted in memspy's pid namespace, was given a processor so far. `None` when there is
-    /// no such thread (any more), or the kernel does not tell.
+    /// How often thread `id`, in memspy's pid namespace, got a processor. `None`: no such thread,
+    /// or the kernel does not say.
     pub fn thread_turns(&self, id: u32) -> Option<u64> {
         self.scheduling(id, 2)
     }
 
-    /// How often its thread `id`, counted in memspy's pid namespace, has gone to sleep so far. `None` as for [`Self::thread_turns`].
+    /// How often thread `id`, in memspy's pid namespace, went to sleep. `None` as for
+    /// [`Self::thread_turns`].
     pub fn thread_sleeps(&self, id: u32) -> Option<u64> {
         self.live()?;
-        // Its first line is the thread's name, which may be no UTF-8.
+        // The first line is the thread's name, which may not be UTF-8.
         let status = self.thread_file(id, "status")?;
         let text = String::from_utf8_lossy(&status);
         let sleeps = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
         sleeps.trim().parse().ok()
     }
 
-    /// A field of `schedstat` (Documentation/scheduler/sched-stats.rst of Linux).
+    /// A field of `schedstat` (Linux, Documentation/scheduler/sched-stats.rst).
     fn scheduling(&self, id: u32, field: usize) -> Option<u64> {
         self.live()?;
         let text = String::from_utf8(self.thread_file(id, "schedstat")?).ok()?;
         text.split_ascii_whitespace().nth(field)?.parse().ok()
     }
 
-    /// What the kernel tells of its thread `id` in the file `name`.
     fn thread_file(&self, id: u32, name: &str) -> Option<Vec<u8>> {
         let thread = format!("{}/task/{id}", self.pid);
         Some(proc_files::read(thread, name, proc_files::MAX_FIELDS).ok()?.bytes)

@@ -1,3 +1,3 @@
-//! The frozen encodings of records, one module per format version, each translating to and from the model.
+//! Frozen encodings of records: one module per format version.
 
 pub(super) mod v1;

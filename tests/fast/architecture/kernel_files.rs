@@ -31,7 +31,7 @@ const UNBOUNDED: [&str; 10] = [
 ];
 /// The room that calls py-spy, which reads `/proc` without bounds. It is only used beside jobs beside
 /// which memspy has no more rights than they have: what such a job can make memspy spend, it could spend
-/// itself (`is_no_more_than_the_job`).
+/// itself (`has_no_more_rights`).
 const PY_SPY: &str = "python";
 
 fn uses(source: &Source, names: &[&str]) -> bool {

@@ -79,7 +79,7 @@ impl ExactRecorder {
     }
 
     /// Whether there is more to probe, or to know of what is probed, than when the probes were placed.
-    pub(super) fn misses_something(&self) -> bool {
+    pub(super) fn has_unprobed_library(&self) -> bool {
         let process = &self.session.readers.process;
         let Some(probe) = &self.probe else { return true };
         let waited_for = || {
@@ -87,7 +87,7 @@ impl ExactRecorder {
             !matches!(found, Ok(None) | Err(BackwardError::StillLoading))
         };
         let awaits_backward = self.awaits_backward && probe.has_torch() && probe.can_watch();
-        probe.misses_something(process) || (awaits_backward && waited_for())
+        probe.has_unprobed_library(process) || (awaits_backward && waited_for())
     }
 
     /// Places probes where more can be probed than before; those of before have done their work until then.

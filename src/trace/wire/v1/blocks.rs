@@ -1,10 +1,9 @@
-//! Block maps: written as edits of the map before of the same device, addresses as gaps.
+//! Encodes snapshots as edits of the device's previous snapshot.
 //!
-//! An edit is a sequence of steps ([`super::edit_steps`]). Each either keeps or drops the
-//! next items of the map before or brings new ones. The same form serves segments and, inside a
-//! changed segment, its blocks.
+//! An edit is a sequence of steps ([`super::edit_steps`]), each of which keeps, drops or adds the
+//! next items. Segments use this form and, inside a changed segment, its blocks.
 
-use super::edit_steps::{CHANGE, DROP, GONE, KEEP, NEW, StepRun, step};
+use super::edit_steps::{BEYOND_PREVIOUS, CHANGE, DROP, KEEP, NEW, StepRun, step};
 use super::varint::{PayloadCursor, fold, put, unfold, unzigzag, zigzag};
 use super::{MAX_DEVICES, MalformedPayload, TOO_MANY_BLOCKS};
 use crate::model::{AllocatorSnapshot, Block, BlockState, PoolId, Segment, SnapshotConsistency};
@@ -13,21 +12,21 @@ const SEGMENT_SMALL: u8 = 1;
 const SEGMENT_EXPANDABLE: u8 = 2;
 const SEGMENT_SAME_HEAD: u8 = 4;
 const SEGMENT_RETIRED: u8 = 8;
-/// What it maps at once is not the usual, and follows.
+/// The granule is unusual and follows.
 const SEGMENT_GRANULE: u8 = 16;
 
 const BLOCK_STATE: u8 = 3;
 const BLOCK_GAP: u8 = 4;
 const BLOCK_NOTHING_REQUESTED: u8 = 8;
 
-/// The snapshots before, per device, as both writer and reader of a block know them.
+/// The previous snapshot of each device, as both writer and reader of a block know it.
 #[derive(Debug, Default)]
 pub(crate) struct BlocksState {
     devices: Vec<(u32, Vec<Segment>)>,
 }
 
 impl BlocksState {
-    /// Forgets the maps before: what a block's start does.
+    /// Forgets the previous snapshots at a block's start.
     pub(crate) fn reset(&mut self) {
         self.devices.clear();
     }
@@ -46,7 +45,7 @@ impl BlocksState {
         Ok(&mut self.devices[place].1)
     }
 
-    /// Appends `map`, less its time and device, relative to the one before of the same device.
+    /// Appends `snapshot` without time and device, relative to the device's previous one.
     pub(crate) fn encode(
         &mut self,
         snapshot: &AllocatorSnapshot,
@@ -67,19 +66,18 @@ impl BlocksState {
         Ok(())
     }
 
-    /// Reads the rest of a map of `map.device` into `map`.
     pub(crate) fn decode(
         &mut self,
         snapshot: &mut AllocatorSnapshot,
         from: &mut PayloadCursor<'_>,
-        most_blocks: usize,
+        max_blocks: usize,
     ) -> Result<(), MalformedPayload> {
         let kept = |segments: &[Segment]| -> usize {
             segments.iter().map(|segment| 1 + segment.blocks.len()).sum()
         };
         let others = self.devices.iter().filter(|(device, _)| *device != snapshot.device.0);
         let others: usize = others.map(|(_, segments)| kept(segments)).sum();
-        let mut room = most_blocks.checked_sub(others).ok_or(TOO_MANY_BLOCKS)?;
+        let mut room = max_blocks.checked_sub(others).ok_or(TOO_MANY_BLOCKS)?;
         let before = self.segments(snapshot.device.0)?;
         snapshot.retries = from.number32()?;
         snapshot.consistency = match from.number()? {
@@ -126,7 +124,7 @@ fn encode_segments(before: &[Segment], now: &[Segment], out: &mut Vec<u8>) {
     put(out, 0);
 }
 
-/// All of it but its blocks.
+/// Compares all of a segment but its blocks.
 fn head(segment: &Segment) -> impl PartialEq + use<> {
     let Segment { address, size, stream, small, expandable, granule, retired, pool, .. } = *segment;
     (address, size, stream, small, expandable, granule, retired, pool)
@@ -177,7 +175,7 @@ fn encode_blocks(before: &[Block], segment: &Segment, out: &mut Vec<u8>) {
             continue;
         }
         run.end(out);
-        // New ones come together, so that one count serves a whole fresh segment.
+        // Group new segments, so that one count covers them all.
         let next_old = old.peek().copied();
         let count = 1 + rest[1..]
             .iter()
@@ -228,16 +226,18 @@ fn decode_segments(
         for _ in 0..count {
             let segment = match kind {
                 KEEP => {
-                    let kept = old.next().ok_or(GONE)?;
+                    let kept = old.next().ok_or(BEYOND_PREVIOUS)?;
                     let count = 1 + kept.blocks.len();
                     *room = room.checked_sub(count).ok_or(TOO_MANY_BLOCKS)?;
                     kept
                 }
                 DROP => {
-                    old.next().ok_or(GONE)?;
+                    old.next().ok_or(BEYOND_PREVIOUS)?;
                     continue;
                 }
-                CHANGE => decode_segment(Some(old.next().ok_or(GONE)?), end, from, room)?,
+                CHANGE => {
+                    decode_segment(Some(old.next().ok_or(BEYOND_PREVIOUS)?), end, from, room)?
+                }
                 _ => decode_segment(None, end, from, room)?,
             };
             end = segment.address.wrapping_add(segment.size);
@@ -298,7 +298,7 @@ fn decode_blocks(
             *room = room.checked_sub(count).ok_or(TOO_MANY_BLOCKS)?;
         }
         if kind == NEW {
-            // A block takes at least two bytes: what is announced cannot exceed what is there.
+            // A block takes at least two bytes, which bounds a false count.
             now.reserve(count.min(from.left() / 2));
             for _ in 0..count {
                 let block = decode_block(end, from)?;
@@ -307,7 +307,7 @@ fn decode_blocks(
             }
             continue;
         }
-        let (passed, left) = rest.split_at_checked(count).ok_or(GONE)?;
+        let (passed, left) = rest.split_at_checked(count).ok_or(BEYOND_PREVIOUS)?;
         rest = left;
         match (kind, passed.last()) {
             (KEEP, Some(last)) => {
@@ -375,7 +375,7 @@ mod tests {
         )
     }
 
-    fn map() -> impl Strategy<Value = AllocatorSnapshot> {
+    fn snapshot() -> impl Strategy<Value = AllocatorSnapshot> {
         let segments = proptest::collection::vec(segment(), 0..6);
         (0..2u32, any::<u32>(), any::<bool>(), segments).prop_map(
             |(device, retries, consistent, segments)| AllocatorSnapshot {
@@ -392,42 +392,45 @@ mod tests {
         )
     }
 
-    /// Sequences in which a map resembles the one before: some segments and blocks removed or altered.
+    /// Similar snapshots in sequence: some segments and blocks removed or altered.
     fn snapshots() -> impl Strategy<Value = Vec<AllocatorSnapshot>> {
         let edits = proptest::collection::vec(any::<(u8, u8, u8)>(), 0..8);
-        (map(), proptest::collection::vec(edits, 0..5), map()).prop_map(|(first, edits, last)| {
-            let mut all = vec![first];
-            for edit in edits {
-                let mut next = all[all.len() - 1].clone();
-                next.segments.sort_by_key(|s| s.address);
-                for (at, what, value) in edit {
-                    if next.segments.is_empty() {
-                        break;
-                    }
-                    let place = usize::from(at) % next.segments.len();
-                    let segment = &mut next.segments[place];
-                    segment.blocks.sort_by_key(|b| b.address);
-                    match what % 4 {
-                        0 => drop(next.segments.remove(place)),
-                        1 => segment.size ^= 512,
-                        2 => drop(segment.blocks.pop()),
-                        _ => {
-                            for block in segment.blocks.iter_mut().skip(usize::from(value % 4)) {
-                                block.size ^= u64::from(value);
+        (snapshot(), proptest::collection::vec(edits, 0..5), snapshot()).prop_map(
+            |(first, edits, last)| {
+                let mut all = vec![first];
+                for edit in edits {
+                    let mut next = all[all.len() - 1].clone();
+                    next.segments.sort_by_key(|s| s.address);
+                    for (at, what, value) in edit {
+                        if next.segments.is_empty() {
+                            break;
+                        }
+                        let place = usize::from(at) % next.segments.len();
+                        let segment = &mut next.segments[place];
+                        segment.blocks.sort_by_key(|b| b.address);
+                        match what % 4 {
+                            0 => drop(next.segments.remove(place)),
+                            1 => segment.size ^= 512,
+                            2 => drop(segment.blocks.pop()),
+                            _ => {
+                                for block in segment.blocks.iter_mut().skip(usize::from(value % 4))
+                                {
+                                    block.size ^= u64::from(value);
+                                }
                             }
                         }
                     }
+                    all.push(next);
                 }
-                all.push(next);
-            }
-            all.push(last);
-            all
-        })
+                all.push(last);
+                all
+            },
+        )
     }
 
     proptest! {
         #[test]
-        fn every_sequence_of_maps_reads_back(snapshots in snapshots()) {
+        fn every_sequence_of_snapshots_reads_back(snapshots in snapshots()) {
             let (mut write, mut read) = (BlocksState::default(), BlocksState::default());
             for snapshot in snapshots {
                 let mut bytes = Vec::new();
@@ -442,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unchanged_map_takes_a_few_bytes() {
+    fn an_unchanged_snapshot_takes_few_bytes() {
         let block = |i: u64| Block {
             address: (1 << 40) + i * 1024,
             size: 1024,

@@ -1,8 +1,8 @@
-//! Counters: each written as its difference from what its relatives let one expect.
+//! Encodes each counter as its difference from the value that related counters predict.
 //!
-//! The 108 statistics are far from independent: the pool `all` is the sum of the other two, `current`
-//! moves by what was allocated less what was freed, active memory mostly moves with allocated memory.
-//! Only what departs from that is written.
+//! The 108 statistics depend on each other: the pool `all` sums the other two, `current` moves by
+//! allocated less freed, and active memory mostly moves with allocated memory. Only deviations are
+//! written.
 
 use super::varint::{PayloadCursor, fold_signed, put, unfold_signed, unzigzag, zigzag};
 use super::{MAX_DEVICES, MalformedPayload};
@@ -37,21 +37,21 @@ const DEVICE_ALLOCATIONS: usize = SINGLES + 3;
 const DEVICE_FREES: usize = SINGLES + 4;
 const ROWS: usize = NUMBERS.div_ceil(ROW);
 
-/// All counters as one row of numbers, and which of the optional ones are there.
+/// All counters as one row of numbers, and which optional ones are present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CounterRow {
     numbers: [i64; NUMBERS],
     present: u8,
 }
 
-/// The counters before, per device, as both writer and reader of a block know them.
+/// The previous counters of each device, as both writer and reader of a block know them.
 #[derive(Debug, Default)]
 pub(crate) struct CountersState {
     devices: Vec<(u32, CounterRow)>,
 }
 
 impl CountersState {
-    /// Forgets the counters before: what a block's start does.
+    /// Forgets the previous counters at a block's start.
     pub(crate) fn reset(&mut self) {
         self.devices.clear();
     }
@@ -71,7 +71,7 @@ impl CountersState {
         Ok(&mut self.devices[place].1)
     }
 
-    /// Appends `counters` relative to those before of the same device.
+    /// Appends `counters` relative to the device's previous ones.
     pub(crate) fn encode(
         &mut self,
         device: u32,
@@ -103,7 +103,6 @@ impl CountersState {
         Ok(())
     }
 
-    /// Reads counters of `device` into `counters`.
     pub(crate) fn decode(
         &mut self,
         device: u32,
@@ -135,16 +134,16 @@ impl CountersState {
     }
 }
 
-/// A bit for each that is not 0, the first being the lowest.
+/// One bit per number that is not 0, lowest first.
 fn bits(numbers: &[u64]) -> u64 {
     let bit = |(i, &n): (usize, &u64)| u64::from(n != 0) << i;
     numbers.iter().enumerate().map(bit).sum()
 }
 
-/// Goes over the numbers in the order in which they are written: each after those it is expected from.
+/// Visits the numbers in written order: each after those that predict it.
 ///
-/// Calls `number` with its place in that order, its index, and by how much it is expected to differ
-/// from the one `before`; the answer, by how much it does, goes into `delta`.
+/// Calls `number` with the position, the index and the expected difference from `before`; its
+/// result, the real difference, goes into `delta`.
 #[inline]
 fn walk(
     before: &[i64; NUMBERS],
@@ -191,12 +190,12 @@ fn walk(
     Ok(())
 }
 
-/// By how much `stat` has grown, from what was allocated and freed.
+/// Growth of `stat`: allocated less freed.
 fn grown(delta: &[i64; NUMBERS], stat: usize) -> i64 {
     delta[stat + ALLOCATED].wrapping_sub(delta[stat + FREED])
 }
 
-/// The difference expected of what a small or large pool has allocated or freed.
+/// The expected difference of what a small or large pool has allocated or freed.
 fn expected_flow(metric: usize, stat: usize, field: usize, delta: &[i64; NUMBERS]) -> i64 {
     let same_place = |other: usize| stat - (metric - other) * ROW;
     match metric {
@@ -206,7 +205,7 @@ fn expected_flow(metric: usize, stat: usize, field: usize, delta: &[i64; NUMBERS
         INACTIVE_SPLIT_BYTES if field == FREED => delta[stat + ALLOCATED]
             .wrapping_add(grown(delta, same_place(ACTIVE_BYTES)))
             .wrapping_sub(grown(delta, same_place(RESERVED_BYTES))),
-        // What a step allocates it mostly frees.
+        // An iteration mostly frees what it allocates.
         _ if field == FREED => delta[stat + ALLOCATED],
         _ => 0,
     }
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_is_written_once_and_after_those_it_is_expected_from() {
+    fn every_number_is_written_once_after_its_predictors() {
         let mut order = Vec::new();
         let mut delta = [1 << 40; NUMBERS];
         walk(&[0; NUMBERS], &mut delta, |place, index, expected| {

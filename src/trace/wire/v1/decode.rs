@@ -1,4 +1,4 @@
-//! The reading half of version 1: a block's payload becomes records again.
+//! Decodes a block's payload into records.
 
 use super::blocks::BlocksState;
 use super::counters::CountersState;
@@ -14,7 +14,7 @@ use super::owners;
 use super::records::{self, WireBlockHead, appended, structure};
 use super::sample::SampleState;
 use super::varint::PayloadCursor;
-use super::{BlockClock, MalformedPayload, most_blocks, tag};
+use super::{BlockClock, MalformedPayload, max_blocks, tag};
 use crate::model::{
     AllocatorCounters, AllocatorSnapshot, CudaIndex, EventBatch, FollowedChanges, Nanos, Record,
     RecordSink, RecordingEnd, SinkError, SnapshotConsistency, StackId, StackSample, ThreadId,
@@ -23,12 +23,11 @@ use crate::model::{
 use crate::trace::limits::RecordLimits;
 use crate::trace::spending::ReadBudget;
 
-/// Why the reading of a block's records stopped.
 #[derive(Debug)]
 pub(crate) enum DecodeStop {
-    /// The sink takes no more.
+    /// The sink refused a record.
     Sink(SinkError),
-    /// The payload does not follow the format, although its checksum is right.
+    /// The payload breaks the format, although its checksum matches.
     Malformed(MalformedPayload),
 }
 
@@ -38,23 +37,18 @@ impl From<MalformedPayload> for DecodeStop {
     }
 }
 
-/// What became of the records read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DecodeCounts {
-    /// Records given to the sink.
     pub(crate) records: u64,
-    /// Records whose tag is unknown.
     pub(crate) unknown_tags: u64,
-    /// Records left out because they use a definition that was lost.
+    /// Records left out because they use a lost definition.
     pub(crate) dropped: u64,
-    /// The end, when it was among them.
     pub(crate) end: Option<RecordingEnd>,
 }
 
-/// Reads block after block.
 #[derive(Debug)]
 pub(crate) struct RecordDecoder {
-    most_blocks: usize,
+    max_blocks: usize,
     ids: ReaderIds,
     clock: BlockClock,
     sample: SampleState,
@@ -64,7 +58,7 @@ pub(crate) struct RecordDecoder {
     followed: WireFollowedState,
     limits: RecordLimits,
     budget: ReadBudget,
-    // The records that come often are made once and filled anew: a sample then costs no allocation.
+    // Frequent records are reused: a sample then costs no allocation.
     threads_out: StackSample,
     threads_lost: bool,
     counters_out: Box<AllocatorCounters>,
@@ -73,13 +67,11 @@ pub(crate) struct RecordDecoder {
 }
 
 impl RecordDecoder {
-    /// A decoder that knows no definition yet.
-    ///
-    /// The file has `bytes`, which bounds what may be kept of it.
+    /// Starts without definitions. The file has `bytes`, which bounds what is kept.
     pub(crate) fn new(bytes: u64) -> Self {
-        let most_blocks = most_blocks(bytes);
+        let max_blocks = max_blocks(bytes);
         RecordDecoder {
-            most_blocks,
+            max_blocks,
             ids: ReaderIds::default(),
             clock: BlockClock::default(),
             sample: SampleState::default(),
@@ -103,7 +95,7 @@ impl RecordDecoder {
         }
     }
 
-    /// Takes a payload's head off it, and what tells its recording from others, in files that have it.
+    /// Takes the head off a payload, with the recording's number in files that have one.
     pub(crate) fn head(
         from: &mut PayloadCursor<'_>,
     ) -> Result<(WireBlockHead, Option<u64>), MalformedPayload> {
@@ -113,7 +105,7 @@ impl RecordDecoder {
         }
     }
 
-    /// Reads the records of the block with this head into `sink`; it takes `bytes` of the file.
+    /// Decodes the records of the block with this head into `sink`; it takes `bytes` of the file.
     pub(crate) fn records(
         &mut self,
         head: &WireBlockHead,
@@ -190,7 +182,7 @@ impl RecordDecoder {
                 let time = self.time(from)?;
                 Some(Record::CounterCheck(structure::<exact::WireCounterCheck>(from)?.at(time)))
             }
-            tag::HOLDERS => {
+            tag::OWNERS => {
                 let time = self.time(from)?;
                 let mut snapshot = structure::<owners::WireOwnership<'_>>(from)?.at(time)?;
                 structure::<owners::WireUnnamed>(from)?.add_to(&mut snapshot)?;
@@ -206,9 +198,9 @@ impl RecordDecoder {
                 let is_over = structure(from)?;
                 Some(Record::Step(TrainingStep { is_over, ..counted.at(time, step, uncertainty) }))
             }
-            tag::INHERITED => {
+            tag::KEYFRAME => {
                 let time = self.time(from)?;
-                Some(Record::Keyframe(keyframe::decode(from, time, &self.ids, self.most_blocks)?))
+                Some(Record::Keyframe(keyframe::decode(from, time, &self.ids, self.max_blocks)?))
             }
             tag::TRIGGERED => {
                 let time = self.time(from)?;
@@ -287,7 +279,7 @@ impl RecordDecoder {
         delivered
     }
 
-    /// Brings the file's numbers to the reader's; a sample that uses a lost one is lost.
+    /// Converts the file's numbers to the reader's. A sample that uses a lost one is lost.
     fn renumber_sample(&mut self) {
         let (threads, stacks) = (&self.ids.threads, &self.ids.stacks);
         self.threads_lost = false;
@@ -339,7 +331,7 @@ impl RecordDecoder {
             consistency: SnapshotConsistency::Consistent,
             segments: std::mem::take(&mut self.map_out.segments),
         };
-        self.blocks.decode(&mut snapshot, from, self.most_blocks)?;
+        self.blocks.decode(&mut snapshot, from, self.max_blocks)?;
         let record = Record::Snapshot(snapshot);
         let delivered = self.deliver(&record, sink, tally);
         if let Record::Snapshot(snapshot) = record {
@@ -374,7 +366,7 @@ impl RecordDecoder {
         tally: &mut DecodeCounts,
     ) -> Result<(), DecodeStop> {
         let mut changes = Vec::new();
-        // A change whose threads or stacks were lost still changed the counters.
+        // A delta whose threads or stacks were lost still changed the counters.
         let (thread, stack) = (|n| self.ids.threads.get(n), |n| self.ids.stacks.get(n));
         self.followed.decode(from, &mut self.clock, &mut changes, thread, stack)?;
         if with_addresses {
@@ -396,7 +388,7 @@ impl RecordDecoder {
         Ok(())
     }
 
-    /// A record is not given on.
+    /// Drops a record and counts it in `counted`.
     fn skip(&mut self, counted: &mut u64) -> Result<(), DecodeStop> {
         *counted += 1;
         Ok(self.budget.spend_skipped().map_err(MalformedPayload)?)

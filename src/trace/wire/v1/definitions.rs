@@ -1,4 +1,4 @@
-//! The definitions in a file, and the reader's numbers for theirs.
+//! Definitions in a file, and the reader's numbers for them.
 
 use super::exact;
 use super::records::{self, WireBlockHead, appended, structure};
@@ -10,7 +10,7 @@ use crate::model::{
 };
 use crate::trace::id_map::IdMap;
 
-/// Numbers not yet given out by the block being read.
+/// The next unused numbers of the current block.
 #[derive(Debug, Clone, Copy, Default)]
 struct NextIds {
     function: u32,
@@ -18,7 +18,7 @@ struct NextIds {
     stack: u32,
 }
 
-/// The reader's numbers for those of the file.
+/// Maps the file's numbers to the reader's.
 #[derive(Debug, Default)]
 pub(crate) struct ReaderIds {
     functions: IdMap,
@@ -30,12 +30,12 @@ pub(crate) struct ReaderIds {
 }
 
 impl ReaderIds {
-    /// A block begins: its head says which numbers its definitions have.
+    /// Begins a block, whose head gives the first numbers.
     pub(super) fn begin_block(&mut self, head: &WireBlockHead) {
         self.next = NextIds { function: head.functions, frame: head.frames, stack: head.stacks };
     }
 
-    /// `None` when it rests on a definition that was lost.
+    /// `None`: it uses a lost definition.
     pub(super) fn definition(
         &mut self,
         tag: u8,
@@ -88,7 +88,7 @@ impl ReaderIds {
                 let site: exact::WireAllocationSite<'_> = structure(from)?;
                 let native = match appended::<Option<u32>>(from)? {
                     None => NativeFrames::NotTaken,
-                    // Without them the site is as good as any other.
+                    // The site is valid without them.
                     Some(native) => native
                         .and_then(|number| self.stacks.get(number))
                         .map_or(NativeFrames::Lost, |stack| NativeFrames::Stack(StackId(stack))),
@@ -121,7 +121,7 @@ impl ReaderIds {
         }
     }
 
-    /// `None` when its function was lost.
+    /// `None`: its function was lost.
     pub(super) fn source(&self, source: records::WireSource<'_>) -> Option<SourceText> {
         Some(SourceText {
             function: FunctionId(self.functions.get(source.function)?),

@@ -1,4 +1,5 @@
-//! The steps of an edit: runs of items kept, dropped, new or changed, each written as `count << 2 | kind`, and 0 at the end.
+//! Steps of an edit: runs of items kept, dropped, added or changed, each written as `count << 2 |
+//! kind`, ended by 0.
 
 use super::MalformedPayload;
 use super::varint::{PayloadCursor, put};
@@ -8,7 +9,7 @@ pub(super) const DROP: u64 = 1;
 pub(super) const NEW: u64 = 2;
 pub(super) const CHANGE: u64 = 3;
 
-/// A run of equal steps, written when another kind of step begins.
+/// A run of equal steps, written when another kind begins.
 #[derive(Default)]
 pub(super) struct StepRun {
     kind: u64,
@@ -32,12 +33,12 @@ impl StepRun {
     }
 }
 
-/// Takes the next run: its kind, and how many items; `None` at the end.
+/// Reads the next run: kind and number of items; `None` at the end.
 pub(super) fn step(from: &mut PayloadCursor<'_>) -> Result<Option<(u64, u64)>, MalformedPayload> {
     let number = from.number()?;
     Ok((number != 0).then_some((number & 3, number >> 2)))
 }
 
-/// What edits more than there is.
-pub(super) const GONE: MalformedPayload =
+/// The edit covers more items than exist.
+pub(super) const BEYOND_PREVIOUS: MalformedPayload =
     MalformedPayload("a snapshot edits more than the map before has");

@@ -1,4 +1,4 @@
-//! The writing half of version 1: records become the payload of the block being built.
+//! Encodes records into the payload of the current block.
 
 use thiserror::Error;
 
@@ -19,38 +19,38 @@ use super::{BlockClock, MalformedPayload, tag};
 use crate::model::{AllocationSource, Definition, Function, Record, SiteId, StackSample, ThreadId};
 use crate::trace::block::MAX_PAYLOAD;
 
-/// Why a record cannot stand in a trace. Found as the source of an `io::Error` of kind `InvalidInput`.
+/// Why a trace cannot hold a record. The source of an `io::Error` of kind `InvalidInput`.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RejectedRecord {
-    /// Definitions have to come in the order of their numbers.
+    /// Definitions must come in the order of their numbers.
     #[error("{what} {number} is defined where number {next} is due")]
     OutOfOrder {
-        /// What is defined.
+        /// The kind of definition.
         what: &'static str,
         /// Its number.
         number: u32,
-        /// The number due.
+        /// The expected number.
         next: u32,
     },
-    /// A record uses a number that was not defined before it.
+    /// A record uses a number before its definition.
     #[error("{what} {number} is used but was never defined")]
     Undefined {
-        /// What is used.
+        /// The kind of definition.
         what: &'static str,
         /// Its number.
         number: u32,
     },
-    /// A record would make a block larger than readers accept.
+    /// The record would make a block larger than readers accept.
     #[error("a record of {bytes} bytes is too large for a trace (limit {MAX_PAYLOAD} bytes)")]
     TooLarge {
         /// Its encoded size.
         bytes: usize,
     },
-    /// Nothing can follow the end.
+    /// The recording already ended.
     #[error("a record came after the recording's end")]
     AfterEnd,
-    /// Anything else that the format cannot express.
+    /// The format cannot express the record.
     #[error("the record cannot be encoded: {why}")]
     Inexpressible {
         /// Why.
@@ -64,15 +64,14 @@ impl From<MalformedPayload> for RejectedRecord {
     }
 }
 
-/// Builds block after block.
 #[derive(Debug)]
 pub(crate) struct RecordEncoder {
     payload: Vec<u8>,
     body: Vec<u8>,
     empty: usize,
-    /// What the next block's head would say.
+    /// The next block's head.
     head: WireBlockHead,
-    /// What tells this recording from others.
+    /// The recording's random number.
     recording: u64,
     threads: u32,
     sites: u32,
@@ -86,7 +85,7 @@ pub(crate) struct RecordEncoder {
 }
 
 impl RecordEncoder {
-    /// An encoder at the start of block 0 of a recording with this random number.
+    /// Starts at block 0 of the recording with this random number.
     pub(crate) fn new(recording: u64) -> Result<Self, RejectedRecord> {
         let head = WireBlockHead {
             number: 0,
@@ -117,27 +116,24 @@ impl RecordEncoder {
         Ok(encoder)
     }
 
-    /// The payload of the block being built.
     pub(crate) fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// Whether the block being built has no records yet.
     pub(crate) fn is_empty(&self) -> bool {
         self.payload.len() == self.empty
     }
 
-    /// The last time recorded, in nanoseconds.
+    /// The last recorded time in nanoseconds.
     pub(crate) fn time(&self) -> u64 {
         self.clock.last()
     }
 
-    /// Records taken.
     pub(crate) fn records(&self) -> u64 {
         self.head.records
     }
 
-    /// Starts the next block: nothing but definitions carries over.
+    /// Starts the next block. Only definitions carry over.
     pub(crate) fn next_block(&mut self) -> Result<(), RejectedRecord> {
         self.head.number += 1;
         self.head.time = self.clock.last();
@@ -160,7 +156,7 @@ impl RecordEncoder {
         Ok(())
     }
 
-    /// Appends `record`. After an error the block holds the records before it.
+    /// Appends `record`. After an error the block holds the earlier records.
     pub(crate) fn record(&mut self, record: &Record) -> Result<(), RejectedRecord> {
         if self.ended {
             return Err(RejectedRecord::AfterEnd);
@@ -240,7 +236,7 @@ impl RecordEncoder {
                 put_struct(exact::WireExactSettings::from(what), out)?;
                 put_struct(what.knows_backward, out)?;
                 put_struct(what.starts_empty, out)?;
-                // Left out where there is nothing to say, as in all traces of before.
+                // Absent fields keep the trace as earlier versions wrote it.
                 if let Some(native_from) = what.native_from {
                     put_struct(native_from, out)?;
                 }
@@ -277,7 +273,7 @@ impl RecordEncoder {
                 put_struct(owners::WireUnnamed::new(snapshot), out)?;
                 put_struct(owners::WireAutogradOutputs::new(snapshot), out)?;
                 put_struct(owners::WireOwnedBlocks::new(snapshot), out)?;
-                tag::HOLDERS
+                tag::OWNERS
             }
             Record::Step(step) => {
                 put(out, step.step);
@@ -291,7 +287,7 @@ impl RecordEncoder {
                     self.source_is_defined(allocation_source)?;
                 }
                 keyframe::encode(what, &mut self.body)?;
-                tag::INHERITED
+                tag::KEYFRAME
             }
             Record::TriggerFired(what) => {
                 put_struct(keyframe::WireTriggerFired::from(what), out)?;
@@ -391,7 +387,7 @@ impl RecordEncoder {
                 Ok(tag::STACK)
             }
             Definition::Thread(ThreadId(number), thread) => {
-                // A known thread may get a new name; a new one has to be the next.
+                // A known thread may get a new name; a new one must have the next number.
                 if *number >= self.threads {
                     next("thread", *number, &mut self.threads)?;
                 }

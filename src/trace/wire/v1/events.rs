@@ -1,7 +1,7 @@
-//! Batches of exact events, column by column.
+//! Encodes batches of exact events column by column.
 //!
-//! A training loop allocates the same sizes at the same addresses from the same places in every iteration. Kept
-//! apart, each of these columns repeats itself, and the block's compression finds that; only the times do not.
+//! A training loop repeats sizes, addresses and sites in every iteration. In separate columns the
+//! block's compression finds these repetitions; only the times do not repeat.
 
 use super::varint::{PayloadCursor, fold, fold_signed, put, unfold, unfold_signed};
 use super::{BlockClock, MAX_DEVICES, MalformedPayload};
@@ -10,9 +10,8 @@ use crate::model::{
     SiteId,
 };
 
-/// Events of one record: bounds what a hostile file can make a reader keep.
+/// Events of one record; bounds a reader's memory.
 pub(crate) const MAX_EVENTS: usize = 1 << 16;
-/// Kinds, times, places, sites, addresses, sizes, levels.
 const COLUMNS: usize = 7;
 const TIMES: usize = 1;
 const PLACES: usize = 2;
@@ -21,7 +20,7 @@ const ADDRESSES: usize = 4;
 const SIZES: usize = 5;
 const LEVELS: usize = 6;
 
-/// The low three bits of a kind.
+/// Kinds in the low three bits.
 const ALLOCATED_TORCH: u8 = 0;
 const ALLOCATED: u8 = 1;
 const FREED_TORCH: u8 = 2;
@@ -29,26 +28,25 @@ const FREED: u8 = 3;
 const FAILED: u8 = 4;
 const MARKED: u8 = 5;
 const CHANGE: u8 = 7;
-/// Its flags.
 const HAS_SITE: u8 = 8;
 const HAS_LEVELS: u8 = 16;
 const PEAK_FOLLOWS: u8 = 32;
 const REST_FOLLOWS: u8 = 64;
 const SAME_DEVICE: u8 = 128;
-/// Of frees of PyTorch.
+/// Flag of PyTorch's frees.
 const IN_BACKWARD: u8 = 16;
 
-/// What a trailing column says of the block of an allocation of PyTorch.
+/// Values of the trailing column with the block sizes of PyTorch's allocations.
 const NO_BLOCK: u64 = 0;
 const ROUNDED_BLOCK: u64 = 1;
 const BLOCK_FOLLOWS: u64 = 2;
-/// PyTorch's unit: a block takes at least what was asked for, rounded up to it.
+/// PyTorch's unit: a block has at least the requested size, rounded up to it.
 const UNIT: u64 = 512;
 
 const TOO_MANY: MalformedPayload = MalformedPayload("more events than fit into one record");
 const UNKNOWN_KIND: MalformedPayload = MalformedPayload("an event of an unknown kind");
 
-/// What the next event is told relative to.
+/// The values that the next event is relative to.
 #[derive(Debug, Default)]
 pub(crate) struct EventsState {
     columns: [Vec<u8>; COLUMNS],
@@ -60,14 +58,14 @@ pub(crate) struct EventsState {
 }
 
 impl EventsState {
-    /// Forgets everything: a block begins.
+    /// Forgets everything at a block's start.
     pub(crate) fn reset(&mut self) {
         self.address = 0;
         self.device = 0;
         self.levels.clear();
     }
 
-    /// Appends `events` to `out`; their times run on `clock`.
+    /// Appends `events` to `out`; their times use `clock`.
     pub(crate) fn encode(
         &mut self,
         events: &[Event],
@@ -218,7 +216,7 @@ impl EventsState {
         Ok(&mut self.levels[index])
     }
 
-    /// Replaces `events` by those that `from` holds; `site` gives the reader's number for the file's.
+    /// Replaces `events` by those in `from`; `site` converts the file's numbers to the reader's.
     pub(crate) fn decode(
         &mut self,
         from: &mut PayloadCursor<'_>,
@@ -346,12 +344,12 @@ impl EventsState {
     }
 }
 
-/// What a block for a request of `requested` bytes takes, as a rule.
+/// The usual block size for `requested` bytes.
 fn rounded(requested: u64) -> u64 {
     requested.max(1).checked_next_multiple_of(UNIT).unwrap_or(u64::MAX)
 }
 
-/// A byte for the kind, and where there may be a device, 0 or its number plus 1.
+/// A byte for the kind, then, if it may have a device, 0 or the device's number plus 1.
 pub(super) fn put_memory_kind(out: &mut Vec<u8>, memory_kind: MemoryKind) {
     let (code, device) = match memory_kind {
         MemoryKind::Torch(device) => (0, Some(Some(device))),
@@ -414,7 +412,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// An event of every kind.
     fn events() -> Vec<Event> {
         let torch = |device| MemoryKind::Torch(CudaIndex(device));
         let levels = |allocated, peak, reserved, active| {
@@ -501,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn every_event_reads_back_a_second_time_too() {
+    fn every_event_reads_back_twice() {
         let (mut write, mut read) = (EventsState::default(), EventsState::default());
         let mut clocks = [BlockClock::default(); 2];
         for _ in 0..2 {
@@ -510,12 +507,12 @@ mod tests {
         }
     }
 
-    fn read_anew(bytes: &[u8]) -> Result<Vec<Event>, MalformedPayload> {
+    fn read_back(bytes: &[u8]) -> Result<Vec<Event>, MalformedPayload> {
         decoded(&mut EventsState::default(), &mut BlockClock::default(), bytes)
     }
 
     #[test]
-    fn what_breaks_off_is_refused() {
+    fn truncated_bytes_are_refused() {
         let encoded = |events: &[Event]| {
             encoded(&mut EventsState::default(), &mut BlockClock::default(), events)
         };
@@ -526,18 +523,18 @@ mod tests {
                 *block = None;
             }
         }
-        // That is what an earlier memspy wrote.
+        // Earlier versions wrote the batch without blocks.
         let columns = encoded(&without_blocks).len();
         for length in (0..bytes.len()).filter(|length| *length != columns) {
-            assert!(read_anew(&bytes[..length]).is_err(), "{length}");
+            assert!(read_back(&bytes[..length]).is_err(), "{length}");
         }
-        assert_eq!(read_anew(&bytes[..columns]), Ok(without_blocks));
+        assert_eq!(read_back(&bytes[..columns]), Ok(without_blocks));
     }
 
     proptest! {
-        /// Whatever bytes say, it is refused, or events that can be written again.
+        /// Damaged bytes are refused or decode to valid events.
         #[test]
-        fn altered_bytes_are_refused_or_read_as_events(
+        fn damaged_bytes_are_refused_or_decode_to_events(
             edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         ) {
             let mut bytes = encoded(&mut EventsState::default(), &mut BlockClock::default(), &events());
@@ -545,9 +542,9 @@ mod tests {
                 let at = at.index(bytes.len());
                 bytes[at] = byte;
             }
-            if let Ok(events) = read_anew(&bytes) {
+            if let Ok(events) = read_back(&bytes) {
                 let again = encoded(&mut EventsState::default(), &mut BlockClock::default(), &events);
-                prop_assert_eq!(read_anew(&again), Ok(events));
+                prop_assert_eq!(read_back(&again), Ok(events));
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The rare records of exact recordings, as bincode structs.
+//! Rare records of exact recordings, as bincode structs.
 //!
 //! As in `records.rs`, one definition serves both directions, and fields may only be appended.
 
@@ -7,7 +7,7 @@ use bincode::{BorrowDecode, Decode, Encode};
 use super::MalformedPayload;
 use crate::model;
 
-/// A place that allocates. Written with its number, the next one.
+/// An allocation site, written with its number, which is the next one.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireAllocationSite<'a> {
     pub(crate) number: u32,
@@ -19,7 +19,7 @@ pub(crate) struct WireAllocationSite<'a> {
     pub(crate) forward: Option<u32>,
 }
 
-/// Ways to come by a stack, by their number in a trace.
+/// Sources of a stack, by their number in a trace.
 const SOURCES: [model::StackSource; 7] = [
     model::StackSource::Own,
     model::StackSource::Backward,
@@ -31,7 +31,6 @@ const SOURCES: [model::StackSource; 7] = [
 ];
 
 impl<'a> WireAllocationSite<'a> {
-    /// `site` with its number.
     pub(crate) fn new(number: u32, site: &'a model::AllocationSite) -> Self {
         let source = SOURCES.iter().position(|&s| s == site.source);
         WireAllocationSite {
@@ -45,7 +44,7 @@ impl<'a> WireAllocationSite<'a> {
         }
     }
 
-    /// The site this stands for, with the reader's numbers.
+    /// Converts the site to the reader's numbers.
     pub(crate) fn with(
         self,
         thread: model::ThreadId,
@@ -66,8 +65,8 @@ impl<'a> WireAllocationSite<'a> {
     }
 }
 
-/// What follows the fields of a site: nothing if its native frames were not asked for, `None` if they were lost, else their
-/// stack.
+/// Field after a site: `None` if native frames were not requested, `Some(None)` if they were lost,
+/// else their stack.
 pub(crate) fn wire_native(native: model::NativeFrames) -> Option<Option<u32>> {
     match native {
         model::NativeFrames::NotTaken => None,
@@ -124,7 +123,7 @@ impl<'a> From<&'a model::ExactSettings> for WireExactSettings<'a> {
 }
 
 impl WireExactSettings<'_> {
-    /// The record this stands for, with the last three fields, which follow it.
+    /// Builds the record with the three fields that follow it.
     pub(crate) fn at(
         self,
         time: model::Nanos,
@@ -176,7 +175,6 @@ impl From<&model::CounterCheck> for WireCounterCheck {
 }
 
 impl WireCounterCheck {
-    /// The record this stands for.
     pub(crate) fn at(self, time: model::Nanos) -> model::CounterCheck {
         model::CounterCheck {
             time,
@@ -188,7 +186,7 @@ impl WireCounterCheck {
     }
 }
 
-/// Follows the fields of the end, as an option.
+/// Optional field after the end's fields.
 #[derive(Encode, Decode)]
 pub(crate) struct WireEventTotals {
     allocations: u64,
@@ -216,7 +214,7 @@ impl From<&model::EventTotals> for WireEventTotals {
     }
 }
 
-/// Those of native frames follow at the end of the record.
+/// Native frames' totals follow at the end of the record.
 impl From<WireEventTotals> for model::EventTotals {
     fn from(totals: WireEventTotals) -> Self {
         model::EventTotals {

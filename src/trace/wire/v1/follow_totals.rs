@@ -1,10 +1,9 @@
-//! The sums over what a poller did, in the trailer.
+//! The poller's totals in the trailer.
 
 use bincode::{Decode, Encode};
 
 use crate::model;
 
-/// Sums over what a poller did.
 #[derive(Encode, Decode)]
 pub(crate) struct WireFollowTotals {
     polls: u64,

@@ -1,7 +1,7 @@
-//! Batches of followed changes, column by column.
+//! Encodes batches of counter deltas column by column.
 //!
-//! As with exact events, sizes, threads and stacks repeat themselves in every iteration of a training loop; kept apart
-//! from the times, which do not, they are found by the block's compression.
+//! As with exact events, sizes, threads and stacks repeat in every iteration and times do not. In
+//! separate columns the block's compression finds the repetitions.
 
 use super::varint::{
     PayloadCursor, fold, fold_signed, put, unfold, unfold_signed, unzigzag, zigzag,
@@ -12,26 +12,24 @@ use crate::model::{
     ThreadId, ThreadWait,
 };
 
-/// Changes of one record: bounds what a hostile file can make a reader keep.
+/// Deltas of one record; bounds a reader's memory.
 pub(crate) const MAX_CHANGES: usize = 1 << 15;
-/// Kinds, times, sizes, threads, stacks.
 const COLUMNS: usize = 5;
 const TIMES: usize = 1;
 const SIZES: usize = 2;
 const THREADS: usize = 3;
 const STACKS: usize = 4;
 
-/// The low three bits of a kind: one allocation or one free, in the small or in the large pool; or anything.
+/// The low three bits of a kind: one allocation or free in the small or large pool, or anything.
 const SHAPE: u8 = 7;
 const ANY_SHAPE: u8 = 4;
-/// Its flags.
 const SAME_DEVICE: u8 = 8;
 const LIVE_FOLLOWS: u8 = 16;
 const COUNTERS_TORN: u8 = 32;
 const OTHERS_POSSIBLE: u8 = 64;
 const TOTALS_RESET: u8 = 128;
 
-/// Flags of a thread: two bits for the reading before, two for the one after, and these.
+/// Flags of a thread: two bits for the stack before, two for the stack after, and these.
 const HELD_LOCK: u8 = 16;
 const SAME_STACK: u8 = 32;
 const WAITED_BEFORE: u8 = 64;
@@ -41,7 +39,7 @@ const TOO_MANY: MalformedPayload =
     MalformedPayload("more followed changes than fit into one record");
 const UNKNOWN_SHAPE: MalformedPayload = MalformedPayload("a followed change of an unknown shape");
 
-/// What the next change is told relative to.
+/// The values that the next delta is relative to.
 #[derive(Debug, Default)]
 pub(crate) struct WireFollowedState {
     columns: [Vec<u8>; COLUMNS],
@@ -51,14 +49,14 @@ pub(crate) struct WireFollowedState {
 }
 
 impl WireFollowedState {
-    /// Forgets everything: a block begins.
+    /// Forgets everything at a block's start.
     pub(crate) fn reset(&mut self) {
         self.device = 0;
         self.stack = 0;
         self.live.clear();
     }
 
-    /// Appends `changes` to `out`; their times run on `clock`.
+    /// Appends the deltas `changes` to `out`; their times use `clock`.
     pub(crate) fn encode(
         &mut self,
         changes: &[FollowedChange],
@@ -144,8 +142,8 @@ impl WireFollowedState {
         for entry in threads {
             put(&mut self.columns[THREADS], entry.thread.0.into());
             let same = entry.before == entry.after && entry.before.stack().is_some();
-            // A reader that finds the same stack does not look at the second reading: where that says that nothing was read, the thread
-            // did not run in between.
+            // A reader of equal stacks ignores the second reading. If that was not taken, the
+            // thread did not run in between.
             let after = match entry.wait {
                 ThreadWait::Throughout if same => reading_code(StackReading::NotRead),
                 _ => reading_code(entry.after),
@@ -171,7 +169,7 @@ impl WireFollowedState {
         Ok(())
     }
 
-    /// Replaces `changes` by those that `from` holds; `thread` and `stack` give the reader's numbers for the file's.
+    /// Replaces `changes` by the deltas in `from`; `thread` and `stack` convert the file's numbers.
     pub(crate) fn decode(
         &mut self,
         from: &mut PayloadCursor<'_>,
@@ -307,7 +305,7 @@ impl WireFollowedState {
     }
 }
 
-/// The shape that holds all of `change`.
+/// The most compact shape that holds `change`.
 fn shape(change: &FollowedChange) -> u8 {
     (0..ANY_SHAPE)
         .find(|&single| {
@@ -320,7 +318,7 @@ fn shape(change: &FollowedChange) -> u8 {
         .unwrap_or(ANY_SHAPE)
 }
 
-/// Bytes and requested bytes of a change, if it has this shape.
+/// Bytes and requested bytes of a delta of this shape.
 fn single_amounts(single: u8, change: &FollowedChange) -> (i64, i64) {
     let pool = if single & 1 == 0 { &change.small } else { &change.large };
     match single & 2 {

@@ -1,4 +1,4 @@
-//! The addresses of a batch of followed changes: what stands behind its columns where any was read.
+//! Encodes the addresses of a batch of counter deltas, after its columns.
 
 use super::MalformedPayload;
 use super::varint::{
@@ -6,7 +6,6 @@ use super::varint::{
 };
 use crate::model::{AddressedBlock, FollowedAddresses, FollowedChange};
 
-/// Counts, addresses, sizes.
 const PARTS: usize = 3;
 const COUNTS: usize = 0;
 const ADDRESSES: usize = 1;
@@ -16,12 +15,10 @@ const TOO_MANY: MalformedPayload =
     MalformedPayload("more addresses than a followed change may have");
 const NO_CHANGE: MalformedPayload = MalformedPayload("addresses of a change that there is not");
 
-/// Whether any of `changes` has addresses.
 pub(crate) fn any(changes: &[FollowedChange]) -> bool {
     changes.iter().any(|change| change.addresses.is_some())
 }
 
-/// Appends the addresses of `changes` to `out`.
 pub(crate) fn encode(
     changes: &[FollowedChange],
     out: &mut Vec<u8>,
@@ -55,7 +52,6 @@ pub(crate) fn encode(
     Ok(())
 }
 
-/// Reads the addresses of `changes`.
 pub(crate) fn decode(
     from: &mut PayloadCursor<'_>,
     changes: &mut [FollowedChange],

@@ -1,9 +1,9 @@
-//! Followed changes, written and read back.
+//! Tests of encoding counter deltas.
 
 use super::*;
 use proptest::prelude::*;
 
-/// A change of every shape, with threads of every kind.
+/// Deltas of every shape, with threads of every kind.
 fn changes() -> Vec<FollowedChange> {
     let single =
         |n, a, f| CounterDelta { allocations: n, allocated_bytes: a, requested_bytes: a - 12, ..f };
@@ -94,7 +94,7 @@ fn decoded(
 }
 
 #[test]
-fn every_change_reads_back_a_second_time_too() {
+fn every_delta_reads_back_twice() {
     let (mut write, mut read) = (WireFollowedState::default(), WireFollowedState::default());
     let mut clocks = [BlockClock::default(); 2];
     for _ in 0..2 {
@@ -104,7 +104,7 @@ fn every_change_reads_back_a_second_time_too() {
 }
 
 #[test]
-fn what_breaks_off_is_refused() {
+fn truncated_bytes_are_refused() {
     let bytes = encoded(&mut WireFollowedState::default(), &mut BlockClock::default(), &changes());
     for length in 0..bytes.len() {
         let read = decoded(
@@ -117,7 +117,7 @@ fn what_breaks_off_is_refused() {
 }
 
 #[test]
-fn lost_threads_and_stacks_leave_the_change_and_what_is_unknown_of_it() {
+fn a_delta_survives_lost_threads_and_stacks() {
     let bytes = encoded(&mut WireFollowedState::default(), &mut BlockClock::default(), &changes());
     let mut read = Vec::new();
     let odd = |n: u32| (n % 2 == 1).then_some(n);
@@ -136,7 +136,7 @@ fn lost_threads_and_stacks_leave_the_change_and_what_is_unknown_of_it() {
     }
 }
 
-/// What a training step costs: one change takes some ten bytes before compression.
+/// A delta takes some ten bytes before compression.
 #[test]
 fn a_single_allocation_takes_few_bytes() {
     let change = |i: u64| FollowedChange {
@@ -168,9 +168,9 @@ fn a_single_allocation_takes_few_bytes() {
 }
 
 proptest! {
-    /// Whatever bytes say, it is refused, or changes that can be written again.
+    /// Damaged bytes are refused or decode to valid deltas.
     #[test]
-    fn altered_bytes_are_refused_or_read_as_changes(
+    fn damaged_bytes_are_refused_or_decode_to_deltas(
         edits in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
         let mut bytes =

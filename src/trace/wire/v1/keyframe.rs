@@ -1,4 +1,5 @@
-//! The records of a recording without its beginning: what it inherited, and what ended it.
+//! Records of a recording whose beginning was dropped: its keyframe and the condition that ended
+//! it.
 
 use std::sync::Arc;
 
@@ -22,10 +23,10 @@ const NOT_TAKEN: u8 = 3;
 const SITE: u8 = 4;
 const SEEN: u8 = 5;
 const BEFORE_OWNED: u8 = 6;
-/// A block takes at least this many bytes: bounds what a number that lies makes a reader allocate.
+/// Least bytes of a block; bounds what a false count makes a reader allocate.
 const MIN_BLOCK_BYTES: usize = 7;
 
-/// Appends what follows the time.
+/// Appends the fields after the time.
 pub(crate) fn encode(what: &Keyframe, out: &mut Vec<u8>) -> Result<(), MalformedPayload> {
     put(out, what.allocation_sources.len() as u64);
     for allocation_source in &what.allocation_sources {
@@ -123,16 +124,16 @@ fn put_blocks(
     Ok(())
 }
 
-/// Reads what follows the time.
+/// Reads the fields after the time.
 pub(crate) fn decode(
     from: &mut PayloadCursor<'_>,
     time: Nanos,
     numbers: &ReaderIds,
-    most_blocks: usize,
+    max_blocks: usize,
 ) -> Result<Keyframe, MalformedPayload> {
-    let mut room = most_blocks;
+    let mut room = max_blocks;
     let mut allocation_sources = Vec::new();
-    for _ in 0..few(count(from, 1)?, &mut room)? {
+    for _ in 0..take_room(count(from, 1)?, &mut room)? {
         allocation_sources.push(get_source(from, numbers, &mut room)?);
     }
     let mut memory = Vec::new();
@@ -155,7 +156,7 @@ pub(crate) fn decode(
     Ok(Keyframe { time, allocation_sources, memory })
 }
 
-/// A number of things of which each takes at least `least` bytes.
+/// Reads a number of items, each of at least `least` bytes.
 fn count(from: &mut PayloadCursor<'_>, least: usize) -> Result<usize, MalformedPayload> {
     let count = usize::try_from(from.number()?).unwrap_or(usize::MAX);
     match count <= from.left() / least {
@@ -181,14 +182,14 @@ fn get_source(
         SEEN => {
             let span = from.number()?.checked_sub(1).map(Nanos);
             let mut shares = Vec::new();
-            for _ in 0..few(count(from, 2)?, room)? {
+            for _ in 0..take_room(count(from, 2)?, room)? {
                 let thread = from.number()?.checked_sub(1);
                 let by = match thread {
                     None => None,
                     Some(thread) => {
                         let thread = u32::try_from(thread)
                             .map_err(|_| MalformedPayload("a number is wider than 32 bits"))?;
-                        // Of one whose description was lost only the weight stays.
+                        // A share with a lost description keeps its weight.
                         numbers.threads.get(thread).zip(numbers.stacks.get(from.number32()?))
                     }
                 };
@@ -199,9 +200,9 @@ fn get_source(
         }
         BEFORE_OWNED => {
             let mut owners = Vec::new();
-            for _ in 0..few(count(from, 2)?, room)? {
+            for _ in 0..take_room(count(from, 2)?, room)? {
                 let mut path: Vec<Arc<str>> = Vec::new();
-                for _ in 0..few(count(from, 1)?, room)? {
+                for _ in 0..take_room(count(from, 1)?, room)? {
                     let length = count(from, 1)?;
                     let step = std::str::from_utf8(from.bytes(length)?);
                     path.push(step.map_err(|_| MalformedPayload("an owner is no text"))?.into());
@@ -214,8 +215,8 @@ fn get_source(
     })
 }
 
-/// The same number, if there is room for this many more.
-fn few(count: usize, room: &mut usize) -> Result<usize, MalformedPayload> {
+/// Takes `count` from `room`; an error if it is larger.
+fn take_room(count: usize, room: &mut usize) -> Result<usize, MalformedPayload> {
     *room = room.checked_sub(count).ok_or(TOO_MANY_BLOCKS)?;
     Ok(count)
 }
@@ -234,7 +235,7 @@ fn blocks(
         small: false,
         allocation_source: 0,
     };
-    let mut blocks = vec![empty; few(count(from, MIN_BLOCK_BYTES)?, room)?];
+    let mut blocks = vec![empty; take_room(count(from, MIN_BLOCK_BYTES)?, room)?];
     let mut before = 0u64;
     for block in &mut blocks {
         before = before.wrapping_add(unfold_signed(from.number()?) as u64);
@@ -266,7 +267,6 @@ fn blocks(
     Ok(blocks)
 }
 
-/// A condition that came true.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireTriggerFired<'a> {
     condition: &'a str,
@@ -280,7 +280,6 @@ impl<'a> From<&'a model::TriggerFired> for WireTriggerFired<'a> {
 }
 
 impl WireTriggerFired<'_> {
-    /// The record this stands for.
     pub(crate) fn at(self, time: Nanos) -> model::TriggerFired {
         model::TriggerFired {
             time,

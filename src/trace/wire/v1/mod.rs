@@ -1,6 +1,6 @@
-//! Format version 1: frozen. What stands here must go on reading the files written by it.
+//! Format version 1, frozen: it must always read files written by it.
 //!
-//! Start reading at [`encode::RecordEncoder`]; the prose is in [`crate::trace`].
+//! Start reading at [`encode::RecordEncoder`]; [`crate::trace`] specifies the format.
 
 pub(crate) mod blocks;
 pub(crate) mod counters;
@@ -20,7 +20,6 @@ pub(crate) mod records;
 pub(crate) mod sample;
 pub(crate) mod varint;
 
-/// Number of this version in a file's head.
 pub(crate) const VERSION: u16 = 1;
 
 /// The first byte of every record inside a block.
@@ -46,9 +45,9 @@ pub(crate) mod tag {
     pub(crate) const EXACT: u8 = 18;
     pub(crate) const EVENTS: u8 = 19;
     pub(crate) const RECONCILED: u8 = 20;
-    pub(crate) const HOLDERS: u8 = 21;
+    pub(crate) const OWNERS: u8 = 21;
     pub(crate) const STEP: u8 = 22;
-    pub(crate) const INHERITED: u8 = 23;
+    pub(crate) const KEYFRAME: u8 = 23;
     pub(crate) const TRIGGERED: u8 = 24;
     pub(crate) const THROWN: u8 = 25;
     pub(crate) const GAP: u8 = 26;
@@ -57,24 +56,23 @@ pub(crate) mod tag {
     pub(crate) const FOLLOWED_AT: u8 = 28;
 }
 
-/// Devices whose state one block may carry: bounds what a hostile file can make a reader keep.
+/// Devices with state in one block; bounds a reader's memory.
 pub(crate) const MAX_DEVICES: usize = 1024;
 
-/// The most blocks that a reader keeps in one map, and in those of all devices, of a file of this many bytes: a repetition costs
-/// next to nothing in a compressed file, and a block in memory as much as many bytes of it.
-pub(crate) fn most_blocks(file: u64) -> usize {
+/// Most blocks kept of one snapshot, and of those of all devices, for a file of this many bytes:
+/// repeated blocks compress to almost nothing, but each takes many bytes in memory.
+pub(crate) fn max_blocks(file: u64) -> usize {
     usize::try_from(file).unwrap_or(usize::MAX).saturating_add(1 << 20)
 }
 
-/// More than that.
 pub(crate) const TOO_MANY_BLOCKS: MalformedPayload =
     MalformedPayload("it has more blocks of memory than a file of this size may have");
 
-/// A payload that does not follow the format; says in which way.
+/// How a payload breaks the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct MalformedPayload(pub(crate) &'static str);
 
-/// Times inside a block: each relative to the one before, a sample's to the one expected.
+/// Times inside a block: each relative to the previous one, a sample's to the expected one.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct BlockClock {
     last: u64,
@@ -83,37 +81,32 @@ pub(crate) struct BlockClock {
 }
 
 impl BlockClock {
-    /// The clock at a block's start: `last` and `period` as its head says, in nanoseconds.
+    /// The clock at a block's start, in nanoseconds.
     pub(crate) fn new(last: u64, period: u64) -> Self {
         BlockClock { last, expected_sample: None, period }
     }
 
-    /// The last time seen.
     pub(crate) fn last(&self) -> u64 {
         self.last
     }
 
-    /// What is written for `time`.
     pub(crate) fn encode(&mut self, time: u64) -> u64 {
         let coded = varint::zigzag(time.wrapping_sub(self.last) as i64);
         self.last = time;
         coded
     }
 
-    /// The time that was written as `coded`.
     pub(crate) fn decode(&mut self, coded: u64) -> u64 {
         self.last = self.last.wrapping_add(varint::unzigzag(coded) as u64);
         self.last
     }
 
-    /// What is written for a sample's `time`.
     pub(crate) fn encode_sample(&mut self, time: u64) -> u64 {
         let expected = self.expected_sample.unwrap_or(self.last);
         self.sampled(time);
         varint::zigzag(time.wrapping_sub(expected) as i64)
     }
 
-    /// The time of a sample that was written as `coded`.
     pub(crate) fn decode_sample(&mut self, coded: u64) -> u64 {
         let expected = self.expected_sample.unwrap_or(self.last);
         let time = expected.wrapping_add(varint::unzigzag(coded) as u64);

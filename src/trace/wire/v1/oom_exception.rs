@@ -1,10 +1,10 @@
-//! The record of an out-of-memory error that was looked for.
+//! The record of a search for an out-of-memory exception.
 
 use bincode::{BorrowDecode, Encode};
 
 use crate::model::{self, Nanos, StackId, ThreadId};
 
-/// Preceded by its timestamp.
+/// Its time precedes it.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireOomException<'a> {
     error: Option<WireRaisedError<'a>>,
@@ -29,7 +29,7 @@ impl<'a> From<&'a model::OomException> for WireOomException<'a> {
 }
 
 impl WireOomException<'_> {
-    /// The record this stands for; a thread or stack whose definition was lost is unknown.
+    /// Builds the record; a thread or stack with a lost definition is unknown.
     pub(crate) fn at(
         self,
         time: Nanos,

@@ -1,4 +1,4 @@
-//! The record of who held the memory at one moment.
+//! The record of who owned the memory at one moment.
 
 use bincode::{BorrowDecode, Encode};
 
@@ -51,7 +51,6 @@ impl<'a> From<&'a model::OwnershipBreakdown> for WireOwnership<'a> {
 }
 
 impl WireOwnership<'_> {
-    /// The record this stands for.
     pub(crate) fn at(
         self,
         time: model::Nanos,
@@ -86,7 +85,7 @@ impl WireOwnership<'_> {
     }
 }
 
-/// What follows the owners.
+/// First field after the owners: blocks without a name.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireUnnamed {
     age: u64,
@@ -102,7 +101,6 @@ struct WireUnnamedBlock {
 }
 
 impl WireUnnamed {
-    /// Those of a snapshot.
     pub(crate) fn new(snapshot: &model::OwnershipBreakdown) -> WireUnnamed {
         let block = |block: &model::UnnamedBlock| WireUnnamedBlock {
             device: block.device,
@@ -114,7 +112,7 @@ impl WireUnnamed {
         WireUnnamed { age: snapshot.age.0, blocks }
     }
 
-    /// Adds them to their snapshot. Those that name what it does not have are damage.
+    /// Adds them to their snapshot. Unknown devices or owners are damage.
     pub(crate) fn add_to(
         self,
         snapshot: &mut model::OwnershipBreakdown,
@@ -132,22 +130,20 @@ impl WireUnnamed {
     }
 }
 
-/// What follows these.
+/// Field after the unnamed blocks: outputs of autograd nodes.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireAutogradOutputs {
-    /// Of each device.
+    /// For each device.
     bytes: Vec<Option<u64>>,
 }
 
 impl WireAutogradOutputs {
-    /// Those of a snapshot.
     pub(crate) fn new(snapshot: &model::OwnershipBreakdown) -> WireAutogradOutputs {
         WireAutogradOutputs {
             bytes: snapshot.devices.iter().map(|device| device.results).collect(),
         }
     }
 
-    /// Adds them to their snapshot.
     pub(crate) fn add_to(self, snapshot: &mut model::OwnershipBreakdown) {
         for (device, bytes) in snapshot.devices.iter_mut().zip(self.bytes) {
             device.results = bytes;
@@ -155,7 +151,7 @@ impl WireAutogradOutputs {
     }
 }
 
-/// What follows these: the blocks by address, in the first snapshot of a recording.
+/// Last field: the blocks by address, in the first snapshot of a recording.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireOwnedBlocks {
     blocks: Vec<WireOwnedBlock>,
@@ -164,14 +160,13 @@ pub(crate) struct WireOwnedBlocks {
 #[derive(Encode, BorrowDecode)]
 struct WireOwnedBlock {
     device: u32,
-    /// Address less the one before, wrapping.
+    /// Address less the previous one, wrapping.
     further: u64,
     size: u64,
     shares: Vec<(u32, u64)>,
 }
 
 impl WireOwnedBlocks {
-    /// Those of a snapshot.
     pub(crate) fn new(snapshot: &model::OwnershipBreakdown) -> WireOwnedBlocks {
         let mut before = 0;
         let block = |block: &model::OwnedBlock| {
@@ -183,7 +178,7 @@ impl WireOwnedBlocks {
         WireOwnedBlocks { blocks: snapshot.blocks.iter().map(block).collect() }
     }
 
-    /// Adds them to their snapshot. Those that name what it does not have are damage.
+    /// Adds them to their snapshot. Unknown devices or owners are damage.
     pub(crate) fn add_to(
         self,
         snapshot: &mut model::OwnershipBreakdown,

@@ -1,7 +1,7 @@
-//! The records that are written once or now and then, as bincode structs.
+//! Records that are written once or rarely, as bincode structs.
 //!
-//! The structs borrow from what they are written from and read into, so one definition serves both
-//! directions. Fields may be appended in a later version, never removed or changed.
+//! The structs borrow from what they are encoded from and decoded from, so one definition serves
+//! both directions. Later versions may append fields, never remove or change them.
 
 use bincode::{BorrowDecode, Encode};
 
@@ -10,11 +10,11 @@ use super::varint::PayloadCursor;
 use crate::model;
 use crate::trace::block::MAX_PAYLOAD;
 
-/// Reads a bincode struct; what a later writer appended to it is left alone.
+/// Reads a bincode struct, ignoring fields that a later writer appended.
 pub(super) fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(
     from: &mut PayloadCursor<'a>,
 ) -> Result<T, MalformedPayload> {
-    // The limit keeps a length that lies from becoming an allocation.
+    // The limit keeps a false length from becoming an allocation.
     let config = bincode::config::standard().with_limit::<MAX_PAYLOAD>();
     match bincode::borrow_decode_from_slice(from.0, config) {
         Ok((value, length)) => {
@@ -25,14 +25,13 @@ pub(super) fn structure<'a, T: bincode::BorrowDecode<'a, ()>>(
     }
 }
 
-/// The same, of fields that only those records end with that need them.
+/// Reads optional fields at the end of a record.
 pub(super) fn appended<'a, T: bincode::BorrowDecode<'a, ()>>(
     from: &mut PayloadCursor<'a>,
 ) -> Result<Option<T>, MalformedPayload> {
     if from.is_empty() { Ok(None) } else { structure(from).map(Some) }
 }
 
-/// What stands first in every block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, BorrowDecode)]
 pub(crate) struct WireBlockHead {
     pub(crate) number: u64,
@@ -70,7 +69,7 @@ impl<'a> From<&'a model::RecordingStart> for WireStart<'a> {
 }
 
 impl WireStart<'_> {
-    /// The record this stands for; the rank follows it, in files that have one.
+    /// Builds the record; the rank follows it, in files that have one.
     pub(crate) fn of_rank(self, rank: Option<u32>) -> model::RecordingStart {
         let start = self;
         model::RecordingStart {
@@ -96,7 +95,7 @@ enum WireBackend<'a> {
     Unknown(&'a str),
 }
 
-/// Like every record below, preceded by its timestamp, a difference to the block's clock.
+/// Its time precedes it, as in every record below: a difference on the block's clock.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireRuntime<'a> {
     python: Option<&'a str>,
@@ -123,7 +122,6 @@ impl<'a> From<&'a model::TargetRuntime> for WireRuntime<'a> {
 }
 
 impl WireRuntime<'_> {
-    /// The record this stands for.
     pub(crate) fn at(self, time: model::Nanos) -> model::TargetRuntime {
         use model::AllocatorBackend as To;
         model::TargetRuntime {
@@ -142,7 +140,8 @@ impl WireRuntime<'_> {
     }
 }
 
-/// Its number is its place: the first of a block has the head's `functions`; so with frames and stacks.
+/// Numbered by position: the first of a block has the head's `functions`. Frames and stacks
+/// likewise.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireFunction<'a> {
     pub(crate) name: &'a str,
@@ -248,7 +247,6 @@ impl<'a> From<&'a model::DeviceUsage> for WireDeviceUsage<'a> {
 }
 
 impl WireDeviceUsage<'_> {
-    /// The record this stands for.
     pub(crate) fn at(self, time: model::Nanos) -> model::DeviceUsage {
         model::DeviceUsage {
             time,
@@ -311,7 +309,6 @@ impl<'a> From<&'a model::MissedObservation> for WireMissed<'a> {
 }
 
 impl WireMissed<'_> {
-    /// The record this stands for.
     pub(crate) fn at(self, time: model::Nanos) -> model::MissedObservation {
         model::MissedObservation {
             time,
@@ -380,7 +377,6 @@ impl<'a> From<&'a model::RecordingEnd> for WireEnd<'a> {
 }
 
 impl WireEnd<'_> {
-    /// The record this stands for.
     pub(crate) fn at(self, time: model::Nanos) -> model::RecordingEnd {
         model::RecordingEnd {
             time,
@@ -412,7 +408,7 @@ impl WireEnd<'_> {
     }
 }
 
-/// What follows the steps of a [`model::TrainingStep`].
+/// Field after the steps of a [`model::TrainingStep`].
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireStepOrigin {
     epoch: Option<u64>,
@@ -440,7 +436,7 @@ impl From<model::TrainingStep> for WireStepOrigin {
 }
 
 impl WireStepOrigin {
-    /// The record this stands for; how exactly it was seen follows, in files that have it.
+    /// Builds the record; how exactly it was seen follows, in files that have it.
     pub(crate) fn at(
         self,
         time: model::Nanos,
@@ -463,7 +459,7 @@ impl WireStepOrigin {
         }
     }
 }
-/// A stretch that is missing; its end goes before it as the time.
+/// A missing interval; its end precedes it as the time.
 #[derive(Encode, BorrowDecode)]
 pub(crate) struct WireGap<'a> {
     from: u64,
@@ -477,7 +473,6 @@ impl<'a> From<&'a model::RecordingGap> for WireGap<'a> {
 }
 
 impl WireGap<'_> {
-    /// The record this stands for.
     pub(crate) fn at(self, time: model::Nanos) -> model::RecordingGap {
         model::RecordingGap { from: model::Nanos(self.from), to: time, why: self.why.to_owned() }
     }

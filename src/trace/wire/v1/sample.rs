@@ -1,13 +1,13 @@
-//! Samples: written whole once per block, then as what changed since the one before.
+//! Encodes the first sample of a block whole, later ones as changes.
 
 use super::varint::{PayloadCursor, put, unzigzag, zigzag};
 use super::{MalformedPayload, tag};
 use crate::model::{StackId, ThreadActivity, ThreadId, ThreadSample};
 
-/// So many threads may be unknown to a reader because a damaged block described them.
-const LOST: usize = 1 << 16;
+/// Most threads whose description may be lost in a damaged block.
+const MAX_LOST_THREADS: usize = 1 << 16;
 
-/// The sample before, as both writer and reader of a block know it. Numbers are the file's.
+/// The previous sample, as both writer and reader of a block know it, in the file's numbers.
 #[derive(Debug, Default)]
 pub(crate) struct SampleState {
     threads: Vec<ThreadSample>,
@@ -15,18 +15,17 @@ pub(crate) struct SampleState {
 }
 
 impl SampleState {
-    /// Forgets the sample before: what a block's start does.
+    /// Forgets the previous sample at a block's start.
     pub(crate) fn reset(&mut self) {
         self.threads.clear();
         self.any = false;
     }
 
-    /// The threads of the last sample.
     pub(crate) fn threads(&self) -> &[ThreadSample] {
         &self.threads
     }
 
-    /// Appends what `threads` needs after the sample before, and says under which tag.
+    /// Appends `threads` relative to the previous sample and returns the record's tag.
     pub(crate) fn encode(&mut self, threads: &[ThreadSample], out: &mut Vec<u8>) -> u8 {
         if self.any && self.threads == threads {
             return tag::SAMPLE_SAME;
@@ -60,9 +59,10 @@ impl SampleState {
         }
     }
 
-    /// Reads the rest of a sample written under `tag`; afterwards [`Self::threads`] are its threads.
+    /// Reads the rest of a sample with this tag; then [`Self::threads`] are its threads.
     ///
-    /// A sample has each of the `known` threads once at most, and threads whose description was lost.
+    /// A sample has each of the `known` threads at most once, and threads whose description was
+    /// lost.
     pub(crate) fn decode(
         &mut self,
         tag: u8,
@@ -89,7 +89,7 @@ impl SampleState {
         self.threads.clear();
         let mut thread = 0i64;
         for n in 0..from.number()? {
-            if n >= (known + LOST) as u64 {
+            if n >= (known + MAX_LOST_THREADS) as u64 {
                 return Err(MalformedPayload("a sample has more threads than were described"));
             }
             thread = thread.wrapping_add(unzigzag(from.number()?));

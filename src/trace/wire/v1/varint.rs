@@ -1,37 +1,34 @@
-//! Numbers in bincode's variable-length form, read and written without going through its traits.
+//! Numbers in bincode's variable-length form, without bincode's traits.
 //!
-//! The hot records (samples, counters, snapshots) are sequences of such numbers. A test holds this
-//! file to bincode's own encoding.
+//! Frequent records (samples, counters, snapshots) are sequences of such numbers. A test compares
+//! this file with bincode's own encoding.
 
 use super::MalformedPayload;
 
-/// Small numbers for small magnitudes of either sign: 0, -1, 1, -2 become 0, 1, 2, 3.
+/// Makes numbers near zero small: 0, -1, 1, -2 become 0, 1, 2, 3.
 pub(crate) fn zigzag(value: i64) -> u64 {
     ((value << 1) ^ (value >> 63)) as u64
 }
 
-/// The inverse of [`zigzag`].
 pub(crate) fn unzigzag(value: u64) -> i64 {
     ((value >> 1) as i64) ^ -((value & 1) as i64)
 }
 
-/// Small numbers for multiples of 512, the allocator's unit; no information is lost for others.
+/// Makes multiples of 512, the allocator's unit, small. Lossless for other numbers.
 pub(crate) fn fold(value: u64) -> u64 {
     value.rotate_right(9)
 }
 
-/// The inverse of [`fold`].
 pub(crate) fn unfold(value: u64) -> u64 {
     value.rotate_left(9)
 }
 
-/// [`fold`] and [`zigzag`] in one: small numbers for small multiples of 512 of either sign.
+/// [`fold`] and [`zigzag`] in one.
 pub(crate) fn fold_signed(value: i64) -> u64 {
     // `value >> 9` has 55 significant bits with its sign, so the low 9 fit above its zigzag form.
     zigzag(value >> 9) | ((value as u64 & 511) << 55)
 }
 
-/// The inverse of [`fold_signed`].
 pub(crate) fn unfold_signed(value: u64) -> i64 {
     let high = unzigzag(value & ((1 << 55) - 1));
     (high << 9) | (value >> 55) as i64
@@ -53,22 +50,18 @@ pub(crate) fn put(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-/// What is left to read of a payload.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PayloadCursor<'a>(pub(crate) &'a [u8]);
 
 impl<'a> PayloadCursor<'a> {
-    /// Whether nothing is left.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Bytes left.
     pub(crate) fn left(&self) -> usize {
         self.0.len()
     }
 
-    /// The next `length` bytes.
     pub(crate) fn bytes(&mut self, length: usize) -> Result<&'a [u8], MalformedPayload> {
         let (head, tail) = self
             .0
@@ -78,14 +71,12 @@ impl<'a> PayloadCursor<'a> {
         Ok(head)
     }
 
-    /// The next byte.
     pub(crate) fn byte(&mut self) -> Result<u8, MalformedPayload> {
         let (&first, tail) = self.0.split_first().ok_or(ENDED)?;
         self.0 = tail;
         Ok(first)
     }
 
-    /// The next number.
     pub(crate) fn number(&mut self) -> Result<u64, MalformedPayload> {
         match self.byte()? {
             small @ 0..=250 => Ok(u64::from(small)),
@@ -96,8 +87,8 @@ impl<'a> PayloadCursor<'a> {
         }
     }
 
-    /// The columns of a batch: how many things are in it (`too_many` where that is above `max`), the length of each column but the
-    /// first, which has a byte for each thing, and the columns.
+    /// Reads the columns of a batch: the number of items (`too_many` if above `max`), the length of
+    /// each column but the first, which has a byte per item, then the columns.
     pub(crate) fn columns<const N: usize>(
         &mut self,
         max: usize,
@@ -118,7 +109,6 @@ impl<'a> PayloadCursor<'a> {
         Ok(columns)
     }
 
-    /// The next number, which has to fit 32 bits.
     pub(crate) fn number32(&mut self) -> Result<u32, MalformedPayload> {
         u32::try_from(self.number()?)
             .map_err(|_| MalformedPayload("a number is wider than 32 bits"))
@@ -155,7 +145,7 @@ mod tests {
         }
 
         #[test]
-        fn signs_and_folds_are_undone(value in any::<i64>(), shift in 0..64u32) {
+        fn zigzag_and_fold_are_reversible(value in any::<i64>(), shift in 0..64u32) {
             let value = value >> shift;
             prop_assert_eq!(unzigzag(zigzag(value)), value);
             prop_assert_eq!(unfold_signed(fold_signed(value)), value);
