@@ -1,13 +1,15 @@
-//! Code objects: read once, kept by address, and checked at every use for having been replaced.
+//! Code objects: read once, cached by address, and checked at every use for replacement.
 //!
-//! A code object that dies (the cell of a notebook, `exec`) leaves its address to the next one. So in
-//! the system call that copies the frames, after them, what identifies their code objects is copied as
-//! well, and compared: the pointers to name, file and line table, the first line, and `co_version`,
-//! which no two code objects of an interpreter share (3.12+). Before 3.12 name, file and line table themselves
-//! are compared too, for these objects are reused alike. 3.14+ counts the deaths of code objects in the
-//! interpreter: while the count stands still, nothing needs to be compared. The count is copied before and
-//! after the frames, and speaks only for the code objects of frames copied while it stood still: one that
-//! has just died looks as it did alive until its memory is used again, and its death is counted already.
+//! A freed code object (a notebook cell, `exec`) leaves its address to the next one. So the system
+//! call that copies the frames also copies, after them, what identifies their code objects: the
+//! pointers to name, file and line table, the first line, and `co_version`, which is unique per
+//! interpreter (3.12+). Before 3.12 those three objects are compared as well, because their
+//! addresses are reused too.
+//!
+//! 3.14+ counts freed code objects in the interpreter; while the count is constant, nothing needs
+//! comparing. The count is copied before and after the frames and is valid only for frames copied
+//! while it was constant: a freed code object looks alive until its memory is reused, and is
+//! already counted.
 
 use rustc_hash::FxHashMap;
 
@@ -21,32 +23,34 @@ use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::walk::RawFrame;
 use crate::target::{Addr, Memory, MemoryError};
 
-/// Marks closer than this are read as one stretch; less than a page, so no page without a mark is touched.
+/// Fingerprints closer than this are read as one range. Less than a page, so every page read has
+/// one.
 const MAX_GAP_BYTES: u64 = 1024;
-/// Of a line table, no more is compared.
+/// Bytes of a line table that are compared.
 const MAX_COMPARED_LEN: usize = 1024;
-/// A code object is checked in advance if the sample before used it: one more stretch costs the kernel
-/// about half a microsecond, the additional call for those that come as a surprise about five.
+/// A code object is checked in advance if the previous sample used it. One more range costs about
+/// half a microsecond in the kernel, an extra call for unexpected ones about five.
 const FORGOTTEN_AFTER: u64 = 2;
 /// Lines of a generated function whose frames are defined.
 const MAX_GENERATED_LINES: usize = 1 << 12;
-/// More code objects than any program has alive; beyond, the cache starts anew.
+/// More live code objects than any program has; above this the cache is cleared.
 const MAX_CODES: usize = 1 << 17;
-/// Bytes of lines beyond which it starts anew as well: all code objects of a job may share one table of a million lines.
+/// Line bytes above which the cache is cleared: all code objects of a job may share one table of a
+/// million lines.
 const MAX_LINE_BYTES: usize = 128 << 20;
 
-/// A stretch of memory whose content identifies a code object.
+/// A range of memory whose content identifies a code object.
 #[derive(Debug)]
 struct Fingerprint {
     addr: Addr,
     expected: Vec<u8>,
-    /// Offsets of the parts that never change, from and to.
+    /// Offsets (start, end) of the parts that never change.
     parts: Vec<(usize, usize)>,
-    /// Which of the plan's stretches holds it.
+    /// Index of the planned range that contains it.
     stretch: usize,
 }
 
-/// Marks that lie close to each other are one piece of a batch.
+/// Nearby fingerprints, read as one range.
 #[derive(Debug, Clone, Copy)]
 struct ReadRange {
     start: u64,
@@ -54,7 +58,6 @@ struct ReadRange {
     slot: ReadSlot,
 }
 
-/// A code object.
 #[derive(Debug)]
 struct CachedCode {
     function: Function,
@@ -62,58 +65,56 @@ struct CachedCode {
     waits: bool,
     is_generated: bool,
     lines: CodeLines,
-    /// Its frames by instruction offset.
+    /// Frames by instruction offset.
     frames: FxHashMap<i64, FrameId>,
     bytecode: BytecodeLocation,
     marks: Vec<Fingerprint>,
-    /// The batch in which it was last found unchanged.
+    /// The last batch that found it unchanged.
     verified: u64,
-    /// The interpreters' count at which a frame was known to keep it alive.
+    /// The interpreters' generation at which a frame was known to keep it alive.
     generation: Option<u64>,
     used: u64,
     watched: bool,
 }
 
-/// What a frame is, once its code is known.
+/// The result of looking up a frame's code object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum CodeLookup {
-    /// The frame, and whether it is a place where a thread waits without allocating.
+    /// The frame, and whether it is a known wait without allocations.
     Frame(FrameId, bool),
-    /// Its code object has not been checked in this batch: read again.
+    /// This batch has not checked the code object; read again.
     Unchecked,
-    /// Its code object is not known yet.
+    /// The code object has not been read.
     Unknown,
 }
 
-/// All code objects met.
 #[derive(Debug, Default)]
 pub(in crate::python) struct CodeCache {
     by_addr: FxHashMap<Addr, CachedCode>,
-    /// Those to be checked in each batch.
+    /// Code objects to check in each batch.
     watched: Vec<Addr>,
-    /// Where the marks of those watched lie; made anew when they change.
+    /// Ranges that cover the fingerprints of `watched`; rebuilt when it changes.
     plan: Vec<ReadRange>,
     planned: bool,
-    /// Whether the marks were asked for in this batch.
+    /// Whether this batch requested the fingerprints.
     asked: bool,
-    /// Known ones that frames of this batch use and that it did not check.
+    /// Known code objects that frames of this batch use and that it did not check.
     doubtful: Vec<Addr>,
     batch: u64,
     sample: u64,
-    /// Bytes of the lines of all, at least.
+    /// Line bytes of all code objects; a lower bound.
     line_bytes: usize,
     generation: Option<u64>,
-    /// Whether no code object died while the frames of this batch were copied.
+    /// Whether no code object was freed while this batch copied frames.
     still: bool,
     cut: Option<FrameId>,
 }
 
 impl CodeCache {
-    /// Begins a sample.
     pub(in crate::python) fn begin_sample(&mut self) {
         self.sample += 1;
         if self.line_bytes > MAX_LINE_BYTES {
-            // Without those that died.
+            // Excludes code objects that were dropped.
             self.line_bytes = self.by_addr.values().map(|code| code.lines.bytes_held()).sum();
         }
         if self.by_addr.len() > MAX_CODES || self.line_bytes > MAX_LINE_BYTES {
@@ -132,7 +133,8 @@ impl CodeCache {
         self.planned &= self.watched.len() == before;
     }
 
-    /// Asks for what identifies the code objects in use, unless none can have died since last time.
+    /// Requests the fingerprints of the code objects in use, unless none can have been freed since
+    /// the last batch.
     pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead) {
         self.batch += 1;
         self.asked = !self.watched.iter().all(|addr| {
@@ -152,7 +154,7 @@ impl CodeCache {
         }
     }
 
-    /// Lays the stretches that hold the marks of `listed`.
+    /// Plans the ranges that cover the fingerprints of `listed`.
     fn make_plan(&mut self, listed: &[Addr]) {
         self.plan.clear();
         for code in listed.iter().filter_map(|addr| self.by_addr.get(addr)) {
@@ -179,8 +181,8 @@ impl CodeCache {
         }
     }
 
-    /// Compares what was asked for; forgets the code objects that were replaced. `generations` are the
-    /// interpreters' counts of dead code objects before and after the frames, where they have them.
+    /// Compares the fingerprints and drops replaced code objects. `generations`: the interpreters'
+    /// counts of freed code objects before and after the frames, if they have them.
     pub(in crate::python) fn compare(
         &mut self,
         batch: &ScatterRead,
@@ -204,8 +206,8 @@ impl CodeCache {
         !self.doubtful.is_empty()
     }
 
-    /// Checks them, in a system call of its own: what identifies a code object is the same now as when it
-    /// was learned, so it was the same when the frames were copied in between.
+    /// Checks those in another system call. A fingerprint that is the same now as when it was
+    /// learned was the same when the frames were copied in between.
     pub(in crate::python) fn settle(
         &mut self,
         memory: &dyn Memory,
@@ -225,7 +227,7 @@ impl CodeCache {
         Ok(())
     }
 
-    /// Compares the marks of `listed` with what `batch` brought; forgets those that were replaced.
+    /// Compares the fingerprints of `listed` with `batch` and drops replaced code objects.
     fn verify(&mut self, listed: &mut Vec<Addr>, batch: &ScatterRead) {
         let (number, plan, by_addr) = (self.batch, &self.plan, &mut self.by_addr);
         let unreadable = batch.fault();
@@ -243,7 +245,7 @@ impl CodeCache {
         });
     }
 
-    /// The frame that `raw` is, one of a stack that was whole in this batch.
+    /// Looks up `raw`, a frame of a stack that this batch read completely.
     pub(in crate::python) fn frame(
         &mut self,
         raw: &RawFrame,
@@ -265,7 +267,7 @@ impl CodeCache {
         if self.still {
             code.generation = self.generation;
         }
-        // A thread made a copy of the bytecode since the code object was read.
+        // A thread copied the bytecode after the code object was read.
         let Some(offset) = code.bytecode.offset(raw.instruction) else {
             return CodeLookup::Unknown;
         };
@@ -278,12 +280,12 @@ impl CodeCache {
         CodeLookup::Frame(frame, code.waits)
     }
 
-    /// Whether `torch.compile` wrote the code at `at`.
+    /// Whether `torch.compile` generated the code at `at`.
     pub(in crate::python) fn is_generated(&self, at: Addr) -> bool {
         self.by_addr.get(&at).is_some_and(|code| code.is_generated)
     }
 
-    /// The frames of all lines of a function that has a number.
+    /// The frames of all lines of a function that has an id.
     pub(in crate::python) fn frames_of_all_lines(
         &self,
         at: Addr,
@@ -295,7 +297,8 @@ impl CodeCache {
         lines.map(|line| table.frame(Frame { function, line })).collect()
     }
 
-    /// Reads the code object at `at` and watches it. It is trusted only once a later batch finds it unchanged.
+    /// Reads the code object at `at` and watches it. It is trusted once a later batch finds it
+    /// unchanged.
     pub(in crate::python) fn learn(
         &mut self,
         memory: &dyn Memory,
@@ -304,7 +307,7 @@ impl CodeCache {
         at: Addr,
     ) -> Result<(), ObjectDecodeError> {
         let fields = &layout.code;
-        // Until the cache starts anew. Of a byte of a table come at most 16 in memory.
+        // Until the cache is cleared. One table byte takes at most 16 in memory.
         let room = (2 * MAX_LINE_BYTES).saturating_sub(self.line_bytes) / 16;
         let most = room.min(MAX_TABLE_LEN);
         let object = CodeObject::read_within(memory, layout, code_type, at, most)?;
@@ -354,8 +357,8 @@ impl CodeCache {
         Ok(())
     }
 
-    /// Begins a check of code objects that frames copied earlier use: none is believed to be what it was until its marks
-    /// have been compared again.
+    /// Begins a check of code objects used by frames copied earlier; none is trusted until its
+    /// fingerprint has been compared again.
     pub(in crate::python) fn begin_check(&mut self) {
         self.batch += 1;
         self.begin_sample();
@@ -364,12 +367,13 @@ impl CodeCache {
         self.still = false;
     }
 
-    /// Whether the code object at `at` has been learned.
+    /// Whether the code object at `at` is cached.
     pub(in crate::python) fn knows(&self, at: Addr) -> bool {
         self.by_addr.contains_key(&at)
     }
 
-    /// Whether `copy`, made of the first bytes of the code object at `at` before it was learned, has what identifies it.
+    /// Whether `copy`, the first bytes of the code object at `at` from before it was learned, has
+    /// its fingerprint.
     pub(in crate::python) fn is_as_copied(&self, at: Addr, copy: &[u8]) -> bool {
         let mark = self.by_addr.get(&at).and_then(|code| code.marks.first());
         mark.is_some_and(|mark| {
@@ -381,12 +385,12 @@ impl CodeCache {
         })
     }
 
-    /// A thread appeared, which may take over the place of one that ended among the copies of the bytecode.
+    /// Drops the threads' bytecode copies: a new thread may reuse the slot of one that ended.
     pub(in crate::python) fn forget_copies(&mut self) {
         self.by_addr.values_mut().for_each(|code| code.bytecode.forget_copies());
     }
 
-    /// The frame that stands for those of a stack too deep to be read whole.
+    /// The frame that replaces the frames cut from a stack that is too deep.
     pub(in crate::python) fn mark_of_a_cut(&mut self, table: &mut StackTable) -> FrameId {
         *self.cut.get_or_insert_with(|| {
             let function = table.function(Function {
@@ -402,7 +406,7 @@ impl CodeCache {
 }
 
 impl Fingerprint {
-    /// `parts` of `bytes` at `addr`, read no further than needed.
+    /// The fingerprint `parts` of `bytes` at `addr`, limited to the range needed.
     fn new(addr: Addr, bytes: &[u8], mut parts: Vec<(usize, usize)>) -> Fingerprint {
         let from = parts.iter().map(|p| p.0).min().unwrap_or(0);
         let to = parts.iter().map(|p| p.1).max().unwrap_or(0);
@@ -426,7 +430,7 @@ impl Fingerprint {
     }
 }
 
-/// Whether the interpreters' count of dead code objects says that this one lives.
+/// Whether the interpreters' generation proves that this code object is alive.
 fn is_counted(code: &CachedCode, generation: Option<u64>) -> bool {
     code.generation.is_some() && code.generation == generation
 }

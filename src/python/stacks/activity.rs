@@ -1,11 +1,11 @@
-//! Whether a thread is doing anything, as far as that shows from outside.
+//! Decides whether a thread is active, from outside evidence.
 
 use crate::model::ThreadActivity;
 use crate::target::{AddressRange, KernelWait};
 
-/// Places in the standard library in which a thread only waits: end of the file's path
-/// and function. What C code waits in (`time.sleep`, `Lock.acquire`, `SimpleQueue.get`) leaves no frame,
-/// so the function that calls it counts where it does nothing else.
+/// Standard library functions in which a thread only waits: path suffix and function names. C waits
+/// (`time.sleep`, `Lock.acquire`, `SimpleQueue.get`) have no frame, so their caller is listed if it
+/// does nothing else.
 const WAITING: [(&str, &[&str]); 11] = [
     (
         "/threading.py",
@@ -23,15 +23,15 @@ const WAITING: [(&str, &[&str]); 11] = [
     ("/subprocess.py", &["_wait", "_try_wait", "wait"]),
 ];
 
-/// Whether a thread whose innermost frame is this function waits without allocating on a GPU.
+/// Whether a thread with this innermost frame waits without allocating on a GPU.
 pub(in crate::python) fn is_wait_function(file: &str, name: &str) -> bool {
     // Qualified names end in the function's own.
     let own = name.rsplit('.').next().unwrap_or(name);
     WAITING.iter().any(|(suffix, names)| file.ends_with(suffix) && names.contains(&own))
 }
 
-/// Whether a thread whose innermost frame is this function waits for threads that allocate on its behalf: those of the autograd
-/// engine.
+/// Whether a thread with this innermost frame waits for the autograd engine's threads, which
+/// allocate on its behalf.
 pub(in crate::python) fn is_engine_function(file: &str, name: &str) -> bool {
     let own = name.rsplit('.').next().unwrap_or(name);
     match own {
@@ -41,20 +41,20 @@ pub(in crate::python) fn is_engine_function(file: &str, name: &str) -> bool {
     }
 }
 
-/// What is known of a thread at a sample.
+/// Evidence about a thread at a sample.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::python) struct ThreadEvidence {
     /// It held the GIL.
     pub(in crate::python) gil: bool,
-    /// Its innermost frame is a place where threads wait.
+    /// Its innermost frame is a known wait.
     pub(in crate::python) in_waiting_place: bool,
-    /// Its innermost frame is a place where threads wait for others that work for them.
+    /// Its innermost frame waits for threads that work on its behalf.
     pub(in crate::python) in_engine: bool,
     /// Its innermost frame or instruction differs from the last sample's.
     pub(in crate::python) moved: bool,
-    /// The kernel's state of it (`RSD…`), at most 50 ms old; `None` when it was not looked up.
+    /// Its kernel state (`RSD…`), at most 50 ms old; `None` if not read.
     pub(in crate::python) os_state: Option<char>,
-    /// What it did in the kernel before its stack was read and after it; `None` where that is not known.
+    /// Its kernel wait before and after its stack was read; `None` if unknown.
     pub(in crate::python) waits: [Option<WaitKind>; 2],
 }
 
@@ -63,16 +63,16 @@ pub(in crate::python) struct ThreadEvidence {
 pub(in crate::python) enum WaitKind {
     /// It sleeps, or waits for a lock, a file, a socket, a child.
     Idle,
-    /// It waits for what it needs to go on with its work: the GIL, the allocator's lock.
+    /// It waits for the GIL or the allocator's lock.
     ForItsWork,
-    /// It waits for something that is not known.
+    /// It waits for something unknown.
     MayWork,
     /// It runs, or is in a call that works for it.
     Working,
 }
 
 impl WaitKind {
-    /// Of what the kernel says, beside the locks that a thread takes in the middle of its work.
+    /// Classifies the kernel's state, given the locks that working threads take.
     pub(in crate::python) fn of(wait: KernelWait, working: &[AddressRange]) -> WaitKind {
         match wait {
             KernelWait::Working => WaitKind::Working,
@@ -83,11 +83,16 @@ impl WaitKind {
     }
 }
 
-/// Decides, in this order: a thread that holds the GIL is active; one in a known waiting place is idle, and so is one that waits in
-/// the kernel, but for the GIL or the allocator's lock; one that moved since the last sample is active, unless it waits for
-/// one of these; one that the kernel says runs, works for it, or waits for a disk is active. That a thread waits is believed
-/// where the kernel says so both before its stack was read and after it; that it works, where it says so once. One that
-/// waits for threads that allocate in its name (`loss.backward()`), or sleeps in the kernel for what is not known: unknown.
+/// Decides in this order:
+///
+/// 1. A thread that holds the GIL is active.
+/// 2. One in a known wait is idle, and so is one that waits in the kernel for anything but the GIL
+///    or the allocator's lock. A wait counts if the kernel confirms it both before and after the
+///    stack was read; work counts if confirmed once.
+/// 3. One that moved since the last sample is active, unless it waits for one of these locks.
+/// 4. One that runs, works in a call, or waits for a disk is active.
+/// 5. One that waits for the autograd engine (`loss.backward()`), or sleeps for an unknown reason,
+///    is unknown.
 pub(in crate::python) fn classify(signs: ThreadEvidence) -> ThreadActivity {
     if signs.gil {
         return ThreadActivity::Active;
@@ -99,7 +104,7 @@ pub(in crate::python) fn classify(signs: ThreadEvidence) -> ThreadActivity {
         [Some(WaitKind::Idle), Some(WaitKind::Idle)] if !signs.in_engine => {
             return ThreadActivity::Idle;
         }
-        // It came here and waits: whether it allocated before that is not to be seen.
+        // It arrived here and waits; whether it allocated before is not visible.
         [
             Some(WaitKind::Idle | WaitKind::ForItsWork),
             Some(WaitKind::Idle | WaitKind::ForItsWork),
@@ -122,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_places_are_known_by_file_and_function() {
+    fn known_waits_are_matched_by_file_and_function() {
         assert!(is_wait_function("/usr/lib/python3.12/threading.py", "Condition.wait"));
         assert!(is_wait_function("/usr/lib/python3.8/selectors.py", "select"));
         assert!(!is_wait_function("/home/me/my_threading.py", "wait"));
@@ -130,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gil_outweighs_the_place_and_the_place_the_kernel() {
+    fn gil_outranks_known_wait_outranks_kernel_state() {
         let signs = ThreadEvidence {
             gil: false,
             in_waiting_place: true,
@@ -157,10 +162,10 @@ mod tests {
         );
     }
 
-    /// It waited for the autograd engine when its state was looked up, and is called as such for 50 ms: at two samples, what
-    /// it allocated in between was `[not seen]`.
+    /// It waited for the autograd engine when its state was read, which was then used for 50 ms. At
+    /// two samples, its allocations in between became `[not seen]`.
     #[test]
-    fn a_thread_that_runs_is_not_called_asleep_because_it_slept_some_samples_ago() {
+    fn running_threads_are_not_idle_because_of_old_state() {
         let running = Some(WaitKind::Working);
         let asleep = Some(WaitKind::MayWork);
         let signs = |waits| ThreadEvidence {

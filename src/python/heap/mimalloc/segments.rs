@@ -1,4 +1,4 @@
-//! The segments of mimalloc that no thread owns any more, and all the segments of its map.
+//! mimalloc segments of ended threads, and the scan for all segments.
 
 use super::super::HeapError;
 use super::super::blocks::{AbandonedSegments, MimallocLayout};
@@ -6,7 +6,7 @@ use super::{MAX_SEGMENTS, MimallocWalk, OBJECTS, SEGMENT, SLICE, changing};
 use crate::target::{Addr, Process};
 
 impl MimallocWalk<'_> {
-    /// Reads the segments that threads left behind, which are kept at `at`.
+    /// Reads the segments of ended threads, kept at `at`.
     pub(super) fn abandoned(
         &mut self,
         mimalloc: &MimallocLayout,
@@ -37,7 +37,8 @@ impl MimallocWalk<'_> {
                 if count == 0 {
                     return Ok(());
                 }
-                // They are listed in bitmaps of arenas that no symbol leads to, but tell themselves what they are.
+                // They are listed in arena bitmaps that no symbol leads to, but each identifies
+                // itself.
                 let found: Vec<Addr> = self
                     .places_of_segments()
                     .into_iter()
@@ -57,7 +58,7 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// Wherever a segment may begin.
+    /// Every address where a segment may begin.
     pub(super) fn places_of_segments(&self) -> Vec<Addr> {
         let Some(Ok(mappings)) = self.process.map(Process::mappings) else { return Vec::new() };
         let private = mappings.iter().filter(|m| m.readable && m.writable && m.path.is_none());
@@ -68,7 +69,7 @@ impl MimallocWalk<'_> {
         begins.map(Addr).take(MAX_SEGMENTS).collect()
     }
 
-    /// Reads the pages of objects in a segment.
+    /// Reads the pages with objects in a segment.
     pub(super) fn segment(
         &mut self,
         mimalloc: &MimallocLayout,
@@ -84,7 +85,7 @@ impl MimallocWalk<'_> {
             let tag =
                 mimalloc.page_tag.get(&copy).unwrap_or_default() >> mimalloc.page_tag_bit & 0xf;
             let objects = OBJECTS.into_iter().find(|(objects, _)| *objects == tag);
-            // The first stands for what describes the segment itself.
+            // The first entry describes the segment itself.
             if let Some((_, before)) = objects
                 && mimalloc.blocks.size(&copy) > 0
                 && entry > 0
