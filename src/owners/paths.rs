@@ -1,4 +1,5 @@
-//! Names by variables: the shortest way from a local or global variable to a tensor, through containers and attributes.
+//! Names by variables: the shortest path from a local or global variable to a tensor, through
+//! containers and attributes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,38 +17,38 @@ use crate::python::{
 };
 use crate::target::Addr;
 
-/// Steps from a variable.
+/// Maximum steps from a variable.
 pub(super) const MAX_DEPTH: u32 = 8;
-/// The same where only what leads to a tensor is looked into.
+/// Maximum steps if only objects that lead to a tensor are visited.
 const MAX_FAR_DEPTH: u32 = 64;
-/// A module or a task counts as no farther than this: what a module holds beside its parameters is found however deep it lies in
-/// others, and what a coroutine holds though only the event loop has its task.
+/// A module or task counts as at most this deep. So everything that a module keeps besides its
+/// parameters is found however deep the module is, and so is what a coroutine keeps if only the
+/// event loop has its task.
 const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
-/// Objects looked into from one kind of variables.
+/// Visited objects per kind of variable.
 const MAX_VISITS: usize = 200_000;
-/// Objects met on the way, in all.
+/// Seen objects in total.
 const MAX_SEEN: usize = 1 << 23;
 /// The class of tasks.
 const TASK: &str = "_asyncio.Task";
-/// So many visits are looked into by other threads at once.
+/// Visits that other threads prepare at once.
 const MAX_AHEAD: usize = 16_384;
-/// A container with more items is looked into only so far.
+/// Items visited per container.
 const MAX_ITEMS: usize = 65_536;
 
-/// An object on the way.
 #[derive(Debug)]
 pub(super) struct PathNode {
     pub(super) at: Addr,
     pub(super) from: Option<usize>,
     pub(super) edge: ReferenceKind,
     pub(super) depth: u32,
-    /// Stands for any number of steps like its own ([`repeats`]).
+    /// Represents any number of identical steps ([`repeats`]).
     pub(super) is_repeated: bool,
 }
 
-/// Names tensors, outermost modules and optimizers by the variables that lead to them: first those of the program's
-/// own functions, then globals of its own modules, then those of libraries; the last only while something is not reached.
-/// Returns the tensors that were not reached by any variable.
+/// Names tensors, outermost modules and optimizers by the variables that lead to them: variables of
+/// the program's functions, then globals of its modules, then those of libraries if something is
+/// still missing. Returns the tensors without a variable.
 pub(super) fn of_variables(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
@@ -67,7 +68,7 @@ pub(super) fn of_variables(
     found.tensors.iter().copied().filter(|at| !search.seen.contains(at)).collect()
 }
 
-/// The shortest ways to objects, from the variables of the program as far as these lead there.
+/// The shortest paths to objects, from the program's variables where these lead there.
 pub(super) fn to_objects(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
@@ -92,31 +93,31 @@ pub(super) struct PathSearch<'h, 'a> {
     /// The globals of the program's own modules.
     own_globals: FxHashSet<Addr>,
     max_depth: u32,
-    /// Whether the search has begun at nodes of the autograd graph.
+    /// Whether the search began at autograd nodes.
     is_from_nodes: bool,
-    /// The only objects that are looked into, where it is known which ones lead to what is wanted.
+    /// If set, the only objects to visit.
     only: Option<&'h FarObjects>,
 }
 
-/// Which objects lead to some that are far from any variable.
+/// Objects that lead to some far from any variable.
 #[derive(Debug, Default)]
 pub(super) struct FarObjects {
     /// All of them.
     pub(super) leading: FxHashSet<Addr>,
-    /// Those of which it is only known that they hold others.
+    /// Holders of unknown kinds, with the objects that they reference.
     pub(super) holders: FxHashMap<Addr, Vec<Addr>>,
 }
 
-/// What other threads found out of the next visits, in their order.
+/// References that other threads have read for the next visits, in order.
 #[derive(Default)]
 struct LookedAhead {
-    /// The first visit of which nothing is known.
+    /// The first unprepared visit.
     end: usize,
     known: VecDeque<(usize, Vec<(ReferenceKind, Addr)>)>,
 }
 
 impl LookedAhead {
-    /// What is known of a visit; the visits come one after the other.
+    /// The references of a visit; visits come in order.
     fn take(&mut self, visit: usize) -> OnwardReferences {
         while self.known.front().is_some_and(|(known, _)| *known < visit) {
             self.known.pop_front();
@@ -150,7 +151,7 @@ impl<'h, 'a> PathSearch<'h, 'a> {
         }
     }
 
-    /// Looks only into what leads to what is wanted, however far that is.
+    /// Visits only what leads to the wanted objects, at any depth.
     pub(super) fn far(
         heap: &'h PythonHeap<'a>,
         ways: &'h CppWays<'h>,
@@ -170,13 +171,14 @@ impl<'h, 'a> PathSearch<'h, 'a> {
 }
 
 impl PathSearch<'_, '_> {
-    /// From the variables of the program's own functions, then the globals of its own modules, then those of libraries; the
-    /// last only if there is `more` to find.
+    /// Starts from variables of the program's functions, then globals of its modules, then, if
+    /// there is `more` to find, those of libraries.
     pub(super) fn everywhere(&mut self, locals: &[LocalVariable], more: &dyn Fn(&Self) -> bool) {
         let heap = self.heap;
         let (library, own): (Vec<&LocalVariable>, Vec<&LocalVariable>) =
             locals.iter().partition(|local| is_library(&local.file));
-        // What several functions have is called as the outermost has it: that name stays while those that it calls come and go.
+        // A variable of several functions is named by the outermost one, because that name persists
+        // while inner calls come and go.
         let in_one_frame = |a: &&LocalVariable, b: &&LocalVariable| a.function == b.function;
         let own: Vec<&LocalVariable> = own
             .chunk_by(|a, b| a.thread == b.thread)
@@ -186,7 +188,7 @@ impl PathSearch<'_, '_> {
         let scoped = |locals: Vec<&LocalVariable>| -> Vec<(String, Addr)> {
             let text = |local: &&LocalVariable| {
                 let function = local.function.rsplit('.').next().unwrap_or_default();
-                // At the top of a module the local variables are its globals, which come next.
+                // At module level the local variables are the globals, which come next.
                 (function != "<module>")
                     .then(|| (format!("{function}: {}", local.name), local.value))
             };
@@ -200,7 +202,7 @@ impl PathSearch<'_, '_> {
             let out = own.iter().find(|(name, _)| name == "Out").map(|(_, at)| *at);
             let results = out.and_then(|at| heap.entries_if_dict(at)).unwrap_or_default();
             let results: FxHashSet<Addr> = results.into_iter().map(|(_, value)| value).collect();
-            // What IPython has under other names too: one leak is not to look like a hundred variables.
+            // Skip IPython's aliases: one leak must not look like a hundred variables.
             let is_alias = |name: &str, value: Addr| {
                 is_ipython_result(name) && results.contains(&value)
                     || name == "_oh" && Some(value) == out
@@ -210,7 +212,7 @@ impl PathSearch<'_, '_> {
                 .map(|(name, value)| (format!("{module}.{name}"), value))
                 .collect()
         };
-        // A module that is built in or frozen has no file.
+        // Builtin and frozen modules have no file.
         let is_own = |name: &str, dict: Addr| {
             let file = || heap.text(heap.named_value(dict, "__file__")?);
             name == "__main__" || file().is_some_and(|file| !is_library(&file))
@@ -233,7 +235,7 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Goes from `roots` outwards, the nearest objects first.
+    /// Searches from `roots` outwards, nearest first.
     pub(super) fn from(&mut self, roots: Vec<(String, Addr)>, rank: NamePriority) {
         let mut visits: Vec<PathNode> = Vec::new();
         let mut names: FxHashMap<usize, String> = FxHashMap::default();
@@ -243,7 +245,7 @@ impl PathSearch<'_, '_> {
                 let edge = ReferenceKind::Part;
                 visits.push(PathNode { at, from: None, edge, depth: 0, is_repeated: false });
             } else if self.wanted.contains(&at) {
-                // Another variable for what was met already.
+                // Another variable for an object seen before.
                 self.name(at, rank, &name);
             }
         }
@@ -289,7 +291,7 @@ impl PathSearch<'_, '_> {
     }
 
     fn name(&mut self, at: Addr, rank: NamePriority, path: &str) {
-        // The same as the name that its module gives it, only longer.
+        // A longer form of the name from its module.
         if ["._parameters[", "._buffers["].iter().any(|dict| path.contains(dict)) {
             return;
         }
@@ -319,12 +321,12 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Whether an object is new.
+    /// Marks an object as seen; returns whether it is new.
     fn enters(&mut self, at: Addr) -> bool {
         at.is_plausible() && self.seen.insert(at)
     }
 
-    /// Whether an object refers to others.
+    /// Whether an object references others.
     fn leads_on(&self, at: Addr) -> bool {
         if let Some(FarObjects { leading, holders }) = self.only {
             return leading.contains(&at)
@@ -345,8 +347,8 @@ impl PathSearch<'_, '_> {
     ) {
         let (heap, ways, only) = (self.heap, self.ways, self.only);
         let (at, kind) = (object.at, object.class.kind);
-        // Modules are roots themselves; functions and classes of libraries lead everywhere. A function of the program that a
-        // library has was given to it: a hook, a handler.
+        // Modules are roots themselves; functions and classes of libraries lead everywhere. A
+        // program function in a library was registered there: a hook, a handler.
         let is_of_library = || match kind {
             ClassKind::Function => {
                 heap.globals_of(at).is_none_or(|globals| !self.own_globals.contains(&globals))
@@ -360,17 +362,17 @@ impl PathSearch<'_, '_> {
         let is_generator = kind == ClassKind::Generator;
         let mut take = |edge, to, is_onward: bool| {
             items += 1;
-            // However many coroutines wait for each other.
+            // At any depth of coroutines awaiting each other.
             let awaits = is_generator && matches!(edge, ReferenceKind::Field(_));
             let depth = if awaits { depth - 1 } else { depth };
-            // A function's globals and code are not what it holds.
+            // A function does not own its globals and code.
             let leads_away = kind == ClassKind::Function && edge == ReferenceKind::Part;
             if (items <= MAX_ITEMS || only.is_some())
                 && !leads_away
                 && self.seen.len() < MAX_SEEN
                 && (is_onward || self.leads_on(to))
                 && self.enters(to)
-                // What comes later is not visited, but known to be reached.
+                // Later objects are marked as seen but not visited.
                 && visits.len() < MAX_VISITS
             {
                 let from = Some(from);
@@ -392,10 +394,11 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Has other threads look into the objects that are visited next: what these lead to that nobody has come to yet.
+    /// Lets other threads read the unseen references of the next visits.
     fn look_ahead(&self, visits: &[PathNode], next: usize, rank: NamePriority) -> LookedAhead {
         let end = visits.len().min(next + MAX_AHEAD).min(MAX_VISITS);
-        // What is too deep is not looked into; what C++ holds for a tensor is known to this thread only.
+        // Objects that are too deep are not visited. Only this thread knows a tensor's references
+        // from C++.
         let is_explored = |visit: &usize| {
             let PathNode { at, depth, .. } = visits[*visit];
             (depth < self.max_depth || self.modules.contains(&at))
@@ -406,7 +409,7 @@ impl PathSearch<'_, '_> {
         let (seen, wanted) = (&self.seen, &self.wanted);
         let is_asked = |object: &HeapObject| match object.class.kind {
             ClassKind::Module => false,
-            // Most of these are not looked into at all.
+            // Most of these are not visited at all.
             ClassKind::Function | ClassKind::Type => rank != NamePriority::Library,
             _ => true,
         };
@@ -420,13 +423,13 @@ impl PathSearch<'_, '_> {
     }
 }
 
-/// Whether IPython gives such a name to the result of a cell, beside its place in `Out`: `_` to the last one, `_12` to that of
-/// cell 12.
+/// Whether IPython gives this name to a cell result, in addition to `Out`: `_` to the last one,
+/// `_12` to that of cell 12.
 fn is_ipython_result(name: &str) -> bool {
     name.strip_prefix('_').is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The way to a visit, as it would be written in Python.
+/// The path to a visit, in Python notation.
 fn path(
     heap: &PythonHeap<'_>,
     visits: &[PathNode],
@@ -449,7 +452,8 @@ fn path(
     text
 }
 
-/// What `weakref.finalize` keeps until an object is gone: functions with their arguments. Only a class of the library has them.
+/// Functions and arguments that `weakref.finalize` keeps until an object is freed, in a registry of
+/// its class.
 fn finalizers(heap: &PythonHeap<'_>, modules: &[(String, Addr)]) -> Option<(String, Addr)> {
     let (_, weakref) = modules.iter().find(|(name, _)| name == "weakref")?;
     let class = heap.named_value(*weakref, "finalize")?;
@@ -457,7 +461,7 @@ fn finalizers(heap: &PythonHeap<'_>, modules: &[(String, Addr)]) -> Option<(Stri
     Some(("weakref.finalize._registry".to_owned(), registry))
 }
 
-/// The tensors that wrappers have in their attributes.
+/// The component tensors in wrappers' attributes.
 pub(super) fn parts(
     heap: &PythonHeap<'_>,
     wrappers: &[Addr],
@@ -481,7 +485,7 @@ pub(super) fn parts(
     parts
 }
 
-/// One step of a way, as it would be written in Python.
+/// One step of a path, in Python notation.
 pub(super) fn step(heap: &PythonHeap<'_>, edge: &ReferenceKind) -> String {
     match edge {
         ReferenceKind::Attribute(name) => format!(".{}", heap.text(*name).unwrap_or_default()),

@@ -1,4 +1,4 @@
-//! What refers to one tensor, object by object: why it is still there.
+//! The referrers of one tensor, which show why it is still alive.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::ownership::{NamedTensors, called};
 use crate::python::{ClassKind, LocalVariable, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
-/// Referrers kept for one of them.
+/// Referrers kept per tensor.
 const MAX_REFERRERS: usize = 256;
 
-/// The Python objects of the tensors that `word` means.
+/// The Python objects of the tensors named `word`.
 pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
     match called(rows, word) {
         NamedTensors::Rows(meant) => {
@@ -27,7 +27,7 @@ pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
     }
 }
 
-/// What refers to each of `objects`: tracked objects, and variables of functions that run.
+/// The referrers of each of `objects`: tracked objects, and variables of running functions.
 pub(super) fn find(
     heap: &PythonHeap<'_>,
     found_objects: &RelevantObjects,
@@ -38,14 +38,14 @@ pub(super) fn find(
     let mut found: FxHashMap<Addr, Vec<(Addr, Arc<str>, String)>> = FxHashMap::default();
     let mut counts: FxHashMap<Addr, i32> = FxHashMap::default();
     let asked: FxHashSet<Addr> = objects.iter().copied().collect();
-    // The `__dict__`s of instances that refer: one reference, told by the instance.
+    // `__dict__`s of referring instances: one reference, shown for the instance.
     let mut of_instances: FxHashSet<Addr> = FxHashSet::default();
     for object in heap.objects() {
         if asked.contains(&object.at) {
             counts.insert(object.at, object.references);
         }
-        // What runs is told by its variables; those of frames that wait belong to generators. What has returned is kept by the
-        // traceback of an exception.
+        // Running frames are shown by their variables; suspended ones belong to generators. A
+        // traceback keeps those that have returned.
         if object.class.kind == ClassKind::Frame && !heap.has_returned(object) {
             continue;
         }
@@ -86,7 +86,7 @@ pub(super) fn find(
     objects.iter().map(of_object).collect()
 }
 
-/// The ways to `containers`, also long ones.
+/// The paths to `containers`, including long ones.
 fn ways_to(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
