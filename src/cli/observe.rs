@@ -13,8 +13,8 @@ use crate::analysis::{
 use crate::model::{CudaIndex, OwnershipSnapshot, ProbeBackend, SinkResult, StopTotals};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
 use crate::sampler::{
-    AttachError, AttachedRecorder, CommonOptions, ExactOptions, ExactRecorder, LookOptions,
-    RecordOptions, Recorder, TargetIdentity, TargetReaders, Worker, read_owners, read_sleep_tags,
+    AttachError, AttachedRecorder, CommonOptions, ExactOptions, ExactRecorder, RecordOptions,
+    Recorder, SnapshotOptions, TargetIdentity, TargetReaders, Worker, read_owners, read_sleep_tags,
     sleep_unless,
 };
 
@@ -35,7 +35,7 @@ pub(super) struct ObserveOptions {
     /// From one snapshot of the owners to the next, at least.
     pub(super) every: Duration,
     /// What a snapshot may cost.
-    pub(super) look: LookOptions,
+    pub(super) look: SnapshotOptions,
 }
 
 /// What was observed.

@@ -21,7 +21,6 @@ pub(super) struct FrameRule {
 }
 
 impl FrameRule {
-    /// The rule of `row`; `None` if it has another form.
     pub(super) fn of(row: &UnwindTableRow<usize>, is_signal: bool) -> Option<FrameRule> {
         let CfaRule::RegisterAndOffset { register, offset } = row.cfa() else { return None };
         let register = usize::from(register.0);
@@ -42,7 +41,6 @@ impl FrameRule {
         is_usual.then(|| FrameRule { register, offset: *offset, saved: saved.into(), is_signal })
     }
 
-    /// From `registers` to the caller's; the same as a step by the table.
     pub(super) fn step(
         &self,
         stack: &StackCopy,

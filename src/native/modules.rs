@@ -14,7 +14,6 @@ const MAX_FRAMES: usize = 128 << 20;
 /// Maximum bytes of all tables; PyTorch and CUDA have less than 100 MiB.
 const MAX_TOTAL: usize = 256 << 20;
 
-/// The unwind tables of one object, copied from memory.
 pub(super) struct UnwindTables {
     pub(super) header_at: u64,
     pub(super) header: Vec<u8>,
@@ -22,10 +21,8 @@ pub(super) struct UnwindTables {
     pub(super) frames: Vec<u8>,
 }
 
-/// A program or library.
 pub(super) struct NativeModule {
     pub(super) object: LoadedObject,
-    /// The error if there are none.
     pub(super) tables: Result<UnwindTables, String>,
     /// Its functions, once requested; the inner `None` means that its file is unreadable.
     functions: Option<Option<Arc<FunctionTable>>>,
@@ -44,7 +41,6 @@ impl NativeModule {
     }
 }
 
-/// The modules seen, by start address.
 pub(super) struct NativeModules<'a> {
     memory: &'a dyn Memory,
     mappings: Arc<Mappings>,
@@ -73,13 +69,11 @@ impl<'a> NativeModules<'a> {
         self.known.len() == before
     }
 
-    /// An address in the code of each file accepted by `wanted`.
     pub(super) fn code_of(&self, wanted: impl Fn(&str) -> bool) -> Vec<Addr> {
         let code = self.mappings.iter().filter(|it| it.executable);
         code.filter(|it| it.file_name().is_some_and(&wanted)).map(|it| it.start).collect()
     }
 
-    /// Whether the mappings have code at `addr`.
     pub(super) fn has_code(&self, addr: Addr) -> bool {
         self.mappings.find(addr).is_some_and(|it| it.executable)
     }
@@ -180,10 +174,8 @@ mod tests {
     use super::*;
     use crate::target::MemoryImage;
 
-    /// Where the library is mapped, and how much of it.
     const START: u64 = 0x40_0000;
     const MAPPED: usize = 0x1000;
-    /// Where its tables are.
     const HEADER: usize = 0x200;
     const FRAMES: usize = 0x300;
 

@@ -13,7 +13,6 @@ use super::step::{RETURN_ADDRESS, StepOutcome, step};
 use crate::model::NativeFrame;
 use crate::target::{Addr, Mappings, Memory, Process};
 
-/// Maximum frames of one stack.
 const MAX_DEPTH: usize = 1024;
 /// Maximum time of one call's walks. They take milliseconds, unless a table is crafted to be slow.
 const MAX_TIME: Duration = Duration::from_secs(20);
@@ -227,7 +226,6 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// A sleeping process, and the stack copy of its only thread.
     fn sleeping() -> (Child, Process, Vec<StackCopy>) {
         let child = Command::new("sleep").arg("600").spawn().unwrap();
         let process = Process::open(child.id()).unwrap();
@@ -257,7 +255,6 @@ mod tests {
         assert_eq!(first[0].frames, expected[0].frames);
         assert_eq!(first[0].incomplete, expected[0].incomplete);
         assert!(first[0].frames.len() > 2, "{first:?}");
-        // The second time from the caches.
         assert!(!unwinder.rules.is_empty());
         let second = unwinder.unwind(&stacks);
         assert!(Arc::ptr_eq(&first[0], &second[0]));

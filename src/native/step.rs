@@ -22,15 +22,16 @@ const DAMAGED: &str = "the table that tells what called it is damaged";
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// The result of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StepOutcome {
     /// The caller's registers, and whether its instruction pointer is exact (interrupted by a
     /// signal) instead of a return address.
-    Caller { registers: [u64; DWARF_REGISTERS], is_exact: bool },
+    Caller {
+        registers: [u64; DWARF_REGISTERS],
+        is_exact: bool,
+    },
     /// No caller: a thread begins with this function.
     Outermost,
-    /// Why the caller is unknown.
     Unknown(String),
 }
 
@@ -131,7 +132,6 @@ fn try_step(
     Ok(Some((caller, fde.is_signal_trampoline())))
 }
 
-/// What is known of a function's frame.
 struct KnownState<'a> {
     frames: &'a EhFrame<Bytes<'a>>,
     encoding: gimli::Encoding,

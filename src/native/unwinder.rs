@@ -10,7 +10,6 @@ use super::step::{RETURN_ADDRESS, StepOutcome, step};
 use crate::model::NativeFrame;
 use crate::target::{Addr, Mappings, Memory, Process};
 
-/// Maximum frames of one stack.
 const MAX_DEPTH: usize = 8192;
 /// Maximum time of all threads' walks. They take milliseconds, unless a table is crafted to be
 /// slow.
@@ -33,7 +32,6 @@ pub struct NativeUnwinder<'a> {
     modules: NativeModules<'a>,
 }
 
-/// A frame without a name.
 struct UnnamedFrame {
     /// Its lookup address: that of the call, not of the next instruction.
     address: Addr,
@@ -99,7 +97,6 @@ impl<'a> NativeUnwinder<'a> {
         (frames, Some(format!("it has more than {MAX_DEPTH} frames")))
     }
 
-    /// The function names of frames, by address.
     fn names<'r>(&self, frames: impl Iterator<Item = &'r UnnamedFrame>) -> BTreeMap<Addr, String> {
         let mut wanted: BTreeMap<Addr, Vec<Addr>> = BTreeMap::new();
         for frame in frames {

@@ -3,14 +3,13 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::cpp_ways::CppWays;
+use super::cpp_references::CppReferences;
 use super::names::{NamePriority, ObjectNames};
-use super::paths::{FarObjects, PathSearch};
+use super::paths::{PathSearch, SearchFilter};
 use super::walk::RelevantObjects;
 use crate::python::{ClassKind, LocalVariable, PythonHeap, ReferenceGraph};
 use crate::target::Addr;
 
-/// Prefix for an object that no variable leads to.
 const NO_VARIABLE: &str = "no variable: ";
 /// Objects without a variable from which paths may begin.
 const MAX_ROOTS: usize = 65_536;
@@ -20,7 +19,7 @@ pub(super) fn name(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays<'_>,
+    ways: &CppReferences<'_>,
     named: &mut ObjectNames,
     (graph, garbage): (&ReferenceGraph<'_>, &FxHashSet<Addr>),
     objects: &[Addr],
@@ -44,7 +43,7 @@ pub(super) fn name(
         holders.entry(holder).or_default().push(held);
     }
     let of_c: Vec<Addr> = holders.keys().copied().collect();
-    let mut far = FarObjects { leading: leading.all.into_iter().collect(), holders };
+    let mut far = SearchFilter { leading: leading.all.into_iter().collect(), holders };
     far.leading.extend(graph.leading_to(&of_c, &modules).all);
     let mut locals = locals.to_vec();
     locals.extend(heap.held_on_stacks(&outside));
@@ -60,7 +59,6 @@ pub(super) fn name(
     }
 }
 
-/// Describes an object as Python would show it.
 fn object_text(heap: &PythonHeap<'_>, at: Addr) -> String {
     let Some(class) = heap.class_of(at) else { return "<object>".to_owned() };
     let name = match class.kind {

@@ -19,11 +19,9 @@ use crate::torch::{AutogradNode, TensorDecoder};
 
 #[derive(Debug, Default)]
 pub(super) struct Garbage {
-    /// Python objects that the collector would find.
     pub(super) objects: FxHashSet<Addr>,
     /// The `TensorImpl`s that would be freed.
     pub(super) tensors: FxHashSet<u64>,
-    /// The cycles that keep them, by class.
     pub(super) cycles: Vec<GarbageCycle>,
 }
 
@@ -35,7 +33,7 @@ pub(super) fn find(
     rows: &TensorRows<'_, '_>,
     found: &RelevantObjects,
 ) -> Garbage {
-    let held = HeldObjects::new(graph, tensors, rows);
+    let held = CombinedReferences::new(graph, tensors, rows);
     let through_cpp = held.through_cpp(found);
     let Some(objects) = graph.garbage(&through_cpp) else { return Garbage::default() };
     if objects.is_empty() {
@@ -50,7 +48,7 @@ pub(super) fn find(
 
 /// References between objects in Python and in C++. A tensor and its Python object keep each other
 /// alive, so they count as one, identified by the address of the `TensorImpl`.
-pub(super) struct HeldObjects<'a> {
+pub(super) struct CombinedReferences<'a> {
     graph: &'a ReferenceGraph<'a>,
     tensors: &'a TensorDecoder<'a>,
     rows: &'a TensorRows<'a, 'a>,
@@ -58,14 +56,14 @@ pub(super) struct HeldObjects<'a> {
     nodes: FxHashMap<u64, &'a AutogradNode>,
 }
 
-impl<'a> HeldObjects<'a> {
+impl<'a> CombinedReferences<'a> {
     fn new(
         graph: &'a ReferenceGraph<'a>,
         tensors: &'a TensorDecoder<'a>,
         rows: &'a TensorRows<'a, 'a>,
-    ) -> HeldObjects<'a> {
+    ) -> CombinedReferences<'a> {
         let impl_of = |row: &crate::model::TensorRow| Some((Addr(row.object?), row.tensor.at));
-        HeldObjects {
+        CombinedReferences {
             graph,
             tensors,
             rows,
@@ -74,17 +72,14 @@ impl<'a> HeldObjects<'a> {
         }
     }
 
-    /// The key of a Python object.
     pub(super) fn key(&self, object: Addr) -> u64 {
         self.impls.get(&object).copied().unwrap_or(object.0)
     }
 
-    /// Whether the key is a tensor's.
     pub(super) fn is_tensor(&self, key: u64) -> bool {
         self.rows.row_at(key).is_some()
     }
 
-    /// The tracked objects that a Python object references.
     pub(super) fn targets_of(&self, object: Addr) -> impl Iterator<Item = Addr> {
         self.graph.targets_of(object)
     }
@@ -125,7 +120,6 @@ impl<'a> HeldObjects<'a> {
         }
     }
 
-    /// Calls back with each reference from an object.
     pub(super) fn each_held(&self, key: u64, take: &mut dyn FnMut(u64)) {
         if let Some(row) = self.rows.row_at(key) {
             if let Some(object) = row.object.map(Addr) {

@@ -5,34 +5,30 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::garbage::HeldObjects;
+use super::garbage::CombinedReferences;
 use super::paths;
 use crate::model::{GarbageCycle, is_library};
 use crate::python::{ClassKind, HeapObject, PyClass, PythonHeap};
 use crate::target::Addr;
 
-/// Kinds of cycles to report.
 const MAX_KINDS: usize = 16;
 /// Cycles to examine; the paths of others are not reported.
 const MAX_CYCLES: usize = 4096;
-/// Maximum steps of a reported path.
 const MAX_STEPS: usize = 24;
 
-/// The garbage that contains the cycles.
 struct CycleFinder<'h, 'a> {
     heap: &'h PythonHeap<'a>,
     objects: Vec<Addr>,
     next: Vec<Vec<u32>>,
     /// Pairs linked through C++.
     through_cpp: FxHashSet<(Addr, Addr)>,
-    /// Names of the program's modules.
     own_modules: FxHashSet<String>,
 }
 
 /// Finds the cycles among `objects`. Each kind gets the tensors of `freed` that it keeps.
 pub(super) fn find(
     heap: &PythonHeap<'_>,
-    held: &HeldObjects<'_>,
+    held: &CombinedReferences<'_>,
     objects: &FxHashSet<Addr>,
     freed: &FxHashSet<u64>,
     through_cpp: &[(Addr, Addr)],
@@ -51,7 +47,7 @@ pub(super) fn find(
         if tensors.is_empty() {
             continue;
         }
-        let (class, way) = finder.told(&cycle);
+        let (class, way) = finder.describe(&cycle);
         let kind = *known.entry((class.clone(), way.clone())).or_insert_with(|| {
             kinds.push(GarbageCycle { class, way, cycles: 0, tensors: Vec::new() });
             kinds.len() - 1
@@ -64,9 +60,8 @@ pub(super) fn find(
     kinds
 }
 
-/// Everything freed with these objects and not seen before.
 fn reached(
-    held: &HeldObjects<'_>,
+    held: &CombinedReferences<'_>,
     from: impl Iterator<Item = Addr>,
     freed: &FxHashSet<u64>,
     seen: &mut FxHashSet<u64>,
@@ -90,7 +85,7 @@ fn reached(
 impl<'h, 'a> CycleFinder<'h, 'a> {
     fn new(
         heap: &'h PythonHeap<'a>,
-        held: &HeldObjects<'_>,
+        held: &CombinedReferences<'_>,
         garbage: &FxHashSet<Addr>,
         through_cpp: &[(Addr, Addr)],
     ) -> CycleFinder<'h, 'a> {
@@ -167,18 +162,17 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
     }
 
     /// The best class to name a cycle by, and the shortest cycle through an object of it.
-    fn told(&self, cycle: &[u32]) -> (Arc<str>, String) {
+    fn describe(&self, cycle: &[u32]) -> (Arc<str>, String) {
         let class = |at: &u32| self.heap.class_of(self.objects[*at as usize]);
         let named = |at: &u32| class(at).map(|class| (self.rank(&class), class.name.clone(), *at));
         let Some((_, name, first)) = cycle.iter().filter_map(named).min() else {
             return ("?".into(), String::new());
         };
         let name: Arc<str> = name.rsplit('.').next().unwrap_or_default().into();
-        let way = self.way_round(cycle, first).map(|way| self.text(&way)).unwrap_or_default();
+        let way = self.shortest_cycle(cycle, first).map(|way| self.text(&way)).unwrap_or_default();
         (name, way)
     }
 
-    /// The rank of a cycle's best class.
     fn rank_of(&self, cycle: &[u32]) -> u8 {
         let class = |at: &u32| self.heap.class_of(self.objects[*at as usize]);
         cycle.iter().filter_map(class).map(|class| self.rank(&class)).min().unwrap_or(u8::MAX)
@@ -201,8 +195,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         module.is_some_and(|module| self.own_modules.contains(&*module))
     }
 
-    /// The shortest path from an object to itself, starting with it.
-    fn way_round(&self, cycle: &[u32], first: u32) -> Option<Vec<u32>> {
+    fn shortest_cycle(&self, cycle: &[u32], first: u32) -> Option<Vec<u32>> {
         let inside: FxHashSet<u32> = cycle.iter().copied().collect();
         let mut from: FxHashMap<u32, u32> = FxHashMap::default();
         let mut waiting = VecDeque::from([first]);

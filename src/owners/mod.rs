@@ -5,7 +5,7 @@
 //! `target`, `python` and `torch`. Never sleeps: it returns transient errors, and its caller waits.
 //! Start reading at [`OwnerReader`]; names come from `names` and `paths`.
 
-mod cpp_ways;
+mod cpp_references;
 mod error;
 mod far_paths;
 mod garbage;
@@ -24,7 +24,7 @@ mod vllm_tags;
 mod walk;
 
 pub use error::OwnerError;
-pub use options::{AnnounceStop, LookOptions, LookRequest, StopEstimate, StopPolicy};
+pub use options::{AnnounceStop, SnapshotOptions, SnapshotRequest, StopEstimate, StopPolicy};
 pub use reader::OwnerReader;
 pub use torch_version::torch_version;
 pub use vllm_tags::vllm_tags;

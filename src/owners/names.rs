@@ -13,9 +13,7 @@ use crate::model::{ModelModule, Optimizer, RootModule, TensorCategory};
 use crate::python::{ClassKind, HeapObject, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
-/// Maximum nesting of modules.
 const MAX_DEPTH: usize = 64;
-/// Maximum names per tensor.
 const MAX_NAMES: usize = 8;
 
 /// Priority of a name; the least is shown first.
@@ -27,7 +25,6 @@ pub(super) enum NamePriority {
     Library,
 }
 
-/// Names by Python object.
 #[derive(Debug, Default)]
 pub(super) struct ObjectNames {
     names: FxHashMap<Addr, Vec<(NamePriority, Arc<str>)>>,
@@ -42,7 +39,6 @@ pub(super) struct ObjectNames {
     trees: Vec<ModuleTree>,
     /// The same, as reported.
     pub(super) models: Vec<RootModule>,
-    /// The optimizers, with their state.
     pub(super) optimizers: Vec<Optimizer>,
 }
 
@@ -68,7 +64,6 @@ impl ObjectNames {
         *known = (*known).min(category);
     }
 
-    /// The names of an object, best first.
     pub(super) fn names(&self, object: Addr) -> Vec<Arc<str>> {
         let Some(names) = self.names.get(&object) else { return Vec::new() };
         let mut names: Vec<_> = names.iter().collect();
@@ -76,13 +71,11 @@ impl ObjectNames {
         names.into_iter().map(|(_, name)| name.clone()).collect()
     }
 
-    /// The category that modules and optimizers give it.
     pub(super) fn category(&self, object: Addr) -> Option<TensorCategory> {
         self.categories.get(&object).copied()
     }
 }
 
-/// A module's own tensors and children.
 #[derive(Debug, Default)]
 struct ModuleParts {
     tensors: Vec<(String, Addr, TensorCategory)>,
@@ -158,7 +151,6 @@ fn class_name(heap: &PythonHeap<'_>, object: Addr) -> Arc<str> {
     heap.class_of(object).map_or_else(|| "?".into(), |class| class.name.clone())
 }
 
-/// Lists a module and all its submodules, each once.
 fn list_modules(
     heap: &PythonHeap<'_>,
     module: Addr,

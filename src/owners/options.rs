@@ -16,7 +16,7 @@ pub enum StopPolicy {
 
 /// Options and limits of a snapshot, kept whatever the process's memory contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LookOptions {
+pub struct SnapshotOptions {
     /// Whether the process may be stopped.
     pub stop_policy: StopPolicy,
     /// Maximum time of one stop.
@@ -27,9 +27,9 @@ pub struct LookOptions {
     pub max_memory: u64,
 }
 
-impl LookOptions {
+impl SnapshotOptions {
     /// The defaults.
-    pub const DEFAULT: LookOptions = LookOptions {
+    pub const DEFAULT: SnapshotOptions = SnapshotOptions {
         stop_policy: StopPolicy::Stop,
         max_pause: Duration::from_secs(1),
         max_time: Duration::from_secs(5),
@@ -37,27 +37,26 @@ impl LookOptions {
     };
 }
 
-impl Default for LookOptions {
-    fn default() -> LookOptions {
-        LookOptions::DEFAULT
+impl Default for SnapshotOptions {
+    fn default() -> SnapshotOptions {
+        SnapshotOptions::DEFAULT
     }
 }
 
-impl From<StopPolicy> for LookOptions {
-    fn from(stop_policy: StopPolicy) -> LookOptions {
-        LookOptions { stop_policy, ..LookOptions::DEFAULT }
+impl From<StopPolicy> for SnapshotOptions {
+    fn from(stop_policy: StopPolicy) -> SnapshotOptions {
+        SnapshotOptions { stop_policy, ..SnapshotOptions::DEFAULT }
     }
 }
 
 /// A request for a snapshot. Its time budget starts when it is created and covers all attempts.
 #[derive(Debug, Clone, Copy)]
-pub struct LookRequest<'a> {
-    pub(super) options: LookOptions,
+pub struct SnapshotRequest<'a> {
+    pub(super) options: SnapshotOptions,
     pub(super) budget: Budget,
     pub(super) asked: Option<&'a str>,
     /// Whether the process may be stopped again, at any moment, if the first copy was not enough.
     pub(super) may_stop_again: bool,
-    /// Called before a long stop.
     pub(super) announce: Option<AnnounceStop>,
 }
 
@@ -77,7 +76,6 @@ pub type AnnounceStop = fn(StopEstimate);
 
 /// Bytes that a slow machine copies per second.
 const SLOW_COPY: u64 = 2 << 30;
-/// Stops of at least this time are announced.
 const LONG_STOP: Duration = Duration::from_millis(100);
 
 impl StopEstimate {
@@ -88,30 +86,30 @@ impl StopEstimate {
     }
 }
 
-impl<'a> LookRequest<'a> {
+impl<'a> SnapshotRequest<'a> {
     /// A request with `options`. For the tensors named `asked`, or at that address (`0x…`), it also
     /// finds the referrers, which doubles its time.
-    pub fn new(options: LookOptions, asked: Option<&'a str>) -> LookRequest<'a> {
+    pub fn new(options: SnapshotOptions, asked: Option<&'a str>) -> SnapshotRequest<'a> {
         let budget = Budget::new(options.max_time, options.max_memory);
-        LookRequest { options, budget, asked, may_stop_again: true, announce: None }
+        SnapshotRequest { options, budget, asked, may_stop_again: true, announce: None }
     }
 
     /// The same request with `announce` called before a long stop.
-    pub fn announced_by(self, announce: Option<AnnounceStop>) -> LookRequest<'a> {
-        LookRequest { announce, ..self }
+    pub fn announced_by(self, announce: Option<AnnounceStop>) -> SnapshotRequest<'a> {
+        SnapshotRequest { announce, ..self }
     }
 
     /// The same request limited to one stop. If that is not enough, it fails with
     /// [`OwnerError::Moved`](super::OwnerError::Moved), and the caller chooses the moment of the
     /// next stop.
-    pub fn with_one_stop(self) -> LookRequest<'a> {
-        LookRequest { may_stop_again: false, ..self }
+    pub fn with_one_stop(self) -> SnapshotRequest<'a> {
+        SnapshotRequest { may_stop_again: false, ..self }
     }
 
     /// The same request with its full time budget again.
-    pub fn begun_anew(self) -> LookRequest<'a> {
-        let LookOptions { max_time, max_memory, .. } = self.options;
-        LookRequest { budget: Budget::new(max_time, max_memory), ..self }
+    pub fn begun_anew(self) -> SnapshotRequest<'a> {
+        let SnapshotOptions { max_time, max_memory, .. } = self.options;
+        SnapshotRequest { budget: Budget::new(max_time, max_memory), ..self }
     }
 
     /// Whether it may stop the process.

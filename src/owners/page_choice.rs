@@ -54,8 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_that_makes_objects_elsewhere_each_time_is_copied_wider_before_it_stands_still_for_a_walk()
-     {
+    fn copies_widen_for_a_job_that_allocates_elsewhere() {
         let known: Vec<u64> = (0..10_000).collect();
         let added = |round| {
             let mut pages = known.clone();

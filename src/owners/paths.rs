@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::cpp_ways::CppWays;
+use super::cpp_references::CppReferences;
 use super::names::{NamePriority, ObjectNames};
 use super::repeats::{MAX_REPEATED, repeats};
 use super::rows::WrappedTensor;
@@ -27,9 +27,7 @@ const MAX_FAR_DEPTH: u32 = 64;
 const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
 /// Visited objects per kind of variable.
 const MAX_VISITS: usize = 200_000;
-/// Seen objects in total.
 const MAX_SEEN: usize = 1 << 23;
-/// The class of tasks.
 const TASK: &str = "_asyncio.Task";
 /// Visits that other threads prepare at once.
 const MAX_AHEAD: usize = 16_384;
@@ -53,7 +51,7 @@ pub(super) fn of_variables(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays<'_>,
+    ways: &CppReferences<'_>,
     named: &mut ObjectNames,
     needs_name: &dyn Fn(Addr) -> bool,
 ) -> Vec<Addr> {
@@ -73,7 +71,7 @@ pub(super) fn to_objects(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays<'_>,
+    ways: &CppReferences<'_>,
     objects: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
     let mut named = ObjectNames::default();
@@ -85,24 +83,21 @@ pub(super) fn to_objects(
 
 pub(super) struct PathSearch<'h, 'a> {
     heap: &'h PythonHeap<'a>,
-    ways: &'h CppWays<'h>,
+    ways: &'h CppReferences<'h>,
     modules: FxHashSet<Addr>,
     named: &'h mut ObjectNames,
     wanted: FxHashSet<Addr>,
     seen: FxHashSet<Addr>,
-    /// The globals of the program's own modules.
     own_globals: FxHashSet<Addr>,
     max_depth: u32,
-    /// Whether the search began at autograd nodes.
     is_from_nodes: bool,
     /// If set, the only objects to visit.
-    only: Option<&'h FarObjects>,
+    only: Option<&'h SearchFilter>,
 }
 
 /// Objects that lead to some far from any variable.
 #[derive(Debug, Default)]
-pub(super) struct FarObjects {
-    /// All of them.
+pub(super) struct SearchFilter {
     pub(super) leading: FxHashSet<Addr>,
     /// Holders of unknown kinds, with the objects that they reference.
     pub(super) holders: FxHashMap<Addr, Vec<Addr>>,
@@ -110,13 +105,13 @@ pub(super) struct FarObjects {
 
 /// References that other threads have read for the next visits, in order.
 #[derive(Default)]
-struct LookedAhead {
+struct PrefetchedVisits {
     /// The first unprepared visit.
     end: usize,
     known: VecDeque<(usize, Vec<(ReferenceKind, Addr)>)>,
 }
 
-impl LookedAhead {
+impl PrefetchedVisits {
     /// The references of a visit; visits come in order.
     fn take(&mut self, visit: usize) -> OnwardReferences {
         while self.known.front().is_some_and(|(known, _)| *known < visit) {
@@ -130,7 +125,7 @@ impl LookedAhead {
 impl<'h, 'a> PathSearch<'h, 'a> {
     fn new(
         heap: &'h PythonHeap<'a>,
-        ways: &'h CppWays<'h>,
+        ways: &'h CppReferences<'h>,
         found: &RelevantObjects,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
@@ -154,17 +149,16 @@ impl<'h, 'a> PathSearch<'h, 'a> {
     /// Visits only what leads to the wanted objects, at any depth.
     pub(super) fn far(
         heap: &'h PythonHeap<'a>,
-        ways: &'h CppWays<'h>,
+        ways: &'h CppReferences<'h>,
         found: &RelevantObjects,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
-        only: &'h FarObjects,
+        only: &'h SearchFilter,
     ) -> Self {
         let near = PathSearch::new(heap, ways, found, named, wanted);
         PathSearch { max_depth: MAX_FAR_DEPTH, only: Some(only), ..near }
     }
 
-    /// Whether a variable leads to an object.
     pub(super) fn has_reached(&self, at: Addr) -> bool {
         self.seen.contains(&at)
     }
@@ -250,10 +244,10 @@ impl PathSearch<'_, '_> {
             }
         }
         let (mut next, mut repeated) = (0, 0);
-        let mut ahead = LookedAhead::default();
+        let mut ahead = PrefetchedVisits::default();
         while next < visits.len() && next < MAX_VISITS {
             if next >= ahead.end && self.only.is_none() {
-                ahead = self.look_ahead(&visits, next, rank);
+                ahead = self.prefetch(&visits, next, rank);
             }
             if (repeated < MAX_REPEATED || self.only.is_some())
                 && let Some(first) = repeats(self.heap, &visits, next)
@@ -302,7 +296,6 @@ impl PathSearch<'_, '_> {
         self.named.add(at, rank, path);
     }
 
-    /// Names the tensor that a capsule keeps.
     fn name_of_capsule(
         &mut self,
         tensor: Addr,
@@ -326,9 +319,8 @@ impl PathSearch<'_, '_> {
         at.is_plausible() && self.seen.insert(at)
     }
 
-    /// Whether an object references others.
     fn leads_on(&self, at: Addr) -> bool {
-        if let Some(FarObjects { leading, holders }) = self.only {
+        if let Some(SearchFilter { leading, holders }) = self.only {
             return leading.contains(&at)
                 || self.wanted.contains(&at)
                 || holders.contains_key(&at)
@@ -395,7 +387,7 @@ impl PathSearch<'_, '_> {
     }
 
     /// Lets other threads read the unseen references of the next visits.
-    fn look_ahead(&self, visits: &[PathNode], next: usize, rank: NamePriority) -> LookedAhead {
+    fn prefetch(&self, visits: &[PathNode], next: usize, rank: NamePriority) -> PrefetchedVisits {
         let end = visits.len().min(next + MAX_AHEAD).min(MAX_VISITS);
         // Objects that are too deep are not visited. Only this thread knows a tensor's references
         // from C++.
@@ -419,7 +411,7 @@ impl PathSearch<'_, '_> {
         let onward = self.heap.onward_references(&objects, &is_asked, &takes);
         let known = explored.into_iter().zip(onward);
         let known = known.filter_map(|(visit, onward)| Some((visit, onward?))).collect();
-        LookedAhead { end, known }
+        PrefetchedVisits { end, known }
     }
 }
 
@@ -429,7 +421,6 @@ fn is_ipython_result(name: &str) -> bool {
     name.strip_prefix('_').is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The path to a visit, in Python notation.
 fn path(
     heap: &PythonHeap<'_>,
     visits: &[PathNode],
@@ -461,7 +452,6 @@ fn finalizers(heap: &PythonHeap<'_>, modules: &[(String, Addr)]) -> Option<(Stri
     Some(("weakref.finalize._registry".to_owned(), registry))
 }
 
-/// The component tensors in wrappers' attributes.
 pub(super) fn parts(
     heap: &PythonHeap<'_>,
     wrappers: &[Addr],
@@ -485,7 +475,6 @@ pub(super) fn parts(
     parts
 }
 
-/// One step of a path, in Python notation.
 pub(super) fn step(heap: &PythonHeap<'_>, edge: &ReferenceKind) -> String {
     match edge {
         ReferenceKind::Attribute(name) => format!(".{}", heap.text(*name).unwrap_or_default()),

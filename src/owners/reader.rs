@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustc_hash::FxHashSet;
 
 use super::error::OwnerError;
-use super::options::{LookRequest, StopEstimate, StopPolicy};
+use super::options::{SnapshotRequest, StopEstimate, StopPolicy};
 use super::page_choice::remember;
 use super::stopped_for_copy::StoppedForCopy;
 use super::walk::{OwnerWalkInput, WalkResult};
@@ -64,7 +64,7 @@ impl OwnerReader {
         process: &Process,
         python: &PythonReader,
         torch: Option<&mut TorchReader>,
-        request: &LookRequest<'_>,
+        request: &SnapshotRequest<'_>,
     ) {
         let may_stop = request.options.stop_policy == StopPolicy::Stop && !process.is_core();
         if self.pages.is_empty() && may_stop {
@@ -92,7 +92,7 @@ impl OwnerReader {
         process: &Process,
         python: &PythonReader,
         torch: Option<&mut TorchReader>,
-        request: &LookRequest<'_>,
+        request: &SnapshotRequest<'_>,
         stops: &mut StopTotals,
     ) -> Result<OwnershipSnapshot, OwnerError> {
         let mut look =
@@ -106,13 +106,12 @@ impl OwnerReader {
     }
 }
 
-/// A snapshot in progress.
 struct SnapshotInProgress<'a> {
     tensors: &'a TensorReader,
     process: &'a Process,
     python: &'a PythonReader,
     torch: Option<&'a mut TorchReader>,
-    request: &'a LookRequest<'a>,
+    request: &'a SnapshotRequest<'a>,
     memory: PageCache,
     stops: &'a mut StopTotals,
     /// The limit that prevents reading uncopied pages.
@@ -125,7 +124,7 @@ impl<'a> SnapshotInProgress<'a> {
         process: &'a Process,
         python: &'a PythonReader,
         torch: Option<&'a mut TorchReader>,
-        request: &'a LookRequest<'a>,
+        request: &'a SnapshotRequest<'a>,
         stops: &'a mut StopTotals,
     ) -> SnapshotInProgress<'a> {
         let memory = PageCache::within(Box::new(process.memory()), request.budget);
@@ -136,14 +135,14 @@ impl<'a> SnapshotInProgress<'a> {
     fn running(&mut self) -> Result<OwnershipSnapshot, OwnerError> {
         let blocks = self.blocks()?;
         let walked = self.walk(&blocks, HeapListing::Whole, &mut || {});
-        let walked = walked.map_err(|error| match self.told(error) {
+        let walked = walked.map_err(|error| match self.explain(error) {
             // They are found by their pointers, which change while the process runs.
             OwnerError::Heap(HeapError::NoLists { .. }) if !self.process.is_core() => {
                 HeapError::Changing.into()
             }
             other => other,
         })?;
-        self.map(walked, blocks)
+        self.snapshot_of(walked, blocks)
     }
 
     /// Snapshot with stops, starting with the pages that the last one needed.
@@ -293,13 +292,12 @@ impl<'a> SnapshotInProgress<'a> {
                 None => Ok(None),
             };
         }
-        let walked = walked.map_err(|error| self.told(error))?;
-        let snapshot = self.map(walked, blocks)?;
+        let walked = walked.map_err(|error| self.explain(error))?;
+        let snapshot = self.snapshot_of(walked, blocks)?;
         let age = stop.age();
         Ok(Some(OwnershipSnapshot { pause: Some(stop.stopped_for), age, ..snapshot }))
     }
 
-    /// The newest objects of the running process, and their pages.
     fn recent_pages(&self) -> (Vec<u64>, FxHashSet<Addr>) {
         let budget = self.request.budget.but_at_most(MAX_SEARCH_OF_RECENT);
         let mut pages = Vec::new();
@@ -334,7 +332,7 @@ impl<'a> SnapshotInProgress<'a> {
     }
 
     /// The error of a walk, or the limit that caused it.
-    fn told(&self, error: OwnerError) -> OwnerError {
+    fn explain(&self, error: OwnerError) -> OwnerError {
         match self.memory.exceeded() {
             Some(error) => self.cut(self.limit(error)),
             // Required memory was refused.
@@ -364,8 +362,7 @@ impl<'a> SnapshotInProgress<'a> {
         OwnerError::Cut { limit, copied: self.memory.copied() }
     }
 
-    /// Builds the snapshot from a walk.
-    fn map(
+    fn snapshot_of(
         &self,
         walked: WalkResult,
         blocks: Vec<AllocatorSnapshot>,
@@ -416,14 +413,11 @@ impl<'a> SnapshotInProgress<'a> {
     }
 }
 
-/// What a walk does with a page that is not in the copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MissingPage {
     /// Reads it from the running process, to learn what else is needed.
     ReadLate,
-    /// Reads it during the stop.
     ReadStanding,
-    /// Omits it.
     Refused,
 }
 
@@ -432,7 +426,6 @@ fn max_following(round: u32) -> Duration {
     MAX_FOLLOWING * round.saturating_sub(2).clamp(1, MAX_FOLLOWING_FACTOR)
 }
 
-/// The blocks of all devices.
 fn blocks(
     torch: &mut TorchReader,
     stop_policy: StopPolicy,

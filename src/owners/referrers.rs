@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::cpp_ways::CppWays;
+use super::cpp_references::CppReferences;
 use super::far_paths;
 use super::names::ObjectNames;
 use super::paths;
@@ -14,7 +14,6 @@ use crate::ownership::{NamedTensors, called};
 use crate::python::{ClassKind, LocalVariable, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
-/// Referrers kept per tensor.
 const MAX_REFERRERS: usize = 256;
 
 /// The Python objects of the tensors named `word`.
@@ -32,7 +31,7 @@ pub(super) fn find(
     heap: &PythonHeap<'_>,
     found_objects: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays<'_>,
+    ways: &CppReferences<'_>,
     objects: &[Addr],
 ) -> Vec<TensorReferrers> {
     let mut found: FxHashMap<Addr, Vec<(Addr, Arc<str>, String)>> = FxHashMap::default();
@@ -63,7 +62,7 @@ pub(super) fn find(
         referrers.retain(|(at, _, _)| !of_instances.contains(at));
     }
     let containers = found.values().flatten().map(|(at, _, _)| *at).collect();
-    let ways = ways_to(heap, found_objects, locals, ways, containers);
+    let ways = paths_to(heap, found_objects, locals, ways, containers);
     let of_object = |&object: &Addr| {
         let variables = locals.iter().filter(|local| local.value == object).map(|local| Referrer {
             at: None,
@@ -86,12 +85,11 @@ pub(super) fn find(
     objects.iter().map(of_object).collect()
 }
 
-/// The paths to `containers`, including long ones.
-fn ways_to(
+fn paths_to(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays<'_>,
+    ways: &CppReferences<'_>,
     containers: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
     let mut near = paths::to_objects(heap, found, locals, ways, containers.clone());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::cpp_ways::CppWays;
+use super::cpp_references::CppReferences;
 use super::names::ObjectNames;
 use super::walk::RelevantObjects;
 use crate::model::{GraphNode, SavedBy, TensorCategory, TensorInfo, TensorRow};
@@ -26,7 +26,6 @@ const FAKE: &str = "FakeTensor";
 /// Maximum nesting of wrappers; they may even contain themselves.
 const MAX_WRAPPERS: usize = 16;
 
-/// A component tensor of a wrapper.
 pub(super) struct WrappedTensor {
     pub(super) wrapper: Addr,
     /// Its attribute: `._local_tensor`.
@@ -34,22 +33,18 @@ pub(super) struct WrappedTensor {
     pub(super) part: Addr,
 }
 
-/// Collects rows.
 pub(super) struct TensorRows<'h, 'a> {
     tensors: &'h TensorDecoder<'a>,
     rows: Vec<TensorRow>,
     by_impl: FxHashMap<u64, usize>,
     graph: AutogradGraph,
-    /// Tensors that nodes save.
     kept: FxHashSet<u64>,
-    /// The `TensorImpl`s of fake tensors.
     fake: FxHashSet<u64>,
     /// Python tensors with inconsistent numbers.
     pub(super) misfits: u64,
 }
 
 impl<'h, 'a> TensorRows<'h, 'a> {
-    /// One row for each Python tensor.
     pub(super) fn new(
         heap: &PythonHeap<'_>,
         tensors: &'h TensorDecoder<'a>,
@@ -168,9 +163,8 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// The references from C++ to Python objects.
-    pub(super) fn ways(&self, found: &RelevantObjects) -> CppWays<'h> {
-        CppWays::new(self.tensors, &self.graph, found)
+    pub(super) fn ways(&self, found: &RelevantObjects) -> CppReferences<'h> {
+        CppReferences::new(self.tensors, &self.graph, found)
     }
 
     /// Adds tensors without a Python object that variables lead to, with their names.
@@ -230,7 +224,6 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         some >= MIN_SEARCHED_BYTES && some >= all / 50
     }
 
-    /// The rows with their names, and the graph.
     pub(super) fn finish(
         mut self,
         named: &ObjectNames,

@@ -44,7 +44,6 @@ impl StoppedForCopy {
         self.stopped_for
     }
 
-    /// Time since it continued.
     pub(super) fn age(&self) -> Duration {
         self.since.elapsed().saturating_sub(self.stopped_for)
     }

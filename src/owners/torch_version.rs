@@ -6,7 +6,6 @@ use crate::target::{PageCache, Process};
 /// The module that PyTorch's build generates, and its variable.
 const MODULE: &str = "torch.version";
 const VARIABLE: &str = "__version__";
-/// Maximum length of a version.
 const MAX_LEN: usize = 100;
 
 /// `torch.version.__version__` in `process`; `None` if not loaded or unreadable.

@@ -21,12 +21,10 @@ const MAX_TAGS: usize = 64;
 const MAX_DEVICES: u64 = 256;
 /// More bytes than a device has.
 const MAX_BYTES: u64 = 1 << 44;
-/// Maximum length of a tag.
 const MAX_TAG: usize = 100;
 /// Reads, of which two consecutive ones must be equal.
 const MAX_READINGS: u32 = 8;
 
-/// One entry of `pointer_to_data`.
 #[derive(Debug, PartialEq, Eq)]
 struct Allocation {
     address: u64,

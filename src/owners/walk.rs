@@ -31,7 +31,6 @@ const MIN_RESULTS: usize = 16;
 /// Bytes of a Python tensor that show whether it still exists: reference count, type, `TensorImpl`.
 const SIZE_OF_TENSOR: usize = 48;
 
-/// The role of an object in a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ObjectRole {
     Tensor,
@@ -54,23 +53,19 @@ pub(super) struct RelevantObjects {
     pub(super) counting: Vec<CountingObject>,
     /// CUDA graphs and `MemPool`s.
     pub(super) pool_users: Vec<Addr>,
-    /// The graphs among these.
     pub(super) graphs: FxHashSet<Addr>,
 }
 
-/// The input of a walk.
 #[derive(Clone, Copy)]
 pub(super) struct OwnerWalkInput<'a> {
     pub(super) tensors: &'a TensorReader,
     pub(super) python: &'a PythonReader,
     pub(super) memory: &'a PageCache,
-    /// The blocks of the same moment.
     pub(super) blocks: &'a [AllocatorSnapshot],
     /// The tensors whose referrers are requested.
     pub(super) asked: Option<&'a str>,
 }
 
-/// The result of a walk.
 #[derive(Debug, Default)]
 pub(super) struct WalkResult {
     pub(super) tensors: Vec<TensorRow>,
@@ -96,7 +91,6 @@ struct LimitedParts<'a> {
 }
 
 impl LimitedParts<'_> {
-    /// Marks `part` as finished.
     fn end(&mut self, part: &'static str) {
         let refused = self.memory.refused();
         if refused > self.refused {
@@ -281,7 +275,6 @@ impl OwnerWalkInput<'_> {
     }
 }
 
-/// One pass over all objects.
 fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
     let mut roles: FxHashMap<Addr, ObjectRole> = FxHashMap::default();
     let mut found = RelevantObjects::default();

@@ -28,7 +28,6 @@ impl InUse {
     }
 }
 
-/// The location of a storage.
 pub(super) enum StorageLocation {
     /// In a block; this many of the block's bytes are its own.
     Block(u64),
@@ -40,7 +39,6 @@ pub(super) enum StorageLocation {
 /// A device's blocks in use by address, each with the bytes that tensors account for.
 pub(super) struct ActiveBlocks {
     pub(super) blocks: Vec<(Block, u64)>,
-    /// Begin and end of private pools' segments.
     pools: Vec<(u64, u64)>,
 }
 
@@ -54,19 +52,16 @@ impl ActiveBlocks {
         ActiveBlocks { blocks, pools: pools.collect() }
     }
 
-    /// The index of the block that contains `data`.
     fn find(&self, data: u64) -> Option<usize> {
         let after = self.blocks.partition_point(|(block, _)| block.address <= data);
         let (block, _) = self.blocks.get(after.checked_sub(1)?)?;
         (data < block.address + block.size).then_some(after - 1)
     }
 
-    /// The address of the block that contains `data`.
     pub(super) fn address(&self, data: u64) -> Option<u64> {
         Some(self.blocks.get(self.find(data)?)?.0.address)
     }
 
-    /// Assigns a storage its bytes of the block.
     pub(super) fn insert(&mut self, data: u64, bytes: u64) -> StorageLocation {
         match self.find(data).and_then(|index| self.blocks.get_mut(index)) {
             Some((block, used)) if block.state == BlockState::Allocated => {

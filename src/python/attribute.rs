@@ -6,7 +6,6 @@ use super::objects::small_int;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::target::{Addr, Memory, PageCache, Process};
 
-/// Attempts per read, because the instance may change meanwhile.
 const ATTEMPTS: u32 = 3;
 
 /// An integer attribute in the `__dict__` of an object.
@@ -17,7 +16,6 @@ pub struct IntegerAttribute {
     /// A different class at this address means a different object.
     class: Addr,
     name: &'static str,
-    /// The class `int`, once seen.
     integer: Option<Addr>,
 }
 

@@ -6,9 +6,7 @@ use crate::target::{Addr, Field, Memory};
 
 /// More entries than any dictionary read here has.
 const MAX_ENTRIES: u64 = 1 << 24;
-/// Entries read at once: enough for most dictionaries.
 const ENTRIES_AT_ONCE: usize = 64;
-/// Maximum size of a key table's head.
 const MAX_HEAD_LEN: usize = 64;
 /// Where `PyModuleObject` keeps its dictionary (Objects/moduleobject.c: directly after the head).
 const MODULE_DICT: Field<Addr> = Field::at(16);
@@ -23,7 +21,6 @@ const INLINE_VALUES: u64 = 1 << 2;
 const VALUES_EMBEDDED: u64 = 2;
 const VALUES_VALID: u64 = 3;
 
-/// The dictionary of a module's variables.
 pub(super) fn of_module(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -32,7 +29,6 @@ pub(super) fn of_module(
     Ok(memory.pointer(layout.object.shift(MODULE_DICT).in_target(plausible(module)?))?)
 }
 
-/// Keys and values of the dictionary at `dict`, in insertion order.
 pub(super) fn entries(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -44,7 +40,6 @@ pub(super) fn entries(
 #[derive(Debug, Default)]
 pub(super) struct DictEntries {
     pub(super) entries: Vec<(Addr, Addr)>,
-    /// Whether the key table holds strings only.
     pub(super) has_texts_only: bool,
 }
 
@@ -67,12 +62,11 @@ pub(super) struct ValueSlot {
     /// The pointer to the key table; if it changes, the slot is invalid.
     pub(super) table_at: Addr,
     pub(super) table: Addr,
-    /// The pointer to the value.
     pub(super) value_at: Addr,
 }
 
 /// Where the dictionary at `dict` stores the value of `key`.
-pub(super) fn place_of(
+pub(super) fn value_slot(
     memory: &dyn Memory,
     layout: &PythonLayout,
     dict: Addr,
@@ -192,12 +186,10 @@ fn keyed(
     Ok(DictEntries { entries: found, has_texts_only: hash == 0 })
 }
 
-/// Checks that an object can be at this address.
 fn object(at: Addr) -> Result<Addr, ObjectDecodeError> {
     if at.0.is_multiple_of(8) { plausible(at) } else { Err(ObjectDecodeError::Malformed) }
 }
 
-/// The value of the string key `name`.
 pub(super) fn get(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -208,7 +200,6 @@ pub(super) fn get(
     entries.iter().find(|&&(key, _)| named(key)).map(|&(_, value)| value)
 }
 
-/// The instance attributes of the object at `at`.
 pub(super) fn attributes(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -226,7 +217,6 @@ pub(super) fn attributes(
     instance_entries(memory, layout, at, &class)
 }
 
-/// The fields of a class that say where its instances store their attributes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InstanceClass {
     pub(super) at: Addr,
@@ -239,7 +229,6 @@ pub(super) struct InstanceClass {
     pub(super) item_size: u64,
 }
 
-/// The instance attributes of the object at `at`, of class `class`.
 pub(super) fn instance_entries(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -262,7 +251,6 @@ pub(super) fn instance_entries(
 #[derive(Debug, Clone, Copy, Default)]
 struct AttributeStorage {
     dict: Option<Addr>,
-    /// First value of the array.
     values: Option<Addr>,
 }
 
@@ -312,7 +300,6 @@ fn places(
     })
 }
 
-/// The attribute storage that an instance owns.
 #[derive(Debug, Clone, Default)]
 pub(super) struct InstanceAttributes {
     pub(super) dict: Option<Addr>,
@@ -344,7 +331,6 @@ pub(super) fn owned_by_instance(
     Ok(InstanceAttributes { dict: places.dict, values })
 }
 
-/// Keys and values that the dictionary at `dict` owns, without those of an instance's array.
 pub(super) fn owned_entries(
     memory: &dyn Memory,
     layout: &PythonLayout,

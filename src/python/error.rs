@@ -96,7 +96,6 @@ pub enum PythonError {
 }
 
 impl PythonError {
-    /// The error for a failed read of `what` at `at`.
     pub(super) fn unreadable(
         pid: u32,
         what: &'static str,

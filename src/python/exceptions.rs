@@ -25,7 +25,6 @@ pub struct ExceptionFinder {
     process: Process,
     interpreter: Interpreter,
     class: &'static str,
-    /// The dictionary of `sys`, once found.
     sys: Option<Addr>,
 }
 
@@ -43,10 +42,8 @@ pub struct FoundException {
     pub frames: Vec<(Function, u32)>,
 }
 
-/// A reference to an exception, where it was found.
 #[derive(Debug, Clone, Copy)]
 struct ExceptionRoot {
-    /// Address of the reference.
     slot: Addr,
     exception: Addr,
     python_id: Option<u64>,
@@ -109,7 +106,6 @@ impl ExceptionFinder {
         found
     }
 
-    /// Whether `sys.last_value` is this exception now.
     fn is_last(&self, exception: Addr) -> bool {
         let copy = PageCache::new(Box::new(self.process.memory()));
         let heap = PythonHeap::unlisted(&copy, &self.interpreter);
@@ -117,7 +113,6 @@ impl ExceptionFinder {
     }
 }
 
-/// One search, with its own copies.
 struct ExceptionSearch<'a> {
     live: &'a dyn Memory,
     memory: &'a dyn Memory,
@@ -161,7 +156,6 @@ impl ExceptionSearch<'_> {
         }
     }
 
-    /// The exception of the class among `root`, its causes and its contexts.
     fn of_class(&self, root: &ExceptionRoot) -> Option<FoundException> {
         let error = &self.layout.error;
         let mut seen: FxHashSet<Addr> = FxHashSet::default();
@@ -247,7 +241,6 @@ impl ExceptionSearch<'_> {
         frames
     }
 
-    /// The frame of a frame object.
     fn started(&self, object: Addr) -> Option<Addr> {
         match self.layout.heap.frame_of_object {
             Some(field) => self.pointer(field, object),
@@ -264,7 +257,6 @@ impl ExceptionSearch<'_> {
         CodeObject::read(self.memory, self.layout, self.interpreter.code_type, at).ok()
     }
 
-    /// Adds the callers of the frame of `object`.
     fn callers(&self, object: Addr, frames: &mut Vec<(Function, u32)>) {
         let mut object = Some(object);
         let mut fields = self.fields(self.started(object.unwrap_or_default()));

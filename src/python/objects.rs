@@ -3,15 +3,11 @@
 use crate::python::layouts::layout::ObjectLayout;
 use crate::target::{Addr, Field, Memory, MemoryError};
 
-/// Maximum bytes of a string; longer ones are cut.
 pub(super) const MAX_STRING_LEN: usize = 4096;
-/// Maximum bytes of a string's head.
 const MAX_HEAD_LEN: usize = 128;
 
-/// Why an object could not be copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ObjectDecodeError {
-    /// The memory is unreadable.
     Memory(MemoryError),
     /// The object is not of the expected kind.
     Malformed,
@@ -23,7 +19,6 @@ impl From<MemoryError> for ObjectDecodeError {
     }
 }
 
-/// A string of the target, and the address of its characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PyString {
     pub(super) text: String,

@@ -13,7 +13,6 @@ use crate::target::{Addr, Memory, PageCache, Process};
 const SEARCH_INTERVAL: Duration = Duration::from_millis(50);
 /// The list of frames is incomplete while a call begins or ends.
 const MAX_ATTEMPTS: u32 = 3;
-/// Deeper stacks are not followed.
 const MAX_FRAMES: usize = 4096;
 
 /// A variable by name: in the outermost function that has it, else a global of the main module.
@@ -25,21 +24,26 @@ pub struct IntegerVariable {
     name: String,
     place: Option<VariableLocation>,
     searched: Option<Instant>,
-    /// Consecutive failed searches.
     missed: u32,
-    /// The class `int`, once seen.
     integer: Option<Addr>,
     /// The dictionary of the main module, cached because there are thousands of modules.
     main: Option<Addr>,
 }
 
-/// Where the variable is stored.
 #[derive(Debug, Clone, Copy)]
 enum VariableLocation {
     /// In a frame of a thread.
-    Local { thread: Addr, frame: Addr, code: Addr, slot: Addr, cell_at: Option<Addr> },
-    /// The value of a key in a module's dictionary.
-    Global { dict: Addr, key: Addr },
+    Local {
+        thread: Addr,
+        frame: Addr,
+        code: Addr,
+        slot: Addr,
+        cell_at: Option<Addr>,
+    },
+    Global {
+        dict: Addr,
+        key: Addr,
+    },
 }
 
 impl IntegerVariable {
@@ -108,7 +112,7 @@ impl IntegerVariable {
                 (slot, check_at, check, Some(frame))
             }
             VariableLocation::Global { dict, key } => {
-                let place = dicts::place_of(memory, layout, dict, key).ok()??;
+                let place = dicts::value_slot(memory, layout, dict, key).ok()??;
                 (place.value_at, place.table_at, place.table, None)
             }
         };

@@ -38,7 +38,7 @@ impl AddressChanges {
 /// Changes in the counters that the tables do not show; negative if the tables show earlier
 /// changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct UntoldChanges {
+pub struct MissingChanges {
     /// Number of allocations.
     pub allocations: i64,
     /// Number of frees.
@@ -47,48 +47,47 @@ pub struct UntoldChanges {
     pub allocated_bytes: i64,
 }
 
-impl UntoldChanges {
+impl MissingChanges {
     /// Whether the tables and the counters agree.
     pub fn is_nothing(self) -> bool {
-        self == UntoldChanges::default()
+        self == MissingChanges::default()
     }
 
     /// The sum of both.
-    pub fn and(self, other: UntoldChanges) -> UntoldChanges {
-        UntoldChanges {
+    pub fn and(self, other: MissingChanges) -> MissingChanges {
+        MissingChanges {
             allocations: self.allocations.saturating_add(other.allocations),
             frees: self.frees.saturating_add(other.frees),
             allocated_bytes: self.allocated_bytes.saturating_add(other.allocated_bytes),
         }
     }
 
-    /// Whether the tables show more changes than the counters, or others.
     pub(super) fn is_late(self) -> bool {
         let is_other = self.allocations == 0 && self.allocated_bytes != 0;
         self.allocations < 0 || self.frees < 0 || is_other
     }
 }
 
-/// A read of the tables at one instant.
+/// Changes in the tables since the previous read, with the counters of that instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AddressReading {
+pub struct AddressDelta {
     /// The counters' running totals at this instant.
     pub totals: AllocationTotals,
     /// Changes since the previous read; `None` for the first one, and if there were too many.
     pub changes: Option<AddressChanges>,
     /// Changes that it should show and does not.
-    pub untold: UntoldChanges,
+    pub missing: MissingChanges,
 }
 
 /// The result of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AddressOutcome {
     /// All changed tables were read.
-    Read(AddressReading),
+    Read(AddressDelta),
     /// They were read, and show changes that earlier reads missed: a table had changed unnoticed.
     Late {
-        /// The read.
-        reading: AddressReading,
+        /// The changes found.
+        reading: AddressDelta,
         /// Number of recent reads that may have missed the changes.
         readings: usize,
     },

@@ -6,7 +6,7 @@
 //! are read (`table_copies.rs`).
 
 use super::address_changes::{
-    AddressChanges, AddressOutcome, AddressReading, UntoldChanges, differences,
+    AddressChanges, AddressDelta, AddressOutcome, MissingChanges, differences,
 };
 use super::containers::FlatTable;
 use super::layout::BlockLayout;
@@ -37,9 +37,7 @@ pub struct AddressTables {
     copies: TableCopies,
     /// The last copied heads, if the tables behind them have not been read.
     ahead: Option<TableHeads>,
-    /// The device's counters at the last read.
     last: Option<PolledCounters>,
-    /// The addresses in each table then, with their `Block`s, sorted.
     tables: Vec<Vec<(u64, Addr)>>,
     /// The last read in which a table may have changed unnoticed: losing one address and gaining
     /// another leaves its head unchanged.
@@ -69,7 +67,7 @@ impl AddressTables {
         let ahead = self.ahead.take().filter(|heads| heads.totals() != last);
         let heads = match ahead {
             Some(ahead) => Some(ahead),
-            None => self.copies.look(memory)?,
+            None => self.copies.copy_heads(memory)?,
         };
         let Some(heads) = heads else { return Ok(AddressOutcome::Moving) };
         self.reach(memory, heads)
@@ -129,19 +127,19 @@ impl AddressTables {
         let totals = now.totals();
         let outcome = match self.last {
             None => {
-                let untold = UntoldChanges::default();
-                AddressOutcome::Read(AddressReading { totals, changes: None, untold })
+                let missing = MissingChanges::default();
+                AddressOutcome::Read(AddressDelta { totals, changes: None, missing })
             }
             Some(last) => {
                 let Some(found) = self.changes(memory, &last, &now)? else {
                     return Ok(AddressOutcome::Moving);
                 };
-                let untold = untold_between(&last, &now, &found);
-                if !untold.is_nothing() {
+                let missing = missing_between(&last, &now, &found);
+                if !missing.is_nothing() {
                     self.doubted = Some(self.copies.reading());
                 }
-                let reading = AddressReading { totals, changes: Some(found), untold };
-                match untold.is_late() {
+                let reading = AddressDelta { totals, changes: Some(found), missing };
+                match missing.is_late() {
                     true => {
                         let readings = self.copies.readings_since_swap(&self.tables);
                         AddressOutcome::Late { reading, readings }
@@ -205,16 +203,16 @@ fn bytes_of(blocks: &[AddressedBlock]) -> u64 {
 }
 
 /// The changes between two counter states beyond those found.
-fn untold_between(
+fn missing_between(
     last: &PolledCounters,
     now: &PolledCounters,
     found: &AddressChanges,
-) -> UntoldChanges {
+) -> MissingChanges {
     let (from, to) = (last.totals(), now.totals());
     let bytes = bytes_of(&found.allocated);
     let allocations = to.allocations.wrapping_sub(from.allocations);
     let grew = allocated_between(last, now).map_or(bytes, |(_, grew, _)| grew);
-    UntoldChanges {
+    MissingChanges {
         allocations: allocations.wrapping_sub(found.allocated.len() as i64),
         frees: to.frees.wrapping_sub(from.frees).wrapping_sub(found.freed.len() as i64),
         allocated_bytes: (grew as i64).wrapping_sub(bytes as i64),

@@ -22,9 +22,7 @@ struct Allocator {
     blocks: Vec<u64>,
     allocated: i64,
     freed: i64,
-    /// How many more blocks the counters have than the table.
     ahead: i64,
-    /// Offset of the `Block`s from their first addresses.
     moved: u64,
 }
 
@@ -94,7 +92,6 @@ fn read(tables: &mut AddressTables, allocator: &Allocator) -> AddressOutcome {
     tables.read(&allocator.memory()).unwrap()
 }
 
-/// An allocator with one block, at 0x7000, after a read.
 fn read_one() -> (AddressTables, Allocator) {
     let (mut tables, mut allocator) = (tables(), Allocator::default());
     allocator.allocate(0x7000);
@@ -137,7 +134,6 @@ fn several_allocations_are_read_from_their_blocks() {
     assert_eq!(found.allocated, [block(0x8000), block(0x9000)]);
 }
 
-/// Verifies tables until all are verified or one has changed.
 fn verify(tables: &mut AddressTables, allocator: &Allocator) -> AddressOutcome {
     for _ in 0..TABLES {
         let outcome = tables.verify(&allocator.memory()).unwrap();
@@ -166,7 +162,6 @@ fn allocated(found: &AddressChanges) -> Vec<u64> {
     found.allocated.iter().map(|block| block.address).collect()
 }
 
-/// A block goes and another comes: the count is unchanged.
 #[test]
 fn verification_finds_a_swapped_block() {
     let (mut tables, allocator) = swapped();
@@ -181,7 +176,6 @@ fn verification_finds_a_swapped_block() {
     assert!(!tables.is_doubted());
 }
 
-/// The table is read for a third block before it is verified.
 #[test]
 fn more_changes_than_the_counters_have_are_late() {
     let (mut tables, mut allocator) = swapped();
@@ -203,11 +197,11 @@ fn verification_finds_a_new_block_at_the_same_address() {
     allocator.allocate(0x7000);
     allocator.moved = 0x100;
     let AddressOutcome::Read(reading) = read(&mut tables, &allocator) else { panic!() };
-    let untold = UntoldChanges { allocations: 1, frees: 1, allocated_bytes: 512 };
-    assert_eq!(reading.untold, untold);
+    let missing = MissingChanges { allocations: 1, frees: 1, allocated_bytes: 512 };
+    assert_eq!(reading.missing, missing);
     let late = verify(&mut tables, &allocator);
     let AddressOutcome::Late { reading, .. } = &late else { panic!("{late:?}") };
-    assert!(reading.untold.and(untold).is_nothing());
+    assert!(reading.missing.and(missing).is_nothing());
     let found = changes(late);
     assert_eq!((&allocated(&found)[..], &found.freed[..]), (&[0x7000][..], &[0x7000][..]));
 }
@@ -215,11 +209,11 @@ fn verification_finds_a_new_block_at_the_same_address() {
 /// A hidden one and a late one together match the counters' number.
 #[test]
 fn a_block_of_another_size_than_the_counters_have_is_late() {
-    let untold = |allocations, frees, allocated_bytes| {
-        UntoldChanges { allocations, frees, allocated_bytes }.is_late()
+    let missing = |allocations, frees, allocated_bytes| {
+        MissingChanges { allocations, frees, allocated_bytes }.is_late()
     };
-    assert!(untold(0, 0, 512) && untold(-1, 0, -512) && untold(0, -1, 0));
-    assert!(!untold(0, 0, 0) && !untold(1, 1, 512));
+    assert!(missing(0, 0, 512) && missing(-1, 0, -512) && missing(0, -1, 0));
+    assert!(!missing(0, 0, 0) && !missing(1, 1, 512));
 }
 
 /// The target continues during verification: the next read must start from what was verified.
@@ -251,7 +245,6 @@ fn tables_that_contradict_the_counters_are_refused() {
 struct Moving {
     states: Vec<MemoryImage>,
     copies: AtomicU32,
-    /// Bytes copied.
     bytes: AtomicU32,
 }
 
@@ -269,7 +262,6 @@ impl Memory for Moving {
     }
 }
 
-/// The table's head differs before and after the copy.
 #[test]
 fn a_table_that_changed_during_its_copy_is_copied_again() {
     let mut allocator = Allocator::default();
@@ -284,7 +276,6 @@ fn a_table_that_changed_during_its_copy_is_copied_again() {
     assert_eq!(allocated(&found), [0x8000, 0x9000]);
 }
 
-/// The target allocates between any two copies, so nothing is accepted.
 #[test]
 fn a_constantly_changing_target_is_moving() {
     let mut allocator = Allocator::default();

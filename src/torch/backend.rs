@@ -7,10 +7,8 @@ use crate::target::{Addr, LoadedObject, Mappings, Memory, MemoryError, ObjectErr
 /// `c10::cuda::CUDACachingAllocator::allocator`, a `std::atomic<CUDAAllocator*>` exported by
 /// libc10_cuda (c10/cuda/CUDACachingAllocator.h, torch 2.1 to 2.15).
 pub(super) const ALLOCATOR: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
-/// Maximum bytes of a mangled type name.
 const MAX_NAME_LEN: usize = 512;
 
-/// The variable's address in the target; `None` if `library` does not export it.
 pub(super) fn variable(
     process: &Process,
     memory: &dyn Memory,

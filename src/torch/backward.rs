@@ -24,7 +24,6 @@ const EXECUTE_INTRUSIVE: &str = "_ZN5torch8autograd6Engine23execute_with_graph_t
 /// `GraphTask` the third.
 const GRAPH_TASK_ARGUMENT: u8 = 2;
 
-/// Bytes read of a function.
 const READ: usize = 96;
 const LEA_RDI: &[u8] = &[0x48, 0x8d, 0x3d];
 const CALL_SLOT: &[u8] = &[0xff, 0x15];
@@ -126,7 +125,6 @@ fn py_node(process: &Process, memory: &dyn Memory, mappings: &Mappings) -> Optio
     Some((vtable + ADDRESS_POINT).0)
 }
 
-/// A thread-local variable: module id, and offset in the module's block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TlsVariable {
     module: u64,
@@ -154,7 +152,6 @@ impl LibraryCode<'_> {
         self.memory.vec(at, len).map_err(|source| BackwardError::Memory { what, source })
     }
 
-    /// The variable whose value a function returns.
     fn value(&self, function: &'static str, symbol: &str) -> Result<TlsVariable, BackwardError> {
         let (at, code) = self.function(function, symbol)?;
         let unknown = || unknown(function, &code);
@@ -222,7 +219,6 @@ impl LibraryCode<'_> {
     }
 }
 
-/// A call of `__tls_get_addr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TlsAccess {
     /// `GOT`: offset of the end of the instruction from the function's start, and displacement from

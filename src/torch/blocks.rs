@@ -15,18 +15,15 @@ use crate::model::{
 };
 use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
-/// Minimum number of attempts, however long they take.
 const MIN_ATTEMPTS: u32 = 4;
 /// Consecutive attempts after which to yield to the target.
 const QUICK_ATTEMPTS: u32 = 32;
-/// Maximum number of attempts, however fast.
 const MAX_ATTEMPTS: u32 = 4096;
 /// Times a walk may extend its working set. The deepest structure is a tree of at most 2^32 nodes.
 const MAX_EXTENSIONS: u32 = 64;
 /// Failed self-checks of unchanged copies after which the layout counts as wrong.
 const MAX_INCONSISTENT: u32 = MIN_ATTEMPTS;
 
-/// The block layout of all devices, completed as pools and blocks appear.
 #[derive(Debug, Default)]
 pub(super) struct BlocksLayout {
     pools: Option<PoolsLayout>,
@@ -40,7 +37,6 @@ impl BlocksLayout {
         self.pools.as_ref().map(|pools| pools.active + FlatTable::SIZE)
     }
 
-    /// The layout of blocks, once known.
     pub(super) fn block(&self) -> Option<BlockLayout> {
         self.block
     }
@@ -56,15 +52,11 @@ pub(super) struct SnapshotReader {
     searched: Vec<(usize, u64)>,
 }
 
-/// Why an attempt gave no snapshot.
 enum AttemptError {
-    /// The target changed the structures meanwhile.
     Torn,
-    /// The target did not change them, but they are inconsistent.
     Inconsistent(String),
 }
 
-/// When and how often to try.
 pub(super) struct ReadAttempts<'a> {
     /// Total time, without `before_each`.
     pub(super) timeout: Duration,
@@ -72,7 +64,6 @@ pub(super) struct ReadAttempts<'a> {
     pub(super) before_each: &'a mut dyn FnMut(),
 }
 
-/// Inputs shared by all attempts.
 #[derive(Clone, Copy)]
 struct AttemptContext<'a> {
     memory: &'a dyn Memory,
@@ -80,7 +71,6 @@ struct AttemptContext<'a> {
 }
 
 impl SnapshotReader {
-    /// Reads device `index`, whose `DeviceCachingAllocator` is at `device`.
     pub(super) fn new(index: CudaIndex, device: Addr) -> SnapshotReader {
         SnapshotReader {
             index,
@@ -100,7 +90,6 @@ impl SnapshotReader {
         self.scratch.places().collect()
     }
 
-    /// Reads the snapshot; retries while the target changes it.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,
@@ -308,7 +297,7 @@ fn spans(
     (head, AddressRange { addr: device, len: counters.end })
 }
 
-/// The running totals of a device that no thread is using; `None` if it is in use or gone.
+/// The running totals of a device; `None` while a thread is inside the allocator, empty if it is gone.
 fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     let mut object = vec![0; place.counters.end];
     if place.memory.read(device, &mut object).is_err() {

@@ -3,7 +3,6 @@
 use super::layout::pool_of;
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
 
-/// Greater than any real counter.
 const IMPOSSIBLE: i64 = 1 << 60;
 
 /// Whether a statistic satisfies the invariants between its pools. `allocated >= freed` is not one:
@@ -24,7 +23,6 @@ pub(super) fn array_is_whole([all, small, large]: &[Stat; 3]) -> bool {
         && all.freed == small.freed + large.freed
 }
 
-/// Whether the counters are consistent with each other.
 pub(super) fn counters_are_whole(counters: &AllocatorCounters) -> bool {
     let now = |metric| counters.stat(metric, Pool::All).current;
     counters.stats.iter().all(array_is_whole)
@@ -56,7 +54,6 @@ struct PoolSums {
 }
 
 impl BlockSums {
-    /// Adds a mapped block.
     pub(super) fn add(
         &mut self,
         small: bool,

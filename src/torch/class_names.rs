@@ -7,7 +7,6 @@ use rustc_hash::FxHashMap;
 use crate::abi::PyObjectHeader;
 use crate::target::{Addr, Memory};
 
-/// Maximum bytes of a name.
 const MAX_NAME_LEN: usize = 512;
 /// `tp_name` in `PyTypeObject` (Include/cpython/object.h), after the usual head.
 const TYPE_NAME: usize = 24;

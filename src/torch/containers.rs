@@ -71,9 +71,7 @@ impl TreeNode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FlatTable {
     pub(super) entries: Addr,
-    /// Entry slots, used or not.
     pub(super) slots: u64,
-    /// Used slots.
     pub(super) count: u64,
 }
 
@@ -86,7 +84,6 @@ impl FlatTable {
     /// More slots than any allocator has, and a bound against damage.
     const MAX_SLOTS: u64 = 1 << 23;
 
-    /// Decodes the table in `bytes`; `None` if invalid.
     pub(super) fn decode(bytes: &[u8]) -> Option<FlatTable> {
         let entries = Field::<Addr>::at(0).get(bytes)?;
         let mask = Field::<u64>::at(8).get(bytes)?;

@@ -14,7 +14,6 @@ const QUICK_ATTEMPTS: u32 = 32;
 /// Time to wait after that: a thread of the target was interrupted during a change.
 const READ_TIMEOUT: Duration = Duration::from_millis(2);
 
-/// Address ranges of the devices' counters, with buffers.
 #[derive(Debug, Default)]
 pub(super) struct CounterReader {
     spans: Vec<AddressRange>,

@@ -29,7 +29,6 @@ const DEFAULT_SIZE: usize = 0xc80;
 const LARGEST_GAP: usize = 0x100;
 /// Bytes between `oversize_segments` and the pools, within and after `DeviceStats`.
 const TAIL: std::ops::RangeInclusive<usize> = 0x08..=0x60;
-/// Blocks examined to find their layout.
 const SAMPLES: usize = 64;
 /// `kLargeBuffer`: `max_split_size` is larger, or -1 for "no limit".
 const MIN_MAX_SPLIT_BYTES: i64 = 20 << 20;
@@ -40,14 +39,11 @@ pub(super) struct DiscoveredDevices {
     pub(super) vector: Addr,
     /// Its first two words: begin and end of its elements.
     pub(super) range: [u64; 2],
-    /// The `DeviceCachingAllocator` of each device.
     pub(super) objects: Vec<Addr>,
-    /// Layout of the counters in each.
     pub(super) counters: CounterLayout,
 }
 
 impl DiscoveredDevices {
-    /// Addresses of the counters that a probe reads, for each device.
     pub(super) fn levels(
         &self,
         blocks: Option<Addr>,
@@ -64,17 +60,13 @@ impl DiscoveredDevices {
     }
 }
 
-/// The result of the search for devices.
 #[derive(Debug)]
 pub(super) enum SearchOutcome {
     Found(Box<DiscoveredDevices>),
-    /// There are none yet.
     NotInitialized,
-    /// There are some, with an unknown layout.
     Unknown(String),
 }
 
-/// Searches the `NativeCachingAllocator` at `allocator` for the devices' allocators.
 pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> SearchOutcome {
     let words = words_at(memory, allocator, SEARCHED);
     let mut unknown = None;
@@ -159,7 +151,6 @@ fn words_at(memory: &dyn Memory, addr: Addr, len: usize) -> Vec<u64> {
     words
 }
 
-/// The counter layout that fits all devices.
 fn counter_layout(
     memory: &dyn Memory,
     addrs: &[Addr],
@@ -283,7 +274,6 @@ pub(super) fn is_tree(memory: &dyn Memory, copy: &[u8], addr: Addr, at: usize) -
             .is_ok_and(|node| TreeNode::decode(&node).is_some_and(|n| n.parent == here))
 }
 
-/// Finds the pools and tables of the device whose allocator is at `addr`.
 pub(super) fn pools(
     memory: &dyn Memory,
     addr: Addr,
@@ -345,7 +335,6 @@ fn is_private(memory: &dyn Memory, pool: Addr, layout: PoolLayout) -> bool {
             .is_ok_and(|owner| owner < pool && pool.0 - owner.0 < 0x400)
 }
 
-/// Copies of some active and some cached blocks.
 fn sample_blocks(
     memory: &dyn Memory,
     addr: Addr,

@@ -86,7 +86,6 @@ impl TorchError {
     }
 }
 
-/// Adds what was read to an error, for `map_err`.
 pub(super) fn reading(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> TorchError {
     move |source| TorchError::Memory { what, at, source }
 }

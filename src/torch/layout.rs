@@ -34,7 +34,6 @@ pub(super) struct CounterLayout {
 }
 
 impl CounterLayout {
-    /// The layout with this `gap`, with only the fixed part known.
     pub(super) fn with_gap(gap: usize, object: &[u8]) -> CounterLayout {
         CounterLayout {
             gap,
@@ -50,7 +49,6 @@ impl CounterLayout {
         STATS + Metric::ALL.len() * STAT_ARRAY + gap + 0x10 + 2 * STAT
     }
 
-    /// Offset of the array of `metric`.
     pub(super) fn array(&self, metric: usize) -> usize {
         let gap = if metric >= ARRAYS_BEFORE_GAP { self.gap } else { 0 };
         STATS + metric * STAT_ARRAY + gap
@@ -99,7 +97,6 @@ pub(super) fn stat_at(object: &[u8], offset: usize) -> Option<Stat> {
     })
 }
 
-/// Offsets of the pools and tables of blocks in a `DeviceCachingAllocator`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PoolsLayout {
     /// `large_blocks` and `small_blocks`.
@@ -109,11 +106,9 @@ pub(super) struct PoolsLayout {
     pub(super) active: usize,
     /// Every later table that might be `graph_pools`.
     pub(super) tables: Vec<usize>,
-    /// Bytes of the object that contain all of these.
     pub(super) end: usize,
 }
 
-/// Layout of a `BlockPool`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PoolLayout {
     /// Number of `std::set<Block*>`s that it begins with: 2 (blocks, unmapped), 3 since torch 2.13.
@@ -131,7 +126,6 @@ impl PoolLayout {
         Field::at(self.sets * super::containers::TreeHeader::SET + 8)
     }
 
-    /// Bytes to copy.
     pub(super) fn len(self) -> usize {
         self.owner().end()
     }
@@ -140,11 +134,9 @@ impl PoolLayout {
 /// Layout of a `Block`, determined by the offset of its size (0x30 up to torch 2.10, 0x38 since).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockLayout {
-    /// Offset of `size`.
     pub(super) size: usize,
 }
 
-/// A `Block` as the target stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RawBlock {
     pub(super) device: i8,
@@ -162,14 +154,12 @@ pub(super) struct RawBlock {
 impl BlockLayout {
     /// The offsets of `size` to try.
     pub(super) const SIZES: std::ops::RangeInclusive<usize> = 0x20..=0x78;
-    /// Maximum bytes of any layout tried.
     pub(super) const MAX_LEN: usize = 0x78 + 0x38;
 
     pub(super) fn pool(self) -> Field<Addr> {
         Field::at(self.size + 0x10)
     }
 
-    /// Bytes to copy of a block.
     pub(super) fn len(self) -> usize {
         self.size + 0x38
     }
@@ -212,13 +202,11 @@ impl BlockLayout {
     }
 }
 
-/// Offset of `graph_pools`, and layout of a `PrivatePool`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PrivateLayout {
     /// The table in the `DeviceCachingAllocator`. `graph_pools_freeable` follows it and lists those
     /// that no graph uses any more (c10/cuda/CUDACachingAllocator.cpp).
     pub(super) table: usize,
-    /// The two `BlockPool`s in a `PrivatePool`.
     pub(super) pools: [usize; 2],
 }
 

@@ -33,7 +33,7 @@ mod version;
 mod walk;
 mod working_set;
 
-pub use address_changes::{AddressChanges, AddressOutcome, AddressReading, UntoldChanges};
+pub use address_changes::{AddressChanges, AddressDelta, AddressOutcome, MissingChanges};
 pub use address_tables::AddressTables;
 pub use backward::{BackwardError, autograd_info};
 pub use class_names::ClassNames;

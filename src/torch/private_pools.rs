@@ -8,7 +8,6 @@ use super::discovery::{chunk_size, is_tree};
 use super::layout::{PoolsLayout, PrivateLayout};
 use crate::target::{Addr, Field, Memory};
 
-/// Bytes of a `PrivatePool` that are searched.
 const SEARCHED: usize = 0x400;
 /// More private pools than a job has.
 const MAX_SLOTS: u64 = 1 << 16;
@@ -40,7 +39,6 @@ pub(super) fn find(
     })
 }
 
-/// Offsets of the two `BlockPool`s in the `PrivatePool` at `addr`.
 fn pools_in(memory: &dyn Memory, addr: Addr, layout: &PoolsLayout) -> Option<[usize; 2]> {
     if !addr.is_plausible() || !addr.0.is_multiple_of(16) {
         return None;

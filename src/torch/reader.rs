@@ -17,7 +17,6 @@ use crate::target::{Addr, LoadedObject, Memory, Process};
 
 /// Attempts to find the layout while the target changes it.
 const SEARCHES: u32 = 32;
-/// Default timeout of `blocks`.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(3);
 
 /// Reads the CUDA allocator of PyTorch in another process: counters and snapshots.
@@ -35,13 +34,11 @@ pub struct TorchReader {
     native: Option<NativeAllocator>,
 }
 
-/// A native allocator in use.
 struct NativeAllocator {
     devices: DiscoveredDevices,
     counters: CounterReader,
     layout: BlocksLayout,
     blocks: Vec<SnapshotReader>,
-    /// Address of the tables of allocated addresses.
     address_tables: Option<Addr>,
 }
 
@@ -332,7 +329,6 @@ impl NativeAllocator {
             address_tables,
         }
     }
-    /// Whether the vector of devices is unchanged.
     fn is_current(&self, memory: &dyn Memory) -> Result<bool, TorchError> {
         let vector = self.devices.vector;
         let range = [memory.u64(vector), memory.u64(vector + 8)];

@@ -30,7 +30,6 @@ pub(super) struct TableHeads {
 }
 
 impl TableHeads {
-    /// The running totals, if the counters did not change.
     pub(super) fn totals(&self) -> Option<AllocationTotals> {
         self.counters.map(|now| now.totals())
     }
@@ -42,14 +41,12 @@ impl TableHeads {
     }
 }
 
-/// The newest valid copy of each table.
 #[derive(Debug, Clone)]
 pub(super) struct TableCopies {
     at: Addr,
     block: BlockLayout,
     counters: CounterPoller,
     tables: Vec<TableCopy>,
-    /// Id of the read that these copies belong to.
     reading: u64,
     /// Blocks read since the last accepted read, by address and `Block`.
     blocks: FxHashMap<(u64, Addr), AddressedBlock>,
@@ -57,13 +54,10 @@ pub(super) struct TableCopies {
     copy: Vec<u8>,
 }
 
-/// The last copy of one table.
 #[derive(Debug, Clone, Default)]
 struct TableCopy {
     head: Option<FlatTable>,
-    /// Its addresses and their `Block`s, sorted.
     entries: Vec<(u64, Addr)>,
-    /// Id of the last read that copied it.
     reading: u64,
     /// `reading` of its copy at the last accepted read, if it has changed since.
     before: Option<u64>,
@@ -84,7 +78,10 @@ impl TableCopies {
     }
 
     /// Copies the counters and the heads of the tables; `None` if there are none.
-    pub(super) fn look(&mut self, memory: &dyn Memory) -> Result<Option<TableHeads>, MemoryError> {
+    pub(super) fn copy_heads(
+        &mut self,
+        memory: &dyn Memory,
+    ) -> Result<Option<TableHeads>, MemoryError> {
         self.spans.clear();
         self.copy_with_heads(memory)
     }
@@ -105,7 +102,6 @@ impl TableCopies {
         self.reading
     }
 
-    /// Tables changed since the last accepted read, and their entries.
     pub(super) fn newer(&self) -> impl Iterator<Item = (usize, &[(u64, Addr)])> {
         let newer = self.tables.iter().enumerate().filter(|(_, table)| table.before.is_some());
         newer.map(|(n, table)| (n, &table.entries[..]))
@@ -123,13 +119,11 @@ impl TableCopies {
         copied.map_or(1, |copied| self.reading.saturating_sub(copied) as usize)
     }
 
-    /// Those not read yet.
     pub(super) fn unknown(&self, allocated: &[(u64, Addr)]) -> Vec<(u64, Addr)> {
         let is_unknown = |entry: &&(u64, Addr)| !self.blocks.contains_key(entry);
         allocated.iter().filter(is_unknown).copied().collect()
     }
 
-    /// What was read of these blocks, by address.
     pub(super) fn blocks(&self, allocated: &[(u64, Addr)]) -> Option<Vec<AddressedBlock>> {
         let block = |entry: &(u64, Addr)| self.blocks.get(entry).copied();
         let mut blocks: Vec<AddressedBlock> = allocated.iter().map(block).collect::<Option<_>>()?;
@@ -151,7 +145,6 @@ impl TableCopies {
         self.blocks.clear();
     }
 
-    /// Marks all changes as reported.
     pub(super) fn accepted(&mut self) {
         self.tables.iter_mut().for_each(|table| table.before = None);
         self.blocks.clear();
@@ -198,7 +191,6 @@ impl TableCopies {
         Ok(Some(after))
     }
 
-    /// Copies the spans, then the counters and the heads.
     fn copy_with_heads(&mut self, memory: &dyn Memory) -> Result<Option<TableHeads>, MemoryError> {
         let Some(counted) = self.counters.spans().next() else { return Ok(None) };
         let len: usize = self.spans.iter().map(|span| span.len).sum();

@@ -25,15 +25,11 @@ const MIN_GRANULE: u64 = 2 << 20;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WalkInput<'a> {
-    /// The device's index.
     pub(super) index: u32,
-    /// Its `DeviceCachingAllocator`.
     pub(super) device: Addr,
-    /// A copy of it.
     pub(super) object: &'a [u8],
     pub(super) pools: &'a PoolsLayout,
     pub(super) block: BlockLayout,
-    /// Layout of its private pools, once known.
     pub(super) private: Option<PrivateLayout>,
 }
 
@@ -43,7 +39,6 @@ pub(super) struct WalkedBlocks {
     pub(super) sums: BlockSums,
 }
 
-/// Why a walk did not finish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WalkError {
     /// The working set lacks pieces, which are now wanted.
@@ -52,7 +47,6 @@ pub(super) enum WalkError {
     Inconsistent(&'static str),
 }
 
-/// Properties of a `BlockPool`.
 #[derive(Debug, Clone, Copy)]
 struct PoolKind {
     small: bool,
@@ -61,7 +55,6 @@ struct PoolKind {
     retired: bool,
 }
 
-/// A block on the walk.
 #[derive(Debug)]
 struct WalkNode {
     block: RawBlock,
@@ -78,7 +71,6 @@ struct WalkNode {
 #[derive(Debug, Default)]
 pub(super) struct WalkScratch {
     nodes: Vec<WalkNode>,
-    /// Index of each block in `nodes`.
     indices: FxHashMap<Addr, u32>,
     pools: FxHashMap<Addr, PoolKind>,
     queue: Vec<Addr>,
@@ -141,7 +133,6 @@ impl BlockWalk<'_, '_> {
         Ok(self.here(got)?.map(|()| out))
     }
 
-    /// Calls `each` with every used entry of `table`, whose entries have `N` bytes.
     fn entries<const N: usize>(
         &mut self,
         table: FlatTable,
@@ -186,7 +177,6 @@ impl BlockWalk<'_, '_> {
         Ok(())
     }
 
-    /// Walks the sets of the device's own and private pools.
     fn cached_blocks(&mut self) -> Result<(), WalkError> {
         let (object, layout) = (self.input.object, self.input.pools);
         for at in layout.pools {
@@ -232,7 +222,6 @@ impl BlockWalk<'_, '_> {
         Ok(pools)
     }
 
-    /// Walks the sets of the `BlockPool` at `addr`, copied in `copy`.
     fn pool(
         &mut self,
         addr: Addr,
@@ -279,7 +268,6 @@ impl BlockWalk<'_, '_> {
         Ok(())
     }
 
-    /// Follows `prev` and `next` from all blocks found.
     fn all_blocks(&mut self) -> Result<(), WalkError> {
         let queue = std::mem::take(&mut self.scratch.queue);
         // Active blocks first: a neighbour reached later is active only if it is one of them.
@@ -299,7 +287,6 @@ impl BlockWalk<'_, '_> {
         Ok(())
     }
 
-    /// Determines the granule of each expandable segment.
     fn granules(&mut self) -> Result<(), WalkError> {
         for start in 0..self.scratch.nodes.len() {
             let first = &self.scratch.nodes[start];
@@ -413,7 +400,6 @@ impl BlockWalk<'_, '_> {
     }
 }
 
-/// Splits the chains of blocks into segments.
 fn segments(trail: &WalkScratch) -> Result<WalkedBlocks, WalkError> {
     let mut found = WalkedBlocks::default();
     let node = |place: Option<u32>| trail.nodes.get(place? as usize);

@@ -29,7 +29,6 @@ const RESTLESS_PIECE: u64 = 256;
 /// Copies for which a changing target is expected to change again.
 const RESTLESS_TARGET: u64 = 64;
 
-/// The working set of one device's walks.
 #[derive(Debug, Default)]
 pub(super) struct WorkingSet {
     /// By number (address / [`PIECE`]).
@@ -41,15 +40,10 @@ pub(super) struct WorkingSet {
     at_rest: Vec<(u64, usize)>,
     /// Distance of their second copies behind the first.
     second: usize,
-    /// The copies, in plan order, then those of later extensions.
     copies: Vec<u8>,
-    /// Requested pieces that are not copied yet.
     wanted: Vec<u64>,
-    /// Offset of the head's copy.
     head: usize,
-    /// Offset of the tail's last copy.
     tail: usize,
-    /// Number of copies.
     clock: u64,
     /// The clock until which the target counts as restless.
     volatile_until: u64,
@@ -57,24 +51,19 @@ pub(super) struct WorkingSet {
     volatile: bool,
     /// Whether the plan still matches all pieces.
     planned: bool,
-    /// Spans added since the plan was built.
     appended: usize,
     walk: u32,
-    /// The last walk after which unused pieces were dropped.
     forgot: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct WorkingSetRange {
-    /// Offset of its copy; `None` before the first copy.
     at: Option<u32>,
-    /// The last walk that touched it.
     used: u32,
     /// The clock until which it counts as restless.
     volatile_until: u64,
 }
 
-/// Why a lookup failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotCopied {
     /// It is not in the set yet; it is now wanted.
@@ -122,7 +111,6 @@ impl WorkingSet {
         Ok(same)
     }
 
-    /// Records that the target changed something during the last copy.
     pub(super) fn note_change(&mut self) {
         self.volatile_until = self.clock + RESTLESS_TARGET;
     }
@@ -158,7 +146,6 @@ impl WorkingSet {
         result
     }
 
-    /// Whether the last copy was of a restless target.
     pub(super) fn is_volatile(&self) -> bool {
         self.volatile
     }
@@ -171,12 +158,10 @@ impl WorkingSet {
         self.copies.get(self.tail..self.tail + len).unwrap_or_default()
     }
 
-    /// Whether a wanted piece is not copied yet.
     pub(super) fn lacks(&self) -> bool {
         !self.wanted.is_empty()
     }
 
-    /// Fills `out` with the copy of the memory at `addr`.
     pub(super) fn get(&mut self, addr: Addr, out: &mut [u8]) -> Result<(), NotCopied> {
         if !addr.is_plausible() {
             return Err(NotCopied::Impossible);
@@ -241,7 +226,6 @@ impl WorkingSet {
         None
     }
 
-    /// Begins another walk over the same copies.
     pub(super) fn begin_walk(&mut self) {
         self.walk = self.walk.wrapping_add(1);
         // Pieces that an earlier walk wanted in vain are wanted again only if touched.
@@ -316,7 +300,6 @@ impl WorkingSet {
     }
 }
 
-/// Records that the pieces `covered` are copied to `at`.
 fn place(pieces: &mut FxHashMap<u64, WorkingSetRange>, covered: std::ops::Range<u64>, at: usize) {
     for (number, index) in covered.zip(0..) {
         if let Some(piece) = pieces.get_mut(&number) {

@@ -19,7 +19,7 @@ use super::state::{KeyAction, ViewState};
 use super::view_model::ViewModel;
 use crate::analysis::ThreadChoice;
 use crate::model::CudaIndex;
-use crate::sampler::LookOptions;
+use crate::sampler::SnapshotOptions;
 
 /// Any error, of those who attach.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -32,7 +32,7 @@ pub struct TopOptions {
     /// The process, for looks at owners.
     pub pid: u32,
     /// Whether it may be stopped for these.
-    pub owners: LookOptions,
+    pub owners: SnapshotOptions,
     /// The device shown first; `None` for the one with the highest peak.
     pub gpu: Option<CudaIndex>,
     /// Between two pictures.

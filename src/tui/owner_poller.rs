@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::view_model::{LastOwners, OwnersView};
 use crate::model::{IncompleteSnapshot, Nanos, OwnershipBreakdown, StopTotals};
 use crate::ownership::summarize;
-use crate::sampler::{LookOptions, TargetIdentity, TargetReaders, Worker, read_owners};
+use crate::sampler::{SnapshotOptions, TargetIdentity, TargetReaders, Worker, read_owners};
 
 /// A look, and how often it stopped the process.
 type OwnerPoll = Result<(OwnershipBreakdown, StopTotals), String>;
@@ -15,7 +15,7 @@ type OwnerPoll = Result<(OwnershipBreakdown, StopTotals), String>;
 pub(super) struct OwnerPoller {
     /// Opened when the view was, not when the key is pressed.
     process: Result<TargetIdentity, String>,
-    options: LookOptions,
+    options: SnapshotOptions,
     thread: Option<PollerThread>,
     is_looking: bool,
     last: Option<(OwnerPoll, Instant)>,
@@ -28,7 +28,7 @@ struct PollerThread {
 }
 
 impl OwnerPoller {
-    pub(super) fn at(pid: u32, options: LookOptions) -> OwnerPoller {
+    pub(super) fn at(pid: u32, options: SnapshotOptions) -> OwnerPoller {
         let process = TargetIdentity::open(pid).map_err(|error| error.to_string());
         OwnerPoller { process, options, thread: None, is_looking: false, last: None }
     }
@@ -82,7 +82,7 @@ impl OwnerPoller {
 
 fn start(
     process: Result<TargetIdentity, String>,
-    options: LookOptions,
+    options: SnapshotOptions,
 ) -> std::io::Result<PollerThread> {
     let (requests, asked) = channel::<()>();
     let (results, looks) = channel();
@@ -99,7 +99,7 @@ fn start(
 
 fn poll_once(
     process: &Result<TargetIdentity, String>,
-    options: LookOptions,
+    options: SnapshotOptions,
     readers: &mut Option<TargetReaders>,
 ) -> OwnerPoll {
     let readers = match readers {

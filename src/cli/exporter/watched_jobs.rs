@@ -16,7 +16,8 @@ use crate::model::{
 };
 use crate::render::{ExportedGpu, ExportedJob, FrameLabels, NamedBytes, group_label};
 use crate::sampler::{
-    AttachedRecorder, CommonOptions, LookOptions, RecordOptions, Recorder, TargetReaders, attach,
+    AttachedRecorder, CommonOptions, RecordOptions, Recorder, SnapshotOptions, TargetReaders,
+    attach,
 };
 use crate::tui::{BoxError, LiveRecording};
 
@@ -33,7 +34,7 @@ pub(super) struct WatchOptions {
     rate: u32,
     rows: usize,
     owners: Option<f64>,
-    owner_options: LookOptions,
+    owner_options: SnapshotOptions,
 }
 
 impl From<&ExporterArgs> for WatchOptions {

@@ -28,7 +28,6 @@ type NamedCode = (Arc<str>, Arc<str>, CodeLines);
 pub struct CodeReader {
     memory: Box<dyn Memory>,
     interpreter: Interpreter,
-    /// `None`: no code object at this address.
     codes: FxHashMap<Addr, Option<NamedCode>>,
 }
 

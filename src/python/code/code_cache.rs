@@ -26,7 +26,6 @@ use crate::target::{Addr, Memory, MemoryError};
 /// Fingerprints closer than this are read as one range. Less than a page, so every page read has
 /// one.
 const MAX_GAP_BYTES: u64 = 1024;
-/// Bytes of a line table that are compared.
 const MAX_COMPARED_LEN: usize = 1024;
 /// A code object is checked in advance if the previous sample used it. One more range costs about
 /// half a microsecond in the kernel, an extra call for unexpected ones about five.
@@ -39,18 +38,15 @@ const MAX_CODES: usize = 1 << 17;
 /// million lines.
 const MAX_LINE_BYTES: usize = 128 << 20;
 
-/// A range of memory whose content identifies a code object.
 #[derive(Debug)]
 struct Fingerprint {
     addr: Addr,
     expected: Vec<u8>,
-    /// Offsets (start, end) of the parts that never change.
     parts: Vec<(usize, usize)>,
     /// Index of the planned range that contains it.
-    stretch: usize,
+    range: usize,
 }
 
-/// Nearby fingerprints, read as one range.
 #[derive(Debug, Clone, Copy)]
 struct ReadRange {
     start: u64,
@@ -65,7 +61,6 @@ struct CachedCode {
     waits: bool,
     is_generated: bool,
     lines: CodeLines,
-    /// Frames by instruction offset.
     frames: FxHashMap<i64, FrameId>,
     bytecode: BytecodeLocation,
     marks: Vec<Fingerprint>,
@@ -77,26 +72,22 @@ struct CachedCode {
     watched: bool,
 }
 
-/// The result of looking up a frame's code object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum CodeLookup {
     /// The frame, and whether it is a known wait without allocations.
     Frame(FrameId, bool),
     /// This batch has not checked the code object; read again.
     Unchecked,
-    /// The code object has not been read.
     Unknown,
 }
 
 #[derive(Debug, Default)]
 pub(in crate::python) struct CodeCache {
     by_addr: FxHashMap<Addr, CachedCode>,
-    /// Code objects to check in each batch.
     watched: Vec<Addr>,
     /// Ranges that cover the fingerprints of `watched`; rebuilt when it changes.
     plan: Vec<ReadRange>,
     planned: bool,
-    /// Whether this batch requested the fingerprints.
     asked: bool,
     /// Known code objects that frames of this batch use and that it did not check.
     doubtful: Vec<Addr>,
@@ -149,12 +140,11 @@ impl CodeCache {
             self.watched = watched;
             self.planned = true;
         }
-        for stretch in &mut self.plan {
-            stretch.slot = batch.push(Addr(stretch.start), (stretch.end - stretch.start) as usize);
+        for range in &mut self.plan {
+            range.slot = batch.push(Addr(range.start), (range.end - range.start) as usize);
         }
     }
 
-    /// Plans the ranges that cover the fingerprints of `listed`.
     fn make_plan(&mut self, listed: &[Addr]) {
         self.plan.clear();
         for code in listed.iter().filter_map(|addr| self.by_addr.get(addr)) {
@@ -164,7 +154,7 @@ impl CodeCache {
                 slot: ReadSlot::default(),
             }));
         }
-        self.plan.sort_unstable_by_key(|stretch| stretch.start);
+        self.plan.sort_unstable_by_key(|range| range.start);
         self.plan.dedup_by(|next, kept| {
             let near = next.start <= kept.end + MAX_GAP_BYTES;
             if near {
@@ -176,7 +166,7 @@ impl CodeCache {
             let Some(code) = self.by_addr.get_mut(addr) else { continue };
             for mark in &mut code.marks {
                 let after = self.plan.partition_point(|s| s.start <= mark.addr.0);
-                mark.stretch = after.saturating_sub(1);
+                mark.range = after.saturating_sub(1);
             }
         }
     }
@@ -201,7 +191,6 @@ impl CodeCache {
         self.watched = watched;
     }
 
-    /// Whether frames use code objects that the batch did not check.
     pub(in crate::python) fn has_doubts(&self) -> bool {
         !self.doubtful.is_empty()
     }
@@ -217,8 +206,8 @@ impl CodeCache {
         self.make_plan(&doubtful);
         self.planned = false;
         batch.clear();
-        for stretch in &mut self.plan {
-            stretch.slot = batch.push(Addr(stretch.start), (stretch.end - stretch.start) as usize);
+        for range in &mut self.plan {
+            range.slot = batch.push(Addr(range.start), (range.end - range.start) as usize);
         }
         batch.read(memory)?;
         self.verify(&mut doubtful, batch);
@@ -233,7 +222,7 @@ impl CodeCache {
         let unreadable = batch.fault();
         listed.retain(|addr| {
             let Some(code) = by_addr.get_mut(addr) else { return false };
-            let slot = |mark: &Fingerprint| plan.get(mark.stretch).map(|stretch| stretch.slot);
+            let slot = |mark: &Fingerprint| plan.get(mark.range).map(|range| range.slot);
             let same = code.marks.iter().all(|mark| mark.holds(plan, batch));
             if same {
                 code.verified = number;
@@ -280,12 +269,10 @@ impl CodeCache {
         CodeLookup::Frame(frame, code.waits)
     }
 
-    /// Whether `torch.compile` generated the code at `at`.
     pub(in crate::python) fn is_generated(&self, at: Addr) -> bool {
         self.by_addr.get(&at).is_some_and(|code| code.is_generated)
     }
 
-    /// The frames of all lines of a function that has an id.
     pub(in crate::python) fn frames_of_all_lines(
         &self,
         at: Addr,
@@ -367,7 +354,6 @@ impl CodeCache {
         self.still = false;
     }
 
-    /// Whether the code object at `at` is cached.
     pub(in crate::python) fn knows(&self, at: Addr) -> bool {
         self.by_addr.contains_key(&at)
     }
@@ -391,7 +377,7 @@ impl CodeCache {
     }
 
     /// The frame that replaces the frames cut from a stack that is too deep.
-    pub(in crate::python) fn mark_of_a_cut(&mut self, table: &mut StackTable) -> FrameId {
+    pub(in crate::python) fn cut_frame(&mut self, table: &mut StackTable) -> FrameId {
         *self.cut.get_or_insert_with(|| {
             let function = table.function(Function {
                 name: "<deeper frames not read>".into(),
@@ -406,7 +392,6 @@ impl CodeCache {
 }
 
 impl Fingerprint {
-    /// The fingerprint `parts` of `bytes` at `addr`, limited to the range needed.
     fn new(addr: Addr, bytes: &[u8], mut parts: Vec<(usize, usize)>) -> Fingerprint {
         let from = parts.iter().map(|p| p.0).min().unwrap_or(0);
         let to = parts.iter().map(|p| p.1).max().unwrap_or(0);
@@ -414,13 +399,13 @@ impl Fingerprint {
             *part = (part.0 - from, part.1 - from);
         }
         let expected = bytes.get(from..to).unwrap_or_default().to_vec();
-        Fingerprint { addr: addr + from as u64, expected, parts, stretch: 0 }
+        Fingerprint { addr: addr + from as u64, expected, parts, range: 0 }
     }
 
     fn holds(&self, plan: &[ReadRange], batch: &ScatterRead) -> bool {
-        let now = plan.get(self.stretch).and_then(|stretch| {
-            let from = self.addr.0.checked_sub(stretch.start)? as usize;
-            batch.get(stretch.slot)?.get(from..from + self.expected.len())
+        let now = plan.get(self.range).and_then(|range| {
+            let from = self.addr.0.checked_sub(range.start)? as usize;
+            batch.get(range.slot)?.get(from..from + self.expected.len())
         });
         now.is_some_and(|now| {
             self.parts.iter().all(|&(from, to)| {
@@ -430,7 +415,6 @@ impl Fingerprint {
     }
 }
 
-/// Whether the interpreters' generation proves that this code object is alive.
 fn is_counted(code: &CachedCode, generation: Option<u64>) -> bool {
     code.generation.is_some() && code.generation == generation
 }

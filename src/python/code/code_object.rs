@@ -14,7 +14,6 @@ pub(in crate::python) const MAX_TABLE_LEN: usize = 16 << 20;
 /// Bytes of an instruction (`_Py_CODEUNIT`).
 const UNIT: u64 = 2;
 
-/// What a frame's instruction pointer is relative to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::python) enum BytecodeLocation {
     /// Frames store offsets.
@@ -27,7 +26,6 @@ pub(in crate::python) enum BytecodeLocation {
 }
 
 impl BytecodeLocation {
-    /// Byte offset of a frame's instruction; `None` if it is in no known copy.
     pub(in crate::python) fn offset(&self, instruction: u64) -> Option<i64> {
         match self {
             BytecodeLocation::Offsets => Some(instruction as i64),
@@ -48,21 +46,17 @@ impl BytecodeLocation {
     }
 }
 
-/// A code object of the target.
 #[derive(Debug)]
 pub(in crate::python) struct CodeObject {
-    /// Its first bytes, as many as the layout says.
     pub(in crate::python) head: Vec<u8>,
     pub(in crate::python) name: PyString,
     pub(in crate::python) file: PyString,
     pub(in crate::python) table: Vec<u8>,
-    /// Address of the line table's bytes.
     pub(in crate::python) table_at: Addr,
     pub(in crate::python) function: Function,
     pub(in crate::python) lines: CodeLines,
     /// Whether its frames wait without allocating.
     pub(in crate::python) waits: bool,
-    /// Its own bytecode, without the threads' copies.
     pub(in crate::python) bytecode: BytecodeLocation,
 }
 
@@ -149,7 +143,6 @@ impl CodeObject {
         }
         let entries = memory.vec(array + 8, count as usize * 8)?;
         let entries = entries.chunks_exact(8).filter_map(|entry| Field::<u64>::at(0).get(entry));
-        // The first entry is its own.
         let mut starts = vec![*own];
         starts.extend(entries.skip(1).filter(|start| Addr(*start).is_plausible()));
         Ok(BytecodeLocation::Copied { starts, len: units.saturating_mul(UNIT) })

@@ -2,7 +2,6 @@
 
 use crate::python::layouts::layout::LineFormat;
 
-/// The lines of one code object, by bytecode offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::python) struct CodeLines {
     first_line: u32,
@@ -32,17 +31,14 @@ impl CodeLines {
         CodeLines { first_line, runs: vec![(0, 0)], last_line: first_line }
     }
 
-    /// Bytes in memory.
     pub(in crate::python) fn bytes_held(&self) -> usize {
         self.runs.capacity() * size_of::<(u32, u32)>()
     }
 
-    /// The greatest line of the table.
     pub(in crate::python) fn last_line(&self) -> u32 {
         self.last_line
     }
 
-    /// All lines that have instructions, in order.
     pub(in crate::python) fn all(&self) -> Vec<u32> {
         let mut lines: Vec<u32> = self.runs.iter().map(|&(_, line)| line).collect();
         lines.sort_unstable();
@@ -149,7 +145,6 @@ fn unsigned(table: &[u8], at: &mut usize) -> u64 {
     value
 }
 
-/// The same, with the sign in the lowest bit.
 fn signed(table: &[u8], at: &mut usize) -> i64 {
     let value = unsigned(table, at);
     let magnitude = (value >> 1) as i64;

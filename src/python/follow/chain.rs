@@ -17,14 +17,11 @@ pub struct ChainFrame {
     pub(in crate::python) instruction: u64,
 }
 
-/// The result of one copy of a thread's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum ChainKind {
     /// A chain from the innermost frame to one that C code called.
     Frames,
-    /// No frames.
     Empty,
-    /// Not a possible chain.
     #[default]
     Torn,
 }
@@ -40,7 +37,6 @@ struct Shim {
 #[derive(Debug, Clone, Default)]
 pub(super) struct FrameChain {
     pub(super) kind: ChainKind,
-    /// Its first frame, which may not be a Python frame.
     pub(super) head: Addr,
     pub(super) frames: Vec<RawFrame>,
     /// Whether the innermost frame looks returned (3.11 to 3.13). It is the thread's only while the
@@ -85,7 +81,6 @@ impl FrameChain {
         Ok(())
     }
 
-    /// The address of its outermost frame.
     pub(super) fn root(&self) -> Option<Addr> {
         self.frames.last().map(|frame| frame.at)
     }
@@ -115,7 +110,6 @@ impl FrameChain {
         &self.frames[..self.frames.len().min(len)]
     }
 
-    /// The addresses to copy again.
     pub(super) fn copied_again(&self) -> impl Iterator<Item = Addr> {
         let frames = self.innermost().iter().map(|frame| frame.at);
         frames.chain(self.shims.iter().map(|shim| shim.at))
@@ -203,7 +197,6 @@ mod tests {
         bytes
     }
 
-    /// The memory at `[leaf, shim, caller, root]`.
     fn memory(leaf_runs: bool) -> [(u64, Vec<u8>); 4] {
         [
             (LEAF, frame(0x10_0000, SHIM, 0x10, leaf_runs, 0)),

@@ -28,7 +28,6 @@ pub struct NamedChain {
     pub waits: bool,
 }
 
-/// Call sites of generated functions that are remembered as defined.
 const MAX_GENERATED_CALLS: usize = 1 << 10;
 
 /// Names chains of frames.
@@ -80,7 +79,6 @@ impl ChainNamer {
         let code_of = |frame: &ChainFrame| frame.code;
         let used: FxHashSet<Addr> = chains.iter().copied().flatten().map(code_of).collect();
         let learned = self.learn(&used)?;
-        // The first pass collects code objects to check; the second gives the result.
         for chain in chains {
             self.stack(chain, table);
         }
@@ -103,7 +101,6 @@ impl ChainNamer {
         frame.code.0
     }
 
-    /// Reads and returns those of `used` that are not known yet.
     fn learn(&mut self, used: &FxHashSet<Addr>) -> Result<Vec<Addr>, MemoryError> {
         self.unknown.clear();
         self.unknown.extend(used.iter().filter(|at| !self.codes.knows(**at)));

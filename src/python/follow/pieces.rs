@@ -11,7 +11,6 @@ const BRIDGED_ON_C_STACK: u64 = 512;
 const HEADROOM: u64 = 512;
 /// Maximum number of ranges. Beyond, the stack is too deep or too scattered to poll.
 const MAX_PIECES: usize = 256;
-/// Maximum bytes of all ranges.
 const MAX_BYTES: usize = 512 << 10;
 /// Polls after which ranges shrink to what was used, and unused ones are dropped. A range costs up
 /// to half a microsecond, and a KiB that the job has written costs more, also for the job.
@@ -35,20 +34,15 @@ pub(super) fn is_far(from: Addr, at: Addr) -> bool {
 struct StackPiece {
     start: u64,
     end: u64,
-    /// Bytes used since the last trim; empty when `low > high`.
     low: u64,
     high: u64,
-    /// Start of its copy within the thread's bytes.
     offset: usize,
-    /// Its index in copy order.
     number: usize,
 }
 
-/// The ranges of one thread, by address, without overlap.
 #[derive(Debug, Default)]
 pub(super) struct StackPieces {
     list: Vec<StackPiece>,
-    /// The range found last.
     last: usize,
     polls: u32,
 }
@@ -87,8 +81,6 @@ impl StackPieces {
         self.list.len()
     }
 
-    /// The copy of `len` bytes at `at` in the thread's part `bytes`; `None` if no range contains
-    /// them.
     pub(super) fn find<'b>(&mut self, bytes: &'b [u8], at: Addr, len: usize) -> Option<&'b [u8]> {
         let end = at.0.checked_add(len as u64)?;
         let holds = |p: &StackPiece| p.start <= at.0 && end <= p.end;
@@ -126,7 +118,6 @@ impl StackPieces {
         )
     }
 
-    /// Adds exactly the `len` bytes at `at`.
     pub(super) fn want_only(&mut self, at: Addr, len: usize) -> bool {
         if !at.is_plausible() {
             return false;
@@ -191,7 +182,6 @@ impl StackPieces {
         shrinks
     }
 
-    /// Marks the `len` bytes at `at` as used.
     fn use_bytes(&mut self, at: Addr, len: usize) {
         let end = at.0.saturating_add(len as u64);
         let number = self.list.partition_point(|p| p.start <= at.0).checked_sub(1);

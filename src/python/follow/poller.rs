@@ -8,7 +8,6 @@ use crate::python::layouts::layout::PythonLayout;
 use crate::python::stacks::thread_list::ThreadEntry;
 use crate::target::{Addr, AddressRange, Memory, Scalar};
 
-/// Maximum number of missing frames that one poll requests in sequence.
 const MAX_MISSES: u32 = 32;
 
 /// A `_PyCFrame` within this distance behind the copied part of the thread state is copied with it.
@@ -64,13 +63,11 @@ struct PolledThread {
     /// The `_PyCFrame` copied with the state, and the offset of its copy in the thread's part;
     /// others are in pieces.
     cframe_in_state: Option<(Addr, usize)>,
-    /// What is copied again to confirm the last poll.
     again: StackPieces,
     /// Index of its first span; start and end of its copies among all bytes.
     first_span: usize,
     from: usize,
     to: usize,
-    /// What this poll read, unless it equals the previous one.
     next: FrameChain,
     rested: bool,
     now: FrameChain,
@@ -83,7 +80,6 @@ struct PolledThread {
     /// Whether its thread state has changed: the thread has ended.
     gone: bool,
     misses: u32,
-    /// Polls since its chain changed.
     still: u32,
 }
 
@@ -154,7 +150,7 @@ impl StackPoller {
         if !again {
             for polled in &mut self.threads {
                 polled.misses = 0;
-                if polled.rested { polled.rests() } else { polled.arrives() }
+                if polled.rested { polled.on_same_bytes() } else { polled.on_new_bytes() }
             }
         }
         again
@@ -328,10 +324,9 @@ impl PolledThread {
     }
 
     /// The poll read the same bytes as the previous one.
-    fn rests(&mut self) {
+    fn on_same_bytes(&mut self) {
         let proven = !self.now.is_in_doubt();
         if self.still < 2 {
-            // From here on, the last two polls are equal.
             self.before.clone_from(&self.now);
         }
         self.before_confirmed = proven || self.now_confirmed;
@@ -340,7 +335,7 @@ impl PolledThread {
     }
 
     /// The poll read another chain, or the same chain from other bytes.
-    fn arrives(&mut self) {
+    fn on_new_bytes(&mut self) {
         let agrees = self.next.agrees_with(&self.now);
         let same = agrees && self.next.frames == self.now.frames;
         std::mem::swap(&mut self.before, &mut self.now);
@@ -356,7 +351,6 @@ impl PolledThread {
         place_in_state(cframe, state).is_some() || self.pieces.want_only(cframe, WORD)
     }
 
-    /// Adds the frame or shim at `at` to the next poll.
     fn wants_frame(&mut self, at: Addr, len: usize) -> bool {
         let neighbour = self.next.frames.last().or(self.now.frames.first());
         match neighbour {

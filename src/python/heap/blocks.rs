@@ -49,7 +49,6 @@ pub(super) enum AbandonedSegments {
     Counted { count: Field<u64>, owner: Field<Addr>, thread: Field<u64> },
 }
 
-/// How a page stores the start of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PageBlocks {
     /// Derived from their size: `xblock_size`.

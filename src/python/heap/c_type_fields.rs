@@ -132,7 +132,6 @@ pub(super) enum ReferenceArray {
     Ring { items: Field<Addr>, room: Field<u64>, first: Field<u64>, count: Field<u64> },
 }
 
-/// Types with a reference array.
 const ROWS: [(&str, ReferenceArray); 3] = [
     ("hamt_bitmap_node", ReferenceArray::Inside { count: Field::at(16), first: 32 }),
     ("hamt_collision_node", ReferenceArray::Inside { count: Field::at(16), first: 32 }),
@@ -209,7 +208,6 @@ const RING_OF_QUEUE: ReferenceArray = ReferenceArray::Ring {
     count: Field::at(56),
 };
 
-/// The reference array of a type.
 pub(super) fn row_of(layout: &PythonLayout, name: &str) -> Option<ReferenceArray> {
     if name == SIMPLE_QUEUE && layout.minor >= 13 {
         return Some(RING_OF_QUEUE);
@@ -219,7 +217,6 @@ pub(super) fn row_of(layout: &PythonLayout, name: &str) -> Option<ReferenceArray
 
 /// Fields of every exception after its dictionary (`PyException_HEAD`, Include/cpython/pyerrors.h).
 const OF_EVERY_EXCEPTION: [&str; 4] = ["args", "__traceback__", "__context__", "__cause__"];
-/// Offset of `args`.
 const ARGS: u64 = 24;
 /// Follows `args` since this minor version.
 const NOTES: (u8, &str) = (11, "__notes__");

@@ -17,11 +17,9 @@ const FLAGS: Field<u64> = Field::at(168);
 const DICT: Field<Addr> = Field::at(264);
 const DICT_OFFSET: Field<i64> = Field::at(288);
 const MRO: Field<Addr> = Field::at(344);
-/// The last field copied.
 const LAST: Field<Addr> = MRO;
 /// Maximum nesting of class lookups; no class has so many bases.
 const MAX_CLASS_DEPTH: u32 = 128;
-/// Longer names are cut.
 const MAX_NAME_LEN: usize = 256;
 /// Flags (Include/object.h): created by a `class` statement or `PyType_FromSpec`; has a `__dict__`
 /// (3.11+); subclasses of builtins.
@@ -123,7 +121,6 @@ impl PyClass {
         self.parts.as_deref().is_some_and(|parts| parts.iter().any(|part| part.1 == ARRAY_BASE))
     }
 
-    /// The fields that say where its instances store their attributes.
     pub(super) fn place(&self) -> InstanceClass {
         InstanceClass {
             at: self.at,
@@ -134,7 +131,6 @@ impl PyClass {
         }
     }
 
-    /// The references in the C part of its instances.
     pub(super) fn parts(
         &self,
         head: &ObjectLayout,
@@ -211,7 +207,6 @@ impl PythonHeap<'_> {
         self.class_at(self.class_address(at)?)
     }
 
-    /// The address of the class of the object at `at`.
     fn class_address(&self, at: Addr) -> Option<Addr> {
         if !at.is_plausible() || !at.0.is_multiple_of(8) {
             return None;
@@ -263,7 +258,6 @@ impl PythonHeap<'_> {
         })
     }
 
-    /// The references of the first base that has any.
     fn parts_of_base(&self, class: Addr, bases: &[Addr]) -> Option<Cow<'static, [CTypeField]>> {
         let others = bases.iter().filter(|base| **base != class);
         others.filter_map(|base| self.class_at(*base)).find_map(|base| base.parts.clone())
@@ -287,7 +281,6 @@ impl PythonHeap<'_> {
         self.named_value(class.dict, name)
     }
 
-    /// Name and offset of the `__slots__` of a class and its bases.
     pub(super) fn slots<'c>(&self, class: &'c PyClass) -> Cow<'c, [(Arc<str>, u64)]> {
         if let Some(known) = class.slots.get() {
             return Cow::Borrowed(known);

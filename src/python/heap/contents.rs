@@ -29,7 +29,6 @@ const DEQUE_BLOCK: Field<Addr> = Field::at(24);
 const DEQUE_INDEX: Field<u64> = Field::at(40);
 const DEQUE_BLOCK_ITEMS: u64 = 64;
 
-/// Limits of the string cache: bytes of a string, and number of strings.
 const MAX_NAME_LEN: usize = 64;
 const MAX_NAMES: usize = 1 << 16;
 
@@ -59,7 +58,6 @@ fn each_word(
     Ok(())
 }
 
-/// Checks that the address is null or can be an object's.
 fn object_at(at: Addr) -> Result<Addr, ObjectDecodeError> {
     match at {
         Addr(0) => Ok(at),
@@ -78,7 +76,6 @@ impl PythonHeap<'_> {
         self.with_text(at, str::to_owned)
     }
 
-    /// Applies `of` to the text of a `str`; `None` for other objects.
     fn with_text<T>(&self, at: Addr, of: impl FnOnce(&str) -> T) -> Option<T> {
         // Attribute names are shared objects: a hundred thousand modules have the same few dozen.
         if let Some(known) = self.texts.borrow().get(&at) {
@@ -115,7 +112,6 @@ impl PythonHeap<'_> {
         self.entries_by_keys(dict).entries
     }
 
-    /// The same, with the kind of the keys.
     pub(super) fn entries_by_keys(&self, dict: Addr) -> dicts::DictEntries {
         dicts::entries_by_keys(self.memory(), &self.layout, dict).unwrap_or_else(|_| {
             self.missed();
@@ -147,13 +143,11 @@ impl PythonHeap<'_> {
         items
     }
 
-    /// Calls back with the items of a list, a tuple, a deque or a set.
     fn each_item(&self, at: Addr, take: &mut dyn FnMut(Addr)) {
         let Some(class) = self.class_of(at) else { return };
         self.each_item_of(at, class.kind, take);
     }
 
-    /// The same for an object of a known kind.
     pub(super) fn each_item_of(&self, at: Addr, kind: ClassKind, take: &mut dyn FnMut(Addr)) {
         if self.each_item_at(at, kind, take).is_err() {
             self.missed();
@@ -312,7 +306,6 @@ impl PythonHeap<'_> {
         values
     }
 
-    /// The slots that are set.
     pub(super) fn slots_of(&self, at: Addr, class: &PyClass) -> Vec<(Arc<str>, Addr)> {
         let memory = self.memory();
         let set = |(name, offset): &(Arc<str>, u64)| {
@@ -322,7 +315,6 @@ impl PythonHeap<'_> {
         self.slots(class).iter().filter_map(set).collect()
     }
 
-    /// Keys and values of the instance's `__dict__`.
     pub(super) fn instance_entries(&self, at: Addr, class: &PyClass) -> Vec<(Addr, Addr)> {
         dicts::instance_entries(self.memory(), &self.layout, at, &class.place()).unwrap_or_else(
             |_| {

@@ -49,7 +49,6 @@ struct FrameReferences {
     handles: &'static [Field<Addr>],
 }
 
-/// Newest first.
 const OWNS: [FrameReferences; 6] = [
     FrameReferences {
         since: 15,
@@ -103,7 +102,6 @@ impl PythonHeap<'_> {
         OWNS.iter().find(|owns| owns.since <= minor).unwrap_or(&OWNS[0])
     }
 
-    /// Whether the generator with the embedded frame at `frame` is suspended.
     pub(super) fn is_waiting(&self, frame: Addr) -> bool {
         let (from, to) = self.owns().waits;
         let state = self.memory().bytes::<1>(frame - STATE_BEFORE);
@@ -131,7 +129,6 @@ impl PythonHeap<'_> {
         self.frame_of_object(frame.at).is_some_and(|(_, returned)| returned)
     }
 
-    /// Calls back with each reference that a suspended generator owns.
     pub(super) fn owned_by_generator(&self, at: Addr, take: &mut dyn FnMut(Addr)) -> Option<()> {
         match self.layout.heap.generator {
             GeneratorFrame::Pointer(field) => {
@@ -150,7 +147,6 @@ impl PythonHeap<'_> {
         Some(())
     }
 
-    /// Calls back with each reference that a frame object owns.
     pub(super) fn owned_by_frame_object(&self, at: Addr, take: &mut dyn FnMut(Addr)) -> Option<()> {
         if self.layout.heap.frame_of_object.is_none() {
             return self.owned_by_frame(at, take);
@@ -186,7 +182,6 @@ impl PythonHeap<'_> {
         Some(())
     }
 
-    /// The local variables and stack values of a frame that does not run.
     fn values_of_frame(&self, frame: Addr) -> Option<Vec<u8>> {
         let memory = self.memory();
         let owns = self.owns();
@@ -202,7 +197,6 @@ impl PythonHeap<'_> {
                 memory.pointer(stack.in_target(frame)).ok()?
                     + 8 * u64::from(depth.max(0).unsigned_abs())
             }
-            // Negative while it runs.
             ValuesEnd::Index(field) => {
                 let index = memory.u32(frame + field.offset as u64).ok()? as i32;
                 start + 8 * u64::try_from(index).ok()?

@@ -19,7 +19,6 @@ const NAME: Field<Addr> = Field::at(16);
 const MAX_DEPTH: u32 = 8;
 const MAX_VARIABLES: usize = 1 << 16;
 
-/// Values of all contexts, by context variable.
 pub(super) type ContextValues = FxHashMap<Addr, Vec<Addr>>;
 
 fn is_context(class: &PyClass) -> bool {
@@ -31,7 +30,6 @@ fn is_context_variable(name: &str) -> bool {
 }
 
 impl PythonHeap<'_> {
-    /// Whether finding the object's references requires all objects.
     pub(super) fn needs_all_objects(&self, object: &HeapObject) -> bool {
         is_context_variable(&object.class.name)
     }

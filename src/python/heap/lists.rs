@@ -19,7 +19,6 @@ const GENERATIONS: usize = 3;
 /// Range of the collector's state in which the generations may begin, and bytes read.
 const SEARCHED: usize = 64;
 const STATE: usize = 512;
-/// Maximum threshold or count.
 const MAX_COUNT: u32 = 1 << 30;
 /// Bytes of `PyGC_Head`, before each object.
 const HEADER: u64 = 16;
@@ -32,7 +31,6 @@ const MOST_NEW: usize = 5000;
 /// at one of them.
 const MAX_CHANGES: u32 = 16;
 
-/// A tracked object.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TrackedObject {
     pub(super) at: Addr,
@@ -47,52 +45,49 @@ const PORTION: usize = 1 << 14;
 /// Upper bound per object in a large heap: the object, its parts, and our record of it.
 const BYTES_AN_OBJECT: u64 = 1 << 10;
 
-/// Reserves memory for another portion of objects when one is full.
-pub(super) fn allow(look: &mut PageReader<'_>, objects: usize) {
+pub(super) fn allow(reader: &mut PageReader<'_>, objects: usize) {
     if objects.is_multiple_of(PORTION) {
-        look.needs((objects + PORTION) as u64 * BYTES_AN_OBJECT);
+        reader.needs((objects + PORTION) as u64 * BYTES_AN_OBJECT);
     }
 }
 
-/// All tracked objects.
 pub(super) fn tracked(
     memory: &PageCache,
     interpreter: &Interpreter,
     listing: HeapListing,
 ) -> Result<Vec<TrackedObject>, HeapError> {
     let layout = &interpreter.layout;
-    let mut look = memory.reader();
+    let mut reader = memory.reader();
     let mut objects = Vec::new();
     if let GcState::OfRuntime(offset) = layout.heap.gc {
         let at = interpreter.runtime + offset as u64;
-        read_state(&mut look, interpreter, at, listing, &mut objects)?;
+        read_state(&mut reader, interpreter, at, listing, &mut objects)?;
         return Ok(objects);
     }
     let head = layout.runtime.interpreters_head.in_target(interpreter.runtime);
-    let mut at = look.pointer(head).map_err(HeapError::unreadable("the interpreters", head))?;
+    let mut at = reader.pointer(head).map_err(HeapError::unreadable("the interpreters", head))?;
     for _ in 0..MAX_INTERPRETERS {
         if at == Addr(0) {
             break;
         }
         if let GcState::OfInterpreter(offset) = layout.heap.gc {
-            read_state(&mut look, interpreter, at + offset as u64, listing, &mut objects)?;
+            read_state(&mut reader, interpreter, at + offset as u64, listing, &mut objects)?;
         }
         let next = layout.interpreter.next.in_target(at);
-        at = look.pointer(next).map_err(HeapError::unreadable("the next interpreter", next))?;
+        at = reader.pointer(next).map_err(HeapError::unreadable("the next interpreter", next))?;
     }
     Ok(objects)
 }
 
-/// Reads the lists of the collector whose state is at `at`.
 fn read_state(
-    look: &mut PageReader<'_>,
+    reader: &mut PageReader<'_>,
     interpreter: &Interpreter,
     at: Addr,
     listing: HeapListing,
     objects: &mut Vec<TrackedObject>,
 ) -> Result<(), HeapError> {
     let mut state = [0; STATE];
-    look.read(at, &mut state).map_err(HeapError::unreadable("the collector's state", at))?;
+    reader.read(at, &mut state).map_err(HeapError::unreadable("the collector's state", at))?;
     let collecting = interpreter.layout.heap.collecting;
     match collecting.get(&state) {
         Some(0) => {}
@@ -100,24 +95,24 @@ fn read_state(
         Some(1) => return Err(HeapError::Collecting),
         _ => return Err(HeapError::NoLists { version: interpreter.version.clone() }),
     }
-    let lists = find(look, &state, at)
+    let lists = find(reader, &state, at)
         .ok_or_else(|| HeapError::NoLists { version: interpreter.version.clone() })?;
     if listing == HeapListing::Newest {
         // New objects go to the end of the youngest list, which a collection merges into the next
         // one.
         for head in &lists[..2] {
-            follow(look, *head, PREVIOUS, MOST_NEW, objects);
+            follow(reader, *head, PREVIOUS, MOST_NEW, objects);
         }
         return Ok(());
     }
     let mut was_left = false;
     for head in lists {
         match listing {
-            HeapListing::Whole | HeapListing::Newest => walk(look, head, objects)?,
+            HeapListing::Whole | HeapListing::Newest => walk(reader, head, objects)?,
             HeapListing::Rough => {
                 // What is behind a changed place is reached from the other end.
-                if !follow(look, head, NEXT, MAX_OBJECTS, objects) {
-                    follow(look, head, PREVIOUS, MAX_OBJECTS, objects);
+                if !follow(reader, head, NEXT, MAX_OBJECTS, objects) {
+                    follow(reader, head, PREVIOUS, MAX_OBJECTS, objects);
                     was_left = true;
                 }
             }
@@ -132,22 +127,22 @@ fn read_state(
 }
 
 /// The heads of the generations, and of the frozen objects.
-fn find(look: &mut PageReader<'_>, state: &[u8], at: Addr) -> Option<[Addr; GENERATIONS + 1]> {
+fn find(reader: &mut PageReader<'_>, state: &[u8], at: Addr) -> Option<[Addr; GENERATIONS + 1]> {
     (8..SEARCHED).step_by(8).find_map(|first| {
         let generation = |n: usize| first + n * GENERATION;
-        if !(0..GENERATIONS).all(|n| is_list(look, state, at, generation(n))) {
+        if !(0..GENERATIONS).all(|n| is_list(reader, state, at, generation(n))) {
             return None;
         }
         // Up to 3.13 a pointer to the youngest comes in between.
         let after = generation(GENERATIONS);
-        let permanent = [after, after + 8].into_iter().find(|&p| is_list(look, state, at, p))?;
+        let permanent = [after, after + 8].into_iter().find(|&p| is_list(reader, state, at, p))?;
         let heads = [generation(0), generation(1), generation(2), permanent];
         Some(heads.map(|offset| at + offset as u64))
     })
 }
 
 /// Whether a `struct gc_generation` is at `offset` of the state at `at`.
-fn is_list(look: &mut PageReader<'_>, state: &[u8], at: Addr, offset: usize) -> bool {
+fn is_list(reader: &mut PageReader<'_>, state: &[u8], at: Addr, offset: usize) -> bool {
     let head = at + offset as u64;
     let pointer = |n: usize| Field::<u64>::at(offset + 8 * n).get(state).map(|p| Addr(p & !FLAGS));
     let number = |n: usize| Field::<u32>::at(offset + 16 + 4 * n).get(state);
@@ -156,25 +151,25 @@ fn is_list(look: &mut PageReader<'_>, state: &[u8], at: Addr, offset: usize) -> 
         return false;
     }
     let small = |n: usize| number(n).is_some_and(|number| number < MAX_COUNT);
-    let mut leads_back = |from: Addr| look.u64(from).is_ok_and(|back| Addr(back & !FLAGS) == head);
+    let mut leads_back =
+        |from: Addr| reader.u64(from).is_ok_and(|back| Addr(back & !FLAGS) == head);
     small(0) && small(1) && leads_back(next + 8) && leads_back(previous)
 }
 
-/// The forward and backward words of a header.
 const NEXT: (usize, usize) = (0, 1);
 const PREVIOUS: (usize, usize) = (1, 0);
 
 /// Adds the objects of the list with this head as far as it can be followed while it changes;
 /// returns whether it reached the end.
 fn follow(
-    look: &mut PageReader<'_>,
+    reader: &mut PageReader<'_>,
     head: Addr,
     (on, back): (usize, usize),
     most: usize,
     objects: &mut Vec<TrackedObject>,
 ) -> bool {
     let (mut before, mut changes) = (head, 0);
-    let Ok(first) = look.u64(head + 8 * on as u64) else { return false };
+    let Ok(first) = reader.u64(head + 8 * on as u64) else { return false };
     let mut at = Addr(first & !FLAGS);
     let first = objects.len();
     // Objects move between lists, and a list without its head is a ring, so the head may never come
@@ -186,7 +181,7 @@ fn follow(
             passed = at;
         }
         let mut object = [0; HEADER as usize + 16];
-        if look.read(at, &mut object).is_err() {
+        if reader.read(at, &mut object).is_err() {
             return false;
         }
         let word = |n: usize| Field::<u64>::at(8 * n).get(&object).unwrap_or_default();
@@ -194,18 +189,17 @@ fn follow(
         if changes > MAX_CHANGES {
             return false;
         }
-        allow(look, objects.len());
+        allow(reader, objects.len());
         let (at_object, class) = (at + HEADER, Addr(word(3)));
-        allow(look, objects.len());
+        allow(reader, objects.len());
         objects.push(TrackedObject { at: at_object, class, references: word(2) as i32 });
         (before, at) = (at, Addr(word(on) & !FLAGS));
     }
     at == head
 }
 
-/// Adds the objects of the list with this head.
 fn walk(
-    look: &mut PageReader<'_>,
+    reader: &mut PageReader<'_>,
     head: Addr,
     objects: &mut Vec<TrackedObject>,
 ) -> Result<(), HeapError> {
@@ -215,16 +209,16 @@ fn walk(
         source => HeapError::Unreadable { what: "the list of objects", at: head, source },
     };
     let mut before = head;
-    let mut at = Addr(look.u64(head).map_err(changing)? & !FLAGS);
+    let mut at = Addr(reader.u64(head).map_err(changing)? & !FLAGS);
     while at != head {
         if !at.is_plausible() || objects.len() >= MAX_OBJECTS {
             return Err(HeapError::Changing);
         }
         let mut object = [0; HEADER as usize + 16];
-        match look.read(at, &mut object) {
+        match reader.read(at, &mut object) {
             // What is behind is reached from the other end; the refused reads record the gap.
             Err(error) if error.is_limit() => {
-                follow(look, head, PREVIOUS, MAX_OBJECTS, objects);
+                follow(reader, head, PREVIOUS, MAX_OBJECTS, objects);
                 return Ok(());
             }
             read => read.map_err(changing)?,
@@ -234,7 +228,7 @@ fn walk(
             return Err(HeapError::Changing);
         }
         let (at_object, class) = (at + HEADER, Addr(word(3)));
-        allow(look, objects.len());
+        allow(reader, objects.len());
         objects.push(TrackedObject { at: at_object, class, references: word(2) as i32 });
         (before, at) = (at, Addr(word(0) & !FLAGS));
     }

@@ -8,13 +8,10 @@ use crate::python::layouts::layout::{EntryFrame, GeneratorFrame, LocalNames};
 use crate::python::stacks::thread_states::thread_states;
 use crate::target::{Addr, Field};
 
-/// More than any program has.
 const MAX_FRAMES: usize = 100_000;
-/// Stack values of one function.
 const MAX_STACK: u32 = 1024;
 /// One byte per local variable of a function.
 const MAX_KINDS_LEN: usize = 1 << 20;
-/// Name shown for a stack value.
 const STACK: &str = "<stack>";
 /// `CO_FAST_CELL`, `CO_FAST_FREE` (Include/internal/pycore_code.h): the slot holds a cell.
 const IN_CELL: u8 = 0x40 | 0x80;
@@ -114,7 +111,6 @@ impl PythonHeap<'_> {
         });
     }
 
-    /// Calls back with the frames of a thread, innermost first.
     fn each_frame(&self, thread: Addr, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();
         let layout = &self.layout;
@@ -207,7 +203,6 @@ impl PythonHeap<'_> {
         self.text(self.memory().pointer(field.in_target(code)).ok()?)
     }
 
-    /// The frame of a suspended generator.
     pub(super) fn frame_of_generator(&self, generator: Addr) -> Option<Addr> {
         match self.layout.heap.generator {
             GeneratorFrame::Inside(offset) => {

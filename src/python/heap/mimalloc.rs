@@ -41,7 +41,6 @@ const SHARED_SHIFT: i64 = 2;
 /// are never valid (Objects/obmalloc.c).
 const DEBUG_HEADER: u64 = 16;
 const DEBUG_MARK: u64 = 0xfdfd_fdfd_fdfd_fd00;
-/// Bytes of an object's head.
 const HEAD: usize = 32;
 /// mimalloc's segments are aligned to their size and consist of slices.
 const SEGMENT: u64 = 32 << 20;
@@ -55,7 +54,6 @@ const MIN_BLOCK_BYTES: u64 = 8;
 const SMALL_BLOCK: u64 = 64;
 const MIDDLE_BLOCK: u64 = 512;
 
-/// All tracked objects of all interpreters.
 pub(super) fn tracked(
     memory: &PageCache,
     interpreter: &Interpreter,
@@ -71,7 +69,7 @@ pub(super) fn tracked(
     let mut walk = MimallocWalk {
         interpreter,
         process,
-        look: memory.reader(),
+        reader: memory.reader(),
         heaps: None,
         left_behind: Vec::new(),
         pool: None,
@@ -95,7 +93,7 @@ fn no_heaps(interpreter: &Interpreter) -> HeapError {
 struct MimallocWalk<'a> {
     interpreter: &'a Interpreter,
     process: Option<&'a Process>,
-    look: PageReader<'a>,
+    reader: PageReader<'a>,
     /// Offset of the heaps in a thread's state, and their layout, once found.
     heaps: Option<(u64, &'static MimallocLayout)>,
     /// Where the interpreters keep segments of ended threads.
@@ -106,9 +104,7 @@ struct MimallocWalk<'a> {
     /// Threads seen, and pages whose counts differ by one: each thread changes one page at a time.
     threads: u32,
     uneven: u32,
-    /// Segments of threads, already read.
     segments: FxHashSet<Addr>,
-    /// Whether a thread without heaps was seen.
     starting: bool,
     listing: HeapListing,
     objects: Vec<TrackedObject>,
@@ -123,7 +119,6 @@ fn changing(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> HeapErr
 }
 
 impl MimallocWalk<'_> {
-    /// Reads the heaps of all interpreters, whose collector states are at offset `gc`.
     fn interpreters(&mut self, gc: usize) -> Result<(), HeapError> {
         let interpreter = self.interpreter;
         let layout = &interpreter.layout;
@@ -136,7 +131,7 @@ impl MimallocWalk<'_> {
             }
             let collecting = layout.heap.collecting.in_target(at + gc as u64);
             let mut flag = [0; 4];
-            self.look
+            self.reader
                 .read(collecting, &mut flag)
                 .map_err(HeapError::unreadable("the collector's state", collecting))?;
             match i32::from_le_bytes(flag) {
@@ -175,7 +170,7 @@ impl MimallocWalk<'_> {
     }
 
     fn pointer(&mut self, what: &'static str, at: Addr) -> Result<Addr, HeapError> {
-        self.look.pointer(at).map_err(HeapError::unreadable(what, at))
+        self.reader.pointer(at).map_err(HeapError::unreadable(what, at))
     }
 
     fn layout(&self) -> &PythonLayout {
@@ -197,10 +192,9 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// Reads the heaps of the thread whose state is at `thread`.
     fn thread(&mut self, interpreter: Addr, thread: Addr) -> Result<(), HeapError> {
         let id = self.layout().thread.python_id.in_target(thread);
-        let id = self.look.u64(id).map_err(HeapError::unreadable("a thread", thread))?;
+        let id = self.reader.u64(id).map_err(HeapError::unreadable("a thread", thread))?;
         if id == 0 {
             return Ok(()); // It does not run yet and has allocated nothing.
         }
@@ -234,7 +228,7 @@ impl MimallocWalk<'_> {
             self.part(read)?;
         }
         let at = mimalloc.tld_abandoned.in_target(tld);
-        let at = self.look.pointer(at).map_err(changing("a thread's segments", at))?;
+        let at = self.reader.pointer(at).map_err(changing("a thread's segments", at))?;
         if let (None, AbandonedSegments::Listed { .. }) = (self.pool, mimalloc.abandoned) {
             self.pool = at.0.checked_sub(interpreter.0).map(|offset| (offset, interpreter));
         }
@@ -255,9 +249,9 @@ impl MimallocWalk<'_> {
         (0..u64::from(HEAPS)).all(|n| {
             let heap = heaps + n * mimalloc.heap_len as u64;
             let mut tag = [0; 1];
-            self.look.pointer(mimalloc.heap_tld.in_target(heap)) == Ok(tld)
-                && self.look.u64(mimalloc.heap_thread.in_target(heap)) == Ok(id)
-                && self.look.read(mimalloc.heap_tag.in_target(heap), &mut tag).is_ok()
+            self.reader.pointer(mimalloc.heap_tld.in_target(heap)) == Ok(tld)
+                && self.reader.u64(mimalloc.heap_thread.in_target(heap)) == Ok(id)
+                && self.reader.read(mimalloc.heap_tag.in_target(heap), &mut tag).is_ok()
                 && u64::from(tag[0]) == n
         })
     }
@@ -271,10 +265,10 @@ impl MimallocWalk<'_> {
     ) -> Result<(), HeapError> {
         const WHAT: &str = "a heap";
         let pages = mimalloc.heap_pages.in_target(heap);
-        let pages = self.look.u64(pages).map_err(changing(WHAT, heap))?;
+        let pages = self.reader.u64(pages).map_err(changing(WHAT, heap))?;
         let mut queues = vec![0; mimalloc.queues * mimalloc.queue_len];
         let start = heap + mimalloc.heap_queues as u64;
-        self.look.read(start, &mut queues).map_err(changing(WHAT, heap))?;
+        self.reader.read(start, &mut queues).map_err(changing(WHAT, heap))?;
         let mut seen = 0;
         for queue in queues.chunks_exact(mimalloc.queue_len) {
             let mut page = Field::<Addr>::at(0).get(queue).unwrap_or_default();
@@ -302,7 +296,7 @@ impl MimallocWalk<'_> {
         let segment = Addr(page.0 & !(SEGMENT - 1));
         if self.segments.insert(segment) {
             let abandoned = mimalloc.segment_abandoned.in_target(segment);
-            let abandoned = self.look.u64(abandoned).map_err(changing("a segment", segment))?;
+            let abandoned = self.reader.u64(abandoned).map_err(changing("a segment", segment))?;
             if abandoned != 0 {
                 return Err(HeapError::Changing);
             }
@@ -316,11 +310,10 @@ impl MimallocWalk<'_> {
         page: Addr,
     ) -> Result<Vec<u8>, HeapError> {
         let mut copy = vec![0; mimalloc.page_len];
-        self.look.read(page, &mut copy).map_err(changing("a page of a heap", page))?;
+        self.reader.read(page, &mut copy).map_err(changing("a page of a heap", page))?;
         Ok(copy)
     }
 
-    /// Adds the objects of the page at `page`, copied in `copy`.
     fn page(
         &mut self,
         mimalloc: &MimallocLayout,
@@ -355,7 +348,6 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// Marks the blocks of a free list; returns their number.
     fn free_blocks(
         &mut self,
         first: u64,
@@ -370,22 +362,21 @@ impl MimallocWalk<'_> {
                 return Err(HeapError::Changing);
             }
             count += 1;
-            at = self.look.u64(Addr(at)).map_err(changing("a free block", Addr(at)))?;
+            at = self.reader.u64(Addr(at)).map_err(changing("a free block", Addr(at)))?;
         }
         Ok(count)
     }
 
-    /// Adds the object in the block at `block`, if tracked.
     fn object(&mut self, block: Addr, before: u64) -> Result<(), HeapError> {
         let RefcountLayout::Split { local, shared, flags } = self.layout().object.references else {
             return Ok(());
         };
         let class = self.layout().object.type_of;
-        let mark = self.look.u64(block + 8).map_err(changing("an object", block))?;
+        let mark = self.reader.u64(block + 8).map_err(changing("an object", block))?;
         let debug = if mark & !0xff == DEBUG_MARK { DEBUG_HEADER } else { 0 };
         let at = block + before + debug;
         let mut head = [0; HEAD];
-        self.look.read(at, &mut head).map_err(changing("an object", at))?;
+        self.reader.read(at, &mut head).map_err(changing("an object", at))?;
         let flags = flags.get(&head).unwrap_or_default();
         if flags & TRACKED == 0 {
             return Ok(());
@@ -404,7 +395,7 @@ impl MimallocWalk<'_> {
             counted.clamp(0, i64::from(i32::MAX)) as i32
         };
         let class = class.get(&head).unwrap_or_default();
-        allow(&mut self.look, self.objects.len());
+        allow(&mut self.reader, self.objects.len());
         self.objects.push(TrackedObject { at, class, references });
         Ok(())
     }

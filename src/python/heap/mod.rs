@@ -98,7 +98,6 @@ pub struct HeapObject {
     pub references: i32,
 }
 
-/// Classes by address; `None` for unreadable ones.
 type KnownClasses = FxHashMap<Addr, Option<Arc<PyClass>>>;
 
 /// The heap of one CPython at one moment.
@@ -106,11 +105,9 @@ pub struct PythonHeap<'a> {
     memory: &'a PageCache,
     layout: PythonLayout,
     runtime: Addr,
-    /// Threads that read its objects.
     threads: Cell<usize>,
     objects: Vec<HeapObject>,
     classes: RefCell<KnownClasses>,
-    /// Depth of nested class lookups.
     class_depth: Cell<u32>,
     texts: RefCell<FxHashMap<Addr, Box<str>>>,
     unreadable: Cell<u64>,
@@ -129,7 +126,6 @@ pub enum HeapListing {
 }
 
 impl<'a> PythonHeap<'a> {
-    /// Reads the collector's lists of all interpreters.
     pub(super) fn read(
         memory: &'a PageCache,
         interpreter: &Interpreter,

@@ -19,13 +19,10 @@ const OBJECT: i32 = 17;
 const CONTIGUOUS: u32 = 1 | 2;
 /// More dimensions than NumPy allows.
 const MAX_DIMENSIONS: i32 = 64;
-/// Maximum number of items read.
 const MAX_ITEMS: u64 = 65_536;
-/// Bytes of the object up to its flags.
 const LEN: usize = 72;
 
 impl PythonHeap<'_> {
-    /// Calls back with the items of the array at `at` if it holds objects.
     pub(super) fn items_of_array(&self, at: Addr, take: &mut dyn FnMut(ReferenceKind, Addr)) {
         let (memory, head) = (self.memory(), &self.layout.object);
         let read = || {

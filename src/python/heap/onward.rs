@@ -6,13 +6,11 @@ use crate::target::Addr;
 
 /// Objects per work portion of a thread; fewer objects do not justify threads.
 const PORTION: usize = 256;
-/// Rounds of copying missing pages.
 const MAX_ROUNDS: usize = 4;
 
 /// The relevant references of an object, in order; `None` if the walk must read the object itself.
 pub type OnwardReferences = Option<Vec<(ReferenceKind, Addr)>>;
 
-/// Whether to read an object.
 type IsAsked<'f> = &'f (dyn Fn(&HeapObject) -> bool + Sync);
 /// Whether to include a reference, given its index (from 1) and target.
 type Takes<'f> = &'f (dyn Fn(&PythonHeap<'_>, usize, Addr) -> bool + Sync);

@@ -14,7 +14,6 @@ pub struct ReferenceGraph<'h> {
     objects: &'h [HeapObject],
     numbers: FxHashMap<Addr, u32>,
     scanned: Vec<ScannedObjects>,
-    /// For each object, the position of its references.
     places: Vec<ReferencesPlace>,
     /// References without a count, such as a class to its dictionary.
     uncounted: Vec<(u32, u32)>,
@@ -25,7 +24,6 @@ pub struct ReferenceGraph<'h> {
     referrers: OnceCell<Referrers>,
 }
 
-/// A part of the scan, and a range of references in it.
 #[derive(Debug, Clone, Copy, Default)]
 struct ReferencesPlace {
     part: u32,
@@ -89,7 +87,6 @@ impl ReferenceGraph<'_> {
         self.objects
     }
 
-    /// The objects that one references, with repetitions.
     pub(super) fn references_of(&self, number: u32) -> &[u32] {
         let ReferencesPlace { part, start, end } = self.places[number as usize];
         let part = self.scanned.get(part as usize);
@@ -169,7 +166,6 @@ impl ReferenceGraph<'_> {
         alive.partition(is_referred_to)
     }
 
-    /// The reversed references.
     fn referrers(&self) -> &Referrers {
         self.referrers.get_or_init(|| {
             let counted = (0u32..self.objects.len() as u32)
@@ -194,7 +190,6 @@ impl ReferenceGraph<'_> {
     }
 }
 
-/// For each object, those that reference it.
 struct Referrers {
     starts: Vec<usize>,
     sources: Vec<u32>,

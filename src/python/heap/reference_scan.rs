@@ -12,7 +12,6 @@ use crate::target::{Addr, Field};
 /// Bytes searched in C objects of unknown layout.
 const MAX_BODY: u64 = 4096;
 const WORD: u64 = 8;
-/// Objects per work portion of a thread.
 const PORTION: usize = 4096;
 /// References per thread: more than most machines have memory for. References beyond the limit are
 /// dropped.
@@ -21,19 +20,14 @@ const MAX_TARGETS: usize = 1 << 28;
 /// references.
 const MAX_ROUNDS: usize = 12;
 
-/// References found in some objects.
 #[derive(Debug, Default)]
 pub(super) struct ScannedObjects {
-    /// Each object with the start of its references in `targets`.
     pub(super) starts: Vec<(u32, u32)>,
     pub(super) targets: Vec<u32>,
-    /// References without a count, such as a class to its dictionary.
     pub(super) uncounted: Vec<(u32, u32)>,
-    /// Holders of unknown kinds, and objects whose address appears in them.
     pub(super) held: Vec<(u32, u32)>,
 }
 
-/// Reads the references of objects.
 struct ObjectScan<'h, 'a> {
     heap: &'h PythonHeap<'a>,
     numbers: &'h FxHashMap<Addr, u32>,
@@ -43,7 +37,6 @@ struct ObjectScan<'h, 'a> {
 }
 
 impl PythonHeap<'_> {
-    /// Scans all tracked objects. `numbers`: their indices by address.
     pub(super) fn scan_references(&self, numbers: &FxHashMap<Addr, u32>) -> Vec<ScannedObjects> {
         let objects = &self.objects[..];
         let mut found = Vec::new();

@@ -8,10 +8,8 @@ use super::{KnownClasses, PythonHeap};
 
 /// More threads only wait for memory. At most half of the processors: the target runs meanwhile.
 const MAX_THREADS: usize = 8;
-/// Work portions that justify another thread.
 const PORTIONS_A_THREAD: usize = 2;
 
-/// Returns the next items; `None` at the end.
 pub(super) type NextItems<'n> = &'n mut dyn FnMut() -> Option<Range<usize>>;
 
 /// Maximum number of threads; one if the process needs the other processor.

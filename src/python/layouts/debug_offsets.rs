@@ -10,16 +10,13 @@ use crate::target::{Field, Scalar};
 
 /// Bytes of `_PyRuntime` that contain all of them.
 pub(in crate::python) const LEN: usize = 1024;
-/// `cookie`.
 const COOKIE: &[u8; 8] = b"xdebugpy";
 /// `version`, written like `PY_VERSION_HEX`.
 const VERSION: Field<u64> = Field::at(8);
 /// Maximum offset in the runtime or an interpreter (they are some 100 KiB).
 const MAX_STATE_BYTES: u64 = 1 << 20;
-/// Maximum offset in a thread state, frame or object.
 const MAX_OBJECT_BYTES: u64 = 2048;
 
-/// `PY_VERSION_HEX` of an interpreter that publishes its offsets; otherwise `None`.
 pub(in crate::python) fn version(runtime: &[u8]) -> Option<u32> {
     if !runtime.starts_with(COOKIE) {
         return None;
@@ -27,7 +24,6 @@ pub(in crate::python) fn version(runtime: &[u8]) -> Option<u32> {
     VERSION.get(runtime).and_then(|v| u32::try_from(v).ok())
 }
 
-/// Whether the interpreter was built without a GIL.
 pub(in crate::python) fn free_threaded(runtime: &[u8], at: &DebugOffsetsLayout) -> bool {
     at.free_threaded.get(runtime).is_some_and(|flag| flag != 0)
 }
@@ -132,7 +128,6 @@ pub(in crate::python) fn overlay(
     Ok(layout)
 }
 
-/// Checks that fields of structures copied whole are inside the copies.
 fn whole_fields(layout: &PythonLayout) -> Result<(), &'static str> {
     fn inside<T: Scalar>(field: Field<T>, len: usize) -> bool {
         field.end() <= len

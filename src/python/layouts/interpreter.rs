@@ -8,15 +8,11 @@ use crate::target::{
     Addr, LoadedObject, Mapping, Mappings, Memory, MemoryError, ObjectError, Process, ProcessError,
 };
 
-/// More loaded files than any process has.
 const MAX_OBJECTS: usize = 4096;
-/// Bytes of a writable mapping that are searched for the version string.
 const MAX_SEARCHED_BYTES: usize = 8 << 20;
 
-/// A CPython found in a process.
 #[derive(Debug, Clone)]
 pub(in crate::python) struct Interpreter {
-    /// `_PyRuntime`.
     pub(in crate::python) runtime: Addr,
     /// `PyCode_Type`, if exported.
     pub(in crate::python) code_type: Option<Addr>,
@@ -26,7 +22,6 @@ pub(in crate::python) struct Interpreter {
     pub(in crate::python) source: LayoutSource,
 }
 
-/// Finds the CPython of `process`.
 pub(in crate::python) fn find(
     process: &Process,
     memory: &dyn Memory,
@@ -90,7 +85,6 @@ pub(in crate::python) fn find(
     Ok(Interpreter { runtime, code_type, version: version.text, layout, source })
 }
 
-/// The error for a version without a layout.
 pub(in crate::python) fn unknown(found: String) -> PythonError {
     let name = |row: &&PythonLayout| {
         format!("3.{}{}", row.minor, if row.free_threaded { "t" } else { "" })

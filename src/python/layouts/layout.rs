@@ -31,7 +31,6 @@ impl fmt::Display for LayoutSource {
     }
 }
 
-/// The layout of one minor version of CPython.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct PythonLayout {
     pub(in crate::python) minor: u8,
@@ -48,7 +47,6 @@ pub(in crate::python) struct PythonLayout {
     pub(in crate::python) instance: InstanceLayout,
     pub(in crate::python) heap: HeapLayout,
     pub(in crate::python) error: ErrorLayout,
-    /// Where the target publishes these offsets.
     pub(in crate::python) debug_offsets: Option<DebugOffsetsLayout>,
 }
 
@@ -106,7 +104,6 @@ pub(in crate::python) struct ThreadLayout {
     pub(in crate::python) identity: Field<u64>,
 }
 
-/// How a frame stores its current instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum InstructionLayout {
     /// Offset in the bytecode, in bytes.
@@ -130,12 +127,14 @@ pub(in crate::python) enum SavedStack {
 /// How a frame called from C is marked, below which the stack continues in its C caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum EntryFrame {
-    /// Not marked.
     Unmarked,
     /// By `is_entry` in the frame.
     Flag(Field<u8>),
     /// By its caller, a shim on the C stack: a frame without code whose owner is at least `from`.
-    Shim { owner: Field<u8>, from: u8 },
+    Shim {
+        owner: Field<u8>,
+        from: u8,
+    },
 }
 
 /// `PyFrameObject` up to 3.10, `_PyInterpreterFrame` since.
@@ -195,7 +194,6 @@ pub(in crate::python) struct CodeLayout {
     pub(in crate::python) copies: Option<Field<Addr>>,
 }
 
-/// How an object counts its references.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum RefcountLayout {
     /// One number, negative for immortal objects since 3.12 (Include/refcount.h).
@@ -208,7 +206,6 @@ pub(in crate::python) enum RefcountLayout {
 /// `PyObject`, `PyBytesObject`, `PyASCIIObject`, `PyCompactUnicodeObject`, `PyLongObject`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct ObjectLayout {
-    /// Bytes of `PyObject`, the head of every object.
     pub(in crate::python) head_len: usize,
     pub(in crate::python) references: RefcountLayout,
     pub(in crate::python) type_of: Field<Addr>,
@@ -227,7 +224,6 @@ pub(in crate::python) struct ObjectLayout {
 }
 
 impl ObjectLayout {
-    /// The head of every object.
     pub(in crate::python) const fn head(&self) -> PyObjectHeader {
         PyObjectHeader { len: self.head_len, class: self.type_of.offset }
     }

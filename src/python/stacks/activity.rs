@@ -25,7 +25,6 @@ const WAITING: [(&str, &[&str]); 11] = [
 
 /// Whether a thread with this innermost frame waits without allocating on a GPU.
 pub(in crate::python) fn is_wait_function(file: &str, name: &str) -> bool {
-    // Qualified names end in the function's own.
     let own = name.rsplit('.').next().unwrap_or(name);
     WAITING.iter().any(|(suffix, names)| file.ends_with(suffix) && names.contains(&own))
 }
@@ -41,13 +40,11 @@ pub(in crate::python) fn is_engine_function(file: &str, name: &str) -> bool {
     }
 }
 
-/// Evidence about a thread at a sample.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::python) struct ThreadEvidence {
-    /// It held the GIL.
     pub(in crate::python) gil: bool,
     /// Its innermost frame is a known wait.
-    pub(in crate::python) in_waiting_place: bool,
+    pub(in crate::python) in_known_wait: bool,
     /// Its innermost frame waits for threads that work on its behalf.
     pub(in crate::python) in_engine: bool,
     /// Its innermost frame or instruction differs from the last sample's.
@@ -58,7 +55,6 @@ pub(in crate::python) struct ThreadEvidence {
     pub(in crate::python) waits: [Option<WaitKind>; 2],
 }
 
-/// What a thread does in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum WaitKind {
     /// It sleeps, or waits for a lock, a file, a socket, a child.
@@ -86,18 +82,18 @@ impl WaitKind {
 /// Decides in this order:
 ///
 /// 1. A thread that holds the GIL is active.
-/// 2. One in a known wait is idle, and so is one that waits in the kernel for anything but the GIL
-///    or the allocator's lock. A wait counts if the kernel confirms it both before and after the
-///    stack was read; work counts if confirmed once.
-/// 3. One that moved since the last sample is active, unless it waits for one of these locks.
-/// 4. One that runs, works in a call, or waits for a disk is active.
-/// 5. One that waits for the autograd engine (`loss.backward()`), or sleeps for an unknown reason,
-///    is unknown.
+/// 2. One in a known wait is idle. So is one whose kernel wait is idle both before and after its
+///    stack was read, unless it waits for the autograd engine's threads (`loss.backward()`).
+/// 3. One that otherwise waited both times (for the engine, the GIL or the allocator's lock) is
+///    unknown.
+/// 4. One that moved since the last sample, worked at either time, or is in state `R` or `D` is
+///    active.
+/// 5. Any other is unknown.
 pub(in crate::python) fn classify(signs: ThreadEvidence) -> ThreadActivity {
     if signs.gil {
         return ThreadActivity::Active;
     }
-    if signs.in_waiting_place {
+    if signs.in_known_wait {
         return ThreadActivity::Idle;
     }
     match signs.waits {
@@ -138,7 +134,7 @@ mod tests {
     fn gil_outranks_known_wait_outranks_kernel_state() {
         let signs = ThreadEvidence {
             gil: false,
-            in_waiting_place: true,
+            in_known_wait: true,
             in_engine: false,
             moved: true,
             os_state: Some('R'),
@@ -146,7 +142,7 @@ mod tests {
         };
         assert_eq!(classify(signs), ThreadActivity::Idle);
         assert_eq!(classify(ThreadEvidence { gil: true, ..signs }), ThreadActivity::Active);
-        let elsewhere = ThreadEvidence { in_waiting_place: false, ..signs };
+        let elsewhere = ThreadEvidence { in_known_wait: false, ..signs };
         assert_eq!(classify(elsewhere), ThreadActivity::Active);
         let waiting = ThreadEvidence { waits: [Some(WaitKind::Idle); 2], ..elsewhere };
         assert_eq!(classify(waiting), ThreadActivity::Idle, "it came here and waits");
@@ -170,7 +166,7 @@ mod tests {
         let asleep = Some(WaitKind::MayWork);
         let signs = |waits| ThreadEvidence {
             gil: false,
-            in_waiting_place: false,
+            in_known_wait: false,
             in_engine: false,
             moved: false,
             os_state: Some('S'),

@@ -23,8 +23,6 @@ const SLOTS: std::ops::Range<usize> = 0x100..0x910;
 /// `tp_dealloc` in `PyTypeObject` (Include/cpython/object.h, 3.8 to 3.15).
 const TYPE_DEALLOC: Field<Addr> = Field::at(48);
 
-/// How a kernel program walks the stacks of `interpreter`, whose main interpreter state is at
-/// `state`. `threads`: its threads, newest first.
 pub(in crate::python) fn unwind_info(
     memory: &dyn Memory,
     interpreter: &Interpreter,
@@ -108,11 +106,9 @@ pub struct StackSymbolizer {
     shims_from: u8,
     by_address: FxHashMap<u64, CopiedCode>,
     frames: Vec<FrameId>,
-    /// Increases with each search for idle code objects.
     age: u32,
 }
 
-/// A code object as copied.
 struct CopiedCode {
     function: Function,
     number: Option<FunctionId>,
@@ -148,7 +144,7 @@ impl StackSymbolizer {
         for (at, bytes) in spans {
             copy.insert(Addr(*at), bytes);
         }
-        let both = CopyFirst { copy, live: &*self.memory };
+        let both = CopyOrLive { copy, live: &*self.memory };
         match self.read(&both, Addr(code)) {
             Ok(known) => self.by_address.insert(code, known),
             // The previous code object is gone; frames that use the new one stay unknown.
@@ -156,7 +152,7 @@ impl StackSymbolizer {
         };
     }
 
-    fn read(&self, memory: &CopyFirst<'_>, at: Addr) -> Result<CopiedCode, ObjectDecodeError> {
+    fn read(&self, memory: &CopyOrLive<'_>, at: Addr) -> Result<CopiedCode, ObjectDecodeError> {
         let object = CodeObject::read(memory, &self.layout, self.code_type, at)?;
         // What exceeded the copy was read from the live process. It counts only if the code object
         // is still the one copied.
@@ -266,18 +262,18 @@ impl StackSymbolizer {
 }
 
 /// A copy, with the live process for what it lacks.
-struct CopyFirst<'a> {
+struct CopyOrLive<'a> {
     copy: MemoryImage,
     live: &'a dyn Memory,
 }
 
-impl CopyFirst<'_> {
+impl CopyOrLive<'_> {
     fn has(&self, at: Addr, len: usize) -> bool {
         self.copy.read(at, &mut vec![0; len]).is_ok()
     }
 }
 
-impl Memory for CopyFirst<'_> {
+impl Memory for CopyOrLive<'_> {
     fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
         let mut from = 0;
         for (index, span) in spans.iter().enumerate() {

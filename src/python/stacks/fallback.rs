@@ -10,7 +10,6 @@ use crate::python::error::PythonError;
 use crate::python::stacks::stack_sampler::SampleStats;
 use crate::target::Process;
 
-/// Reads stacks with py-spy, without stopping the target.
 pub(in crate::python) struct PySpyReader {
     process: Process,
     spy: PythonSpy,
@@ -79,7 +78,6 @@ fn stack(trace: &StackTrace, table: &mut StackTable) -> Option<StackId> {
         let function = table.function(Function {
             name: frame.name.as_str().into(),
             file: frame.filename.as_str().into(),
-            // py-spy does not report where a function begins and ends.
             first_line: 0,
             last_line: 0,
             is_native: false,

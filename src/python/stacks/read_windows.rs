@@ -12,7 +12,6 @@ const PAGE: u64 = 4096;
 const MAX_GAP_BYTES: u64 = 1024;
 /// Bytes past the innermost frame, for frames of the next sample.
 const HEADROOM: u64 = 512;
-/// Maximum bytes of a window.
 const MAX_WINDOW_LEN: u64 = 4 << 20;
 /// Samples after which windows shrink to what was used.
 const EPOCH: u32 = 64;
@@ -21,7 +20,6 @@ const EPOCH: u32 = 64;
 struct ReadWindow {
     start: u64,
     end: u64,
-    /// Bytes used in this epoch; empty when `low > high`.
     low: u64,
     high: u64,
     slot: ReadSlot,
@@ -34,14 +32,11 @@ struct SecondRead {
     slot: ReadSlot,
 }
 
-/// The windows of one thread.
 #[derive(Debug, Default)]
 pub(in crate::python) struct ReadWindows {
-    /// By address, without overlap.
     list: Vec<ReadWindow>,
     /// The innermost frames, which are read twice.
     again: Vec<SecondRead>,
-    /// The window found last.
     last: usize,
     samples: u32,
 }
@@ -76,7 +71,6 @@ impl ReadWindows {
         batch.get(window.slot)?.get(from..from + len)
     }
 
-    /// The second copy of `len` bytes at `at`; `None` if not read twice.
     pub(in crate::python) fn second<'b>(
         &self,
         batch: &'b ScatterRead,
@@ -100,7 +94,6 @@ impl ReadWindows {
         self.cover(page, (end + HEADROOM).min(page_end), at.0, end);
     }
 
-    /// Sets the frames to read twice.
     pub(in crate::python) fn read_again(&mut self, frames: impl Iterator<Item = Addr>, len: usize) {
         self.again.clear();
         for at in frames {
@@ -123,7 +116,6 @@ impl ReadWindows {
         }
     }
 
-    /// Drops the window of this slot, which is unreadable.
     pub(in crate::python) fn forget(&mut self, slot: ReadSlot) {
         self.list.retain(|w| w.slot != slot);
         self.again.retain(|w| w.slot != slot);

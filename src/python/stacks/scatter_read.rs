@@ -2,7 +2,6 @@
 
 use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
-/// Identifies a piece in a [`ScatterRead`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(in crate::python) struct ReadSlot(usize);
 
@@ -13,7 +12,6 @@ pub(in crate::python) struct ScatterRead {
     starts: Vec<usize>,
     bytes: Vec<u8>,
     wanted: usize,
-    /// Number of spans read.
     read: usize,
 }
 
@@ -25,7 +23,6 @@ impl ScatterRead {
         self.read = 0;
     }
 
-    /// Requests `len` bytes at `addr`.
     pub(in crate::python) fn push(&mut self, addr: Addr, len: usize) -> ReadSlot {
         self.spans.push(AddressRange { addr, len });
         self.starts.push(self.wanted);
@@ -46,12 +43,10 @@ impl ScatterRead {
         Ok(())
     }
 
-    /// The unreadable piece, if any.
     pub(in crate::python) fn fault(&self) -> Option<ReadSlot> {
         (self.read < self.spans.len()).then_some(ReadSlot(self.read))
     }
 
-    /// The bytes of a piece; `None` if not read.
     pub(in crate::python) fn get(&self, slot: ReadSlot) -> Option<&[u8]> {
         if slot.0 >= self.read {
             return None;

@@ -14,7 +14,9 @@ use crate::python::stacks::bpf_stacks;
 use crate::python::stacks::c_calls::frames_by_call;
 use crate::python::stacks::scatter_read::ScatterRead;
 use crate::python::stacks::thread::{ReadBuffers, ReadOutcome, SampleContext, SampledThread};
-use crate::python::stacks::thread_list::{InterpreterList, ListError, ThreadEntry, tell_apart};
+use crate::python::stacks::thread_list::{
+    InterpreterList, ListError, ThreadEntry, make_ids_unique,
+};
 use crate::python::stacks::thread_names::ThreadNames;
 use crate::target::{Addr, AddressRange, KernelWait, Memory, MemoryError, Process};
 
@@ -94,17 +96,14 @@ impl StackSampler {
         &self.interpreter
     }
 
-    /// The process; `None` for captured memory.
     pub(in crate::python) fn process(&self) -> Option<&Process> {
         self.process.as_ref()
     }
 
-    /// The threads as last listed.
     pub(in crate::python) fn threads(&self) -> impl Iterator<Item = ThreadId> {
         self.threads.iter().map(|thread| thread.id)
     }
 
-    /// The threads as last listed, for a poller.
     pub(in crate::python) fn poll_targets(&self) -> Vec<PollTarget> {
         self.threads
             .iter()
@@ -122,7 +121,6 @@ impl StackSampler {
         self.allocator_locks = locks;
     }
 
-    /// Locks that a thread takes while working.
     pub(in crate::python) fn working_locks(&self) -> Vec<AddressRange> {
         self.heads.gils().chain(self.allocator_locks.iter().copied()).collect()
     }
@@ -160,7 +158,6 @@ impl StackSampler {
         })
     }
 
-    /// Drops everything that has an id.
     pub(in crate::python) fn forget_numbers(&mut self) {
         self.codes = CodeCache::default();
         self.threads.clear();
@@ -169,7 +166,6 @@ impl StackSampler {
         self.os_states_at = None;
     }
 
-    /// Reads all threads once.
     pub(in crate::python) fn sample(
         &mut self,
         table: &mut StackTable,
@@ -214,7 +210,6 @@ impl StackSampler {
         Ok(stats)
     }
 
-    /// Reads the kernel waits of threads that ran Python at the last sample.
     fn find_waits(&mut self) {
         let mut checks = 0;
         // The oldest thread, the main one, is last in the list.
@@ -230,7 +225,6 @@ impl StackSampler {
         }
     }
 
-    /// Reads everything still wanted with one system call.
     fn read_batch(&mut self) -> Result<(), PythonError> {
         let layout = &self.interpreter.layout;
         self.batch.clear();
@@ -304,7 +298,6 @@ impl StackSampler {
         PythonError::unreadable(self.pid, "a code object", self.interpreter.runtime, error)
     }
 
-    /// Reads code objects seen for the first time.
     fn learn(&mut self) -> Result<(), PythonError> {
         let Interpreter { layout, code_type, .. } = &self.interpreter;
         while let Some(at) = self.scratch.unknown.pop() {
@@ -320,7 +313,6 @@ impl StackSampler {
         Ok(())
     }
 
-    /// How a kernel program walks the stacks of this interpreter.
     pub(in crate::python) fn unwind_info(&mut self) -> Result<UnwindInfo, PythonError> {
         let places = self.thread_entries()?;
         let waiting_for = "there is no interpreter";
@@ -328,7 +320,6 @@ impl StackSampler {
         bpf_stacks::unwind_info(&*self.memory, &self.interpreter, main, &places, self.pid)
     }
 
-    /// All threads, as the interpreters list them.
     fn thread_entries(&mut self) -> Result<Vec<ThreadEntry>, PythonError> {
         self.heads.list(&*self.memory, &self.interpreter.layout).map_err(|fault| match fault {
             ListError::Memory(what, at, error) => {
@@ -348,7 +339,7 @@ impl StackSampler {
     fn list(&mut self, table: &mut StackTable) -> Result<(), PythonError> {
         self.listed = false;
         let mut places = self.thread_entries()?;
-        tell_apart(&mut places);
+        make_ids_unique(&mut places);
         let mut old = std::mem::take(&mut self.threads);
         let mut is_new = false;
         for place in places {
@@ -391,7 +382,6 @@ impl StackSampler {
         }
     }
 
-    /// Turns the results into the sample.
     fn finish(&mut self, table: &StackTable, stats: &mut SampleStats, out: &mut Vec<ThreadSample>) {
         let now = Instant::now();
         let look_up = self.os_states_at.is_none_or(|at| now - at >= OS_STATES_INTERVAL);
@@ -424,7 +414,7 @@ impl StackSampler {
             }
             let signs = ThreadEvidence {
                 gil,
-                in_waiting_place: waits,
+                in_known_wait: waits,
                 in_engine: ends_in_engine(table, stack),
                 moved: thread.moved,
                 os_state: thread.os_state,

@@ -10,7 +10,6 @@ use crate::model::ThreadActivity;
 use crate::python::layouts::interpreter;
 use crate::target::{AddressRange, MemoryImage, RecordingMemory};
 
-/// Shared memory that sometimes fails.
 struct FlakyMemory<M> {
     inner: Arc<M>,
     reads: Arc<AtomicU64>,

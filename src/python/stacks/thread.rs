@@ -17,8 +17,11 @@ const MAX_CFRAMES: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum ReadOutcome {
     /// Its stack; whether it ends in a known wait; whether it was cut.
-    Stack { stack: StackId, waits: bool, cut: bool },
-    /// It has no Python frames.
+    Stack {
+        stack: StackId,
+        waits: bool,
+        cut: bool,
+    },
     NoFrames,
     /// It changed while it was copied.
     Torn,
@@ -30,22 +33,17 @@ pub(in crate::python) enum ReadOutcome {
     Relist,
 }
 
-/// A thread that is being sampled.
 #[derive(Debug)]
 pub(in crate::python) struct SampledThread {
     pub(in crate::python) place: ThreadEntry,
     pub(in crate::python) id: ThreadId,
     /// Whether the innermost frame or its instruction changed between the last two samples.
     pub(in crate::python) moved: bool,
-    /// Its last kernel state.
     pub(in crate::python) os_state: Option<char>,
     /// Its kernel wait at the start of this sample; `None` if not read.
     pub(in crate::python) waited_before: Option<KernelWait>,
-    /// This sample's result.
     pub(in crate::python) found: Option<ReadOutcome>,
-    /// Torn reads in this sample.
     pub(in crate::python) tears: u32,
-    /// Whether this sample needs no further read of it.
     pub(in crate::python) done: bool,
     windows: ReadWindows,
     cframes: Vec<(Addr, ReadSlot, ReadSlot)>,
@@ -57,16 +55,13 @@ pub(in crate::python) struct SampledThread {
     stacks: Vec<(FrameId, StackId)>,
 }
 
-/// Buffers shared by all threads.
 #[derive(Debug, Default)]
 pub(in crate::python) struct ReadBuffers {
     raw: Vec<RawFrame>,
     frames: Vec<FrameId>,
-    /// Code objects to read.
     pub(in crate::python) unknown: Vec<Addr>,
 }
 
-/// State that all threads of a reader share while they are decoded.
 pub(in crate::python) struct SampleContext<'a> {
     pub(in crate::python) layout: &'a PythonLayout,
     pub(in crate::python) codes: &'a mut CodeCache,
@@ -121,17 +116,14 @@ impl SampledThread {
         self.end_slot = self.head_again;
     }
 
-    /// Whether this thread requested this piece.
     pub(in crate::python) fn asked_for(&self, slot: ReadSlot) -> bool {
         (self.state_slot..=self.end_slot).contains(&slot)
     }
 
-    /// Whether this piece is the thread state.
     pub(in crate::python) fn is_state(&self, slot: ReadSlot) -> bool {
         slot == self.state_slot
     }
 
-    /// Drops an unreadable piece.
     pub(in crate::python) fn forget(&mut self, slot: ReadSlot) {
         self.windows.forget(slot);
         self.cframes.retain(|&(_, first, again)| first != slot && again != slot);
@@ -142,7 +134,6 @@ impl SampledThread {
         self.windows.settle();
     }
 
-    /// Decodes this thread's part of the batch.
     pub(in crate::python) fn decode(
         &mut self,
         batch: &ScatterRead,
@@ -245,7 +236,7 @@ impl SampledThread {
         if unchecked {
             return ReadOutcome::Unchecked;
         }
-        let mark = if cut { Some(codes.mark_of_a_cut(table)) } else { None };
+        let mark = if cut { Some(codes.cut_frame(table)) } else { None };
         let Some(stack) = self.intern(mark, table, &scratch.frames) else {
             return ReadOutcome::NoFrames;
         };

@@ -7,13 +7,11 @@ use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
 use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, Scalar};
 
-/// Walks of a changing list before giving up for now.
 const MAX_LIST_ATTEMPTS: usize = 8;
 
 /// Bytes of `struct _gil_runtime_state`, at most; it contains what threads wait for.
 const GIL: usize = 256;
 
-/// Why the threads could not be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum ListError {
     /// `what` at this address is unreadable.
@@ -24,10 +22,8 @@ pub(in crate::python) enum ListError {
     Changing,
 }
 
-/// A thread as the interpreter lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct ThreadEntry {
-    /// Its `PyThreadState`.
     pub(in crate::python) at: Addr,
     pub(in crate::python) next: Addr,
     pub(in crate::python) python_id: u64,
@@ -42,7 +38,7 @@ pub(in crate::python) struct ThreadEntry {
 
 /// Distinguishes the states that several interpreters have for one thread: sub-interpreters' states
 /// use their addresses as ids.
-pub(in crate::python) fn tell_apart(threads: &mut [ThreadEntry]) {
+pub(in crate::python) fn make_ids_unique(threads: &mut [ThreadEntry]) {
     let mut known = FxHashSet::default();
     // States of the main interpreter, listed last, keep their ids.
     let main = threads.last().map_or(0, |thread| thread.interpreter);
@@ -53,7 +49,6 @@ pub(in crate::python) fn tell_apart(threads: &mut [ThreadEntry]) {
     }
 }
 
-/// Bytes of a `PyThreadState` that are copied.
 pub(in crate::python) fn thread_len(layout: &PythonLayout) -> usize {
     let thread = &layout.thread;
     [
@@ -81,7 +76,6 @@ struct InterpreterEntry {
     generation_after: ReadSlot,
 }
 
-/// The interpreters of a runtime, as last listed.
 #[derive(Debug)]
 pub(in crate::python) struct InterpreterList {
     runtime: Addr,
@@ -100,13 +94,11 @@ impl InterpreterList {
         self.interpreters.last().map(|interpreter| interpreter.at)
     }
 
-    /// Addresses of the GILs.
     pub(in crate::python) fn gils(&self) -> impl Iterator<Item = AddressRange> + '_ {
         let gils = self.interpreters.iter().filter_map(|interpreter| interpreter.gil);
         gils.map(|addr| AddressRange { addr, len: GIL })
     }
 
-    /// Walks the lists again and returns all threads.
     pub(in crate::python) fn list(
         &mut self,
         memory: &dyn Memory,
@@ -184,7 +176,6 @@ impl InterpreterList {
         }
     }
 
-    /// Requests the counts of freed code objects again.
     pub(in crate::python) fn push_generation(
         &mut self,
         batch: &mut ScatterRead,
@@ -218,7 +209,6 @@ impl InterpreterList {
         Some(expected == Addr(0))
     }
 
-    /// Adds the thread states that hold a GIL to `holders`.
     pub(in crate::python) fn gil_holders(
         &self,
         batch: &ScatterRead,

@@ -19,7 +19,6 @@ const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
 /// Bytes of a `struct pthread` that are searched (glibc keeps the id at 720, musl at 48).
 const PTHREAD: usize = 1024;
 
-/// Names and ids of the threads.
 #[derive(Debug, Default)]
 pub(in crate::python) struct ThreadNames {
     /// The target's pid in its own namespace.
@@ -30,7 +29,6 @@ pub(in crate::python) struct ThreadNames {
     kernel: FxHashMap<u64, (u32, Arc<str>)>,
     /// `threading.Thread.name` by `PyThreadState.thread_id`.
     threading: FxHashMap<u64, Arc<str>>,
-    /// `threading._active`, once found.
     active: Option<Addr>,
     /// Wait before the next search: a program may never import `threading`.
     timeout: Duration,
@@ -50,7 +48,6 @@ impl ThreadNames {
         }
     }
 
-    /// Whether [`Self::refresh`] is due.
     pub(in crate::python) fn are_due(&self) -> bool {
         self.due.is_none_or(|due| Instant::now() >= due)
     }
@@ -116,7 +113,6 @@ impl ThreadNames {
         })
     }
 
-    /// Describes the thread at `place` as far as known.
     pub(in crate::python) fn describe(&self, memory: &dyn Memory, place: &ThreadEntry) -> Thread {
         let os_id = self.os_id(memory, place);
         let name = self
@@ -135,7 +131,6 @@ impl ThreadNames {
         }
     }
 
-    /// Its kernel id in the target's pid namespace.
     pub(in crate::python) fn os_id(&self, memory: &dyn Memory, place: &ThreadEntry) -> Option<u64> {
         if place.os_id.is_some() || place.is_shared {
             return place.os_id;

@@ -5,7 +5,6 @@ use crate::target::{Addr, Field, Memory};
 
 /// More than any program has; a longer list is damaged.
 pub(in crate::python) const MAX_INTERPRETERS: usize = 256;
-/// The same.
 pub(in crate::python) const MAX_THREADS: usize = 16384;
 
 /// Every `PyThreadState` of every interpreter; a list ends where it is unreadable.

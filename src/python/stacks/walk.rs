@@ -33,14 +33,12 @@ use crate::target::Addr;
 
 /// Deeper stacks are cut at their outer end, and marked.
 pub(crate) const MAX_FRAMES: usize = 4096;
-/// Innermost frames that are compared between the two copies.
 pub(in crate::python) const COMPARED: usize = 4;
 /// Frames within this distance are copied together.
 const NEAR: u64 = 4096;
 /// Tag bits of a `_PyStackRef` (Include/internal/pycore_stackref.h, 3.14); objects are aligned.
 const TAG: u64 = 7;
 
-/// A frame as the target stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct RawFrame {
     pub(in crate::python) at: Addr,
@@ -51,12 +49,12 @@ pub(in crate::python) struct RawFrame {
     pub(in crate::python) instruction: u64,
 }
 
-/// The result of a walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum WalkOutcome {
     /// A consistent stack; `cut` if deeper than [`MAX_FRAMES`].
-    Whole { cut: bool },
-    /// A stack without frames.
+    Whole {
+        cut: bool,
+    },
     Empty,
     /// Inconsistent: read again.
     Torn,
@@ -104,9 +102,7 @@ pub(in crate::python) fn walk(
 
 /// Properties of the chain in one copy.
 pub(in crate::python) struct FrameCallers {
-    /// Whether there are more than [`MAX_FRAMES`].
     pub(in crate::python) cut: bool,
-    /// Whether the outermost frame was called from C.
     pub(in crate::python) called_from_c: bool,
     /// Whether the innermost frame's bytecode runs; `None` if the version does not show it.
     pub(in crate::python) leaf_runs: Option<bool>,
@@ -213,14 +209,12 @@ pub(in crate::python) struct FrameFields {
     executing: bool,
     /// Whether its bytecode runs; `None` if the version does not show it.
     runs: Option<bool>,
-    /// Whether it was called from C, if the frame itself is marked (3.11).
     pub(in crate::python) entry: bool,
     /// Whether it is a shim, not a Python frame.
     pub(in crate::python) shim: bool,
 }
 
 impl FrameFields {
-    /// Parses a copy of the frame; `None` if it is too short.
     pub(in crate::python) fn parse(layout: &FrameLayout, bytes: &[u8]) -> Option<FrameFields> {
         let (entry, shim) = match layout.entry {
             EntryFrame::Unmarked => (false, false),
@@ -272,7 +266,7 @@ mod tests {
     /// Returned calls may leave memory on the C stack that points to itself: 8,000 steps in each
     /// such poll.
     #[test]
-    fn circles_end_at_once() {
+    fn cyclic_frame_chains_end_at_once() {
         let layout = &layout_tables::row(13, false).unwrap().frame;
         let EntryFrame::Shim { owner, from } = layout.entry else { panic!("3.13 has shims") };
         for length in 1..6 {

@@ -25,7 +25,6 @@ pub(super) struct TraceClock {
 }
 
 impl TraceClock {
-    /// The `clock_converter` before the vector of devices.
     pub(super) fn find(memory: &dyn Memory, vector: Addr) -> Option<TraceClock> {
         let len = REPLICATES * PAIR + MAX_GAP;
         let bytes = memory.vec(vector - len as u64, len).ok()?;
@@ -37,7 +36,6 @@ impl TraceClock {
         Some(TraceClock { start, end })
     }
 
-    /// Whether an event can have this time.
     pub(super) fn can_be(&self, time: i64) -> bool {
         let (Some(start), Some(end)) = (self.start.first(), self.end.last()) else { return false };
         // An event may be newer than the calibration that preceded its read.

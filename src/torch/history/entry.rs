@@ -18,7 +18,6 @@ const MAX_STRINGS: usize = 3;
 const STRING: usize = 0x20;
 /// Characters that a `std::string` stores inline.
 const IN_PLACE: u64 = 15;
-/// Maximum bytes of a string.
 const MAX_TEXT: u64 = 1 << 16;
 /// Entries at either end that determine the layout.
 const SAMPLES: u64 = 64;
@@ -29,14 +28,12 @@ pub(super) struct EntryLayout {
     strings: usize,
 }
 
-/// A `std::string` as stored.
 #[derive(Debug, Clone, Copy)]
 enum StoredText {
     InPlace([u8; IN_PLACE as usize], u8),
     Elsewhere(Addr, u64),
 }
 
-/// A decoded entry.
 #[derive(Debug)]
 pub(super) struct RawEntry {
     action: HistoryAction,
@@ -98,7 +95,6 @@ impl EntryLayout {
     }
 }
 
-/// Decodes the `std::string` in `bytes`, copied from `at`; `None` if invalid.
 fn string_at(bytes: &[u8], at: Addr) -> Option<StoredText> {
     let word = |at: usize| Field::<u64>::at(at).get(bytes);
     let (start, len) = (Addr(word(0)?), word(8)?);
@@ -113,7 +109,6 @@ fn string_at(bytes: &[u8], at: Addr) -> Option<StoredText> {
 }
 
 impl RawEntry {
-    /// Its event, without the stack.
     pub(super) fn event(
         &self,
         memory: &dyn Memory,

@@ -23,7 +23,6 @@ use clock::TraceClock;
 use ring::RingState;
 use traceback::TracebackReader;
 
-/// Attempts while the job changes what is read.
 const ATTEMPTS: u32 = 16;
 
 /// A job's recording of one device, as stored.
@@ -49,22 +48,17 @@ pub struct RecordedHistory {
     pub unreadable_stacks: u64,
 }
 
-/// The inputs for one device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HistoryInput<'a> {
-    /// Its index.
     pub(super) index: u32,
-    /// Its `DeviceCachingAllocator`.
     pub(super) device: Addr,
     /// Address of the vector of devices in the `NativeCachingAllocator`; the clock precedes it.
     pub(super) vector: Addr,
     /// End of the known pools and tables in the device's object.
     pub(super) tables: usize,
-    /// Layout of its blocks, once known.
     pub(super) block: Option<BlockLayout>,
     /// Its blocks: device address, and address of the `Block`.
     pub(super) blocks: &'a [(u64, Addr)],
-    /// The version of PyTorch, for errors.
     pub(super) version: &'a str,
 }
 

@@ -9,7 +9,6 @@ use crate::torch::layout::MUTEX_OWNER;
 /// Maximum number of events read per device, newest first. Without `max_entries` PyTorch keeps all
 /// events.
 const MAX_EVENTS: u64 = 1 << 24;
-/// Entries copied at once.
 const PIECE: u64 = 1 << 14;
 /// `PTHREAD_MUTEX_TIMED_NP`: what `std::mutex` is (glibc nptl).
 const MUTEX_PLAIN: u32 = 0;
@@ -18,9 +17,8 @@ const MAX_CONTEXT: u32 = 3;
 /// More devices, entries or bytes than any job has.
 const MAX_BYTES: u64 = 1 << 40;
 
-/// Offsets of a ring buffer's parts in a `DeviceCachingAllocator`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RingPlace {
+pub(super) struct RingLayout {
     max_entries: usize,
     next: usize,
     entries: usize,
@@ -28,7 +26,6 @@ pub(super) struct RingPlace {
     pub(super) has_recorder: bool,
 }
 
-/// A ring buffer at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RingState {
     pub(super) max_entries: u64,
@@ -41,14 +38,11 @@ pub(super) struct RingState {
     is_busy: bool,
 }
 
-/// The content of a ring buffer.
 #[derive(Debug, Default)]
 pub(super) struct RingEntries {
     pub(super) events: Vec<HistoryEvent>,
-    /// The `GatheredContext` of each event.
     pub(super) contexts: Vec<Addr>,
     pub(super) beyond_limit: u64,
-    /// Address and bytes of the newest entry.
     pub(super) newest: Option<(Addr, Vec<u8>, u64)>,
 }
 
@@ -58,11 +52,11 @@ pub(super) struct RingEntries {
 /// 2.3 to 2.15) has the maximum number of entries, a mutex, the next entry to overwrite, and a
 /// pointer to a vector. Torch 2.1 and 2.2 have the next entry before `record_context_` and the rest
 /// after it.
-pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<RingPlace> {
+pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<RingLayout> {
     let word = |at: usize| Field::<u64>::at(at).get(copy);
     let half = |at: usize| Field::<u32>::at(at).get(copy);
     let is_function = |at: usize| word(at).is_some_and(|w| w == 0 || Addr(w).is_plausible());
-    let is_ring = |place: &RingPlace| {
+    let is_ring = |place: &RingLayout| {
         let (Some(most), Some(next), Some(vector)) =
             (word(place.max_entries), word(place.next), word(place.entries))
         else {
@@ -76,7 +70,7 @@ pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<Rin
             && vector_at(memory, object).is_ok_and(|vector| vector.is_some())
     };
     let newer = |at: usize| {
-        let place = RingPlace {
+        let place = RingLayout {
             max_entries: at,
             next: at + 0x30,
             entries: at + 0x38,
@@ -91,7 +85,7 @@ pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<Rin
         (fits && is_ring(&place)).then_some(place)
     };
     let older = |at: usize| {
-        let place = RingPlace {
+        let place = RingLayout {
             max_entries: at + 0x10,
             next: at,
             entries: at + 0x18,
@@ -120,11 +114,10 @@ fn vector_at(memory: &dyn Memory, at: Addr) -> Result<Option<[Addr; 3]>, MemoryE
 }
 
 impl RingState {
-    /// The current state; `None` if invalid.
     pub(super) fn read(
         memory: &dyn Memory,
         device: Addr,
-        place: RingPlace,
+        place: RingLayout,
     ) -> Result<Option<RingState>, MemoryError> {
         // A thread that holds the allocator's lock writes entries.
         let is_busy = memory.u32(MUTEX_OWNER.in_target(device))? != 0;
@@ -143,7 +136,6 @@ impl RingState {
         self.end.0 - self.begin.0
     }
 
-    /// Its first entry in memory order.
     pub(super) fn begin(&self) -> Addr {
         self.begin
     }
@@ -157,7 +149,6 @@ impl RingState {
         newest: Option<(Addr, Vec<u8>, u64)>,
     ) -> Option<u64> {
         let Some((at, expected, count)) = newest else {
-            // Nothing was read of it.
             return Some(0);
         };
         if after.begin != self.begin || after.end < self.end {
@@ -179,7 +170,6 @@ impl RingState {
     }
 }
 
-/// Reads all entries, oldest first. `None` if one is invalid.
 pub(super) fn read_entries(
     memory: &dyn Memory,
     state: &RingState,

@@ -16,7 +16,6 @@ const PY_FRAME: u64 = 16;
 const MIN_SCRIPT_FRAME: u64 = 0x20;
 /// More frames than a Python stack has.
 const MAX_FRAMES: u64 = 1 << 14;
-/// Spans read at once.
 const BATCH: usize = 1024;
 
 /// A recorded Python frame.
@@ -39,13 +38,11 @@ pub struct RecordedStack {
     pub has_script: bool,
 }
 
-/// Reads the objects, and keeps each stack once.
 #[derive(Debug, Default)]
 pub(super) struct TracebackReader {
     pub(super) stacks: Vec<RecordedStack>,
     pub(super) unreadable: u64,
     numbers: FxHashMap<RecordedStack, u32>,
-    /// Whether a vtable is that of the class.
     classes: FxHashMap<u64, bool>,
 }
 
@@ -87,7 +84,6 @@ impl TracebackReader {
         }
     }
 
-    /// Whether this vtable pointer is that of `CapturedTraceback`.
     fn is_traceback(&mut self, memory: &dyn Memory, vtable: u64) -> bool {
         *self.classes.entry(vtable).or_insert_with(|| {
             class_of_vtable(memory, vtable).as_deref() == Some("CapturedTraceback")
@@ -116,7 +112,6 @@ impl TracebackReader {
     }
 }
 
-/// The vectors of an object.
 #[derive(Debug)]
 struct TracebackHead {
     frames: AddressRange,
@@ -139,7 +134,6 @@ impl TracebackHead {
 
 const EMPTY: AddressRange = AddressRange { addr: Addr(0), len: 0 };
 
-/// The content of each span; `None` if unreadable.
 fn read_each(memory: &dyn Memory, spans: &[AddressRange]) -> Vec<Option<Vec<u8>>> {
     let filled: Vec<AddressRange> = spans.iter().copied().filter(|span| span.len > 0).collect();
     let mut bytes = vec![0; filled.iter().map(|span| span.len).sum()];

@@ -10,16 +10,13 @@ use crate::torch::class_names::class_of_vtable;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CppKind {
-    /// A `TensorImpl` or derived from it.
     Tensor,
     /// The single `UndefinedTensorImpl`, which is not a tensor.
     Undefined,
-    /// `SavedVariableHooks` or derived from it.
     Hooks,
     Other,
 }
 
-/// Name without namespaces, and kind.
 type CppClass = (Arc<str>, CppKind);
 
 /// Classes by vtable, each read once.
@@ -29,7 +26,6 @@ pub(super) struct CppClasses {
 }
 
 impl CppClasses {
-    /// Class and kind of the object at `at`; `None` if it has no vtable.
     pub(super) fn class_at(&self, memory: &dyn Memory, at: Addr) -> Option<CppClass> {
         if !at.is_plausible() || !at.0.is_multiple_of(8) {
             return None;

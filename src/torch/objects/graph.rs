@@ -21,15 +21,12 @@ use crate::target::{Addr, Field};
 const MAX_NODES: usize = 1 << 22;
 /// Edges, saved and packed variables of all nodes.
 const MAX_PARTS: usize = 1 << 23;
-/// Those that one node keeps.
 const MAX_KEPT: usize = 1 << 16;
-/// Bytes of one node's edges.
 const MAX_EDGES: u64 = 1 << 20;
 /// Sizes of heap chunks that can contain a node.
 const CHUNKS: std::ops::Range<u64> = 16..65536;
 /// Bytes read of a node of unknown size.
 const UNKNOWN_LEN: usize = 1536;
-/// Bytes of a vector of saved variables.
 const MAX_SAVED: u64 = 1 << 20;
 /// Maximum counters of a saved variable.
 const MAX_VERSION: u32 = 1 << 24;
@@ -37,7 +34,6 @@ const MAX_OUTPUTS: u32 = 1 << 16;
 /// `PyTypeObject.tp_name` and `tp_basicsize`, after the usual head of an object.
 const NAME: usize = 24;
 const BASIC_SIZE: usize = 32;
-/// More than a `THPFunction` has.
 const MAX_FUNCTION_BYTES: u64 = 4096;
 /// Python hooks, and the maximum bytes of a vector of pointers to them.
 const PYTHON_HOOKS: [&str; 3] =
@@ -204,7 +200,6 @@ impl TensorDecoder<'_> {
         (whole && CHUNKS.contains(&len)).then_some(len)
     }
 
-    /// Finds the saved variables in `len` bytes from `at` on.
     fn scan(&self, at: Addr, len: usize, by: SavedIn, node: &mut AutogradNode) {
         // Without a known size, the range may exceed the heap.
         let bytes = self.memory.vec_up_to(at, len & !7);
@@ -238,7 +233,6 @@ impl TensorDecoder<'_> {
         }
     }
 
-    /// Adds the saved variable in `bytes`, if there is one.
     fn saved(&self, bytes: &[u8], by: SavedIn, node: &mut AutogradNode) -> bool {
         let layout = &self.layout.saved;
         let Some(tensor) = Field::<Addr>::at(0).get(bytes).filter(|at| at.is_plausible()) else {

@@ -44,7 +44,6 @@ impl TensorLayout {
         Field::at(self.storage + 16)
     }
 
-    /// `version_counter_`, a pointer.
     pub(super) const fn version_counter(self) -> Field<Addr> {
         Field::at(self.storage + 24)
     }
@@ -88,12 +87,10 @@ impl TensorLayout {
         Some(if self.device_flag_first { [second, third, first] } else { bytes })
     }
 
-    /// Start of the fields of derived classes.
     pub(super) const fn derived(self) -> usize {
         self.sizes + 120
     }
 
-    /// Bytes to copy of any tensor.
     pub(super) const fn len(self) -> usize {
         self.sizes + 112
     }
@@ -120,7 +117,6 @@ pub(super) struct AutogradLayout {
     pub(super) requires_grad: Field<u8>,
 }
 
-/// Bytes to copy of an `AutogradMeta`.
 pub(super) const AUTOGRAD_LEN: usize = 152;
 /// Its `name_`: with the C++11 ABI an empty string points to its own buffer.
 pub(super) const AUTOGRAD_NAME: usize = 8;
@@ -147,7 +143,6 @@ pub(super) struct NodeLayout {
     pub(super) edge_len: usize,
     /// `input_metadata_`: a small vector.
     pub(super) inputs: usize,
-    /// Start of the fields of derived classes.
     pub(super) len: usize,
     /// `PyNode`: its `THPFunction` object.
     pub(super) python: Field<Addr>,

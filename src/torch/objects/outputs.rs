@@ -31,7 +31,6 @@ pub(super) fn elements(memory: &dyn Memory, vector: &[u8]) -> Option<Vec<Option<
     Some(in_graph.map(|one| product(memory, one)).collect())
 }
 
-/// Address and count of a small vector's elements; `None` if inconsistent.
 fn head(vector: &[u8], most: u32) -> Option<(Addr, usize)> {
     let (elements, count) = (ELEMENTS.get(vector)?, COUNT.get(vector)?);
     let sound = count <= ROOM.get(vector)? && count <= most && elements.is_plausible();

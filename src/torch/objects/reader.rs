@@ -31,7 +31,6 @@ pub struct TensorReader {
     version: Option<String>,
     variable_class: Addr,
     parameter_class: Addr,
-    /// The layout last verified.
     found: Mutex<Option<FoundLayout>>,
 }
 

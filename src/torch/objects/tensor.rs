@@ -9,7 +9,6 @@ use crate::abi::PyObjectHeader;
 use crate::model::{DType, Storage, TensorDevice, TensorInfo};
 use crate::target::{Addr, Field, Memory};
 
-/// More dimensions than PyTorch allows.
 const MAX_DIMENSIONS: u64 = 64;
 /// Bytes of a derived class that are searched for its component tensors.
 const DERIVED_LEN: usize = 120;
@@ -29,7 +28,6 @@ const CPU: u8 = 0;
 /// Greater than any `ScalarType`.
 const MAX_DTYPES: u16 = 64;
 
-/// How many of the sampled tensors fit a layout.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LayoutFit {
     pub(super) fitting: usize,
@@ -47,7 +45,6 @@ impl LayoutFit {
     }
 }
 
-/// The verified tensor layout of a process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FoundLayout {
     head: PyObjectHeader,
@@ -78,7 +75,6 @@ impl<'a> TensorDecoder<'a> {
         TensorDecoder { memory, head, layout, autograd, classes, has_sizes: true }
     }
 
-    /// With a layout verified before.
     pub(super) fn laid_out(memory: &'a dyn Memory, found: FoundLayout) -> TensorDecoder<'a> {
         let FoundLayout { head, layout, autograd, has_sizes } = found;
         TensorDecoder { memory, head, layout, autograd, classes: CppClasses::default(), has_sizes }
@@ -116,7 +112,6 @@ impl<'a> TensorDecoder<'a> {
         Some((self, LayoutFit { fitting, of: impls.len() }))
     }
 
-    /// Whether malloc's size matches most tensors.
     fn sizes_fit(&self, impls: &[Addr]) -> bool {
         let asked = self.layout.tensor.derived() as u64;
         let fits = |at: &&Addr| {
@@ -321,7 +316,6 @@ impl<'a> TensorDecoder<'a> {
         }
     }
 
-    /// The component tensors, in field order.
     fn parts(&self, at: Addr) -> Vec<u64> {
         let start = at + self.layout.tensor.derived() as u64;
         let Ok(bytes) = self.memory.vec(start, DERIVED_LEN) else { return Vec::new() };

@@ -4,7 +4,6 @@ use super::super::blocks::{MimallocLayout, PageBlocks};
 use super::{MIDDLE_BLOCK, MIN_BLOCK_BYTES, SEGMENT, SLICE, SMALL_BLOCK};
 use crate::target::Addr;
 
-/// The address range of a page's blocks.
 pub(super) struct BlockArea {
     pub(super) start: Addr,
     pub(super) block: u64,
@@ -38,7 +37,6 @@ impl BlockArea {
         (fits && near).then_some(BlockArea { start, block, capacity })
     }
 
-    /// The index of the block at `at`.
     pub(super) fn number(&self, at: u64) -> Option<u64> {
         let into = at.checked_sub(self.start.0)?;
         let number = into / self.block;

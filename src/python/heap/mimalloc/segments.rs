@@ -6,7 +6,6 @@ use super::{MAX_SEGMENTS, MimallocWalk, OBJECTS, SEGMENT, SLICE, changing};
 use crate::target::{Addr, Process};
 
 impl MimallocWalk<'_> {
-    /// Reads the segments of ended threads, kept at `at`.
     pub(super) fn abandoned(
         &mut self,
         mimalloc: &MimallocLayout,
@@ -17,7 +16,7 @@ impl MimallocWalk<'_> {
             AbandonedSegments::Listed { lists, next } => {
                 let mut segments = 0;
                 for list in lists {
-                    let first = self.look.u64(list.in_target(at)).map_err(changing(WHAT, at))?;
+                    let first = self.reader.u64(list.in_target(at)).map_err(changing(WHAT, at))?;
                     let mut segment = Addr(first & !(SEGMENT - 1));
                     while segment != Addr(0) {
                         segments += 1;
@@ -27,13 +26,13 @@ impl MimallocWalk<'_> {
                         let read = self.segment(mimalloc, segment);
                         self.part(read)?;
                         let next = next.in_target(segment);
-                        let next = self.look.u64(next).map_err(changing(WHAT, segment))?;
+                        let next = self.reader.u64(next).map_err(changing(WHAT, segment))?;
                         segment = Addr(next & !(SEGMENT - 1));
                     }
                 }
             }
             AbandonedSegments::Counted { count, owner, thread } => {
-                let count = self.look.u64(count.in_target(at)).map_err(changing(WHAT, at))?;
+                let count = self.reader.u64(count.in_target(at)).map_err(changing(WHAT, at))?;
                 if count == 0 {
                     return Ok(());
                 }
@@ -43,8 +42,8 @@ impl MimallocWalk<'_> {
                     .places_of_segments()
                     .into_iter()
                     .filter(|segment| {
-                        self.look.pointer(owner.in_target(*segment)) == Ok(at)
-                            && self.look.u64(thread.in_target(*segment)) == Ok(0)
+                        self.reader.pointer(owner.in_target(*segment)) == Ok(at)
+                            && self.reader.u64(thread.in_target(*segment)) == Ok(0)
                     })
                     .collect();
                 if found.len() as u64 != count {
@@ -69,14 +68,13 @@ impl MimallocWalk<'_> {
         begins.map(Addr).take(MAX_SEGMENTS).collect()
     }
 
-    /// Reads the pages with objects in a segment.
     pub(super) fn segment(
         &mut self,
         mimalloc: &MimallocLayout,
         segment: Addr,
     ) -> Result<(), HeapError> {
         let entries = mimalloc.segment_entries.in_target(segment);
-        let entries = self.look.u64(entries).map_err(changing("a segment", segment))?;
+        let entries = self.reader.u64(entries).map_err(changing("a segment", segment))?;
         let mut entry = 0;
         while entry < entries.min(SEGMENT / SLICE) {
             let page = segment + mimalloc.segment_slices + entry * mimalloc.page_len as u64;

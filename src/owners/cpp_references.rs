@@ -10,9 +10,8 @@ use crate::target::Addr;
 use crate::torch::{AutogradGraph, TensorDecoder};
 
 /// Python objects that C++ references, by their C++ owner.
-pub(super) struct CppWays<'t> {
+pub(super) struct CppReferences<'t> {
     tensors: &'t TensorDecoder<'t>,
-    /// `TensorImpl`s and their Python objects.
     objects: FxHashMap<Addr, Addr>,
     /// By Python tensor: attribute and target.
     of_tensors: FxHashMap<Addr, Vec<(Arc<str>, Addr)>>,
@@ -20,14 +19,13 @@ pub(super) struct CppWays<'t> {
     pub(super) of_nodes: Vec<(String, Addr)>,
 }
 
-impl<'t> CppWays<'t> {
-    /// Collects the references from all Python tensors and all nodes.
+impl<'t> CppReferences<'t> {
     pub(super) fn new(
         tensors: &'t TensorDecoder<'t>,
         graph: &AutogradGraph,
         found: &RelevantObjects,
-    ) -> CppWays<'t> {
-        let mut ways = CppWays {
+    ) -> CppReferences<'t> {
+        let mut ways = CppReferences {
             tensors,
             objects: FxHashMap::default(),
             of_tensors: FxHashMap::default(),
@@ -67,7 +65,6 @@ impl<'t> CppWays<'t> {
         Some((tensor, self.objects.get(&tensor).copied()))
     }
 
-    /// The references of a tensor through C++.
     pub(super) fn of_tensor(&self, tensor: Addr) -> &[(Arc<str>, Addr)] {
         self.of_tensors.get(&tensor).map_or(&[], Vec::as_slice)
     }
