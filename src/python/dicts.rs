@@ -4,7 +4,6 @@ use super::objects::{ObjectDecodeError, text};
 use crate::python::layouts::layout::{AttributeLayout, DictSize, PythonLayout};
 use crate::target::{Addr, Field, Memory};
 
-/// More entries than any dictionary read here has.
 const MAX_ENTRIES: u64 = 1 << 24;
 const ENTRIES_AT_ONCE: usize = 64;
 const MAX_HEAD_LEN: usize = 64;
@@ -43,7 +42,6 @@ pub(super) struct DictEntries {
     pub(super) has_texts_only: bool,
 }
 
-/// The same, with the kind of the keys.
 pub(super) fn entries_by_keys(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -56,16 +54,14 @@ pub(super) fn entries_by_keys(
     keyed(memory, layout, keys, values)
 }
 
-/// Where a split-table dictionary stores the value of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ValueSlot {
-    /// The pointer to the key table; if it changes, the slot is invalid.
+    /// If this pointer changes, the slot is invalid.
     pub(super) table_at: Addr,
     pub(super) table: Addr,
     pub(super) value_at: Addr,
 }
 
-/// Where the dictionary at `dict` stores the value of `key`.
 pub(super) fn value_slot(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -88,7 +84,7 @@ pub(super) fn value_slot(
     }))
 }
 
-/// The entries of a key table: start, count, and bytes of the hash before each key.
+/// Start and number of entries, and bytes of the hash before each key.
 struct KeyTable {
     start: Addr,
     count: usize,
@@ -142,7 +138,7 @@ impl KeyTable {
     }
 }
 
-/// The entries of a key table, with its own values or those of a split table.
+/// With the table's own values, or those of a split table.
 fn keyed(
     memory: &dyn Memory,
     layout: &PythonLayout,

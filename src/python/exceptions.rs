@@ -47,7 +47,6 @@ struct ExceptionRoot {
     slot: Addr,
     exception: Addr,
     python_id: Option<u64>,
-    /// The traceback, if the thread state stores it.
     traceback: Option<Addr>,
 }
 
@@ -127,7 +126,6 @@ impl ExceptionSearch<'_> {
         self.memory.pointer(field.in_target(at)).ok().filter(|to| to.is_plausible())
     }
 
-    /// The exceptions that threads of all interpreters raise and handle.
     fn roots(&self) -> Vec<ExceptionRoot> {
         let mut roots = Vec::new();
         for thread in thread_states(self.memory, self.layout, self.interpreter.runtime) {
@@ -206,7 +204,6 @@ impl ExceptionSearch<'_> {
         Some(FoundException { at, python_id, text, frames })
     }
 
-    /// The frames of a traceback from the raise outwards, then the callers of the outermost.
     fn frames(&self, traceback: Addr) -> Vec<(Function, u32)> {
         let error = &self.layout.error;
         let mut frames = Vec::new();

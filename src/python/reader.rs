@@ -18,6 +18,8 @@ use crate::python::stacks::stack_sampler::{SampleStats, StackSampler};
 use crate::target::{AddressRange, PageCache, Process, is_no_more_than_the_job};
 
 /// Reads the stacks of a running CPython from outside, without stopping it.
+///
+/// With the py-spy fallback, optional readers are `None`.
 pub struct PythonReader {
     reader: ReaderBackend,
 }
@@ -120,9 +122,9 @@ impl PythonReader {
         }
     }
 
-    /// For each thread of the last sample: its number of frames per call of the interpreter's C
-    /// function, innermost call first. It says where C frames belong between Python frames. `None`
-    /// if unreadable; empty with py-spy. The process must be stopped.
+    /// Per thread of the last sample: frames per call of the interpreter's C function, innermost
+    /// call first, which say where C frames belong. `None` if unreadable; empty with py-spy. The
+    /// process must be stopped.
     pub fn frames_by_call(&self) -> Vec<(ThreadId, Option<Vec<u32>>)> {
         match &self.reader {
             ReaderBackend::Own(own) => own.frames_by_call(),
@@ -162,8 +164,7 @@ impl PythonReader {
         }
     }
 
-    /// A symbolizer for stacks that a kernel program walked in `process`, the one attached to;
-    /// `None` with py-spy.
+    /// Names the stacks that a kernel program walked in `process`, the one attached to.
     pub fn stack_symbolizer(&self, process: &Process) -> Option<StackSymbolizer> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -173,8 +174,7 @@ impl PythonReader {
         }
     }
 
-    /// A poller for the threads of `process`, the one attached to, and a namer for its chains;
-    /// `None` with py-spy.
+    /// Polls and names the stacks of single threads of `process`, the one attached to.
     pub fn stack_poller(&self, process: &Process) -> Option<(StackPoller, ChainNamer)> {
         match &self.reader {
             ReaderBackend::Own(own) => Some((
@@ -185,7 +185,7 @@ impl PythonReader {
         }
     }
 
-    /// Whether [`Self::stack_poller`] is available: not with py-spy.
+    /// Whether [`Self::stack_poller`] is available.
     pub fn can_be_polled(&self) -> bool {
         matches!(self.reader, ReaderBackend::Own(_))
     }
@@ -213,7 +213,7 @@ impl PythonReader {
         }
     }
 
-    /// A reader of single code objects of `process`, the one attached to; `None` with py-spy.
+    /// Reads single code objects of `process`, the one attached to.
     pub fn code_reader(&self, process: &Process) -> Option<CodeReader> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -223,8 +223,7 @@ impl PythonReader {
         }
     }
 
-    /// A reader of source text that is in no file of `process`, the one attached to; `None` with
-    /// py-spy.
+    /// Reads source text that is in no file of `process`, the one attached to.
     pub fn line_cache(&self, process: &Process) -> Option<LineCache> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -235,8 +234,7 @@ impl PythonReader {
         }
     }
 
-    /// A reader of the integer variable `name` (`i`, or `function:i`) of `process`, the one
-    /// attached to; `None` with py-spy.
+    /// Reads the integer variable `name` (`i`, or `function:i`) of `process`, the one attached to.
     pub fn integer_variable(&self, process: &Process, name: &str) -> Option<IntegerVariable> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -247,8 +245,8 @@ impl PythonReader {
         }
     }
 
-    /// A reader of the integer attribute `name` of the object at `object` of `process`, the one
-    /// attached to; `None` with py-spy, or if the object is gone.
+    /// Reads the integer attribute `name` of the object at `object` of `process`, the one attached
+    /// to; `None` if the object is gone.
     pub fn integer_attribute(
         &self,
         process: &Process,
@@ -264,8 +262,7 @@ impl PythonReader {
         }
     }
 
-    /// A finder of exceptions of class `class` in `process`, the one attached to; `None` with
-    /// py-spy.
+    /// Finds exceptions of class `class` in `process`, the one attached to.
     pub fn exceptions(&self, process: &Process, class: &'static str) -> Option<ExceptionFinder> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -314,7 +311,7 @@ impl PythonReader {
         }
     }
 
-    /// The heap without its object list, for following references from modules; `None` with py-spy.
+    /// The heap without its object list, for following references from modules.
     pub fn unlisted_heap<'a>(&self, memory: &'a PageCache) -> Option<PythonHeap<'a>> {
         match &self.reader {
             ReaderBackend::Own(own) => Some(PythonHeap::unlisted(memory, own.interpreter())),

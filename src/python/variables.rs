@@ -9,7 +9,6 @@ use crate::abi::{StepCounterLocation, WatchedFrame, WatchedInteger};
 use crate::python::layouts::interpreter::Interpreter;
 use crate::target::{Addr, Memory, PageCache, Process};
 
-/// Minimum interval between searches for a missing variable.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(50);
 /// The list of frames is incomplete while a call begins or ends.
 const MAX_ATTEMPTS: u32 = 3;
@@ -26,24 +25,14 @@ pub struct IntegerVariable {
     searched: Option<Instant>,
     missed: u32,
     integer: Option<Addr>,
-    /// The dictionary of the main module, cached because there are thousands of modules.
+    /// Cached, because there are thousands of modules.
     main: Option<Addr>,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum VariableLocation {
-    /// In a frame of a thread.
-    Local {
-        thread: Addr,
-        frame: Addr,
-        code: Addr,
-        slot: Addr,
-        cell_at: Option<Addr>,
-    },
-    Global {
-        dict: Addr,
-        key: Addr,
-    },
+    Local { thread: Addr, frame: Addr, code: Addr, slot: Addr, cell_at: Option<Addr> },
+    Global { dict: Addr, key: Addr },
 }
 
 impl IntegerVariable {

@@ -23,19 +23,17 @@ use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::walk::RawFrame;
 use crate::target::{Addr, Memory, MemoryError};
 
-/// Fingerprints closer than this are read as one range. Less than a page, so every page read has
-/// one.
+/// Ranges closer than this are read as one; less than a page, so every page read has one.
 const MAX_GAP_BYTES: u64 = 1024;
 const MAX_COMPARED_LEN: usize = 1024;
 /// A code object is checked in advance if the previous sample used it. One more range costs about
 /// half a microsecond in the kernel, an extra call for unexpected ones about five.
 const FORGOTTEN_AFTER: u64 = 2;
-/// Lines of a generated function whose frames are defined.
+/// Maximum lines of a generated function to define frames for.
 const MAX_GENERATED_LINES: usize = 1 << 12;
-/// More live code objects than any program has; above this the cache is cleared.
+/// More live code objects than any program has.
 const MAX_CODES: usize = 1 << 17;
-/// Line bytes above which the cache is cleared: all code objects of a job may share one table of a
-/// million lines.
+/// All code objects of a job may share one table of a million lines.
 const MAX_LINE_BYTES: usize = 128 << 20;
 
 #[derive(Debug)]
@@ -43,7 +41,6 @@ struct Fingerprint {
     addr: Addr,
     expected: Vec<u8>,
     parts: Vec<(usize, usize)>,
-    /// Index of the planned range that contains it.
     range: usize,
 }
 
@@ -74,9 +71,9 @@ struct CachedCode {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum CodeLookup {
-    /// The frame, and whether it is a known wait without allocations.
+    /// The frame, and whether it is a known wait.
     Frame(FrameId, bool),
-    /// This batch has not checked the code object; read again.
+    /// Not checked in this batch: read again.
     Unchecked,
     Unknown,
 }
@@ -85,11 +82,10 @@ pub(in crate::python) enum CodeLookup {
 pub(in crate::python) struct CodeCache {
     by_addr: FxHashMap<Addr, CachedCode>,
     watched: Vec<Addr>,
-    /// Ranges that cover the fingerprints of `watched`; rebuilt when it changes.
     plan: Vec<ReadRange>,
     planned: bool,
     asked: bool,
-    /// Known code objects that frames of this batch use and that it did not check.
+    /// Used by frames of this batch, but not checked by it.
     doubtful: Vec<Addr>,
     batch: u64,
     sample: u64,
@@ -105,7 +101,6 @@ impl CodeCache {
     pub(in crate::python) fn begin_sample(&mut self) {
         self.sample += 1;
         if self.line_bytes > MAX_LINE_BYTES {
-            // Excludes code objects that were dropped.
             self.line_bytes = self.by_addr.values().map(|code| code.lines.bytes_held()).sum();
         }
         if self.by_addr.len() > MAX_CODES || self.line_bytes > MAX_LINE_BYTES {
@@ -124,8 +119,7 @@ impl CodeCache {
         self.planned &= self.watched.len() == before;
     }
 
-    /// Requests the fingerprints of the code objects in use, unless none can have been freed since
-    /// the last batch.
+    /// Requests the fingerprints, unless no code object can have been freed since the last batch.
     pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead) {
         self.batch += 1;
         self.asked = !self.watched.iter().all(|addr| {
@@ -171,8 +165,7 @@ impl CodeCache {
         }
     }
 
-    /// Compares the fingerprints and drops replaced code objects. `generations`: the interpreters'
-    /// counts of freed code objects before and after the frames, if they have them.
+    /// `generations`: the interpreters' counts of freed code objects before and after the frames.
     pub(in crate::python) fn compare(
         &mut self,
         batch: &ScatterRead,
@@ -195,8 +188,8 @@ impl CodeCache {
         !self.doubtful.is_empty()
     }
 
-    /// Checks those in another system call. A fingerprint that is the same now as when it was
-    /// learned was the same when the frames were copied in between.
+    /// Checks those in another system call. A fingerprint equal to the learned one was also equal
+    /// when the frames were copied in between.
     pub(in crate::python) fn settle(
         &mut self,
         memory: &dyn Memory,
@@ -216,7 +209,6 @@ impl CodeCache {
         Ok(())
     }
 
-    /// Compares the fingerprints of `listed` with `batch` and drops replaced code objects.
     fn verify(&mut self, listed: &mut Vec<Addr>, batch: &ScatterRead) {
         let (number, plan, by_addr) = (self.batch, &self.plan, &mut self.by_addr);
         let unreadable = batch.fault();
@@ -234,7 +226,7 @@ impl CodeCache {
         });
     }
 
-    /// Looks up `raw`, a frame of a stack that this batch read completely.
+    /// `raw` must belong to a stack that this batch read completely.
     pub(in crate::python) fn frame(
         &mut self,
         raw: &RawFrame,
@@ -284,8 +276,7 @@ impl CodeCache {
         lines.map(|line| table.frame(Frame { function, line })).collect()
     }
 
-    /// Reads the code object at `at` and watches it. It is trusted once a later batch finds it
-    /// unchanged.
+    /// Reads a code object. It is trusted once a later batch finds it unchanged.
     pub(in crate::python) fn learn(
         &mut self,
         memory: &dyn Memory,
@@ -344,8 +335,7 @@ impl CodeCache {
         Ok(())
     }
 
-    /// Begins a check of code objects used by frames copied earlier; none is trusted until its
-    /// fingerprint has been compared again.
+    /// Begins a check of frames copied earlier; no code object is trusted until compared again.
     pub(in crate::python) fn begin_check(&mut self) {
         self.batch += 1;
         self.begin_sample();
@@ -371,12 +361,12 @@ impl CodeCache {
         })
     }
 
-    /// Drops the threads' bytecode copies: a new thread may reuse the slot of one that ended.
+    /// A new thread may reuse the slot of one that ended.
     pub(in crate::python) fn forget_copies(&mut self) {
         self.by_addr.values_mut().for_each(|code| code.bytecode.forget_copies());
     }
 
-    /// The frame that replaces the frames cut from a stack that is too deep.
+    /// Replaces the outer frames of a stack that is too deep.
     pub(in crate::python) fn cut_frame(&mut self, table: &mut StackTable) -> FrameId {
         *self.cut.get_or_insert_with(|| {
             let function = table.function(Function {

@@ -7,9 +7,7 @@ use crate::python::objects::{ObjectDecodeError, PyString, bytes, text};
 use crate::python::stacks::activity::is_wait_function;
 use crate::target::{Addr, Field, Memory};
 
-/// More threads than any program has had at once.
 const MAX_COPIES: u64 = 1 << 16;
-/// Maximum size of a line table: one of millions of lines.
 pub(in crate::python) const MAX_TABLE_LEN: usize = 16 << 20;
 /// Bytes of an instruction (`_Py_CODEUNIT`).
 const UNIT: u64 = 2;
@@ -38,7 +36,7 @@ impl BytecodeLocation {
         }
     }
 
-    /// Drops the threads' copies: an ended thread's copy may be freed and reallocated elsewhere.
+    /// An ended thread's copy may be freed and reallocated elsewhere.
     pub(in crate::python) fn forget_copies(&mut self) {
         if let BytecodeLocation::Copied { starts, .. } = self {
             starts.truncate(1);
@@ -61,7 +59,7 @@ pub(in crate::python) struct CodeObject {
 }
 
 impl CodeObject {
-    /// Reads the code object at `at`; `Odd` if there is none.
+    /// `Odd` if there is no code object at `at`.
     pub(in crate::python) fn read(
         memory: &dyn Memory,
         layout: &PythonLayout,
@@ -71,7 +69,7 @@ impl CodeObject {
         CodeObject::read_within(memory, layout, code_type, at, MAX_TABLE_LEN)
     }
 
-    /// The same, without lines if its table is longer than `most`.
+    /// Leaves the lines out if their table is longer than `most`.
     pub(in crate::python) fn read_within(
         memory: &dyn Memory,
         layout: &PythonLayout,

@@ -7,8 +7,7 @@ use crate::model::Function;
 /// File name length: a `c` and a hash prefix (`code_hash` in torch/_inductor/codecache.py).
 const NAME_LEN: usize = 52;
 
-/// Whether TorchInductor generated this function to allocate buffers and launch kernels: `call` in
-/// a file named by the hash of its text.
+/// Whether TorchInductor generated this function: `call` in a file named by the hash of its text.
 pub(in crate::python) fn is_generated(function: &Function) -> bool {
     let file = Path::new(&*function.file);
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();

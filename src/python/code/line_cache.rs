@@ -4,7 +4,6 @@ use crate::python::heap::PythonHeap;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::target::{Memory, PageCache, Process};
 
-/// More lines than any cell has.
 const MAX_LINES: usize = 65_536;
 
 /// Reads `linecache.cache` while the process runs; ignores entries that are not well-formed.

@@ -11,7 +11,7 @@ pub(in crate::python) struct CodeLines {
 }
 
 impl CodeLines {
-    /// Decodes a table. A damaged table gives wrong lines, never a failure.
+    /// A damaged table gives wrong lines, never a failure.
     pub(in crate::python) fn decode(
         format: LineFormat,
         table: &[u8],
@@ -26,7 +26,7 @@ impl CodeLines {
         lines
     }
 
-    /// For a table that is too long to read: no instruction has a line.
+    /// For a table that is too long to read.
     pub(in crate::python) fn unknown(first_line: u32) -> CodeLines {
         CodeLines { first_line, runs: vec![(0, 0)], last_line: first_line }
     }
@@ -47,8 +47,7 @@ impl CodeLines {
         lines
     }
 
-    /// The line of the instruction at byte `offset`; 0 if it has none. A negative offset (a frame
-    /// that has not started) gives the first line.
+    /// 0 for an instruction without a line; the first line before the first instruction.
     pub(in crate::python) fn at(&self, offset: i64) -> u32 {
         if offset < 0 {
             return self.first_line;

@@ -5,8 +5,8 @@ use crate::python::layouts::layout::{EntryFrame, FrameLayout};
 use crate::python::stacks::walk::{FrameFields, RawFrame, WalkOutcome, follow_callers};
 use crate::target::Addr;
 
-/// Innermost frames to copy again. Fewer would miss a thread that returns from all of them and
-/// calls as many again within the two microseconds of a poll.
+/// Fewer would miss a thread that returns from all of them and calls as many again within the two
+/// microseconds of a poll.
 pub(super) const CONFIRMED: usize = 3;
 
 /// What identifies a frame's name and line; addresses are the target's. Chains start with the
@@ -51,8 +51,7 @@ pub(super) struct FrameChain {
 }
 
 impl FrameChain {
-    /// Reads the chain that begins at `head` from `bytes`. The error is the address of a frame that
-    /// was not copied.
+    /// The error is the address of a frame that was not copied.
     pub(super) fn read(
         &mut self,
         layout: &FrameLayout,
@@ -85,7 +84,7 @@ impl FrameChain {
         self.frames.last().map(|frame| frame.at)
     }
 
-    /// Call after [`Self::read`]. `root`: where the thread's chains ended so far.
+    /// Call after [`Self::read`]. `root`: where the thread's earlier chains ended.
     pub(super) fn compare_root(
         &mut self,
         root: Option<Addr>,
@@ -115,8 +114,8 @@ impl FrameChain {
         frames.chain(self.shims.iter().map(|shim| shim.at))
     }
 
-    /// Whether later copies, which `fetch` returns by address, show the same frames at the same
-    /// instructions. The innermost frame may have advanced.
+    /// Whether later copies, which `fetch` returns by address, equal this chain. The innermost
+    /// frame may have advanced.
     pub(super) fn is_still<'b>(
         &self,
         layout: &FrameLayout,
@@ -137,14 +136,12 @@ impl FrameChain {
             })
     }
 
-    /// Whether only a later copy of the head and its target can prove that the thread had these
-    /// frames.
+    /// Whether only a later copy of the head can prove that the thread had these frames.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.may_have_returned || self.has_new_root
     }
 
-    /// Whether `other` has the same frames at the same instructions. The innermost frame may have
-    /// advanced.
+    /// Whether `other` equals this chain. The innermost frame may have advanced.
     ///
     /// Two polls that agree have seen one stack: a copy that mixes two instants would have to be
     /// mixed the same way twice.

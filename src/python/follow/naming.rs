@@ -39,7 +39,6 @@ pub struct ChainNamer {
     marks: ScatterRead,
     frames: Vec<FrameId>,
     unknown: Vec<Addr>,
-    /// Calls of generated functions whose stacks are defined: caller and code.
     generated: FxHashSet<(Option<StackId>, Addr)>,
 }
 

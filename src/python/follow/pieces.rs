@@ -3,29 +3,25 @@
 use crate::target::{Addr, AddressRange};
 
 const PAGE: u64 = 4096;
-/// Ranges closer than this are merged: copying the gap is cheaper than one more range.
+/// Copying a smaller gap is cheaper than one more range.
 const BRIDGED: u64 = 1024;
-/// The same on the C stack, where the job keeps writing to the gap.
+/// The job keeps writing to gaps on the C stack.
 const BRIDGED_ON_C_STACK: u64 = 512;
-/// Bytes past a frame, for frames that it will call.
+/// Room for frames that the last one will call.
 const HEADROOM: u64 = 512;
-/// Maximum number of ranges. Beyond, the stack is too deep or too scattered to poll.
+/// With more ranges, the stack is too deep or too scattered to poll.
 const MAX_PIECES: usize = 256;
 const MAX_BYTES: usize = 512 << 10;
-/// Polls after which ranges shrink to what was used, and unused ones are dropped. A range costs up
-/// to half a microsecond, and a KiB that the job has written costs more, also for the job.
-/// Otherwise a stack that was deep during imports would be copied forever (60 KiB), and so would
-/// heap-allocated frames of old generators. Adding a range again costs as much as eight polls with
-/// one range too many.
+/// Polls after which ranges shrink to what was used. A range costs up to half a microsecond, and a
+/// KiB that the job has written costs more, also for the job. Without this, a stack that was deep
+/// during imports (60 KiB) and frames of old generators would be copied forever. Adding a range
+/// again costs as much as eight polls with one range too many.
 const POLLS_UNTIL_TRIM: u32 = 8;
-/// Saved bytes that justify a new layout.
 const MIN_SAVED: u64 = 512;
 
 /// Consecutive frames are closer than this: CPython's `DATA_STACK_CHUNK_SIZE` (Python/pystate.c).
 const CHUNK: u64 = 16 << 10;
 
-/// Whether `at` is on another stack than the frame at `from`: a shim on the C stack, or a
-/// generator's frame.
 pub(super) fn is_far(from: Addr, at: Addr) -> bool {
     from.0.abs_diff(at.0) > CHUNK
 }
@@ -48,11 +44,11 @@ pub(super) struct StackPieces {
 }
 
 impl StackPieces {
-    /// Appends the ranges to `spans`; their copies begin at `offset` of the thread's part.
+    /// Appends the ranges to `spans`; their copies begin at `offset`.
     ///
     /// The C stack comes first, the range of `leaf` (the innermost frame) last: a frame that is
-    /// still running when copied has been running since the head was copied, and its callers are
-    /// copied in between.
+    /// still running when copied has been running since the head was copied, so its callers are
+    /// unchanged.
     pub(super) fn push(
         &mut self,
         leaf: Addr,
@@ -94,8 +90,8 @@ impl StackPieces {
         bytes.get(from..from + len)
     }
 
-    /// Adds the `len` bytes at `at` and their surroundings within the page to the next poll;
-    /// `false` if impossible.
+    /// Adds the bytes and their surroundings within the page to the next poll; `false` if
+    /// impossible.
     pub(super) fn want(&mut self, at: Addr, len: usize) -> bool {
         if !at.is_plausible() {
             return false;
@@ -149,14 +145,13 @@ impl StackPieces {
         true
     }
 
-    /// Drops the range with this index in the order of [`Self::push`], because it is unreadable.
+    /// `number`: index in the order of [`Self::push`].
     pub(super) fn forget(&mut self, number: usize) {
         self.list.retain(|piece| piece.number != number);
     }
 
-    /// Call after each poll. Sometimes drops and shrinks unused ranges, and returns whether it did.
-    /// `used`: addresses and lengths in use now, because an idle thread does not look its frames
-    /// up.
+    /// Call after each poll; returns whether the ranges changed. `used`: addresses in use now,
+    /// because an idle thread does not look its frames up.
     pub(super) fn trim(&mut self, used: impl Iterator<Item = (Addr, usize)>) -> bool {
         self.polls += 1;
         if self.polls < POLLS_UNTIL_TRIM {
@@ -193,7 +188,6 @@ impl StackPieces {
 }
 
 impl StackPiece {
-    /// The part worth copying: what was used, and headroom for calls. `None` if nothing was used.
     fn used(&self) -> Option<(u64, u64)> {
         let page_end = (self.high + PAGE - 1) & !(PAGE - 1);
         (self.low <= self.high)

@@ -57,14 +57,12 @@ pub enum PolledStack<'a> {
 struct PolledThread {
     target: PollTarget,
     pieces: StackPieces,
-    /// Address of the pointer to the innermost frame in the thread's last `_PyCFrame`, in versions
-    /// that have it.
+    /// Address of the innermost frame's pointer in the last `_PyCFrame`, in versions that have it.
     cframe: Option<Addr>,
-    /// The `_PyCFrame` copied with the state, and the offset of its copy in the thread's part;
-    /// others are in pieces.
+    /// The `_PyCFrame` that is copied with the state, and the offset of its copy.
     cframe_in_state: Option<(Addr, usize)>,
     again: StackPieces,
-    /// Index of its first span; start and end of its copies among all bytes.
+    /// Its first span; start and end of its copies.
     first_span: usize,
     from: usize,
     to: usize,
@@ -77,7 +75,6 @@ struct PolledThread {
     /// Whether a second copy or an adjacent poll agrees with `now` (`before`).
     now_confirmed: bool,
     before_confirmed: bool,
-    /// Whether its thread state has changed: the thread has ended.
     gone: bool,
     misses: u32,
     still: u32,
@@ -323,7 +320,6 @@ impl PolledThread {
         !self.now_confirmed && self.now.kind != ChainKind::Torn
     }
 
-    /// The poll read the same bytes as the previous one.
     fn on_same_bytes(&mut self) {
         let proven = !self.now.is_in_doubt();
         if self.still < 2 {
@@ -334,7 +330,7 @@ impl PolledThread {
         self.still = self.still.saturating_add(1);
     }
 
-    /// The poll read another chain, or the same chain from other bytes.
+    /// Another chain, or the same chain from other bytes.
     fn on_new_bytes(&mut self) {
         let agrees = self.next.agrees_with(&self.now);
         let same = agrees && self.next.frames == self.now.frames;
@@ -345,7 +341,6 @@ impl PolledThread {
         self.still = if same { self.still.saturating_add(1) } else { 0 };
     }
 
-    /// Adds the pointer in its `_PyCFrame` to the next poll.
     fn wants_cframe(&mut self, cframe: Addr, state_from: usize) -> bool {
         let state = self.target.place.at + state_from as u64;
         place_in_state(cframe, state).is_some() || self.pieces.want_only(cframe, WORD)
@@ -359,7 +354,7 @@ impl PolledThread {
         }
     }
 
-    /// Reads the next chain from the thread's copies; `true` if a frame was not copied.
+    /// `true` if a frame was not copied.
     fn read(&mut self, layout: &PythonLayout, part: &[u8]) -> bool {
         let (state_from, _) = state_part(layout);
         let word = |at: usize| u64::decode(part.get(at..at + WORD)?);
@@ -402,15 +397,13 @@ impl PolledThread {
     }
 }
 
-/// The copied part of a thread state: first byte and length.
+/// First byte and length.
 fn state_part(layout: &PythonLayout) -> (usize, usize) {
     let thread = &layout.thread;
     let from = thread.head.offset.min(thread.identity.offset);
     (from, thread.head.end().max(thread.identity.end()) - from)
 }
 
-/// Distance of the `_PyCFrame` behind `state` (the copied part of the thread state), if it is
-/// copied with it.
 fn place_in_state(cframe: Addr, state: Addr) -> Option<usize> {
     let from = cframe.0.checked_sub(state.0)? as usize;
     (from < NEAR_STATE).then_some(from)

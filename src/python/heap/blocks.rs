@@ -40,7 +40,6 @@ pub(super) struct MimallocLayout {
     pub(super) segment_slices: u64,
 }
 
-/// How to find the segments of ended threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AbandonedSegments {
     /// In lists that begin in an interpreter's `mi_abandoned_pool_t`.
@@ -58,7 +57,7 @@ pub(super) enum PageBlocks {
 }
 
 impl PageBlocks {
-    /// Bytes of a block of the page copied in `copy`; 0 if there is no page.
+    /// 0 if there is no page.
     pub(super) fn size(&self, copy: &[u8]) -> u64 {
         match self {
             PageBlocks::Computed { size } => size.get(copy).map(u64::from),

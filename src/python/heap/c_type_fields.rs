@@ -152,8 +152,7 @@ const TASK: [&str; 4] = ["_fut_waiter", "_coro", "<name>", "_context"];
 const TASK_BEGINS: [(u8, u64); 6] =
     [(14, 120), (13, 112), (11, 128), (10, 152), (9, 144), (8, 104)];
 
-/// The references of types whose layout differs between versions (tests compare each with
-/// `gc.get_referents`).
+/// Types whose layout differs between versions.
 pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeField>> {
     match name {
         "_asyncio.Future" | "_asyncio.Task" => {
@@ -229,7 +228,7 @@ const EXCEPTIONS: [(&str, u8, &[&str]); 5] = [
     ("SystemExit", 0, &["code"]),
 ];
 
-/// The references in instances of a C type; `None` for an unknown type.
+/// `None` for an unknown type.
 pub(super) fn of_type(name: &str) -> Option<&'static [CTypeField]> {
     if WEAK_TYPES.contains(&name) {
         return Some(WEAK);
@@ -238,7 +237,7 @@ pub(super) fn of_type(name: &str) -> Option<&'static [CTypeField]> {
     Some(TYPES[index].1)
 }
 
-/// The references in builtin exceptions of this name; `None` if it has only those of its base.
+/// `None` if it has only the fields of its base.
 pub(super) fn of_exception(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeField>> {
     let (.., own) =
         EXCEPTIONS.iter().find(|(known, since, _)| *known == name && layout.minor >= *since)?;

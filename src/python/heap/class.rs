@@ -18,7 +18,7 @@ const DICT: Field<Addr> = Field::at(264);
 const DICT_OFFSET: Field<i64> = Field::at(288);
 const MRO: Field<Addr> = Field::at(344);
 const LAST: Field<Addr> = MRO;
-/// Maximum nesting of class lookups; no class has so many bases.
+/// No class has so many nested bases.
 const MAX_CLASS_DEPTH: u32 = 128;
 const MAX_NAME_LEN: usize = 256;
 /// Flags (Include/object.h): created by a `class` statement or `PyType_FromSpec`; has a `__dict__`
@@ -92,9 +92,9 @@ pub struct PyClass {
     pub(super) dict: Addr,
     pub(super) dict_offset: i64,
     pub(super) slots: OnceLock<Vec<(Arc<str>, u64)>>,
-    /// References in the C part of its instances; `None` if unknown.
+    /// References in the C part of its instances.
     pub(super) parts: Option<Cow<'static, [CTypeField]>>,
-    /// A further array of references, whose length each instance stores.
+    /// A further array of references; each instance stores its length.
     pub(super) row: Option<ReferenceArray>,
 }
 

@@ -8,13 +8,12 @@ use super::c_type_fields::ReferenceArray;
 use super::{ClassKind, PyClass, PythonHeap};
 use crate::target::{Addr, Field, Memory};
 
-/// More items than any container read here has; more means damage.
+/// More means damage.
 const MAX_ITEMS: u64 = 1 << 26;
 /// Maximum length of a reference array in a C object (a `hamt` node; `tee` has 57).
 const MAX_ROW: u64 = 1 << 12;
-/// Maximum items in a ring buffer.
 const MAX_RING: u64 = 1 << 20;
-/// Maximum consecutive null items in a list, which occur only while it is being filled.
+/// A list has null items only while it is being filled.
 const MAX_EMPTY: u32 = 1 << 16;
 /// `PyVarObject.ob_size`, `PyListObject.ob_item` and `.allocated`, `PySetObject.fill`, `.mask` and
 /// `.table`: the same from 3.8 to 3.15 after the object head.
@@ -35,7 +34,6 @@ const MAX_NAMES: usize = 1 << 16;
 /// Words read at once, so that damage is noticed before much is copied.
 const WORDS: usize = 512;
 
-/// Calls back with `count` words from `start` on.
 fn each_word(
     memory: &dyn Memory,
     start: Addr,
@@ -164,8 +162,8 @@ impl PythonHeap<'_> {
         Ok(items)
     }
 
-    /// The same, with errors. It stops at the first word that cannot be an object's address: the
-    /// object is damaged, and its size is wrong.
+    /// Stops at the first word that cannot be an object's address: the object is damaged, and its
+    /// size is wrong.
     fn each_item_at(
         &self,
         at: Addr,
@@ -255,7 +253,6 @@ impl PythonHeap<'_> {
         attributes
     }
 
-    /// The non-null references of an instance's reference array, with their indices.
     pub(super) fn row_of(&self, at: Addr, class: &PyClass) -> Vec<(usize, Addr)> {
         let (memory, object) = (self.memory(), &self.layout.object);
         let Some(row) = class.row else { return Vec::new() };

@@ -5,7 +5,6 @@ use super::{HeapObject, PythonHeap};
 use crate::python::layouts::layout::GeneratorFrame;
 use crate::target::{Addr, Field};
 
-/// More local variables and stack values than any frame has.
 const MAX_SLOTS: u64 = 1 << 16;
 /// A frame object that owns its frame stores it within this distance.
 const OWN_FRAME: u64 = 256;
@@ -21,7 +20,6 @@ const BACK_AND_TRACE: [Field<Addr>; 2] = [Field::at(16), Field::at(32)];
 /// `PyFrameObject.f_gen` (up to 3.10).
 const GENERATOR_OF_FRAME: Field<Addr> = Field::at(88);
 
-/// How a frame that does not run stores the end of its values.
 #[derive(Debug, Clone, Copy)]
 enum ValuesEnd {
     /// `stackpointer`.
@@ -38,7 +36,7 @@ enum ValuesEnd {
 /// values.
 #[derive(Debug)]
 struct FrameReferences {
-    /// First minor version with this layout.
+    /// First minor version.
     since: u8,
     fields: &'static [Field<Addr>],
     end: ValuesEnd,
@@ -108,8 +106,8 @@ impl PythonHeap<'_> {
         state.is_ok_and(|[state]| (from..=to).contains(&state))
     }
 
-    /// The frame of a frame object, and whether its function has returned, so that the object owns
-    /// it. Up to 3.10 a generator owns its frame.
+    /// Also returns whether the function has returned, so that the object owns the frame. Up to
+    /// 3.10 a generator owns its frame.
     pub(super) fn frame_of_object(&self, at: Addr) -> Option<(Addr, bool)> {
         let memory = self.memory();
         match self.layout.heap.frame_of_object {
@@ -161,8 +159,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// The stack values of a frame that does not run, after its `locals` variables: iterators,
-    /// awaited objects.
+    /// Iterators, awaited objects, after its `locals` variables.
     pub(super) fn stack_of_frame(&self, frame: Addr, locals: Option<usize>) -> Option<Vec<Addr>> {
         let values = self.values_of_frame(frame)?;
         let stack = values.get(8 * locals?..)?.chunks_exact(8);

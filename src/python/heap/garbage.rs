@@ -63,7 +63,7 @@ impl ReferenceGraph<'_> {
 }
 
 impl PythonHeap<'_> {
-    /// Calls back with each reference that `object` owns, as often as its target counts it.
+    /// Passes each reference on as often as its target counts it.
     pub(super) fn owned(&self, object: &HeapObject, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();
         let at = object.at;

@@ -16,7 +16,7 @@ pub(super) const MAX_OBJECTS: usize = 1 << 32;
 /// `struct gc_generation`: head (next, prev), threshold, count.
 const GENERATION: usize = 24;
 const GENERATIONS: usize = 3;
-/// Range of the collector's state in which the generations may begin, and bytes read.
+/// Where in the collector's state the generations may begin, and bytes read.
 const SEARCHED: usize = 64;
 const STATE: usize = 512;
 const MAX_COUNT: u32 = 1 << 30;
@@ -24,8 +24,7 @@ const MAX_COUNT: u32 = 1 << 30;
 const HEADER: u64 = 16;
 /// The low bits of both pointers are flags.
 const FLAGS: u64 = 3;
-/// Newest objects to take per list: more than a job with few objects allocates between two
-/// collections.
+/// More than a job with few objects allocates between two collections.
 const MOST_NEW: usize = 5000;
 /// Changes tolerated per list in a rough walk. A ring left over from old lists also ends the walk
 /// at one of them.
@@ -40,9 +39,8 @@ pub(super) struct TrackedObject {
     pub(super) references: i32,
 }
 
-/// Objects listed between two memory checks.
 const PORTION: usize = 1 << 14;
-/// Upper bound per object in a large heap: the object, its parts, and our record of it.
+/// The object, its parts, and our record of it.
 const BYTES_AN_OBJECT: u64 = 1 << 10;
 
 pub(super) fn allow(reader: &mut PageReader<'_>, objects: usize) {
@@ -110,7 +108,6 @@ fn read_state(
         match listing {
             HeapListing::Whole | HeapListing::Newest => walk(reader, head, objects)?,
             HeapListing::Rough => {
-                // What is behind a changed place is reached from the other end.
                 if !follow(reader, head, NEXT, MAX_OBJECTS, objects) {
                     follow(reader, head, PREVIOUS, MAX_OBJECTS, objects);
                     was_left = true;
@@ -126,7 +123,7 @@ fn read_state(
     Ok(())
 }
 
-/// The heads of the generations, and of the frozen objects.
+/// The generations, then the frozen objects.
 fn find(reader: &mut PageReader<'_>, state: &[u8], at: Addr) -> Option<[Addr; GENERATIONS + 1]> {
     (8..SEARCHED).step_by(8).find_map(|first| {
         let generation = |n: usize| first + n * GENERATION;
@@ -141,7 +138,6 @@ fn find(reader: &mut PageReader<'_>, state: &[u8], at: Addr) -> Option<[Addr; GE
     })
 }
 
-/// Whether a `struct gc_generation` is at `offset` of the state at `at`.
 fn is_list(reader: &mut PageReader<'_>, state: &[u8], at: Addr, offset: usize) -> bool {
     let head = at + offset as u64;
     let pointer = |n: usize| Field::<u64>::at(offset + 8 * n).get(state).map(|p| Addr(p & !FLAGS));
@@ -159,8 +155,7 @@ fn is_list(reader: &mut PageReader<'_>, state: &[u8], at: Addr, offset: usize) -
 const NEXT: (usize, usize) = (0, 1);
 const PREVIOUS: (usize, usize) = (1, 0);
 
-/// Adds the objects of the list with this head as far as it can be followed while it changes;
-/// returns whether it reached the end.
+/// Adds objects as far as the list can be followed while it changes; `true` if to its end.
 fn follow(
     reader: &mut PageReader<'_>,
     head: Addr,

@@ -10,7 +10,6 @@ use crate::target::{Addr, Field};
 
 const MAX_FRAMES: usize = 100_000;
 const MAX_STACK: u32 = 1024;
-/// One byte per local variable of a function.
 const MAX_KINDS_LEN: usize = 1 << 20;
 const STACK: &str = "<stack>";
 /// `CO_FAST_CELL`, `CO_FAST_FREE` (Include/internal/pycore_code.h): the slot holds a cell.

@@ -24,7 +24,6 @@ use crate::python::layouts::layout::{GcState, PythonLayout, RefcountLayout};
 use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
 use crate::target::{Addr, Field, MemoryError, PageCache, PageReader, Process};
 
-/// Bytes of a thread's state that are searched for its heaps.
 const SEARCHED: usize = 2048;
 /// Heaps per thread, and those with tracked objects: without and with two words before the head
 /// (Include/internal/pycore_mimalloc.h).
@@ -94,14 +93,13 @@ struct MimallocWalk<'a> {
     interpreter: &'a Interpreter,
     process: Option<&'a Process>,
     reader: PageReader<'a>,
-    /// Offset of the heaps in a thread's state, and their layout, once found.
+    /// Their offset in a thread's state, once found.
     heaps: Option<(u64, &'static MimallocLayout)>,
-    /// Where the interpreters keep segments of ended threads.
+    /// Where interpreters keep segments of ended threads.
     left_behind: Vec<Addr>,
-    /// Offset of the abandoned pool in an interpreter state, and that interpreter; `None` if it is
-    /// elsewhere.
+    /// Offset of the abandoned pool in an interpreter state, and that interpreter.
     pool: Option<(u64, Addr)>,
-    /// Threads seen, and pages whose counts differ by one: each thread changes one page at a time.
+    /// Each thread may change one page at a time.
     threads: u32,
     uneven: u32,
     segments: FxHashSet<Addr>,
@@ -110,7 +108,6 @@ struct MimallocWalk<'a> {
     objects: Vec<TrackedObject>,
 }
 
-/// An unexpected pointer is being changed.
 fn changing(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> HeapError {
     move |error| match error {
         MemoryError::Fault { .. } => HeapError::Changing,
@@ -161,7 +158,7 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// Ignores an error in a part of the heaps in rough mode, because the rest may be sound.
+    /// In rough mode the other parts may be sound.
     fn part(&self, read: Result<(), HeapError>) -> Result<(), HeapError> {
         match (self.listing, read) {
             (HeapListing::Rough, Err(error)) if !error.is_limit() => Ok(()),
@@ -243,7 +240,6 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// Whether the four heaps of thread `id` are at `heaps`, followed by their shared data.
     fn are_heaps(&mut self, mimalloc: &MimallocLayout, heaps: Addr, id: u64) -> bool {
         let tld = heaps + u64::from(HEAPS) * mimalloc.heap_len as u64;
         (0..u64::from(HEAPS)).all(|n| {
@@ -256,7 +252,7 @@ impl MimallocWalk<'_> {
         })
     }
 
-    /// Reads a heap if it holds objects, with `before` bytes before each.
+    /// `before`: bytes before each object.
     fn heap(
         &mut self,
         mimalloc: &MimallocLayout,
@@ -290,8 +286,7 @@ impl MimallocWalk<'_> {
         if seen == pages { Ok(()) } else { Err(HeapError::Changing) }
     }
 
-    /// Checks that a thread owns all of its page's segment: abandoned pages in a segment that it
-    /// still partly owns are listed nowhere.
+    /// Abandoned pages in a segment that its thread still partly owns are listed nowhere.
     fn check_segment(&mut self, mimalloc: &MimallocLayout, page: Addr) -> Result<(), HeapError> {
         let segment = Addr(page.0 & !(SEGMENT - 1));
         if self.segments.insert(segment) {

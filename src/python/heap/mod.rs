@@ -154,7 +154,6 @@ impl<'a> PythonHeap<'a> {
         PythonHeap::over(layout, runtime, KnownClasses::default(), memory)
     }
 
-    /// The same heap over another cache of the same memory.
     fn over<'b>(
         layout: PythonLayout,
         runtime: Addr,

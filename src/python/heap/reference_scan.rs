@@ -9,15 +9,12 @@ use super::threads::NextItems;
 use super::{ClassKind, HeapObject, PyClass, PythonHeap};
 use crate::target::{Addr, Field};
 
-/// Bytes searched in C objects of unknown layout.
 const MAX_BODY: u64 = 4096;
 const WORD: u64 = 8;
 const PORTION: usize = 4096;
-/// References per thread: more than most machines have memory for. References beyond the limit are
-/// dropped.
+/// References beyond this are dropped; most machines lack the memory for them.
 const MAX_TARGETS: usize = 1 << 28;
-/// Rounds of copying missing pages: the number of pointer steps from an object's head to its
-/// references.
+/// Pointer steps from an object's head to its references.
 const MAX_ROUNDS: usize = 12;
 
 #[derive(Debug, Default)]
@@ -31,7 +28,6 @@ pub(super) struct ScannedObjects {
 struct ObjectScan<'h, 'a> {
     heap: &'h PythonHeap<'a>,
     numbers: &'h FxHashMap<Addr, u32>,
-    /// By class: whether its instances have an unknown part.
     unknown: FxHashMap<Addr, bool>,
     found: ScannedObjects,
 }
@@ -75,7 +71,7 @@ impl PythonHeap<'_> {
         found
     }
 
-    /// Whether the class or one of its bases is written in C with unknown instance fields.
+    /// Whether it is written in C, at least in part, with unknown fields.
     fn has_unknown_part(&self, class: &PyClass) -> bool {
         let is_unknown = |base: &PyClass| {
             let is_of_c = !base.is_heap_type() || base.name.contains('.');
@@ -92,8 +88,7 @@ impl<'h, 'a> ObjectScan<'h, 'a> {
         ObjectScan { heap, numbers, unknown, found }
     }
 
-    /// Reads an object; returns whether all pages were present, and otherwise discards its
-    /// references.
+    /// Discards its references and returns `false` if a page was missing.
     fn try_object(&mut self, number: u32, object: &HeapObject) -> bool {
         let ScannedObjects { starts, targets, uncounted, held } = &self.found;
         let lens = (starts.len(), targets.len(), uncounted.len(), held.len());

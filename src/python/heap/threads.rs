@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{KnownClasses, PythonHeap};
 
-/// More threads only wait for memory. At most half of the processors: the target runs meanwhile.
+/// More threads only wait for memory. At most half of the processors are used, because the target
+/// runs.
 const MAX_THREADS: usize = 8;
 const PORTIONS_A_THREAD: usize = 2;
 
 pub(super) type NextItems<'n> = &'n mut dyn FnMut() -> Option<Range<usize>>;
 
-/// Maximum number of threads; one if the process needs the other processor.
 pub(super) fn most_threads() -> usize {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     (processors / 2).clamp(1, MAX_THREADS)
@@ -25,9 +25,9 @@ impl PythonHeap<'_> {
         self.threads.set(threads.clamp(1, MAX_THREADS));
     }
 
-    /// Processes `items` in portions with several threads. Each gets a heap without an object list,
-    /// over copied memory only; other reads fail ([`Self::whole`]). Returns each thread's result,
-    /// and whether missing pages have been copied since.
+    /// Each thread gets a heap over the copied memory only, without an object list; other reads
+    /// fail ([`Self::whole`]). Returns each result, and whether missing pages have been copied
+    /// since.
     pub(super) fn by_threads<R: Send>(
         &self,
         items: usize,
@@ -68,8 +68,7 @@ impl PythonHeap<'_> {
         (all, self.memory.take_back(views))
     }
 
-    /// The result of `look`; `None` if a read was refused or not copied yet. Then nothing counts as
-    /// unreadable.
+    /// `None` if a read was refused or not copied yet; then nothing counts as unreadable.
     pub(super) fn whole<R>(&self, look: impl FnOnce() -> R) -> Option<R> {
         let (refused, unreadable) = (self.memory.refused(), self.unreadable.get());
         let made = look();

@@ -29,8 +29,7 @@ pub(in crate::python) fn is_wait_function(file: &str, name: &str) -> bool {
     WAITING.iter().any(|(suffix, names)| file.ends_with(suffix) && names.contains(&own))
 }
 
-/// Whether a thread with this innermost frame waits for the autograd engine's threads, which
-/// allocate on its behalf.
+/// Whether it waits for the autograd engine's threads, which allocate on its behalf.
 pub(in crate::python) fn is_engine_function(file: &str, name: &str) -> bool {
     let own = name.rsplit('.').next().unwrap_or(name);
     match own {
@@ -43,15 +42,12 @@ pub(in crate::python) fn is_engine_function(file: &str, name: &str) -> bool {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::python) struct ThreadEvidence {
     pub(in crate::python) gil: bool,
-    /// Its innermost frame is a known wait.
     pub(in crate::python) in_known_wait: bool,
-    /// Its innermost frame waits for threads that work on its behalf.
     pub(in crate::python) in_engine: bool,
-    /// Its innermost frame or instruction differs from the last sample's.
     pub(in crate::python) moved: bool,
-    /// Its kernel state (`RSD…`), at most 50 ms old; `None` if not read.
+    /// At most 50 ms old.
     pub(in crate::python) os_state: Option<char>,
-    /// Its kernel wait before and after its stack was read; `None` if unknown.
+    /// Before and after its stack was read.
     pub(in crate::python) waits: [Option<WaitKind>; 2],
 }
 
@@ -61,14 +57,12 @@ pub(in crate::python) enum WaitKind {
     Idle,
     /// It waits for the GIL or the allocator's lock.
     ForItsWork,
-    /// It waits for something unknown.
     MayWork,
     /// It runs, or is in a call that works for it.
     Working,
 }
 
 impl WaitKind {
-    /// Classifies the kernel's state, given the locks that working threads take.
     pub(in crate::python) fn of(wait: KernelWait, working: &[AddressRange]) -> WaitKind {
         match wait {
             KernelWait::Working => WaitKind::Working,

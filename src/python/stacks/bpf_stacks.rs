@@ -115,7 +115,6 @@ struct CopiedCode {
     lines: CodeLines,
     bytecode: BytecodeLocation,
     frames: FxHashMap<i64, FrameId>,
-    /// The age at which it last named a frame.
     used: u32,
 }
 

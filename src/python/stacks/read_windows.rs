@@ -8,9 +8,9 @@ use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::target::Addr;
 
 const PAGE: u64 = 4096;
-/// Ranges closer than this merge: copying the gap is cheaper than one more piece.
+/// Copying a smaller gap is cheaper than one more piece.
 const MAX_GAP_BYTES: u64 = 1024;
-/// Bytes past the innermost frame, for frames of the next sample.
+/// For frames of the next sample.
 const HEADROOM: u64 = 512;
 const MAX_WINDOW_LEN: u64 = 4 << 20;
 /// Samples after which windows shrink to what was used.
@@ -35,7 +35,6 @@ struct SecondRead {
 #[derive(Debug, Default)]
 pub(in crate::python) struct ReadWindows {
     list: Vec<ReadWindow>,
-    /// The innermost frames, which are read twice.
     again: Vec<SecondRead>,
     last: usize,
     samples: u32,
@@ -52,7 +51,6 @@ impl ReadWindows {
         }
     }
 
-    /// The copy of `len` bytes at `at`; `None` if no window contains them.
     pub(in crate::python) fn first<'b>(
         &mut self,
         batch: &'b ScatterRead,
@@ -83,7 +81,7 @@ impl ReadWindows {
         batch.get(again.slot)?.get(from..from + len)
     }
 
-    /// Adds the `len` bytes at `at` and their surroundings within the page to the next batch.
+    /// Adds the bytes and their surroundings within the page to the next batch.
     pub(in crate::python) fn want(&mut self, at: Addr, len: usize) {
         if !at.is_plausible() {
             return;

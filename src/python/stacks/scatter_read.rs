@@ -30,7 +30,7 @@ impl ScatterRead {
         ReadSlot(self.spans.len() - 1)
     }
 
-    /// Reads them. If one is unreadable, later ones are not read either; see [`Self::fault`].
+    /// Pieces after an unreadable one are not read either; see [`Self::fault`].
     pub(in crate::python) fn read(&mut self, memory: &dyn Memory) -> Result<(), MemoryError> {
         if self.bytes.len() < self.wanted {
             self.bytes.resize(self.wanted, 0);

@@ -20,13 +20,11 @@ use crate::python::stacks::thread_list::{
 use crate::python::stacks::thread_names::ThreadNames;
 use crate::target::{Addr, AddressRange, KernelWait, Memory, MemoryError, Process};
 
-/// Inconsistent reads after which a sample omits a thread.
+/// Torn reads after which a sample omits a thread.
 const MAX_TORN_READS: u32 = 24;
 /// Reads of one sample after which it looks for nothing new.
 const MAX_READS: u32 = 96;
-/// Minimum interval between reads of the threads' kernel states.
 const OS_STATES_INTERVAL: Duration = Duration::from_millis(50);
-/// Threads per sample whose kernel wait is read.
 const MAX_WAIT_CHECKS: u32 = 8;
 /// Samples within which one stack must be consistent to accept the layout. For a thread that calls
 /// and returns all the time without some microseconds of C work, nine of ten can be torn.

@@ -40,7 +40,6 @@ pub(in crate::python) struct SampledThread {
     /// Whether the innermost frame or its instruction changed between the last two samples.
     pub(in crate::python) moved: bool,
     pub(in crate::python) os_state: Option<char>,
-    /// Its kernel wait at the start of this sample; `None` if not read.
     pub(in crate::python) waited_before: Option<KernelWait>,
     pub(in crate::python) found: Option<ReadOutcome>,
     pub(in crate::python) tears: u32,
@@ -90,14 +89,13 @@ impl SampledThread {
         }
     }
 
-    /// Call at the start of each sample.
     pub(in crate::python) fn begin_sample(&mut self) {
         self.found = None;
         self.tears = 0;
         self.done = false;
     }
 
-    /// Requests the thread state, the frames, the innermost frames again and the head again.
+    /// Requests the state, the frames, the innermost frames again and the head again.
     pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead, layout: &PythonLayout) {
         self.state_slot = batch.push(self.place.at, thread_len(layout));
         let through = layout.thread.head_through;
@@ -129,7 +127,6 @@ impl SampledThread {
         self.cframes.retain(|&(_, first, again)| first != slot && again != slot);
     }
 
-    /// Call at the end of each sample.
     pub(in crate::python) fn settle(&mut self) {
         self.windows.settle();
     }
@@ -199,7 +196,7 @@ impl SampledThread {
         }
     }
 
-    /// Both copies of the head in the `_PyCFrame` at `at`; `None` if not requested.
+    /// Both copies of the head; `None` if not requested.
     fn through(&mut self, at: Addr, batch: &ScatterRead) -> Option<[Addr; 2]> {
         match self.cframes.iter().find(|cframe| cframe.0 == at) {
             Some(&(_, first, again)) => Some([pointer(batch, first)?, pointer(batch, again)?]),
@@ -246,7 +243,7 @@ impl SampledThread {
         ReadOutcome::Stack { stack, waits, cut }
     }
 
-    /// The stack's id; reuses what it shares with the last one.
+    /// Reuses what the stack shares with the last one.
     fn intern(
         &mut self,
         mark: Option<FrameId>,

@@ -14,11 +14,9 @@ const GIL: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum ListError {
-    /// `what` at this address is unreadable.
     Memory(&'static str, Addr, MemoryError),
     /// There is no interpreter yet, or no longer.
     NoInterpreter,
-    /// The lists changed during every attempt.
     Changing,
 }
 
@@ -36,8 +34,7 @@ pub(in crate::python) struct ThreadEntry {
     pub(in crate::python) is_shared: bool,
 }
 
-/// Distinguishes the states that several interpreters have for one thread: sub-interpreters' states
-/// use their addresses as ids.
+/// Sub-interpreters' states use their addresses as ids if another interpreter has the same thread.
 pub(in crate::python) fn make_ids_unique(threads: &mut [ThreadEntry]) {
     let mut known = FxHashSet::default();
     // States of the main interpreter, listed last, keep their ids.
@@ -159,7 +156,6 @@ impl InterpreterList {
         Ok(places)
     }
 
-    /// Requests the list heads, GIL holders and counts of freed code objects.
     pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead, layout: &PythonLayout) {
         let head = layout.runtime.interpreters_head;
         self.head_slot = batch.push(head.in_target(self.runtime), 8);
@@ -232,8 +228,7 @@ impl InterpreterList {
         }
     }
 
-    /// Sums of the counts of freed code objects before and after the frames were copied; `None` if
-    /// the version has none.
+    /// Sums before and after the frames were copied; `None` if the version does not count.
     pub(in crate::python) fn generations(
         &self,
         batch: &ScatterRead,
@@ -250,7 +245,6 @@ impl InterpreterList {
     }
 }
 
-/// The two list fields of an interpreter: first byte and length.
 fn list_fields(layout: &PythonLayout) -> (usize, usize) {
     spanning(layout.interpreter.next, layout.interpreter.threads_head)
 }
@@ -264,7 +258,7 @@ fn spanning<A: Scalar, B: Scalar>(a: Field<A>, b: Field<B>) -> (usize, usize) {
     (from, a.end().max(b.end()) - from)
 }
 
-/// A field in a copy that begins at `from` of its structure.
+/// `from`: offset of the copy in its structure.
 fn within<T: Scalar>(bytes: &[u8], field: Field<T>, from: usize) -> Option<T> {
     Field::<T>::at(field.offset.checked_sub(from)?).get(bytes)
 }

@@ -21,9 +21,7 @@ const PTHREAD: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(in crate::python) struct ThreadNames {
-    /// The target's pid in its own namespace.
     pid_in_target: Option<u64>,
-    /// Whether thread ids are the same here and in the target.
     same_namespace: bool,
     /// Kernel ids here and kernel names, by kernel id in the target.
     kernel: FxHashMap<u64, (u32, Arc<str>)>,
@@ -52,13 +50,12 @@ impl ThreadNames {
         self.due.is_none_or(|due| Instant::now() >= due)
     }
 
-    /// A thread appeared: read its name soon (it is not in `threading` before it runs).
+    /// A new thread is not in `threading` before it runs.
     pub(in crate::python) fn refresh_soon(&mut self) {
         let soon = Instant::now() + RETRY_INTERVAL;
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
     }
 
-    /// Reads the names, and the kernel ids if the interpreter does not store them.
     pub(in crate::python) fn refresh<'a>(
         &mut self,
         process: Option<&Process>,
@@ -139,7 +136,6 @@ impl ThreadNames {
         memory.u32(at).ok().map(u64::from).filter(|id| self.kernel.contains_key(id))
     }
 
-    /// Its kernel id in memspy's pid namespace.
     pub(in crate::python) fn id_here(
         &self,
         memory: &dyn Memory,

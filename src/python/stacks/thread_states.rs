@@ -3,11 +3,11 @@
 use crate::python::layouts::layout::PythonLayout;
 use crate::target::{Addr, Field, Memory};
 
-/// More than any program has; a longer list is damaged.
+/// A longer list is damaged.
 pub(in crate::python) const MAX_INTERPRETERS: usize = 256;
 pub(in crate::python) const MAX_THREADS: usize = 16384;
 
-/// Every `PyThreadState` of every interpreter; a list ends where it is unreadable.
+/// A list ends where it is unreadable.
 pub(in crate::python) fn thread_states(
     memory: &dyn Memory,
     layout: &PythonLayout,

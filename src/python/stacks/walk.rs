@@ -43,9 +43,9 @@ const TAG: u64 = 7;
 pub(in crate::python) struct RawFrame {
     pub(in crate::python) at: Addr,
     pub(in crate::python) code: Addr,
-    /// Its caller's frame, or the shim between them.
+    /// Or the shim between them.
     pub(in crate::python) previous: Addr,
-    /// Its [`InstructionLayout`]: a pointer, or an offset in bytes.
+    /// A pointer, or an offset in bytes ([`InstructionLayout`]).
     pub(in crate::python) instruction: u64,
 }
 
@@ -58,14 +58,11 @@ pub(in crate::python) enum WalkOutcome {
     Empty,
     /// Inconsistent: read again.
     Torn,
-    /// A frame that was not read.
     Missing(Addr),
-    /// The innermost frames were not read twice.
     Once,
 }
 
-/// Walks from `head` through `windows` in `batch`, innermost frame first. `settled`: both copies of
-/// the head are equal.
+/// `settled`: both copies of the head are equal.
 pub(in crate::python) fn walk(
     layout: &FrameLayout,
     head: Addr,
@@ -100,7 +97,6 @@ pub(in crate::python) fn walk(
     }
 }
 
-/// Properties of the chain in one copy.
 pub(in crate::python) struct FrameCallers {
     pub(in crate::python) cut: bool,
     pub(in crate::python) called_from_c: bool,
@@ -108,8 +104,8 @@ pub(in crate::python) struct FrameCallers {
     pub(in crate::python) leaf_runs: Option<bool>,
 }
 
-/// Follows callers from `head` through copies of frames, which `fetch` returns by address. The
-/// error is [`WalkOutcome::Torn`] or [`WalkOutcome::Missing`].
+/// `fetch` returns copies of frames by address. The error is [`WalkOutcome::Torn`] or
+/// [`WalkOutcome::Missing`].
 pub(in crate::python) fn follow_callers<'b>(
     layout: &FrameLayout,
     head: Addr,
@@ -180,7 +176,7 @@ pub(in crate::python) fn follow_callers<'b>(
     Ok(FrameCallers { cut, called_from_c, leaf_runs })
 }
 
-/// Whether both copies of the innermost frames agree; `None` if there is only one.
+/// `None` if there is only one copy.
 fn unchanged(
     layout: &FrameLayout,
     leaf_runs: Option<bool>,
@@ -201,7 +197,6 @@ fn unchanged(
     Some(true)
 }
 
-/// One frame's fields.
 pub(in crate::python) struct FrameFields {
     pub(in crate::python) code: Addr,
     pub(in crate::python) previous: Addr,
