@@ -55,7 +55,7 @@ impl<'a> NativeModules<'a> {
         NativeModules { memory, mappings: mappings.into(), known: BTreeMap::new() }
     }
 
-    /// Updates the mappings; returns whether all known modules still exist.
+    /// Returns whether all known modules still exist.
     pub(super) fn set_mappings(&mut self, mappings: Arc<Mappings>) -> bool {
         self.mappings = mappings;
         // An unreadable one may have been replaced.
@@ -78,8 +78,7 @@ impl<'a> NativeModules<'a> {
         self.mappings.find(addr).is_some_and(|it| it.executable)
     }
 
-    /// The start of the module with code at `addr`, for [`Self::get`]; `None` if the code is in no
-    /// file's mapping.
+    /// `None` if the code is in no file's mapping.
     pub(super) fn find(&mut self, addr: Addr) -> Option<Addr> {
         let mapping = self.mappings.find(addr).filter(|mapping| mapping.executable)?;
         let first = first_of(&self.mappings, mapping)?;
@@ -102,7 +101,6 @@ impl<'a> NativeModules<'a> {
         module.object.contains(addr).then_some(start)
     }
 
-    /// The function names at `addresses`, all in the module at `start`, as in its file.
     pub(super) fn names(
         &mut self,
         process: &Process,
@@ -117,7 +115,6 @@ impl<'a> NativeModules<'a> {
         }
     }
 
-    /// Reads the functions of the module at `start`, once.
     pub(super) fn read_functions(&mut self, process: &Process, start: Addr) {
         if let Some(Some(module)) = self.known.get_mut(&start) {
             let object = &module.object;

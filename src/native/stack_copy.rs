@@ -46,6 +46,7 @@ impl StackCopy {
         StackCopy { registers, start: registers.values[STACK_POINTER], bytes, is_cut }
     }
 
+    /// Bytes copied.
     pub fn size(&self) -> usize {
         self.bytes.len()
     }

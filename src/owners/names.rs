@@ -37,7 +37,7 @@ pub(super) struct ObjectNames {
     pub(super) without_object: Vec<(Addr, Arc<str>)>,
     /// Tensors of outermost modules, until the module's name is known.
     trees: Vec<ModuleTree>,
-    /// The same, as reported.
+    /// The same trees, as reported.
     pub(super) models: Vec<RootModule>,
     pub(super) optimizers: Vec<Optimizer>,
 }

@@ -14,9 +14,8 @@ const MAX_NEIGHBOURS: u64 = 256;
 /// Maximum growth per round through neighbours; missing pages are always added.
 const MAX_GROWTH: f64 = 0.5;
 
-/// Adds missing pages and their neighbours, where the process allocates its next objects, to
-/// `pages`. Keeps unused pages for a while, because they may be used again. `is_all`: a whole walk
-/// needed only copied pages.
+/// Adds missing pages and their neighbours, where the process allocates its next objects. Keeps
+/// unused pages for a while. `is_all`: a whole walk needed only copied pages.
 pub(super) fn remember(pages: &mut Vec<u64>, memory: &PageCache, is_all: bool, round: u32) {
     let (used, more) = (memory.pages(), memory.unplanned_pages());
     if is_all && pages.len() > 2 * used.len() {
@@ -26,7 +25,6 @@ pub(super) fn remember(pages: &mut Vec<u64>, memory: &PageCache, is_all: bool, r
     add_missing(pages, &more, round);
 }
 
-/// Adds the pages `missing` in a round, and those around them while there is room.
 fn add_missing(pages: &mut Vec<u64>, missing: &[u64], round: u32) {
     let mut known: FxHashSet<u64> = pages.iter().copied().collect();
     let room = pages.len() + (pages.len() as f64 * MAX_GROWTH) as usize;

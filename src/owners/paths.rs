@@ -17,21 +17,17 @@ use crate::python::{
 };
 use crate::target::Addr;
 
-/// Maximum steps from a variable.
 pub(super) const MAX_DEPTH: u32 = 8;
-/// Maximum steps if only objects that lead to a tensor are visited.
+/// Limit for searches that visit only objects which lead to a tensor.
 const MAX_FAR_DEPTH: u32 = 64;
 /// A module or task counts as at most this deep. So everything that a module keeps besides its
 /// parameters is found however deep the module is, and so is what a coroutine keeps if only the
 /// event loop has its task.
 const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
-/// Visited objects per kind of variable.
 const MAX_VISITS: usize = 200_000;
 const MAX_SEEN: usize = 1 << 23;
 const TASK: &str = "_asyncio.Task";
-/// Visits that other threads prepare at once.
 const MAX_AHEAD: usize = 16_384;
-/// Items visited per container.
 const MAX_ITEMS: usize = 65_536;
 
 #[derive(Debug)]
@@ -66,7 +62,7 @@ pub(super) fn of_variables(
     found.tensors.iter().copied().filter(|at| !search.seen.contains(at)).collect()
 }
 
-/// The shortest paths to objects, from the program's variables where these lead there.
+/// Starts from the program's variables where these lead there.
 pub(super) fn to_objects(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
@@ -95,7 +91,6 @@ pub(super) struct PathSearch<'h, 'a> {
     only: Option<&'h SearchFilter>,
 }
 
-/// Objects that lead to some far from any variable.
 #[derive(Debug, Default)]
 pub(super) struct SearchFilter {
     pub(super) leading: FxHashSet<Addr>,
@@ -112,7 +107,6 @@ struct PrefetchedVisits {
 }
 
 impl PrefetchedVisits {
-    /// The references of a visit; visits come in order.
     fn take(&mut self, visit: usize) -> OnwardReferences {
         while self.known.front().is_some_and(|(known, _)| *known < visit) {
             self.known.pop_front();
@@ -146,7 +140,6 @@ impl<'h, 'a> PathSearch<'h, 'a> {
         }
     }
 
-    /// Visits only what leads to the wanted objects, at any depth.
     pub(super) fn far(
         heap: &'h PythonHeap<'a>,
         ways: &'h CppReferences<'h>,
@@ -314,7 +307,7 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Marks an object as seen; returns whether it is new.
+    /// Returns whether the object is new.
     fn enters(&mut self, at: Addr) -> bool {
         at.is_plausible() && self.seen.insert(at)
     }

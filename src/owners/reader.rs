@@ -41,7 +41,7 @@ const MAX_RUNNING_ATTEMPTS: u32 = 8;
 const MAX_LAYOUT_ATTEMPTS: u32 = 3;
 /// Maximum time to find recent objects before the stop.
 const MAX_SEARCH_OF_RECENT: Duration = Duration::from_millis(200);
-/// Fraction of the time for learning which pages matter.
+/// Fraction of the snapshot's time for learning which pages matter.
 const LEARNING: f64 = 0.45;
 
 /// Reads the owners of one process.
@@ -69,7 +69,7 @@ impl OwnerReader {
         let may_stop = request.options.stop_policy == StopPolicy::Stop && !process.is_core();
         if self.pages.is_empty() && may_stop {
             let mut totals = StopTotals::default();
-            let mut look = SnapshotInProgress::new(
+            let mut progress = SnapshotInProgress::new(
                 &self.tensors,
                 process,
                 python,
@@ -77,7 +77,7 @@ impl OwnerReader {
                 request,
                 &mut totals,
             );
-            look.learn(&mut self.pages);
+            progress.learn(&mut self.pages);
         }
     }
 
@@ -95,13 +95,13 @@ impl OwnerReader {
         request: &SnapshotRequest<'_>,
         stops: &mut StopTotals,
     ) -> Result<OwnershipSnapshot, OwnerError> {
-        let mut look =
+        let mut progress =
             SnapshotInProgress::new(&self.tensors, process, python, torch, request, stops);
         match request.options.stop_policy {
             // A core file does not change.
-            _ if process.is_core() => look.running(),
-            StopPolicy::Never => look.running(),
-            StopPolicy::Stop => look.stopping(&mut self.pages),
+            _ if process.is_core() => progress.running(),
+            StopPolicy::Never => progress.running(),
+            StopPolicy::Stop => progress.stopping(&mut self.pages),
         }
     }
 }
@@ -145,7 +145,6 @@ impl<'a> SnapshotInProgress<'a> {
         self.snapshot_of(walked, blocks)
     }
 
-    /// Snapshot with stops, starting with the pages that the last one needed.
     fn stopping(&mut self, pages: &mut Vec<u64>) -> Result<OwnershipSnapshot, OwnerError> {
         let began = Instant::now();
         let max_pause = self.request.options.max_pause;
@@ -218,8 +217,7 @@ impl<'a> SnapshotInProgress<'a> {
         })
     }
 
-    /// Stops the process, copies `pages`, and walks the copy. `None` if it needed other pages,
-    /// which are added to `pages`.
+    /// `None` if the walk needed other pages, which are added to `pages`.
     fn round(
         &mut self,
         pages: &mut Vec<u64>,
@@ -397,7 +395,7 @@ impl<'a> SnapshotInProgress<'a> {
         })
     }
 
-    /// The blocks of all devices, read during the stop, or else when no thread changes them.
+    /// Read during the stop, or else when no thread changes them.
     fn blocks(&mut self) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
         let stop_policy = match self.process.is_core() {
             // A core file may contain a half-finished change; the result is marked as such.

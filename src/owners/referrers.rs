@@ -26,7 +26,7 @@ pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
     }
 }
 
-/// The referrers of each of `objects`: tracked objects, and variables of running functions.
+/// Finds tracked objects, and variables of running functions.
 pub(super) fn find(
     heap: &PythonHeap<'_>,
     found_objects: &RelevantObjects,

@@ -105,7 +105,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         index
     }
 
-    /// The row of the `TensorImpl` at `at`, added if missing; `None` if unreadable.
+    /// `None` if unreadable.
     fn row_of(&mut self, at: u64) -> Option<usize> {
         match self.by_impl.get(&at) {
             Some(&known) => Some(known),
@@ -167,7 +167,6 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         CppReferences::new(self.tensors, &self.graph, found)
     }
 
-    /// Adds tensors without a Python object that variables lead to, with their names.
     pub(super) fn add_named(&mut self, named: &ObjectNames) {
         for (at, name) in &named.without_object {
             if let Some(row) = self.row_of(at.0) {
@@ -201,7 +200,6 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         !self.graph.nodes.is_empty()
     }
 
-    /// Whether a Python tensor is the output of a node, which it keeps.
     pub(super) fn is_result(&self, object: Addr) -> bool {
         let tensor = self.tensors.impl_of(object);
         let row = tensor.and_then(|at| self.by_impl.get(&at.0));
@@ -312,7 +310,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
     }
 }
 
-/// Orders wrappers of wrappers outermost first, because each passes its properties on.
+/// Each wrapper passes its properties on.
 fn outermost_first(parts: &[WrappedTensor]) -> Vec<&WrappedTensor> {
     let over: FxHashMap<Addr, Addr> = parts.iter().map(|part| (part.part, part.wrapper)).collect();
     let depth = |part: &&WrappedTensor| {

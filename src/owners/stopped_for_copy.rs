@@ -36,7 +36,7 @@ impl StoppedForCopy {
         }
     }
 
-    /// Lets the process continue; returns how long it was stopped.
+    /// Returns how long the process was stopped.
     pub(super) fn end(&mut self) -> Duration {
         if let Some(stop) = self.stop.take() {
             self.stopped_for = stop.end();

@@ -42,7 +42,6 @@ pub(super) enum ObjectRole {
     Nothing,
 }
 
-/// The relevant objects, found in one pass over the heap.
 #[derive(Debug, Default)]
 pub(super) struct RelevantObjects {
     pub(super) tensors: Vec<Addr>,
@@ -62,7 +61,6 @@ pub(super) struct OwnerWalkInput<'a> {
     pub(super) python: &'a PythonReader,
     pub(super) memory: &'a PageCache,
     pub(super) blocks: &'a [AllocatorSnapshot],
-    /// The tensors whose referrers are requested.
     pub(super) asked: Option<&'a str>,
 }
 
@@ -83,7 +81,6 @@ pub(super) struct WalkResult {
     pub(super) missing: Vec<&'static str>,
 }
 
-/// Records which parts of a walk reached a limit.
 struct LimitedParts<'a> {
     memory: &'a PageCache,
     refused: u64,

@@ -138,7 +138,7 @@ impl KeyTable {
     }
 }
 
-/// With the table's own values, or those of a split table.
+/// Uses the table's own values, or those of a split table.
 fn keyed(
     memory: &dyn Memory,
     layout: &PythonLayout,

@@ -49,7 +49,7 @@ impl IntegerVariable {
         }
     }
 
-    /// Its value; `None` if no running function has it, or if it is not an integer from 0 to 2⁶⁰.
+    /// Its value; `None` if no running function has it, or if it is no integer from 0 to 2⁶⁰.
     pub fn read(&mut self) -> Option<u64> {
         for _ in 0..MAX_ATTEMPTS {
             if let Some(value) = self.place.and_then(|place| self.value(place)) {

@@ -19,11 +19,10 @@ use crate::target::{Addr, Memory, MemoryError};
 const SEARCHED: usize = 0x4000;
 /// Times per attempt that tables are read again because they changed; each takes 2 to 4 us.
 const MOST_ROUNDS: usize = 8;
-/// Tables verified at once: it takes little longer than checking for changes.
+/// Verifying this many takes little longer than checking for changes.
 const VERIFIED_AT_ONCE: usize = 6;
 
-/// Address of the tables in the `NativeCachingAllocator` at `allocator`; `None` if it has none
-/// (torch 2.1 and 2.2).
+/// `None` if the allocator has no such tables (torch 2.1 and 2.2).
 pub(super) fn find(memory: &dyn Memory, allocator: Addr) -> Option<Addr> {
     let copy = memory.vec_up_to(allocator, SEARCHED);
     let is_table = |at: usize| copy.get(at..).is_some_and(|b| FlatTable::decode(b).is_some());
@@ -91,7 +90,6 @@ impl AddressTables {
         Ok(AddressOutcome::Moving)
     }
 
-    /// Copies changes until the newest copies all match one state of the counters.
     fn reach(
         &mut self,
         memory: &dyn Memory,
@@ -117,8 +115,7 @@ impl AddressTables {
         Ok(AddressOutcome::Moving)
     }
 
-    /// Accepts the newest copies as the tables at counter state `now`, unless a new block is
-    /// already gone.
+    /// Accepts the newest copies as the tables at counter state `now`, unless a new block is gone.
     fn accept(
         &mut self,
         memory: &dyn Memory,
@@ -157,7 +154,7 @@ impl AddressTables {
         Ok(outcome)
     }
 
-    /// The changes in the newest copies; `None` if a new block is not the expected one.
+    /// `None` if a new block is not the expected one.
     fn changes(
         &mut self,
         memory: &dyn Memory,
@@ -219,7 +216,7 @@ fn missing_between(
     }
 }
 
-/// Number, bytes and requested bytes of the blocks allocated between two counter states.
+/// Number, bytes and requested bytes of the blocks allocated in between.
 fn allocated_between(last: &PolledCounters, now: &PolledCounters) -> Option<(u64, u64, u64)> {
     let grew = |of: fn(&PoolCounters) -> i64| {
         let sum = |counters: &PolledCounters| of(&counters.small).checked_add(of(&counters.large));

@@ -27,8 +27,8 @@ pub(super) fn variable(
     library.exported(memory, ALLOCATOR)
 }
 
-/// The mangled type name of the object at `object`, which has virtual functions. The word before
-/// its vtable points to the `std::type_info`, whose second word is the name (Itanium C++ ABI).
+/// The object must have virtual functions. The word before its vtable points to the
+/// `std::type_info`, whose second word is the name (Itanium C++ ABI).
 pub(super) fn type_name(memory: &dyn Memory, object: Addr) -> Result<String, MemoryError> {
     let vtable = memory.pointer(object)?;
     let type_info = memory.pointer(vtable - 8)?;

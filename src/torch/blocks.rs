@@ -32,7 +32,6 @@ pub(super) struct BlocksLayout {
 }
 
 impl BlocksLayout {
-    /// End of `active_blocks` in a device's object, once known.
     pub(super) fn end_of_active(&self) -> Option<usize> {
         self.pools.as_ref().map(|pools| pools.active + FlatTable::SIZE)
     }
@@ -85,7 +84,7 @@ impl SnapshotReader {
         self.device
     }
 
-    /// The blocks of the last snapshot: device address, and address of the `Block`.
+    /// Device address and `Block` address of each block.
     pub(super) fn places(&self) -> Vec<(u64, Addr)> {
         self.scratch.places().collect()
     }
@@ -159,7 +158,6 @@ impl SnapshotReader {
         }
     }
 
-    /// Copies once, and walks the copy if the target did not change it.
     fn attempt(
         &mut self,
         place: AttemptContext<'_>,
@@ -248,7 +246,7 @@ impl SnapshotReader {
         )))
     }
 
-    /// Walks a copy that the target may have changed; also returns the counters' allocated bytes.
+    /// Also returns the counters' allocated bytes.
     fn torn_walk(
         &mut self,
         place: AttemptContext<'_>,
@@ -297,7 +295,7 @@ fn spans(
     (head, AddressRange { addr: device, len: counters.end })
 }
 
-/// The running totals of a device; `None` while a thread is inside the allocator, empty if it is gone.
+/// `None` while a thread is inside the allocator, empty if the device is gone.
 fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     let mut object = vec![0; place.counters.end];
     if place.memory.read(device, &mut object).is_err() {
@@ -307,8 +305,7 @@ fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     (!locked).then(|| object.split_off(STATS))
 }
 
-/// The error for a failed search in memory read piece by piece: an unknown layout, if the target
-/// did not change meanwhile.
+/// Reports an unknown layout, if the target did not change during the search.
 fn not_found(
     place: AttemptContext<'_>,
     device: Addr,

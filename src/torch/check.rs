@@ -37,7 +37,6 @@ pub(super) fn counters_are_whole(counters: &AllocatorCounters) -> bool {
         && now(Metric::RequestedBytes) >= 0
 }
 
-/// Sums over the blocks of a snapshot, per pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct BlockSums {
     pools: [PoolSums; 3],
@@ -81,8 +80,7 @@ impl BlockSums {
         self.pools[Pool::All as usize].allocated_bytes
     }
 
-    /// The first counter that differs from its sum, as `name.pool: counter, sum`; `None` if all
-    /// agree.
+    /// The first difference as `name.pool: counter, sum`; `None` if all agree.
     pub(super) fn difference(&self, counters: &AllocatorCounters) -> Option<String> {
         Pool::ALL.into_iter().find_map(|pool| {
             let sums = &self.pools[pool as usize];

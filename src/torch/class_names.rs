@@ -67,7 +67,6 @@ impl ClassNames {
     }
 }
 
-/// The class of a vtable pointer, without namespaces.
 pub(super) fn class_of_vtable(memory: &dyn Memory, vtable: u64) -> Option<String> {
     last_component(&mangled(memory, vtable)?).map(str::to_owned)
 }

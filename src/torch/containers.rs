@@ -22,8 +22,8 @@ impl TreeHeader {
     /// Offset of the header in a `std::set`.
     pub(super) const IN_SET: usize = 8;
 
-    /// Decodes the header in `bytes`, copied from `at`; `None` if invalid. For a non-empty tree the
-    /// caller must still check its root ([`TreeNode::parent`] is the header).
+    /// `None` if invalid. For a non-empty tree the caller must still check its root
+    /// ([`TreeNode::parent`] is the header).
     pub(super) fn decode(bytes: &[u8], at: Addr) -> Option<TreeHeader> {
         let color = Field::<u32>::at(0).get(bytes)?;
         let header = TreeHeader {
@@ -47,9 +47,7 @@ impl TreeHeader {
 pub(super) struct TreeNode {
     /// The parent node; the header for the root.
     pub(super) parent: Addr,
-    /// Lesser values.
     pub(super) left: Addr,
-    /// Greater values.
     pub(super) right: Addr,
     pub(super) value: Addr,
 }
@@ -81,7 +79,7 @@ impl FlatTable {
     pub(super) const POINTER_ENTRY: usize = 0x10;
     /// Bytes per entry of a map from a pair of numbers to a pointer.
     pub(super) const PAIR_ENTRY: usize = 0x20;
-    /// More slots than any allocator has, and a bound against damage.
+    /// A bound against damage.
     const MAX_SLOTS: u64 = 1 << 23;
 
     pub(super) fn decode(bytes: &[u8]) -> Option<FlatTable> {
@@ -100,8 +98,7 @@ impl FlatTable {
         sound.then(|| FlatTable { entries, slots: mask + u64::from(lookups), count })
     }
 
-    /// Whether an entry that begins with `first` is used: its distance from the desired slot, or
-    /// -1.
+    /// The first byte is the distance from the desired slot, or -1.
     pub(super) fn is_used(first: u8) -> bool {
         first < 0x80
     }

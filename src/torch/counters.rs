@@ -29,8 +29,7 @@ impl CounterReader {
         CounterReader { spans, now: bytes.clone(), before: bytes }
     }
 
-    /// Reads the counters of all devices into `out`. With `between_calls`, only while no thread is
-    /// inside an allocator.
+    /// With `between_calls`, reads only while no thread is inside an allocator.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,

@@ -25,7 +25,6 @@ const MAX_DEVICES: u64 = 128;
 const OBJECT_SIZES: std::ops::RangeInclusive<usize> = 0x500..=0x4000;
 /// Bytes copied if the heap does not store an object's size.
 const DEFAULT_SIZE: usize = 0xc80;
-/// The largest gap tried between `reserved_bytes` and `active_bytes`.
 const LARGEST_GAP: usize = 0x100;
 /// Bytes between `oversize_segments` and the pools, within and after `DeviceStats`.
 const TAIL: std::ops::RangeInclusive<usize> = 0x08..=0x60;
@@ -35,9 +34,8 @@ const MIN_MAX_SPLIT_BYTES: i64 = 20 << 20;
 
 #[derive(Debug, Clone)]
 pub(super) struct DiscoveredDevices {
-    /// Address of the vector `device_allocator` in the target.
     pub(super) vector: Addr,
-    /// Its first two words: begin and end of its elements.
+    /// Begin and end of its elements.
     pub(super) range: [u64; 2],
     pub(super) objects: Vec<Addr>,
     pub(super) counters: CounterLayout,
@@ -116,7 +114,7 @@ fn is_object(addr: Addr) -> bool {
     addr.is_plausible() && addr.0.is_multiple_of(16)
 }
 
-/// A copy of the object at `addr`, as long as its heap chunk; empty if it cannot be an allocator.
+/// Copies an object up to the end of its heap chunk; empty if it cannot be an allocator.
 pub(super) fn copy_object(memory: &dyn Memory, addr: Addr) -> Vec<u8> {
     let len = match chunk_size(memory, addr) {
         Some(size) if OBJECT_SIZES.contains(&size) => size,
@@ -135,7 +133,7 @@ pub(super) fn chunk_size(memory: &dyn Memory, addr: Addr) -> Option<usize> {
     usize::try_from(size.checked_sub(8)?).ok()
 }
 
-/// Up to `len` bytes from `addr` on, as words; fewer if the mapping ends.
+/// Reads fewer words if the mapping ends.
 fn words_at(memory: &dyn Memory, addr: Addr, len: usize) -> Vec<u64> {
     let mut words = Vec::with_capacity(len / 8);
     let mut done = 0;
@@ -222,7 +220,7 @@ fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     }
 }
 
-/// Offsets of the large and the small pool of a device, and the number of sets that begin each.
+/// Offsets of the large and the small pool, and the number of sets that begin each.
 fn pool_groups(
     memory: &dyn Memory,
     addr: Addr,
@@ -262,7 +260,6 @@ fn pool_groups(
     Ok((large, small, sets))
 }
 
-/// Whether a tree header is at offset `at` of the object at `addr`, copied in `copy`.
 pub(super) fn is_tree(memory: &dyn Memory, copy: &[u8], addr: Addr, at: usize) -> bool {
     let here = addr + at as u64;
     let Some(header) = copy.get(at..).and_then(|bytes| TreeHeader::decode(bytes, here)) else {
@@ -298,8 +295,7 @@ pub(super) fn pools(
     Ok(PoolsLayout { pools: [large, small], pool, active, tables, end })
 }
 
-/// Finds the block layout of device `index`, whose allocator is at `addr`. `Ok(None)` if there is
-/// no block yet.
+/// `Ok(None)` if the device has no block yet.
 pub(super) fn block_layout(
     memory: &dyn Memory,
     addr: Addr,

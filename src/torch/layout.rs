@@ -54,8 +54,6 @@ impl CounterLayout {
         STATS + metric * STAT_ARRAY + gap
     }
 
-    /// Decodes the counters in a copy of the start of a `DeviceCachingAllocator`; `None` if it is
-    /// too short.
     pub(super) fn decode(&self, object: &[u8]) -> Option<AllocatorCounters> {
         let mut counters = AllocatorCounters::default();
         for (metric, of_metric) in counters.stats.iter_mut().enumerate() {
@@ -78,7 +76,7 @@ impl CounterLayout {
         Some(counters)
     }
 
-    /// Whether a thread was inside the allocator when `object` was copied; `None` if unknown.
+    /// `None` if unknown.
     pub(super) fn is_locked(&self, object: &[u8]) -> Option<bool> {
         if !self.mutex {
             return None;
@@ -152,7 +150,6 @@ pub(super) struct RawBlock {
 }
 
 impl BlockLayout {
-    /// The offsets of `size` to try.
     pub(super) const SIZES: std::ops::RangeInclusive<usize> = 0x20..=0x78;
     pub(super) const MAX_LEN: usize = 0x78 + 0x38;
 
@@ -170,7 +167,6 @@ impl BlockLayout {
         [0x68, 0x60].map(|at| Field::at(self.size + at))
     }
 
-    /// Decodes the block in `bytes`; `None` if they are too few or invalid.
     pub(super) fn decode(self, bytes: &[u8]) -> Option<RawBlock> {
         let number = |at: usize| Field::<u64>::at(self.size + at).get(bytes);
         let flag = |at: usize| match Field::<u8>::at(self.size + at).get(bytes)? {
@@ -210,7 +206,6 @@ pub(super) struct PrivateLayout {
     pub(super) pools: [usize; 2],
 }
 
-/// The counters' pool of a block in a small or large pool.
 pub(super) fn pool_of(small: bool) -> Pool {
     if small { Pool::Small } else { Pool::Large }
 }

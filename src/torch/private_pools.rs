@@ -12,8 +12,7 @@ const SEARCHED: usize = 0x400;
 /// More private pools than a job has.
 const MAX_SLOTS: u64 = 1 << 16;
 
-/// Searches the tables of a device's allocator, copied in `object`. Skips tables in `searched`
-/// (offset, entries).
+/// Skips tables in `searched` (offset, entries).
 pub(super) fn find(
     memory: &dyn Memory,
     object: &[u8],

@@ -47,6 +47,7 @@ pub(super) struct TableCopies {
     block: BlockLayout,
     counters: CounterPoller,
     tables: Vec<TableCopy>,
+    /// Number of the read in progress.
     reading: u64,
     /// Blocks read since the last accepted read, by address and `Block`.
     blocks: FxHashMap<(u64, Addr), AddressedBlock>,
@@ -58,6 +59,7 @@ pub(super) struct TableCopies {
 struct TableCopy {
     head: Option<FlatTable>,
     entries: Vec<(u64, Addr)>,
+    /// The last read that copied it.
     reading: u64,
     /// `reading` of its copy at the last accepted read, if it has changed since.
     before: Option<u64>,
@@ -77,7 +79,7 @@ impl TableCopies {
         }
     }
 
-    /// Copies the counters and the heads of the tables; `None` if there are none.
+    /// Copies the counters and the heads; `None` without counters.
     pub(super) fn copy_heads(
         &mut self,
         memory: &dyn Memory,
@@ -92,7 +94,7 @@ impl TableCopies {
         heads.filter(|(n, head)| self.tables[*n].head != Some(*head)).collect()
     }
 
-    /// At most `most` tables last copied before this read, and their expected heads.
+    /// At most `most` tables last copied before `reading`, and their expected heads.
     pub(super) fn older_than(&self, reading: u64, most: usize) -> Vec<(usize, FlatTable)> {
         let tables = self.tables.iter().enumerate().filter(|(_, table)| table.reading < reading);
         tables.filter_map(|(n, table)| Some((n, table.head?))).take(most).collect()
@@ -140,7 +142,6 @@ impl TableCopies {
         }
     }
 
-    /// Discards the blocks read, which are invalid.
     pub(super) fn forget_blocks(&mut self) {
         self.blocks.clear();
     }
@@ -211,7 +212,7 @@ impl TableCopies {
 }
 
 impl TableCopy {
-    /// Takes a copy of its entries, if their number matches the head.
+    /// Takes a copy of the entries, if their number matches the head.
     fn take(&mut self, head: FlatTable, bytes: &[u8], reading: u64) {
         let used = bytes.chunks_exact(ENTRY).filter(|entry| FlatTable::is_used(entry[0]));
         let entries = used.filter_map(|entry| Some((ADDRESS.get(entry)?, BLOCK.get(entry)?)));

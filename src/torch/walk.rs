@@ -14,9 +14,8 @@ use super::working_set::{NotCopied, WorkingSet};
 use crate::model::{Block, BlockState, PoolId, Segment};
 use crate::target::{Addr, Field};
 
-/// More blocks than a device has: a bound against damage.
+/// A bound against damage.
 const MAX_BLOCKS: usize = 1 << 21;
-/// More private pools than a job has.
 const MAX_PRIVATE_POOLS: u64 = 1 << 16;
 /// Bytes of an `ExpandableSegment` that are searched for its sizes.
 const EXPANDABLE_SEGMENT: usize = 0x60;
@@ -41,7 +40,6 @@ pub(super) struct WalkedBlocks {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WalkError {
-    /// The working set lacks pieces, which are now wanted.
     Incomplete,
     /// An invariant fails: the copy is torn, or the layout wrong.
     Inconsistent(&'static str),
@@ -60,14 +58,13 @@ struct WalkNode {
     block: RawBlock,
     at: Addr,
     active: bool,
-    /// Indices of its neighbours; `None` if it has none, or not seen yet.
+    /// `None` if it has none, or not seen yet.
     prev: Option<u32>,
     next: Option<u32>,
     /// Mapping granule of the block's expandable segment; 0 for others.
     granule: u64,
 }
 
-/// Buffers reused between walks.
 #[derive(Debug, Default)]
 pub(super) struct WalkScratch {
     nodes: Vec<WalkNode>,
@@ -77,7 +74,7 @@ pub(super) struct WalkScratch {
 }
 
 impl WalkScratch {
-    /// The blocks of the last walk: device address, and address of the `Block`.
+    /// Device address and `Block` address of each block.
     pub(super) fn places(&self) -> impl Iterator<Item = (u64, Addr)> {
         self.nodes.iter().filter(|node| node.block.mapped).map(|node| (node.block.address, node.at))
     }
@@ -87,7 +84,6 @@ struct BlockWalk<'a, 's> {
     input: WalkInput<'a>,
     set: &'s mut WorkingSet,
     scratch: &'s mut WalkScratch,
-    /// Number of active blocks in the queue.
     active: usize,
     lacking: bool,
 }
@@ -114,8 +110,7 @@ pub(super) fn walk(
 }
 
 impl BlockWalk<'_, '_> {
-    /// Records that something is missing and continues, so that one walk requests as much as
-    /// possible.
+    /// Records what is missing and continues, so that one walk requests as much as possible.
     fn here<T>(&mut self, got: Result<T, NotCopied>) -> Result<Option<T>, WalkError> {
         match got {
             Ok(value) => Ok(Some(value)),
@@ -363,7 +358,6 @@ impl BlockWalk<'_, '_> {
         Ok(None)
     }
 
-    /// The index of the block at `addr`, which is added if new.
     fn place(&mut self, addr: Addr, active: bool) -> Result<Option<u32>, WalkError> {
         if addr.0 == 0 {
             return Ok(None);

@@ -47,7 +47,6 @@ pub(super) struct WorkingSet {
     clock: u64,
     /// The clock until which the target counts as restless.
     volatile_until: u64,
-    /// Whether the plan is for a restless target.
     volatile: bool,
     /// Whether the plan still matches all pieces.
     planned: bool,
@@ -60,21 +59,18 @@ pub(super) struct WorkingSet {
 struct WorkingSetRange {
     at: Option<u32>,
     used: u32,
-    /// The clock until which it counts as restless.
     volatile_until: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotCopied {
-    /// It is not in the set yet; it is now wanted.
     Wanted,
-    /// The target cannot have it.
     Impossible,
 }
 
 impl WorkingSet {
-    /// Copies all pieces, with `head` before and `tail` after those that may change. Returns
-    /// whether the other pieces stayed the same.
+    /// `head` is copied before and `tail` after the pieces that may change. Returns whether the
+    /// other pieces stayed the same.
     pub(super) fn copy(
         &mut self,
         memory: &dyn Memory,
@@ -115,7 +111,7 @@ impl WorkingSet {
         self.volatile_until = self.clock + RESTLESS_TARGET;
     }
 
-    /// Copies the pieces wanted, then `tail` again. Keeps earlier copies.
+    /// Earlier copies are kept.
     pub(super) fn extend(
         &mut self,
         memory: &dyn Memory,
@@ -184,8 +180,8 @@ impl WorkingSet {
         result
     }
 
-    /// Requests a table of `len` bytes at `addr`, and returns whether it is copied. Tables always
-    /// count as restless, because everything else is compared with them.
+    /// Returns whether the table is copied. Tables always count as restless, because everything
+    /// else is compared with them.
     pub(super) fn want(&mut self, addr: Addr, len: u64) -> Result<(), NotCopied> {
         if !addr.is_plausible() || len / PIECE >= MAX_RANGES as u64 {
             return Err(NotCopied::Impossible);
@@ -202,7 +198,6 @@ impl WorkingSet {
         result
     }
 
-    /// Offset of a piece's copy; if there is none, requests it.
     fn touch(&mut self, number: u64) -> Option<usize> {
         let walk = self.walk;
         if let Some(piece) = self.pieces.get_mut(&number) {
@@ -273,7 +268,7 @@ impl WorkingSet {
         self.planned = true;
     }
 
-    /// Plans to copy the pieces `numbers` to `at`; returns the end of their copies.
+    /// Returns the end of their copies.
     fn add_to_plan(&mut self, numbers: &[u64], mut at: usize) -> usize {
         merge(numbers, |span, covered| {
             place(&mut self.pieces, covered, at);
@@ -283,7 +278,6 @@ impl WorkingSet {
         at
     }
 
-    /// Drops the pieces of `span` that are unreadable.
     fn forget_unmapped(&mut self, memory: &dyn Memory, span: AddressRange) {
         let end = span.addr.0 + span.len as u64;
         let mut page = span.addr.0;

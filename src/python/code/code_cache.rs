@@ -73,7 +73,7 @@ struct CachedCode {
 pub(in crate::python) enum CodeLookup {
     /// The frame, and whether it is a known wait.
     Frame(FrameId, bool),
-    /// Not checked in this batch: read again.
+    /// This batch has not checked the code object: read again.
     Unchecked,
     Unknown,
 }

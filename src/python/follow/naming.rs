@@ -20,6 +20,7 @@ use crate::python::stacks::scatter_read::ScatterRead;
 use crate::python::stacks::walk::RawFrame;
 use crate::target::{Addr, Memory, MemoryError};
 
+/// The stack of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamedChain {
     /// Its id.

@@ -47,8 +47,8 @@ impl StackPieces {
     /// Appends the ranges to `spans`; their copies begin at `offset`.
     ///
     /// The C stack comes first, the range of `leaf` (the innermost frame) last: a frame that is
-    /// still running when copied has been running since the head was copied, so its callers are
-    /// unchanged.
+    /// still running when copied has been running since the head was copied, so its callers,
+    /// copied in between, are unchanged.
     pub(super) fn push(
         &mut self,
         leaf: Addr,

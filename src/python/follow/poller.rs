@@ -397,7 +397,7 @@ impl PolledThread {
     }
 }
 
-/// First byte and length.
+/// First byte and length of the copied part of a thread state.
 fn state_part(layout: &PythonLayout) -> (usize, usize) {
     let thread = &layout.thread;
     let from = thread.head.offset.min(thread.identity.offset);

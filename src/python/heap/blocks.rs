@@ -57,7 +57,7 @@ pub(super) enum PageBlocks {
 }
 
 impl PageBlocks {
-    /// 0 if there is no page.
+    /// Bytes of a block; 0 if there is no page.
     pub(super) fn size(&self, copy: &[u8]) -> u64 {
         match self {
             PageBlocks::Computed { size } => size.get(copy).map(u64::from),

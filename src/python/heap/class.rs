@@ -94,7 +94,7 @@ pub struct PyClass {
     pub(super) slots: OnceLock<Vec<(Arc<str>, u64)>>,
     /// References in the C part of its instances.
     pub(super) parts: Option<Cow<'static, [CTypeField]>>,
-    /// A further array of references; each instance stores its length.
+    /// A further array of references, whose length each instance stores.
     pub(super) row: Option<ReferenceArray>,
 }
 

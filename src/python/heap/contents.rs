@@ -8,7 +8,7 @@ use super::c_type_fields::ReferenceArray;
 use super::{ClassKind, PyClass, PythonHeap};
 use crate::target::{Addr, Field, Memory};
 
-/// More means damage.
+/// A container with more items is damaged.
 const MAX_ITEMS: u64 = 1 << 26;
 /// Maximum length of a reference array in a C object (a `hamt` node; `tee` has 57).
 const MAX_ROW: u64 = 1 << 12;

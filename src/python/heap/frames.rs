@@ -159,7 +159,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// Iterators, awaited objects, after its `locals` variables.
+    /// Stack values after the `locals` variables: iterators, awaited objects.
     pub(super) fn stack_of_frame(&self, frame: Addr, locals: Option<usize>) -> Option<Vec<Addr>> {
         let values = self.values_of_frame(frame)?;
         let stack = values.get(8 * locals?..)?.chunks_exact(8);

@@ -40,7 +40,7 @@ pub(super) struct TrackedObject {
 }
 
 const PORTION: usize = 1 << 14;
-/// The object, its parts, and our record of it.
+/// Upper bound for an object, its parts, and our record of it.
 const BYTES_AN_OBJECT: u64 = 1 << 10;
 
 pub(super) fn allow(reader: &mut PageReader<'_>, objects: usize) {

@@ -93,13 +93,13 @@ struct MimallocWalk<'a> {
     interpreter: &'a Interpreter,
     process: Option<&'a Process>,
     reader: PageReader<'a>,
-    /// Their offset in a thread's state, once found.
+    /// Offset of the heaps in a thread's state, once found.
     heaps: Option<(u64, &'static MimallocLayout)>,
     /// Where interpreters keep segments of ended threads.
     left_behind: Vec<Addr>,
     /// Offset of the abandoned pool in an interpreter state, and that interpreter.
     pool: Option<(u64, Addr)>,
-    /// Each thread may change one page at a time.
+    /// Threads seen, and pages with uneven counts: each thread changes one page at a time.
     threads: u32,
     uneven: u32,
     segments: FxHashSet<Addr>,
@@ -158,7 +158,7 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// In rough mode the other parts may be sound.
+    /// Ignores an error in rough mode, because the other parts may be sound.
     fn part(&self, read: Result<(), HeapError>) -> Result<(), HeapError> {
         match (self.listing, read) {
             (HeapListing::Rough, Err(error)) if !error.is_limit() => Ok(()),

@@ -14,7 +14,7 @@ const WORD: u64 = 8;
 const PORTION: usize = 4096;
 /// References beyond this are dropped; most machines lack the memory for them.
 const MAX_TARGETS: usize = 1 << 28;
-/// Pointer steps from an object's head to its references.
+/// The number of pointer steps from an object's head to its references.
 const MAX_ROUNDS: usize = 12;
 
 #[derive(Debug, Default)]

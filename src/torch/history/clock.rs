@@ -63,7 +63,7 @@ impl TraceClock {
     }
 }
 
-/// The pairs in `bytes`; `None` if these are not pairs measured before `now`.
+/// `None` if these are not pairs measured before `now`.
 fn pairs(bytes: &[u8], now: i64) -> Option<Vec<(i64, i64)>> {
     let pairs: Vec<(i64, i64)> = bytes
         .chunks_exact(PAIR)

@@ -54,7 +54,6 @@ pub(super) struct HistoryInput<'a> {
     pub(super) device: Addr,
     /// Address of the vector of devices in the `NativeCachingAllocator`; the clock precedes it.
     pub(super) vector: Addr,
-    /// End of the known pools and tables in the device's object.
     pub(super) tables: usize,
     pub(super) block: Option<BlockLayout>,
     /// Its blocks: device address, and address of the `Block`.
@@ -84,7 +83,7 @@ pub(super) fn read(
     Err(last)
 }
 
-/// One attempt; the inner error names the failed expectation.
+/// The inner error names the failed expectation.
 fn attempt(
     memory: &dyn Memory,
     input: HistoryInput<'_>,

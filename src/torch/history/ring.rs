@@ -99,7 +99,7 @@ pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<Rin
     places().find_map(newer).or_else(|| places().find_map(older))
 }
 
-/// The `std::vector` at `at`: begin, end, end of capacity; `None` if invalid.
+/// Begin, end, end of capacity; `None` if invalid.
 fn vector_at(memory: &dyn Memory, at: Addr) -> Result<Option<[Addr; 3]>, MemoryError> {
     let bytes: [u8; 24] = memory.bytes(at)?;
     let word = |at: usize| Addr(Field::<u64>::at(at).get(&bytes).unwrap_or(u64::MAX));
@@ -140,8 +140,7 @@ impl RingState {
         self.begin
     }
 
-    /// Number of oldest entries overwritten before `after`; `None` if the ring is a different one,
-    /// or all may be overwritten.
+    /// `None` if the ring is a different one, or all entries may be overwritten.
     pub(super) fn overwritten(
         &self,
         memory: &dyn Memory,

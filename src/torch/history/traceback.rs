@@ -47,7 +47,7 @@ pub(super) struct TracebackReader {
 }
 
 impl TracebackReader {
-    /// Reads the objects at `wanted`; afterwards `numbers` maps each to its stack.
+    /// Afterwards `numbers` maps each object to its stack.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,

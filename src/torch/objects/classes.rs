@@ -19,7 +19,6 @@ pub(super) enum CppKind {
 
 type CppClass = (Arc<str>, CppKind);
 
-/// Classes by vtable, each read once.
 #[derive(Debug, Default)]
 pub(super) struct CppClasses {
     known: RefCell<FxHashMap<u64, Option<CppClass>>>,

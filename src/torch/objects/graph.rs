@@ -17,7 +17,6 @@ use super::tensor::TensorDecoder;
 use crate::model::SavedIn;
 use crate::target::{Addr, Field};
 
-/// More nodes than a graph has.
 const MAX_NODES: usize = 1 << 22;
 /// Edges, saved and packed variables of all nodes.
 const MAX_PARTS: usize = 1 << 23;
@@ -267,7 +266,7 @@ impl TensorDecoder<'_> {
         }
     }
 
-    /// Bytes of the `std::vector<SavedVariable>` with these three pointers; `None` if invalid.
+    /// `None` if the pointers are invalid.
     fn vector(&self, [begin, end, capacity]: [u64; 3]) -> Option<u64> {
         let len = end.checked_sub(begin).filter(|len| (1..=MAX_SAVED).contains(len))?;
         let room = capacity.checked_sub(begin).filter(|room| *room >= len)?;
@@ -287,7 +286,7 @@ impl TensorDecoder<'_> {
         (room..=room + 24).contains(&chunk).then_some(len)
     }
 
-    /// Whether all elements of a vector look like saved variables; some may be empty.
+    /// Whether all elements look like saved variables; some may be empty.
     fn are_saved(&self, at: Addr, len: u64) -> bool {
         let layout = &self.layout.saved;
         let Ok(bytes) = self.memory.vec(at, len as usize) else { return false };
@@ -307,7 +306,6 @@ impl TensorDecoder<'_> {
         }
     }
 
-    /// The class of a node written in Python, and what its `THPFunction` keeps.
     fn function(&self, at: Addr, node: &mut AutogradNode) -> Option<()> {
         let function = self.memory.pointer(self.layout.node.python.in_target(at)).ok()?;
         let class = self.memory.pointer(function + self.head.class as u64).ok()?;

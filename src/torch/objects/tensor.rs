@@ -175,6 +175,7 @@ impl<'a> TensorDecoder<'a> {
         node.ok().filter(|node| node.is_plausible())
     }
 
+    /// Whether a `TensorImpl` is at `at`.
     pub fn is_tensor(&self, at: Addr) -> bool {
         self.classes.is_tensor(self.memory, at)
     }
@@ -277,7 +278,7 @@ impl<'a> TensorDecoder<'a> {
         self.memory.u32(self.layout.tensor.version().in_target(counter)).ok()
     }
 
-    /// The rows of an `int64` matrix on the CPU; `None` for anything else, or a large one.
+    /// `None` for anything else, or a large one.
     fn rows(&self, at: Addr) -> Option<Vec<Vec<i64>>> {
         let matrix = self.tensor(at)?;
         let [height, width] = matrix.shape.as_deref()? else { return None };
@@ -293,7 +294,7 @@ impl<'a> TensorDecoder<'a> {
         Some(all.chunks_exact(width).map(<[i64]>::to_vec).collect())
     }
 
-    /// Names of the component tensors of this class; empty if it only has its own memory.
+    /// Empty if it only has its own memory.
     fn part_names(&self, at: Addr, class: &str) -> &'static [&'static str] {
         match class {
             "SparseTensorImpl" => &["._indices()", "._values()"],
