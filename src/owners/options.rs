@@ -107,7 +107,7 @@ impl<'a> SnapshotRequest<'a> {
     }
 
     /// The same request with its full time budget again.
-    pub fn begun_anew(self) -> SnapshotRequest<'a> {
+    pub fn with_full_budget(self) -> SnapshotRequest<'a> {
         let SnapshotOptions { max_time, max_memory, .. } = self.options;
         SnapshotRequest { budget: Budget::new(max_time, max_memory), ..self }
     }

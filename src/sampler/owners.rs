@@ -139,7 +139,7 @@ pub(super) fn look_prepared(
                 attempts -= 1; // It did not even begin.
                 std::thread::sleep(ASK_TRACER_EVERY);
                 // The time that others take is none of the look's.
-                request = request.begun_anew();
+                request = request.with_full_budget();
             }
             Err(error)
                 if (may_pass(&error) || may_be_torn(&error, stop_policy))

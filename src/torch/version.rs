@@ -6,8 +6,8 @@ use crate::target::Process;
 
 const MAX_READ_LEN: u64 = 64 << 10;
 
-/// The version of the package of `library` (`…/torch/lib/libc10_cuda.so` as the target names it). `None`
-/// without a readable `version.py`.
+/// The version of the package of `library` (`…/torch/lib/libc10_cuda.so` as the target names it).
+/// `None` without a readable `version.py`.
 pub(super) fn read(process: &Process, library: &Path) -> Option<String> {
     let package = library.parent()?.parent()?;
     let text = process.read_file(&package.join("version.py"), MAX_READ_LEN).ok()?;
