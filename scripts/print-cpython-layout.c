@@ -124,7 +124,7 @@ static void print_mimalloc(void)
 
 int main(void)
 {
-    printf("/// CPython 3.%d%s, printed by `scripts/print-cpython-layout.sh` from the headers of %s.\n",
+    printf("/// CPython 3.%d%s, printed by `scripts/print-cpython-layout.sh`\n/// from the headers of %s.\n",
            PY_MINOR_VERSION, *SUFFIX ? " without a GIL" : "", PY_VERSION);
     printf("#[rustfmt::skip]\n");
     printf("pub(super) const V3_%d" SUFFIX ": Layout = Layout {\n", PY_MINOR_VERSION);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use memspy::model::LookLimit;
 use memspy::sampler::{
-    LookOptions, OwnerError, OwnerReading, StopPolicy, TargetReaders, attach, read_owners,
+    OwnerError, OwnerReading, SnapshotOptions, StopPolicy, TargetReaders, attach, read_owners,
 };
 use memspy::target::{Addr, Memory, MemoryError, PageCache, Process, StoppedProcess};
 use serde_json::Value;
@@ -20,10 +20,10 @@ use support::target::Target;
 use support::{pythons, sim};
 
 /// All the time that a busy machine may need.
-const AMPLE: LookOptions = LookOptions {
+const AMPLE: SnapshotOptions = SnapshotOptions {
     max_pause: Duration::from_secs(600),
     max_time: Duration::from_secs(600),
-    ..LookOptions::DEFAULT
+    ..SnapshotOptions::DEFAULT
 };
 
 /// These tests measure the memory of their process: one at a time.
@@ -121,7 +121,7 @@ fn a_look_that_may_not_take_long_ends_with_a_word() {
     };
     let mut ends = Vec::new();
     for part in 1..10 {
-        let options = LookOptions { max_time: took * part / 12, ..AMPLE };
+        let options = SnapshotOptions { max_time: took * part / 12, ..AMPLE };
         let began = Instant::now();
         let limit = |limit: LookLimit| match limit {
             // It gives up earlier where what is left is not enough: then it does not say that the time is up.
@@ -175,7 +175,7 @@ fn objects_far_apart_do_not_take_memory_without_end() {
     let _alone = alone();
     let target = sim::start("far_apart.py", &["--objects", "60000"]);
     for stop_policy in [StopPolicy::Stop, StopPolicy::Never] {
-        let options = LookOptions { stop_policy, max_memory: 16 << 20, ..AMPLE };
+        let options = SnapshotOptions { stop_policy, max_memory: 16 << 20, ..AMPLE };
         let mut readers = readers(&target);
         let (look, grown) = growth(|| read_owners(&mut readers, options));
         let ended = match look {
@@ -196,7 +196,7 @@ fn a_list_of_a_wild_size_takes_neither_time_nor_memory() {
     target.say("sized");
     target.read_until_ready();
     for stop_policy in [StopPolicy::Stop, StopPolicy::Never] {
-        let options = LookOptions { stop_policy, ..AMPLE };
+        let options = SnapshotOptions { stop_policy, ..AMPLE };
         let mut readers = readers(&target);
         let (look, grown) = growth(|| read_owners(&mut readers, options));
         let map = look.unwrap().snapshot;
@@ -249,7 +249,7 @@ fn damaged_tensors_lists_and_dictionaries_take_neither_time_nor_memory() {
         for stop_policy in [StopPolicy::Stop, StopPolicy::Never] {
             // So long that only a walk without end comes to it.
             let max_time = (honest * 40).max(Duration::from_secs(20));
-            let options = LookOptions { stop_policy, max_time, ..AMPLE };
+            let options = SnapshotOptions { stop_policy, max_time, ..AMPLE };
             let (look, grown) = growth(|| read_owners(&mut readers, options));
             match look {
                 Ok(OwnerReading { snapshot: map, .. }) if map.incomplete.is_none() => {

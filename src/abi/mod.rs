@@ -1,9 +1,7 @@
-//! What readers of a target agree on with each other and with the program in the kernel: addresses and offsets only.
+//! Addresses and offsets that readers share with each other and with the kernel program.
 //!
-//! Turns nothing into anything: what `python` and `torch` find, and `probe` and its BPF program (`cuda/probe.h`) use.
-//! May import nothing.
-//! Never reads a target.
-//! Start reading at [`UnwindInfo`].
+//! Data only: `python` and `torch` fill it, `probe` and its BPF program (`cuda/probe.h`) use it.
+//! May import nothing. Never reads a target. Start reading at [`UnwindInfo`].
 
 mod object_header;
 mod step_counter;

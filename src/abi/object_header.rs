@@ -1,6 +1,6 @@
 //! The header that every CPython object starts with.
 
-/// `PyObject`: the counts of references, then the class (Include/object.h).
+/// `PyObject`: reference counts, then the class (Include/object.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PyObjectHeader {
     /// Its bytes.
@@ -10,10 +10,10 @@ pub struct PyObjectHeader {
 }
 
 impl PyObjectHeader {
-    /// That of builds with a GIL.
+    /// The header in builds with a GIL.
     pub const USUAL: PyObjectHeader = PyObjectHeader { len: 16, class: 8 };
 
-    /// Offset of a field of an object, given what it is in builds with a GIL: for structures that only begin differently.
+    /// Adjusts a field offset of builds with a GIL, for structures that differ only in the header.
     pub const fn shift(self, usual: usize) -> usize {
         usual + self.len - Self::USUAL.len
     }

@@ -16,7 +16,7 @@ use crate::model::{CudaIndex, OwnershipSnapshot, SinkResult, StopTotals};
 use crate::render::{FrameLabels, LineBytes, LinesSource, ObservedLines};
 use crate::sampler::{
     AttachError, AttachedRecorder, CommonOptions, CostWatch, ExactOptions, ExactRecorder,
-    LookOptions, RecordOptions, Recorder, TargetIdentity, TargetReaders, Worker, read_owners,
+    RecordOptions, Recorder, SnapshotOptions, TargetIdentity, TargetReaders, Worker, read_owners,
     read_sleep_tags, sleep_unless,
 };
 
@@ -36,7 +36,7 @@ pub(super) struct ObserveOptions {
     /// From one snapshot of the owners to the next, at least.
     pub(super) every: Duration,
     /// What a snapshot may cost.
-    pub(super) look: LookOptions,
+    pub(super) look: SnapshotOptions,
 }
 
 /// What was observed.

@@ -12,7 +12,7 @@ use crate::model::{OwnershipSnapshot, StackTable};
 use crate::ownership::{NamedTensors, called};
 use crate::render::{self, RenderError, TensorsOptions, in_sentence, suggestion_on};
 use crate::sampler::{
-    LookOptions, OwnerError, OwnerReading, TargetReaders, attach, read_owners, read_referrers,
+    OwnerError, OwnerReading, SnapshotOptions, TargetReaders, attach, read_owners, read_referrers,
     watch_owners,
 };
 
@@ -233,7 +233,7 @@ fn of_members(
 }
 
 impl TensorReadArgs {
-    fn options(&self) -> LookOptions {
+    fn options(&self) -> SnapshotOptions {
         self.cost.options()
     }
 }

@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use crate::analysis::{FindingFacts, RankHolding, findings, odd_rank};
 use crate::model::IncompleteSnapshot;
 use crate::render::{self, GrowthKeeper, JobSummary, ToldFinding};
-use crate::sampler::{LookOptions, read_referrers};
+use crate::sampler::{SnapshotOptions, read_referrers};
 
 use super::args::{GrowthArgs, SummaryArgs};
 use super::flame::into_io;
@@ -206,7 +206,7 @@ fn why_unknown(observation: &JobObservation) -> String {
 }
 
 /// What keeps one tensor of each of the owners that grow fastest; what is gone by then, or cannot be read, is left out.
-fn keepers(look: LookOptions, observation: &mut JobObservation) -> Vec<GrowthKeeper> {
+fn keepers(look: SnapshotOptions, observation: &mut JobObservation) -> Vec<GrowthKeeper> {
     let grown = observation.growth.owners();
     let mut examples: Vec<String> =
         grown.iter().filter_map(|growth| growth.group.example.clone()).take(KEEPERS).collect();

@@ -1,4 +1,4 @@
-//! How to get from a function to its caller, remembered for one address: reading it from the tables takes microseconds.
+//! Cached unwind rules by address; reading one from the tables takes microseconds.
 
 use gimli::{CfaRule, Register, RegisterRule, UnwindTableRow};
 
@@ -6,21 +6,21 @@ use super::stack_copy::StackCopy;
 use super::step::{RETURN_ADDRESS, STACK_POINTER, StepOutcome};
 use crate::target::DWARF_REGISTERS;
 
-/// Registers that a function saves; compilers save seven at most.
+/// Saved registers per function; compilers save at most seven.
 const MAX_SAVED: usize = 16;
 
-/// A row of a table, if it is as nearly all are: the frame begins so far from a register, and registers are saved in it.
+/// The usual form of a table row: the frame begins at an offset from a register and has saved
+/// registers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FrameRule {
     register: usize,
     offset: i64,
-    /// Which register, and where from the begin of the frame.
+    /// Register, and offset from the start of the frame.
     saved: Box<[(usize, i64)]>,
     is_signal: bool,
 }
 
 impl FrameRule {
-    /// That of `row`; `None` where it is another kind.
     pub(super) fn of(row: &UnwindTableRow<usize>, is_signal: bool) -> Option<FrameRule> {
         let CfaRule::RegisterAndOffset { register, offset } = row.cfa() else { return None };
         let register = usize::from(register.0);
@@ -41,7 +41,6 @@ impl FrameRule {
         is_usual.then(|| FrameRule { register, offset: *offset, saved: saved.into(), is_signal })
     }
 
-    /// From `registers` to the caller's: the same as a step by the table itself.
     pub(super) fn step(
         &self,
         stack: &StackCopy,

@@ -1,4 +1,4 @@
-//! The programs and libraries in which code runs: found by an address, read when the first frame in them is met.
+//! Programs and libraries with code: found by address, read at their first frame.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,14 +7,13 @@ use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 
 use crate::target::{Addr, FunctionTable, LoadedObject, Mapping, Mappings, Memory, Process};
 
-/// Longest tables that are read; those of PyTorch's libraries have tens of MiB.
+/// Maximum bytes of a module's tables; PyTorch's libraries have tens of MiB.
 const MAX_HEADER: usize = 32 << 20;
 const MAX_FRAMES: usize = 128 << 20;
 
-/// Tables of all libraries together, after which no more are read; those of PyTorch and CUDA have less than 100 MiB.
+/// Maximum bytes of all tables; PyTorch and CUDA have less than 100 MiB.
 const MAX_TOTAL: usize = 256 << 20;
 
-/// The tables of one object that tell what called its functions, copied from memory.
 pub(super) struct UnwindTables {
     pub(super) header_at: u64,
     pub(super) header: Vec<u8>,
@@ -22,31 +21,26 @@ pub(super) struct UnwindTables {
     pub(super) frames: Vec<u8>,
 }
 
-/// A program or library.
 pub(super) struct NativeModule {
     pub(super) object: LoadedObject,
-    /// Or why there are none.
     pub(super) tables: Result<UnwindTables, String>,
-    /// Its functions, once they were asked for; `None` in it where its file cannot be read.
+    /// Its functions, once requested; the inner `None` means that its file is unreadable.
     functions: Option<Option<Arc<FunctionTable>>>,
 }
 
 impl NativeModule {
-    /// Bytes of its tables.
     fn size(&self) -> usize {
         self.tables.as_ref().map_or(0, |tables| tables.header.len() + tables.frames.len())
     }
 
-    /// The name of its file.
     pub(super) fn name(&self) -> String {
         let path = self.object.path();
-        // Only the kernel's own library has none.
+        // Only the kernel's own library has no path.
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         name.unwrap_or_else(|| "[vdso]".to_owned())
     }
 }
 
-/// Those met until now, by where they begin.
 pub(super) struct NativeModules<'a> {
     memory: &'a dyn Memory,
     mappings: Arc<Mappings>,
@@ -61,10 +55,10 @@ impl<'a> NativeModules<'a> {
         NativeModules { memory, mappings: mappings.into(), known: BTreeMap::new() }
     }
 
-    /// What is mapped now; whether all modules that are known are still there.
+    /// Returns whether all known modules still exist.
     pub(super) fn set_mappings(&mut self, mappings: Arc<Mappings>) -> bool {
         self.mappings = mappings;
-        // One that could not be read may be another by now.
+        // An unreadable one may have been replaced.
         self.known.retain(|_, module| module.is_some());
         let before = self.known.len();
         let is_there = |start: &Addr, module: &Option<NativeModule>| {
@@ -75,18 +69,16 @@ impl<'a> NativeModules<'a> {
         self.known.len() == before
     }
 
-    /// An address in the code of each file whose name is wanted.
     pub(super) fn code_of(&self, wanted: impl Fn(&str) -> bool) -> Vec<Addr> {
         let code = self.mappings.iter().filter(|it| it.executable);
         code.filter(|it| it.file_name().is_some_and(&wanted)).map(|it| it.start).collect()
     }
 
-    /// Whether code lies at `addr`, as far as is known.
     pub(super) fn has_code(&self, addr: Addr) -> bool {
         self.mappings.find(addr).is_some_and(|it| it.executable)
     }
 
-    /// The start of the module whose code lies at `addr`, which [`Self::get`] has; `None` where code lies that is in no file's mapping.
+    /// `None` if the code is in no file's mapping.
     pub(super) fn find(&mut self, addr: Addr) -> Option<Addr> {
         let mapping = self.mappings.find(addr).filter(|mapping| mapping.executable)?;
         let first = first_of(&self.mappings, mapping)?;
@@ -109,7 +101,6 @@ impl<'a> NativeModules<'a> {
         module.object.contains(addr).then_some(start)
     }
 
-    /// The names of the functions in which `addresses` lie, which are all in the module that begins at `start`, as they stand in its file.
     pub(super) fn names(
         &mut self,
         process: &Process,
@@ -124,7 +115,6 @@ impl<'a> NativeModules<'a> {
         }
     }
 
-    /// Reads the functions of the module that begins at `start`, unless that was done.
     pub(super) fn read_functions(&mut self, process: &Process, start: Addr) {
         if let Some(Some(module)) = self.known.get_mut(&start) {
             let object = &module.object;
@@ -132,15 +122,14 @@ impl<'a> NativeModules<'a> {
         }
     }
 
-    /// The module that begins at `start`.
     pub(super) fn get(&self, start: Addr) -> Option<&NativeModule> {
         self.known.get(&start)?.as_ref()
     }
 }
 
-/// The mapping with the beginning of the file of which `mapping` is a part: the nearest before it.
+/// The mapping with the start of the file of `mapping`: the nearest before it.
 fn first_of<'a>(mappings: &'a Mappings, mapping: &'a Mapping) -> Option<&'a Mapping> {
-    // The kernel's own library (`[vdso]`) is whole in one mapping without a path.
+    // The kernel's own library (`[vdso]`) is one mapping without a path.
     if mapping.path.is_none() {
         return Some(mapping);
     }
@@ -149,7 +138,8 @@ fn first_of<'a>(mappings: &'a Mappings, mapping: &'a Mapping) -> Option<&'a Mapp
 }
 
 impl UnwindTables {
-    /// Those of `object`. Its headers say how long they are, and may say anything: no more is read than is mapped there.
+    /// Reads the tables of `object`. The lengths in its headers are not trusted: reads only what is
+    /// mapped.
     pub(super) fn read(
         memory: &dyn Memory,
         mappings: &Mappings,
@@ -168,7 +158,7 @@ impl UnwindTables {
         let Ok(Pointer::Direct(frames_at)) = parsed.map(|it| it.eh_frame_ptr()) else {
             return Err("its unwind table is damaged".to_owned());
         };
-        // Its length stands nowhere in memory: it ends where what is loaded ends, or before.
+        // Its length is not in memory; it ends at or before the end of the loaded segment.
         let end = object.end_of_piece(Addr(frames_at)).ok_or("its unwind table is damaged")?;
         let len = mapped(Addr(frames_at), end.0 - frames_at)?.min(MAX_FRAMES);
         let frames = memory.vec(Addr(frames_at), len).map_err(unreadable)?;
@@ -181,10 +171,8 @@ mod tests {
     use super::*;
     use crate::target::MemoryImage;
 
-    /// Where the library is mapped, and how much of it.
     const START: u64 = 0x40_0000;
     const MAPPED: usize = 0x1000;
-    /// Where its tables are.
     const HEADER: usize = 0x200;
     const FRAMES: usize = 0x300;
 
@@ -194,18 +182,18 @@ mod tests {
         }
     }
 
-    /// A page that says of itself that it is a library of 1 TiB, with tables of as many bytes.
+    /// A page whose headers claim a library of 1 TiB, with tables of as many bytes.
     fn boastful() -> Vec<u8> {
         let mut page = vec![0; MAPPED];
         page[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
-        // Where the program headers are, the size of one, and their number.
+        // Offset of the program headers, size of one, and their number.
         (page[32], page[54], page[56]) = (64, 56, 3);
         let segments: [(u32, u64); 3] = [(1, 0), (2, 0x180), (0x6474_e550, HEADER as u64)];
         for (number, (kind, address)) in segments.into_iter().enumerate() {
             let at = 64 + 56 * number;
             put(&mut page, at, &[kind.into(), 0, address, address, 1 << 40, 1 << 40, 0]);
         }
-        // `.eh_frame` by its distance from here, no number of functions, no table.
+        // `.eh_frame` by its distance from here, no function count, no table.
         page[HEADER..HEADER + 4].copy_from_slice(&[1, 0x1b, 0xff, 0xff]);
         let distance = (FRAMES - HEADER - 4) as u32;
         page[HEADER + 4..HEADER + 8].copy_from_slice(&distance.to_le_bytes());
@@ -213,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_are_read_as_far_as_they_are_mapped_whatever_their_headers_say() {
+    fn only_mapped_bytes_of_tables_are_read() {
         let mapping = Mapping {
             start: Addr(START),
             end: Addr(START + MAPPED as u64),

@@ -1,18 +1,18 @@
-//! Names of functions as they stand in the source.
+//! Function names as in the source.
 
 use std::fmt;
 
 use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
 
-/// A name of C++ with templates may have kilobytes; more is cut.
+/// Longer names are cut; C++ names with templates may have kilobytes.
 const MAX_SHOWN: usize = 1000;
-/// Bounds against names that are made to take long.
+/// Bounds against names that are slow to demangle.
 const MAX_MANGLED: usize = 16 << 10;
 const MAX_RECURSION: u32 = 96;
 
 /// `_ZN2at6nativeL3addEv` → `at::native::add()`, and the same for Rust; a name of C as it is.
 pub(super) fn demangle(name: &str) -> String {
-    // A part of a function that the compiler moved elsewhere: `name.cold`, `name.part.0`.
+    // A function part that the compiler moved: `name.cold`, `name.part.0`.
     let (mangled, rest) = match name.find('.').filter(|at| *at > 0) {
         Some(at) => name.split_at(at),
         None => (name, ""),
@@ -30,12 +30,12 @@ pub(super) fn demangle(name: &str) -> String {
     let mut text = BoundedText(String::new());
     match symbol.structured_demangle(&mut text, &options) {
         Ok(()) => cut(format!("{}{rest}", text.0)),
-        // Too long, for all that is known.
+        // Probably too long.
         Err(_) => cut(name.to_owned()),
     }
 }
 
-/// Text that takes no more than will be shown: a short name may stand for one of gigabytes.
+/// Text up to the length shown: a short mangled name may expand to gigabytes.
 struct BoundedText(String);
 
 impl fmt::Write for BoundedText {
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_c_cpp_and_rust_are_those_of_the_source() {
+    fn c_cpp_and_rust_names_are_demangled() {
         assert_eq!(demangle("builtin_sorted"), "builtin_sorted");
         assert_eq!(demangle("_ZN2at6native3addERKNS_6TensorES3_"), "at::native::add");
         assert_eq!(demangle("list_sort.cold"), "list_sort.cold");

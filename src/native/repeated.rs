@@ -1,5 +1,4 @@
-//! Stacks of a process that runs on, unwound one after the other for as long as it is recorded: what was found out for one is remembered for
-//! all others.
+//! Unwinds many stacks of a running process during a recording, and caches rules, names and stacks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,29 +13,29 @@ use super::step::{RETURN_ADDRESS, StepOutcome, step};
 use crate::model::NativeFrame;
 use crate::target::{Addr, Mappings, Memory, Process};
 
-/// Frames of one stack.
 const MAX_DEPTH: usize = 1024;
-/// The walks of one call together take no longer; they take milliseconds, unless a table is made to take long.
+/// Maximum time of one call's walks. They take milliseconds, unless a table is crafted to be slow.
 const MAX_TIME: Duration = Duration::from_secs(20);
-/// What is remembered at most; then it begins anew.
+/// Cache limits, above which a cache is cleared.
 const MAX_STACKS: usize = 1 << 15;
 const MAX_ADDRESSES: usize = 1 << 17;
-/// How often it is read anew what is mapped: libraries come and, rarely, go. Sooner where code is met that was not there before.
+/// Interval of reading the mappings, because libraries come and, rarely, go. Shorter when a frame
+/// has code in no known mapping.
 const MAPPINGS_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_MAPPINGS_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A stack, which may have been met many times.
+/// A stack, which may occur many times.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnwoundStack {
-    /// Tells it from all others.
+    /// Its unique id.
     pub number: u64,
-    /// Its frames, the innermost first.
+    /// Its frames, innermost first.
     pub frames: Vec<NativeFrame>,
-    /// Why it ends before its outermost frame; `None` if it does not.
+    /// Why it ends before its outermost frame; `None` if complete.
     pub incomplete: Option<String>,
 }
 
-/// The addresses in the code of each frame, and why there are no more.
+/// The code address of each frame, and why there are no more.
 type CodeAddresses = (Vec<u64>, Option<String>);
 
 /// Unwinds stacks of one process.
@@ -53,7 +52,7 @@ pub struct RepeatedUnwinder<'a> {
 }
 
 impl<'a> RepeatedUnwinder<'a> {
-    /// What unwinds stacks of `process`, whose code and tables are read through `memory`.
+    /// An unwinder for `process`, whose code and tables are read through `memory`.
     pub fn new(process: &'a Process, memory: &'a dyn Memory) -> RepeatedUnwinder<'a> {
         RepeatedUnwinder {
             process,
@@ -68,7 +67,8 @@ impl<'a> RepeatedUnwinder<'a> {
         }
     }
 
-    /// Reads the tables and symbols of the libraries that are loaded and wanted by their names: so that the first stacks need not wait for them.
+    /// Reads tables and symbols of the loaded libraries accepted by `wanted` in advance, so that
+    /// the first stacks need not wait.
     pub fn prepare(&mut self, wanted: impl Fn(&str) -> bool) {
         self.read_mappings(MAPPINGS_INTERVAL);
         for start in self.modules.code_of(wanted) {
@@ -84,7 +84,7 @@ impl<'a> RepeatedUnwinder<'a> {
         let began = Instant::now();
         let walked: Vec<CodeAddresses> =
             threads.iter().map(|thread| self.walk(thread, began)).collect();
-        // All names that are missing at once.
+        // Look up all missing names at once.
         if self.names.len() > MAX_ADDRESSES {
             self.names.clear();
         }
@@ -94,20 +94,20 @@ impl<'a> RepeatedUnwinder<'a> {
         walked.into_iter().map(|walked| self.stack(walked)).collect()
     }
 
-    /// Reads what is mapped, unless that was done less than `interval` ago.
+    /// Reads the mappings, unless done less than `interval` ago.
     fn read_mappings(&mut self, interval: Duration) {
         if self.read.is_some_and(|read| read.elapsed() < interval) {
             return;
         }
         self.read = Some(Instant::now());
-        // A process that has ended has the mappings it had: what was read of them is still true of its stacks.
+        // A process that has ended keeps its known mappings, which are still valid for its stacks.
         let mappings = self.process.mappings().unwrap_or_default();
         self.has_ended = !mappings.iter().any(|it| it.executable);
         if self.has_ended {
             return;
         }
         if !self.modules.set_mappings(mappings) {
-            // Other code may lie at the same addresses.
+            // Other code may be at the same addresses.
             self.rules.clear();
             self.names.clear();
             self.stacks.clear();
@@ -226,7 +226,6 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// A process that sleeps, and the copied stack of its only thread.
     fn sleeping() -> (Child, Process, Vec<StackCopy>) {
         let child = Command::new("sleep").arg("600").spawn().unwrap();
         let process = Process::open(child.id()).unwrap();
@@ -244,29 +243,28 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_met_again_is_the_same_and_what_dump_finds() {
+    fn repeated_stacks_are_shared_and_equal_those_of_dump() {
         let (mut child, process, stacks) = sleeping();
         let (memory, mappings) = (process.memory(), process.mappings().unwrap());
         let expected = NativeUnwinder::new(&process, &memory, &mappings).unwind(&stacks);
 
         let mut unwinder = RepeatedUnwinder::new(&process, &memory);
-        // The C library's symbols are read before, all others when they are met.
+        // The C library's symbols are read in advance, all others on first use.
         unwinder.prepare(|name| name.starts_with("libc.so"));
         let first = unwinder.unwind(&stacks);
         assert_eq!(first[0].frames, expected[0].frames);
         assert_eq!(first[0].incomplete, expected[0].incomplete);
         assert!(first[0].frames.len() > 2, "{first:?}");
-        // The second time by what was remembered.
         assert!(!unwinder.rules.is_empty());
         let second = unwinder.unwind(&stacks);
         assert!(Arc::ptr_eq(&first[0], &second[0]));
-        // Where the stack is cut, the walk ends, and says so.
+        // The walk ends with a reason where the stack is cut.
         let StackCopy { registers, .. } = &stacks[0];
         let cut = unwinder.unwind(&[StackCopy::new(*registers, vec![0; 4], true)]);
         assert_ne!(cut[0].number, first[0].number);
         assert!(cut[0].incomplete.as_deref().unwrap().contains("were copied"), "{cut:?}");
         assert_eq!(cut[0].frames[0], first[0].frames[0]);
-        // A table that is made to take long takes no longer than this.
+        // A table crafted to be slow takes no longer than the limit.
         unwinder.max_time = Duration::ZERO;
         let late = unwinder.unwind(&stacks);
         assert_eq!(late[0].frames, first[0].frames[..1]);
@@ -276,20 +274,20 @@ mod tests {
     }
 
     #[test]
-    fn copies_of_a_process_that_has_ended_meanwhile_keep_their_frames() {
+    fn stack_copies_of_an_ended_process_keep_their_frames() {
         let (mut child, process, stacks) = sleeping();
         let (memory, until) = (process.memory(), Instant::now() + TIMEOUT);
         let mut unwinder = RepeatedUnwinder::new(&process, &memory);
         let before = unwinder.unwind(&stacks);
         child.kill().unwrap();
-        // Until somebody waits for it, it has mappings, and none of them is there.
+        // Until its parent waits for it, it has mappings, all of them empty.
         while process.mappings().is_ok_and(|it| it.iter().next().is_some()) {
             assert!(Instant::now() < until, "it never ends");
             std::thread::yield_now();
         }
         unwinder.read = None;
         assert_eq!(unwinder.unwind(&stacks), before);
-        // Of what was not read before, it says why nothing is known.
+        // Frames not read before have a reason.
         let late = RepeatedUnwinder::new(&process, &memory).unwind(&stacks);
         assert!(late[0].incomplete.as_deref().unwrap().contains("had ended"), "{late:?}");
         child.wait().unwrap();

@@ -1,10 +1,10 @@
-//! Copies of the stacks of threads: all that is needed of a process while it stands still.
+//! Copies of threads' stacks: all that unwinding needs from a stopped process.
 
 use crate::target::{Addr, Mappings, Memory, ThreadRegisters};
 
-/// The stack pointer among the registers.
+/// Index of the stack pointer in the registers.
 const STACK_POINTER: usize = 7;
-/// Bytes of each stack that are copied, from its innermost frame on, and of all stacks together.
+/// Maximum bytes copied of each stack, from its innermost frame on, and of all stacks.
 const MAX_STACK: usize = 512 << 10;
 const MAX_TOTAL: usize = 64 << 20;
 
@@ -15,11 +15,12 @@ pub struct StackCopy {
     pub registers: ThreadRegisters,
     start: u64,
     bytes: Vec<u8>,
-    /// Whether its outer part was left out.
+    /// Whether its outer part was omitted.
     is_cut: bool,
 }
 
-/// Copies the stacks of threads with these registers. `mappings` may be older: a stack never moves.
+/// Copies the stacks of threads with these registers. `mappings` may be old, because a stack never
+/// moves.
 pub fn copy_stacks(
     memory: &dyn Memory,
     mappings: &Mappings,
@@ -39,17 +40,17 @@ pub fn copy_stacks(
 }
 
 impl StackCopy {
-    /// That of a thread with these registers; `is_cut`: it has more than these bytes, which begin at the stack pointer.
+    /// The stack of a thread with these registers, from its stack pointer on. `is_cut`: the stack
+    /// is longer than `bytes`.
     pub fn new(registers: ThreadRegisters, bytes: Vec<u8>, is_cut: bool) -> StackCopy {
         StackCopy { registers, start: registers.values[STACK_POINTER], bytes, is_cut }
     }
 
-    /// The bytes copied.
+    /// Bytes copied.
     pub fn size(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The word at `addr`.
     pub(super) fn word(&self, addr: u64) -> Option<u64> {
         let at = usize::try_from(addr.checked_sub(self.start)?).ok()?;
         self.bytes.get(at..)?.first_chunk().map(|it| u64::from_le_bytes(*it))

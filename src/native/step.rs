@@ -1,5 +1,5 @@
-//! One step of a walk: from the registers in a function to those in its caller, as the compiler's table tells (DWARF call frame
-//! information in `.eh_frame`, System V ABI for x86-64).
+//! One step of a walk: from a function's registers to its caller's, by the compiler's table (DWARF
+//! call frame information in `.eh_frame`, System V ABI for x86-64).
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, Evaluation, EvaluationResult, LittleEndian,
@@ -11,10 +11,10 @@ use super::modules::UnwindTables;
 use super::stack_copy::StackCopy;
 use crate::target::DWARF_REGISTERS;
 
-/// The stack pointer, and the return address, among the registers.
+/// Indices of the stack pointer and the return address in the registers.
 pub(super) const STACK_POINTER: usize = 7;
 pub(super) const RETURN_ADDRESS: usize = 16;
-/// Operations of an expression; those that compilers write have ten.
+/// Operations of an expression; compilers generate ten.
 const MAX_OPERATIONS: u32 = 1000;
 
 pub(super) const IMPOSSIBLE: &str = "its caller's frame cannot be where the table says";
@@ -22,18 +22,21 @@ const DAMAGED: &str = "the table that tells what called it is damaged";
 
 type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
-/// What one step came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StepOutcome {
-    /// The caller's registers; whether its instruction pointer is exact (it was interrupted by a signal), and no return address.
-    Caller { registers: [u64; DWARF_REGISTERS], is_exact: bool },
-    /// Nothing called this function: a thread begins with it.
+    /// The caller's registers, and whether its instruction pointer is exact (interrupted by a
+    /// signal) instead of a return address.
+    Caller {
+        registers: [u64; DWARF_REGISTERS],
+        is_exact: bool,
+    },
+    /// No caller: a thread begins with this function.
     Outermost,
-    /// Why the caller is not known.
     Unknown(String),
 }
 
-/// From `registers`, in the function that holds `address`, to its caller; and the rule by which it did so, if that is a usual one.
+/// Steps from `registers`, in the function that contains `address`, to its caller; also returns the
+/// rule applied, if it has the usual form.
 pub(super) fn step(
     tables: &UnwindTables,
     stack: &StackCopy,
@@ -68,11 +71,11 @@ fn try_step(
     let header = header.parse(&bases, 8).map_err(told)?;
     let frames: EhFrame<Bytes<'_>> = EhFrame::new(&tables.frames, LittleEndian);
     let table = header.table().ok_or_else(|| told(gimli::Error::NoUnwindInfoForAddress))?;
-    // The look-up multiplies the number of functions without looking; a row takes at least 4 bytes.
+    // The lookup multiplies the number of functions unchecked; a row takes at least 4 bytes.
     if Iterator::size_hint(&table.iter(&bases)).0 > tables.header.len() / 4 {
         return Err(DAMAGED.to_owned());
     }
-    // Not by `fde_for_address`, which subtracts without looking.
+    // Not `fde_for_address`, which subtracts unchecked.
     let Pointer::Direct(entry) = table.lookup(address, &bases).map_err(told)? else {
         return Err(DAMAGED.to_owned());
     };
@@ -81,7 +84,7 @@ fn try_step(
     let offset = offset.ok_or(DAMAGED)?;
     let fde = frames.fde_from_offset(&bases, offset.into(), EhFrame::cie_from_offset);
     let fde = fde.map_err(told)?;
-    // The table has the nearest function before the address: it may end before it.
+    // The table gives the nearest function before the address, which may end before it.
     if !fde.contains(address) {
         return Err(told(gimli::Error::NoUnwindInfoForAddress));
     }
@@ -96,7 +99,7 @@ fn try_step(
         }
         CfaRule::Expression(expression) => known.evaluate(expression, None)?,
     };
-    // Callers lie further up: else the walk might never end.
+    // Callers are at higher addresses; otherwise the walk might not end.
     if cfa <= registers[STACK_POINTER] && !fde.is_signal_trampoline() {
         return Err(IMPOSSIBLE.to_owned());
     }
@@ -129,7 +132,6 @@ fn try_step(
     Ok(Some((caller, fde.is_signal_trampoline())))
 }
 
-/// What is known of a function's frame.
 struct KnownState<'a> {
     frames: &'a EhFrame<Bytes<'a>>,
     encoding: gimli::Encoding,
@@ -186,7 +188,7 @@ mod tests {
     use super::*;
     use crate::target::{Addr, LoadedObject, Process, ThreadRegisters};
 
-    /// The tables of the C library of this process, and the stack of this thread.
+    /// The tables of this process's C library, and this thread's stack.
     fn own() -> (UnwindTables, StackCopy, u64) {
         let process = Process::open(std::process::id()).unwrap();
         let (memory, mappings) = (process.memory(), process.mappings().unwrap());
@@ -202,12 +204,12 @@ mod tests {
     }
 
     #[test]
-    fn at_the_start_of_a_function_the_caller_is_where_the_stack_pointer_points() {
+    fn a_function_start_has_its_return_address_on_top() {
         let (tables, stack, function) = own();
         let registers = stack.registers.values;
         let word = stack.word(registers[STACK_POINTER]).unwrap();
         let (outcome, rule) = step(&tables, &stack, &registers, function);
-        // The rule alone comes to the same.
+        // The rule alone gives the same result.
         assert_eq!(rule.unwrap().step(&stack, &registers), outcome);
         match outcome {
             StepOutcome::Caller { registers: caller, is_exact } => {
@@ -218,12 +220,12 @@ mod tests {
             StepOutcome::Outermost => assert_eq!(word, 0),
             other => panic!("{other:?}"),
         }
-        // Beside all code nothing is told.
+        // Outside all code there is no result.
         assert!(matches!(step(&tables, &stack, &registers, 4096), (StepOutcome::Unknown(_), None)));
     }
 
     #[test]
-    fn a_table_with_more_functions_than_there_is_room_for_overflowed() {
+    fn excessive_function_counts_do_not_overflow() {
         let (mut tables, stack, function) = own();
         // Its count takes 8 bytes (`DW_EH_PE_udata8`).
         tables.header[2] = 4;
@@ -235,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_tables_are_no_panic_and_no_endless_walk() {
+    fn damaged_tables_neither_panic_nor_loop() {
         let (mut tables, stack, function) = own();
         let mut random = 0x2545_f491_4f6c_dd1d_u64;
         let mut next = || {

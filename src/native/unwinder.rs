@@ -1,4 +1,4 @@
-//! Whole stacks: step by step, and then names for all frames of a library at once.
+//! Whole stacks: first step by step, then names for all frames of a library at once.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,19 +10,19 @@ use super::step::{RETURN_ADDRESS, StepOutcome, step};
 use crate::model::NativeFrame;
 use crate::target::{Addr, Mappings, Memory, Process};
 
-/// Frames of one stack.
 const MAX_DEPTH: usize = 8192;
-/// The walks of all threads together take no longer; they take milliseconds, unless a table is made to take long.
+/// Maximum time of all threads' walks. They take milliseconds, unless a table is crafted to be
+/// slow.
 const MAX_TIME: Duration = Duration::from_secs(20);
 
-/// The stack of one thread, the innermost frame first.
+/// The stack of one thread, innermost frame first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnwoundThread {
-    /// Its id, as its registers have it.
+    /// Its id, from its registers.
     pub thread: u32,
     /// Its frames.
     pub frames: Vec<NativeFrame>,
-    /// Why it ends before its outermost frame; `None` if it does not.
+    /// Why it ends before its outermost frame; `None` if complete.
     pub incomplete: Option<String>,
 }
 
@@ -32,15 +32,14 @@ pub struct NativeUnwinder<'a> {
     modules: NativeModules<'a>,
 }
 
-/// A frame before it has a name.
 struct UnnamedFrame {
-    /// The address by which it is looked up: that of the call, not of the instruction after it.
+    /// Its lookup address: that of the call, not of the next instruction.
     address: Addr,
     module: Option<Addr>,
 }
 
 impl<'a> NativeUnwinder<'a> {
-    /// What unwinds stacks of `process`, whose code and tables are read through `memory`.
+    /// An unwinder for `process`, whose code and tables are read through `memory`.
     pub fn new(
         process: &'a Process,
         memory: &'a dyn Memory,
@@ -98,7 +97,6 @@ impl<'a> NativeUnwinder<'a> {
         (frames, Some(format!("it has more than {MAX_DEPTH} frames")))
     }
 
-    /// The names of the functions in which frames are, by their addresses.
     fn names<'r>(&self, frames: impl Iterator<Item = &'r UnnamedFrame>) -> BTreeMap<Addr, String> {
         let mut wanted: BTreeMap<Addr, Vec<Addr>> = BTreeMap::new();
         for frame in frames {
@@ -111,7 +109,7 @@ impl<'a> NativeUnwinder<'a> {
             addresses.sort_unstable();
             addresses.dedup();
             let Some(module) = self.modules.get(start) else { continue };
-            // Without its file, frames have addresses and no names.
+            // Without its file, frames have addresses but no names.
             let Ok(found) = module.object.functions_at(self.process, &addresses) else { continue };
             let known = addresses.into_iter().zip(found);
             names.extend(known.filter_map(|(at, name)| Some((at, demangle(&name?)))));

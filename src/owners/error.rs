@@ -8,36 +8,36 @@ use crate::torch::TorchError;
 /// Why the owners could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnerError {
-    /// The process could not be stopped for a moment.
+    /// Stopping the process failed.
     #[error(transparent)]
     Stop(#[from] StopError),
-    /// Python's objects could not be read.
+    /// Reading Python's objects failed.
     #[error(transparent)]
     Heap(#[from] HeapError),
-    /// PyTorch's objects could not be read.
+    /// Reading PyTorch's objects failed.
     #[error(transparent)]
     Torch(#[from] TorchError),
     /// PyTorch is not loaded, or being imported.
     #[error("PyTorch is not loaded in it: there are no tensors")]
     NoTorch,
-    /// The process stands in the middle of an allocation, or ran on and changed its blocks.
+    /// The process was stopped during an allocation, or changed its blocks while running.
     #[error("the allocator was at work when the process stood still")]
     Allocating,
-    /// The process needed other memory than what was copied; the next look copies that too.
+    /// The process used other pages than those copied; the next attempt copies them too.
     #[error("its objects changed while they were looked for")]
     Moved,
-    /// A limit was reached before anything could be said.
+    /// A limit was reached before there was any result.
     #[error("{limit}, before its tensors were known ({} MiB of its memory had been read)", copied >> 20)]
     Cut {
-        /// Which one.
+        /// The limit.
         limit: LookLimit,
-        /// Bytes of the process's memory copied by then.
+        /// Bytes of the process's memory copied until then.
         copied: u64,
     },
 }
 
 impl OwnerError {
-    /// Whether it did not begin, because another process holds the one that was to be stopped.
+    /// Whether it did not start because another process traces the target.
     pub fn is_traced(&self) -> bool {
         matches!(self, OwnerError::Stop(StopError::Traced { .. }))
     }

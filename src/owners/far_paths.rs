@@ -1,31 +1,30 @@
-//! Names of tensors that no variable leads to within a few steps: over long ways, and from objects that only C code or the stack of a
-//! running function holds.
+//! Names tensors without a short path from a variable: over long paths, and from objects that only
+//! C code or a running function's stack references.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::cpp_ways::CppWays;
+use super::cpp_references::CppReferences;
 use super::names::{NamePriority, ObjectNames};
-use super::paths::{FarObjects, PathSearch};
+use super::paths::{PathSearch, SearchFilter};
 use super::walk::RelevantObjects;
 use crate::python::{ClassKind, LocalVariable, PythonHeap, ReferenceGraph};
 use crate::target::Addr;
 
-/// Stands before an object that no variable leads to.
 const NO_VARIABLE: &str = "no variable: ";
-/// Objects from which names begin though no variable leads to them.
+/// Objects without a variable from which paths may begin.
 const MAX_ROOTS: usize = 65_536;
 
-/// Names those of `objects` that other objects refer to and that are no `garbage`.
+/// Names those of `objects` that other objects reference and that are not `garbage`.
 pub(super) fn name(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays<'_>,
+    ways: &CppReferences<'_>,
     named: &mut ObjectNames,
     (graph, garbage): (&ReferenceGraph<'_>, &FxHashSet<Addr>),
     objects: &[Addr],
 ) {
-    // A tensor that only a running function or C++ holds is on its way from one to another.
+    // A tensor that only a running function or C++ references is in transit between functions.
     let (mut objects, held_alone) = graph.divide(objects, garbage);
     let held_alone: FxHashSet<Addr> = held_alone.into_iter().collect();
     let mut held = graph.held_in_unknown_objects(&held_alone);
@@ -34,7 +33,7 @@ pub(super) fn name(
     if objects.is_empty() {
         return;
     }
-    // The search begins at the variables of modules.
+    // The search begins at module variables.
     let modules: FxHashSet<Addr> = heap.modules().into_iter().map(|(_, dict)| dict).collect();
     let leading = graph.leading_to(&objects, &modules);
     let outside: FxHashSet<Addr> = leading.kept_from_outside.iter().copied().collect();
@@ -44,7 +43,7 @@ pub(super) fn name(
         holders.entry(holder).or_default().push(held);
     }
     let of_c: Vec<Addr> = holders.keys().copied().collect();
-    let mut far = FarObjects { leading: leading.all.into_iter().collect(), holders };
+    let mut far = SearchFilter { leading: leading.all.into_iter().collect(), holders };
     far.leading.extend(graph.leading_to(&of_c, &modules).all);
     let mut locals = locals.to_vec();
     locals.extend(heap.held_on_stacks(&outside));
@@ -60,7 +59,6 @@ pub(super) fn name(
     }
 }
 
-/// What an object is, as Python would show it.
 fn object_text(heap: &PythonHeap<'_>, at: Addr) -> String {
     let Some(class) = heap.class_of(at) else { return "<object>".to_owned() };
     let name = match class.kind {

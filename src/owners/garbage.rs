@@ -1,10 +1,9 @@
-//! Garbage: what only cycles of Python objects keep alive, and what hangs on it in C++.
+//! Garbage: what only cycles of Python objects keep alive, directly or through C++.
 //!
-//! The collector of Python tells which objects are garbage. When they go, what they hold in C++
-//! goes too: the gradients of parameters, nodes of the autograd graph, the tensors that these
-//! saved, and in turn the Python objects that only those hold. Each goes with the last reference to
-//! it, so it is garbage if as many references come from garbage as it has; one that nobody accounts
-//! for keeps it alive.
+//! The collector's algorithm finds the Python objects. When they are freed, so is what they keep in
+//! C++: gradients of parameters, autograd nodes, the nodes' saved tensors, and in turn Python
+//! objects that only those keep. An object is garbage if all of its references come from garbage;
+//! an unknown reference keeps it alive.
 
 use std::collections::VecDeque;
 
@@ -18,18 +17,15 @@ use crate::python::{PythonHeap, ReferenceGraph};
 use crate::target::Addr;
 use crate::torch::{AutogradNode, TensorDecoder};
 
-/// What was found.
 #[derive(Debug, Default)]
 pub(super) struct Garbage {
-    /// Python objects that the collector would find.
     pub(super) objects: FxHashSet<Addr>,
     /// The `TensorImpl`s that would be freed.
     pub(super) tensors: FxHashSet<u64>,
-    /// The cycles that keep them, by class.
     pub(super) cycles: Vec<GarbageCycle>,
 }
 
-/// Finds it. Nothing where the counts of references do not fit together.
+/// Finds the garbage; empty if the reference counts are inconsistent.
 pub(super) fn find(
     heap: &PythonHeap<'_>,
     graph: &ReferenceGraph<'_>,
@@ -37,7 +33,7 @@ pub(super) fn find(
     rows: &TensorRows<'_, '_>,
     found: &RelevantObjects,
 ) -> Garbage {
-    let held = HeldObjects::new(graph, tensors, rows);
+    let held = CombinedReferences::new(graph, tensors, rows);
     let through_cpp = held.through_cpp(found);
     let Some(objects) = graph.garbage(&through_cpp) else { return Garbage::default() };
     if objects.is_empty() {
@@ -50,9 +46,9 @@ pub(super) fn find(
     Garbage { objects, tensors, cycles }
 }
 
-/// Who holds whom, in Python and in C++. A tensor and its Python object are one thing, called by
-/// the address of the `TensorImpl`: each holds the other while both are held.
-pub(super) struct HeldObjects<'a> {
+/// References between objects in Python and in C++. A tensor and its Python object keep each other
+/// alive, so they count as one, identified by the address of the `TensorImpl`.
+pub(super) struct CombinedReferences<'a> {
     graph: &'a ReferenceGraph<'a>,
     tensors: &'a TensorDecoder<'a>,
     rows: &'a TensorRows<'a, 'a>,
@@ -60,14 +56,14 @@ pub(super) struct HeldObjects<'a> {
     nodes: FxHashMap<u64, &'a AutogradNode>,
 }
 
-impl<'a> HeldObjects<'a> {
+impl<'a> CombinedReferences<'a> {
     fn new(
         graph: &'a ReferenceGraph<'a>,
         tensors: &'a TensorDecoder<'a>,
         rows: &'a TensorRows<'a, 'a>,
-    ) -> HeldObjects<'a> {
+    ) -> CombinedReferences<'a> {
         let impl_of = |row: &crate::model::TensorRow| Some((Addr(row.object?), row.tensor.at));
-        HeldObjects {
+        CombinedReferences {
             graph,
             tensors,
             rows,
@@ -76,24 +72,21 @@ impl<'a> HeldObjects<'a> {
         }
     }
 
-    /// What a Python object is called here.
     pub(super) fn key(&self, object: Addr) -> u64 {
         self.impls.get(&object).copied().unwrap_or(object.0)
     }
 
-    /// Whether that is a tensor.
     pub(super) fn is_tensor(&self, key: u64) -> bool {
         self.rows.row_at(key).is_some()
     }
 
-    /// The tracked objects that a Python object refers to.
     pub(super) fn targets_of(&self, object: Addr) -> impl Iterator<Item = Addr> {
         self.graph.targets_of(object)
     }
 
-    /// What the collector follows from a tensor through C++ (`THPVariable_subclass_traverse`,
-    /// torch/csrc/autograd/ python_variable.cpp): its hooks; and where nothing else holds the
-    /// tensor and its node, the node's `ctx`.
+    /// References through C++ that the collector follows from a tensor
+    /// (`THPVariable_subclass_traverse`, torch/csrc/autograd/python_variable.cpp): its hooks, and
+    /// the `ctx` of its node if nothing else references the tensor and the node.
     fn through_cpp(&self, found: &RelevantObjects) -> Vec<(Addr, Addr)> {
         let mut through = Vec::new();
         for &object in &found.tensors {
@@ -112,12 +105,12 @@ impl<'a> HeldObjects<'a> {
         through
     }
 
-    /// How many references hold something; `None` where that is not known, or it can never go.
+    /// The number of references to an object; `None` if unknown, or if it is never freed.
     fn references(&self, key: u64) -> Option<i64> {
         if let Some(row) = self.rows.row_at(key) {
             let in_cpp = self.tensors.references_of_tensor(Addr(key))?;
             let Some(object) = row.object.map(Addr) else { return Some(in_cpp) };
-            // Those by which tensor and object hold each other are not counted.
+            // References between a tensor and its own object do not count.
             let by_tensor = i64::from(self.tensors.is_kept_by_cpp(object));
             return Some(self.graph.count_of(object)? - by_tensor + in_cpp - 1);
         }
@@ -127,7 +120,6 @@ impl<'a> HeldObjects<'a> {
         }
     }
 
-    /// What something holds, each as often as it does.
     pub(super) fn each_held(&self, key: u64, take: &mut dyn FnMut(u64)) {
         if let Some(row) = self.rows.row_at(key) {
             if let Some(object) = row.object.map(Addr) {
@@ -149,7 +141,7 @@ impl<'a> HeldObjects<'a> {
         }
     }
 
-    /// All that goes when these Python objects go.
+    /// Everything that is freed with these Python objects.
     fn freed_with(&self, objects: &FxHashSet<Addr>) -> FxHashSet<u64> {
         let plain = objects.iter().filter(|object| !self.impls.contains_key(object));
         let mut waiting: VecDeque<u64> = plain.map(|object| object.0).collect();

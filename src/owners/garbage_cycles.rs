@@ -1,46 +1,41 @@
-//! The cycles that keep garbage alive: for each the class of the program in it, and the shortest
-//! way round.
+//! The cycles that keep garbage alive, each with its program class and shortest path.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::garbage::HeldObjects;
+use super::garbage::CombinedReferences;
 use super::paths;
 use crate::model::{GarbageCycle, is_library};
 use crate::python::{ClassKind, HeapObject, PyClass, PythonHeap};
 use crate::target::Addr;
 
-/// Kinds of cycles that are told.
 const MAX_KINDS: usize = 16;
-/// Cycles that are looked into; the ways round of the others are not told.
+/// Cycles to examine; the paths of others are not reported.
 const MAX_CYCLES: usize = 4096;
-/// Steps of a way round that is told.
 const MAX_STEPS: usize = 24;
 
-/// The garbage between which references go round.
 struct CycleFinder<'h, 'a> {
     heap: &'h PythonHeap<'a>,
     objects: Vec<Addr>,
     next: Vec<Vec<u32>>,
-    /// Pairs that C++ joins.
+    /// Pairs linked through C++.
     through_cpp: FxHashSet<(Addr, Addr)>,
-    /// Names of the modules of the program.
     own_modules: FxHashSet<String>,
 }
 
-/// Finds the cycles among `objects`, each kind with the tensors of `freed` that hang on it.
+/// Finds the cycles among `objects`. Each kind gets the tensors of `freed` that it keeps.
 pub(super) fn find(
     heap: &PythonHeap<'_>,
-    held: &HeldObjects<'_>,
+    held: &CombinedReferences<'_>,
     objects: &FxHashSet<Addr>,
     freed: &FxHashSet<u64>,
     through_cpp: &[(Addr, Addr)],
 ) -> Vec<GarbageCycle> {
     let finder = CycleFinder::new(heap, held, objects, through_cpp);
     let mut cycles = finder.strongly_connected();
-    // What leads to others comes first, and before all what the program made itself.
+    // Referring cycles first, and of all, those with the program's own classes.
     cycles.reverse();
     cycles.sort_by_cached_key(|cycle| finder.rank_of(cycle));
     let mut kinds: Vec<GarbageCycle> = Vec::new();
@@ -52,7 +47,7 @@ pub(super) fn find(
         if tensors.is_empty() {
             continue;
         }
-        let (class, way) = finder.told(&cycle);
+        let (class, way) = finder.describe(&cycle);
         let kind = *known.entry((class.clone(), way.clone())).or_insert_with(|| {
             kinds.push(GarbageCycle { class, way, cycles: 0, tensors: Vec::new() });
             kinds.len() - 1
@@ -65,9 +60,8 @@ pub(super) fn find(
     kinds
 }
 
-/// All that is freed with these objects and was not met before.
 fn reached(
-    held: &HeldObjects<'_>,
+    held: &CombinedReferences<'_>,
     from: impl Iterator<Item = Addr>,
     freed: &FxHashSet<u64>,
     seen: &mut FxHashSet<u64>,
@@ -91,7 +85,7 @@ fn reached(
 impl<'h, 'a> CycleFinder<'h, 'a> {
     fn new(
         heap: &'h PythonHeap<'a>,
-        held: &HeldObjects<'_>,
+        held: &CombinedReferences<'_>,
         garbage: &FxHashSet<Addr>,
         through_cpp: &[(Addr, Addr)],
     ) -> CycleFinder<'h, 'a> {
@@ -118,8 +112,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         CycleFinder { heap, objects, next, through_cpp: joined, own_modules }
     }
 
-    /// The sets of objects that all lead to each other (Tarjan's algorithm): what a set leads to
-    /// comes before it.
+    /// The strongly connected components (Tarjan's algorithm), each after those that it leads to.
     fn strongly_connected(&self) -> Vec<Vec<u32>> {
         const UNSEEN: u32 = u32::MAX;
         let count = self.objects.len();
@@ -168,20 +161,18 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         found
     }
 
-    /// The class that a person would call a cycle by, and the shortest way round through an object
-    /// of it.
-    fn told(&self, cycle: &[u32]) -> (Arc<str>, String) {
+    /// The best class to name a cycle by, and the shortest cycle through an object of it.
+    fn describe(&self, cycle: &[u32]) -> (Arc<str>, String) {
         let class = |at: &u32| self.heap.class_of(self.objects[*at as usize]);
         let named = |at: &u32| class(at).map(|class| (self.rank(&class), class.name.clone(), *at));
         let Some((_, name, first)) = cycle.iter().filter_map(named).min() else {
             return ("?".into(), String::new());
         };
         let name: Arc<str> = name.rsplit('.').next().unwrap_or_default().into();
-        let way = self.way_round(cycle, first).map(|way| self.text(&way)).unwrap_or_default();
+        let way = self.shortest_cycle(cycle, first).map(|way| self.text(&way)).unwrap_or_default();
         (name, way)
     }
 
-    /// How well the best class of a cycle names it.
     fn rank_of(&self, cycle: &[u32]) -> u8 {
         let class = |at: &u32| self.heap.class_of(self.objects[*at as usize]);
         cycle.iter().filter_map(class).map(|class| self.rank(&class)).min().unwrap_or(u8::MAX)
@@ -204,8 +195,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         module.is_some_and(|module| self.own_modules.contains(&*module))
     }
 
-    /// The shortest way from an object to itself, beginning with it.
-    fn way_round(&self, cycle: &[u32], first: u32) -> Option<Vec<u32>> {
+    fn shortest_cycle(&self, cycle: &[u32], first: u32) -> Option<Vec<u32>> {
         let inside: FxHashSet<u32> = cycle.iter().copied().collect();
         let mut from: FxHashMap<u32, u32> = FxHashMap::default();
         let mut waiting = VecDeque::from([first]);
@@ -242,7 +232,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
             }
             let dict =
                 self.heap.class_of(at).and_then(|class| self.heap.dict_of_instance(at, &class));
-            // Attributes are told by the instance, not by its dictionary.
+            // Attributes belong to the instance, not to its dictionary.
             let (from, to) = match dict {
                 Some(dict) if dict == next(1) && step + 1 < objects.len() => (dict, next(2)),
                 _ => (at, next(1)),
@@ -266,7 +256,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         }
     }
 
-    /// What an object is called on the way; `None` for one that only leads on.
+    /// The name of an object on the path; `None` if it is only an intermediate.
     fn name(&self, at: Addr) -> Option<String> {
         let class = self.heap.class_of(at)?;
         let short = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
@@ -284,7 +274,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         }
     }
 
-    /// How one object refers to another, as it would be written in Python.
+    /// How one object references another, in Python notation.
     fn step(&self, from: Addr, to: Addr) -> String {
         if self.through_cpp.contains(&(from, to)) {
             let is_hooks =

@@ -1,11 +1,11 @@
-//! Who holds the memory: every tensor of a process by name, category and autograd node.
+//! Owners of GPU memory: every tensor of a process by name, category and autograd node.
 //!
-//! Turns the heap of `python` and the objects of `torch` into a [`HolderMap`](crate::model::OwnershipSnapshot).
-//! May import `model`, `abi`, `ownership`, `target`, `python` and `torch`.
-//! Never sleeps: what has to be tried again later says so, and its caller waits.
-//! Start reading at [`OwnerReader`]; where names come from is told in `names` and `paths`.
+//! Turns the heap of `python` and the objects of `torch` into an
+//! [`OwnershipSnapshot`](crate::model::OwnershipSnapshot). May import `model`, `abi`, `ownership`,
+//! `target`, `python` and `torch`. Never sleeps: it returns transient errors, and its caller waits.
+//! Start reading at [`OwnerReader`]; names come from `names` and `paths`.
 
-mod cpp_ways;
+mod cpp_references;
 mod error;
 mod far_paths;
 mod garbage;
@@ -24,7 +24,7 @@ mod vllm_tags;
 mod walk;
 
 pub use error::OwnerError;
-pub use options::{AnnounceStop, LookOptions, LookRequest, StopEstimate, StopPolicy};
+pub use options::{AnnounceStop, SnapshotOptions, SnapshotRequest, StopEstimate, StopPolicy};
 pub use reader::OwnerReader;
 pub use torch_version::torch_version;
 pub use vllm_tags::vllm_tags;

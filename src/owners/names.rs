@@ -1,8 +1,8 @@
-//! Names out of the module tree and the optimizers.
+//! Names from the module tree and the optimizers.
 //!
-//! A module's tensors are named by the path of modules to them (`layers.0.weight`), with the variable that holds the outermost
-//! one before it where there are several; a shared one has all its names. Optimizer state is named
-//! `AdamW.exp_avg[layers.0.weight]`.
+//! A module's tensors are named by their path of modules (`layers.0.weight`), prefixed with the
+//! variable of the outermost module if there are several. A shared tensor has all its names.
+//! Optimizer state is named `AdamW.exp_avg[layers.0.weight]`.
 
 use std::sync::Arc;
 
@@ -13,12 +13,10 @@ use crate::model::{ModelModule, Optimizer, RootModule, TensorCategory};
 use crate::python::{ClassKind, HeapObject, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
-/// Modules within modules.
 const MAX_DEPTH: usize = 64;
-/// Names that one tensor gets.
 const MAX_NAMES: usize = 8;
 
-/// What a name is worth: the least is shown first.
+/// Priority of a name; the least is shown first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NamePriority {
     Module,
@@ -27,26 +25,23 @@ pub(super) enum NamePriority {
     Library,
 }
 
-/// Names by Python object.
 #[derive(Debug, Default)]
 pub(super) struct ObjectNames {
     names: FxHashMap<Addr, Vec<(NamePriority, Arc<str>)>>,
     categories: FxHashMap<Addr, TensorCategory>,
-    /// Where paths found objects that are no tensors: outermost modules, optimizers.
+    /// Variables of found non-tensors: outermost modules, optimizers.
     pub(super) variables: FxHashMap<Addr, Arc<str>>,
-    /// Objects that only a node of the autograd graph leads to.
+    /// Objects that only an autograd node leads to.
     pub(super) by_nodes: Vec<Addr>,
-    /// Names of `TensorImpl`s that have no object.
+    /// Names of `TensorImpl`s without a Python object.
     pub(super) without_object: Vec<(Addr, Arc<str>)>,
-    /// The tensors of modules that nothing else contains, until the name of the module is known.
+    /// Tensors of outermost modules, until the module's name is known.
     trees: Vec<ModuleTree>,
-    /// The same as they are told.
+    /// The same trees, as reported.
     pub(super) models: Vec<RootModule>,
-    /// The optimizers, with their state.
     pub(super) optimizers: Vec<Optimizer>,
 }
 
-/// An outermost module.
 #[derive(Debug)]
 struct ModuleTree {
     root: Addr,
@@ -69,7 +64,6 @@ impl ObjectNames {
         *known = (*known).min(category);
     }
 
-    /// The names of an object, the best first.
     pub(super) fn names(&self, object: Addr) -> Vec<Arc<str>> {
         let Some(names) = self.names.get(&object) else { return Vec::new() };
         let mut names: Vec<_> = names.iter().collect();
@@ -77,13 +71,11 @@ impl ObjectNames {
         names.into_iter().map(|(_, name)| name.clone()).collect()
     }
 
-    /// What modules and optimizers have it for.
     pub(super) fn category(&self, object: Addr) -> Option<TensorCategory> {
         self.categories.get(&object).copied()
     }
 }
 
-/// A module's own tensors and children.
 #[derive(Debug, Default)]
 struct ModuleParts {
     tensors: Vec<(String, Addr, TensorCategory)>,
@@ -91,7 +83,6 @@ struct ModuleParts {
     inplace: bool,
 }
 
-/// Finds the tensors of all modules.
 pub(super) fn modules(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut ObjectNames) {
     let is_tensor: FxHashSet<Addr> = found.tensors.iter().copied().collect();
     let is_module: FxHashSet<Addr> = found.modules.iter().copied().collect();
@@ -111,7 +102,7 @@ pub(super) fn modules(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mu
             scripted.push((*module, original));
         }
         if let Some(modules) = modules {
-            // That of a script is an object around a dictionary.
+            // In a ScriptModule it is an object around a dictionary.
             let dict = match heap.entries_if_dict(modules) {
                 Some(_) => Some(modules),
                 None => heap.attribute(modules, "_python_modules"),
@@ -123,7 +114,7 @@ pub(super) fn modules(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mu
         for (tensors, category) in
             [(parameters, TensorCategory::Parameter), (buffers, TensorCategory::Buffer)]
         {
-            // A script has them in C++.
+            // A ScriptModule has them in C++.
             let dict = tensors.filter(|dict| heap.entries_if_dict(*dict).is_some());
             for (name, tensor) in dict.map_or(Vec::new(), |dict| heap.named_entries(dict)) {
                 if is_tensor.contains(&tensor) {
@@ -134,7 +125,7 @@ pub(super) fn modules(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mu
         }
         parts.insert(*module, own);
     }
-    // A script shares the tensors of the module that it was made of, which is alive with it.
+    // A ScriptModule shares the tensors of its original module and keeps it alive.
     for (script, original) in scripted {
         let tensors = parts.get(&original).map(|own| own.tensors.clone()).unwrap_or_default();
         if let Some(own) = parts.get_mut(&script).filter(|own| own.tensors.is_empty()) {
@@ -160,7 +151,6 @@ fn class_name(heap: &PythonHeap<'_>, object: Addr) -> Arc<str> {
     heap.class_of(object).map_or_else(|| "?".into(), |class| class.name.clone())
 }
 
-/// A module and all in it, each once.
 fn list_modules(
     heap: &PythonHeap<'_>,
     module: Addr,
@@ -204,7 +194,8 @@ fn list_modules(
     }
 }
 
-/// The module that a script was made of: its own `forward` wraps a method of that (torch/jit/_recursive.py).
+/// The original of a ScriptModule, whose `forward` wraps one of its methods
+/// (torch/jit/_recursive.py).
 fn original_of_script(heap: &PythonHeap<'_>, forward: Addr) -> Option<Addr> {
     let method = heap.attribute(forward, "__wrapped__")?;
     let class = heap.class_of(method).filter(|class| class.kind == ClassKind::Method)?;
@@ -233,7 +224,7 @@ fn collect(
     }
 }
 
-/// Names the tensors of modules and optimizers, once it is known which variables hold these.
+/// Names the tensors of modules and optimizers, once their variables are known.
 pub(super) fn finish(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut ObjectNames) {
     let trees = std::mem::take(&mut named.trees);
     let one = trees.len() == 1;
@@ -241,7 +232,7 @@ pub(super) fn finish(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut
         let prefix = match named.variables.get(&tree.root) {
             _ if one => String::new(),
             Some(variable) => {
-                // The scope says little here: `main: model` is `model`.
+                // The scope adds little here: `main: model` becomes `model`.
                 let name = variable.rsplit_once(": ").map_or(&**variable, |(_, name)| name);
                 format!("{name}.")
             }
@@ -262,7 +253,7 @@ pub(super) fn finish(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut
     }
 }
 
-/// `optimizer.state`: a dictionary from parameters to dictionaries of what is kept for each.
+/// `optimizer.state`: a dictionary from parameters to dictionaries of their state.
 fn optimizer_state(
     heap: &PythonHeap<'_>,
     optimizer: Addr,

@@ -1,35 +1,35 @@
-//! What a look at owners may do: whether it stops the process, and what it may cost.
+//! Options of an ownership snapshot: whether it stops the process, and its limits.
 
 use std::time::Duration;
 
 use crate::target::Budget;
 
-/// Whether the process may be stopped for the look.
+/// Whether a snapshot may stop the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum StopPolicy {
-    /// Stopped for some milliseconds: everything fits together.
+    /// Stop it for some milliseconds, for a consistent snapshot.
     #[default]
     Stop,
-    /// Never stopped: what was read may be torn, and is checked as far as it can be.
+    /// Never stop it; the data may be torn and is checked as far as possible.
     Never,
 }
 
-/// How a look is made, and its limits. Each is kept whatever the process's memory looks like.
+/// Options and limits of a snapshot, kept whatever the process's memory contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LookOptions {
+pub struct SnapshotOptions {
     /// Whether the process may be stopped.
     pub stop_policy: StopPolicy,
-    /// For how long at most at once.
+    /// Maximum time of one stop.
     pub max_pause: Duration,
-    /// How long the look may take.
+    /// Maximum time of the snapshot.
     pub max_time: Duration,
-    /// How many bytes of memory it may take, besides what the process's objects need (1 KiB each).
+    /// Maximum bytes copied, in addition to what the process's objects need (1 KiB each).
     pub max_memory: u64,
 }
 
-impl LookOptions {
-    /// What a look may take unless told otherwise.
-    pub const DEFAULT: LookOptions = LookOptions {
+impl SnapshotOptions {
+    /// The defaults.
+    pub const DEFAULT: SnapshotOptions = SnapshotOptions {
         stop_policy: StopPolicy::Stop,
         max_pause: Duration::from_secs(1),
         max_time: Duration::from_secs(5),
@@ -37,80 +37,79 @@ impl LookOptions {
     };
 }
 
-impl Default for LookOptions {
-    fn default() -> LookOptions {
-        LookOptions::DEFAULT
+impl Default for SnapshotOptions {
+    fn default() -> SnapshotOptions {
+        SnapshotOptions::DEFAULT
     }
 }
 
-impl From<StopPolicy> for LookOptions {
-    fn from(stop_policy: StopPolicy) -> LookOptions {
-        LookOptions { stop_policy, ..LookOptions::DEFAULT }
+impl From<StopPolicy> for SnapshotOptions {
+    fn from(stop_policy: StopPolicy) -> SnapshotOptions {
+        SnapshotOptions { stop_policy, ..SnapshotOptions::DEFAULT }
     }
 }
 
-/// One look that is asked for. Its budget of time runs from when this is made, also over several attempts.
+/// A request for a snapshot. Its time budget starts when it is created and covers all attempts.
 #[derive(Debug, Clone, Copy)]
-pub struct LookRequest<'a> {
-    pub(super) options: LookOptions,
+pub struct SnapshotRequest<'a> {
+    pub(super) options: SnapshotOptions,
     pub(super) budget: Budget,
     pub(super) asked: Option<&'a str>,
-    /// Whether the process may be stopped a second time, whenever that is, if the first copy of its memory was not enough.
+    /// Whether the process may be stopped again, at any moment, if the first copy was not enough.
     pub(super) may_stop_again: bool,
-    /// Is told of a long stop before it.
     pub(super) announce: Option<AnnounceStop>,
 }
 
-/// What is told of a stop that may be long, before it.
+/// The estimate of a long stop, before it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StopEstimate {
-    /// How long it may take.
+    /// Expected time.
     pub time: Duration,
-    /// How many bytes are to be copied in it.
+    /// Bytes to copy.
     pub bytes: u64,
-    /// How long it may take at most.
+    /// Maximum time.
     pub max_pause: Duration,
 }
 
-/// Takes the estimate.
+/// Receives the estimate.
 pub type AnnounceStop = fn(StopEstimate);
 
-/// Copied per second by a slow machine.
+/// Bytes that a slow machine copies per second.
 const SLOW_COPY: u64 = 2 << 30;
-/// A stop as long as this is announced.
 const LONG_STOP: Duration = Duration::from_millis(100);
 
 impl StopEstimate {
-    /// Of a stop for the copy of so many bytes; `None` for one that is not worth a word.
+    /// The estimate for copying `bytes`; `None` if the stop is short.
     pub(super) fn of(bytes: u64, max_pause: Duration) -> Option<StopEstimate> {
         let time = Duration::from_secs_f64(bytes as f64 / SLOW_COPY as f64);
         (time >= LONG_STOP || time > max_pause).then_some(StopEstimate { time, bytes, max_pause })
     }
 }
 
-impl<'a> LookRequest<'a> {
-    /// A look with `options`; what refers to the tensors that are called `asked`, or are at that address (`0x…`), is looked for
-    /// too, which takes as long again.
-    pub fn new(options: LookOptions, asked: Option<&'a str>) -> LookRequest<'a> {
+impl<'a> SnapshotRequest<'a> {
+    /// A request with `options`. For the tensors named `asked`, or at that address (`0x…`), it also
+    /// finds the referrers, which doubles its time.
+    pub fn new(options: SnapshotOptions, asked: Option<&'a str>) -> SnapshotRequest<'a> {
         let budget = Budget::new(options.max_time, options.max_memory);
-        LookRequest { options, budget, asked, may_stop_again: true, announce: None }
+        SnapshotRequest { options, budget, asked, may_stop_again: true, announce: None }
     }
 
-    /// The same look, which tells `announce` of a long stop before it.
-    pub fn announced_by(self, announce: Option<AnnounceStop>) -> LookRequest<'a> {
-        LookRequest { announce, ..self }
+    /// The same request with `announce` called before a long stop.
+    pub fn announced_by(self, announce: Option<AnnounceStop>) -> SnapshotRequest<'a> {
+        SnapshotRequest { announce, ..self }
     }
 
-    /// The same look, whose moment matters: where one stop is not enough it fails with
-    /// [`OwnerError::Moved`](super::OwnerError::Moved), and the caller chooses the moment of the next one.
-    pub fn with_one_stop(self) -> LookRequest<'a> {
-        LookRequest { may_stop_again: false, ..self }
+    /// The same request limited to one stop. If that is not enough, it fails with
+    /// [`OwnerError::Moved`](super::OwnerError::Moved), and the caller chooses the moment of the
+    /// next stop.
+    pub fn with_one_stop(self) -> SnapshotRequest<'a> {
+        SnapshotRequest { may_stop_again: false, ..self }
     }
 
-    /// The same look with its whole budget of time.
-    pub fn begun_anew(self) -> LookRequest<'a> {
-        let LookOptions { max_time, max_memory, .. } = self.options;
-        LookRequest { budget: Budget::new(max_time, max_memory), ..self }
+    /// The same request with its full time budget again.
+    pub fn with_full_budget(self) -> SnapshotRequest<'a> {
+        let SnapshotOptions { max_time, max_memory, .. } = self.options;
+        SnapshotRequest { budget: Budget::new(max_time, max_memory), ..self }
     }
 
     /// Whether it may stop the process.
@@ -118,7 +117,7 @@ impl<'a> LookRequest<'a> {
         self.options.stop_policy
     }
 
-    /// The time that is left for it.
+    /// The time left.
     pub fn time_left(&self) -> Duration {
         self.budget.left()
     }
@@ -129,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stop_is_announced_where_it_is_long_or_longer_than_it_may_be() {
+    fn long_stops_are_announced() {
         let announced = |bytes, max_pause| {
             StopEstimate::of(bytes, Duration::from_millis(max_pause))
                 .map(|stop| stop.time.as_millis())

@@ -1,4 +1,4 @@
-//! Which pages the next copy takes besides those of the last one: what was missing, and what lies around it.
+//! Chooses further pages for the next copy: those that were missing, and their neighbours.
 
 use std::collections::BTreeSet;
 
@@ -6,16 +6,16 @@ use rustc_hash::FxHashSet;
 
 use crate::target::PageCache;
 
-/// Pages that are copied together where one was missing: 64 KiB. Each round that was not enough takes twice as many: a job that
-/// trains makes its objects in the memory that it just freed nearby.
+/// Pages copied around a missing one: 64 KiB, doubled in each further round. A training job
+/// allocates its objects near recently freed memory.
 const NEIGHBOURS: u64 = 16;
-/// At most so many: an arena of CPython.
+/// Maximum of these: an arena of CPython.
 const MAX_NEIGHBOURS: u64 = 256;
-/// By so much the pages to copy may grow after one round, by neighbours; those that were missing themselves always come.
+/// Maximum growth per round through neighbours; missing pages are always added.
 const MAX_GROWTH: f64 = 0.5;
 
-/// Adds to `pages` those that were missing, with their neighbours, in which the process makes its next objects. What was not
-/// needed stays for a while: it may be the next time. `is_all`: a whole walk needed no more than it copied.
+/// Adds missing pages and their neighbours, where the process allocates its next objects. Keeps
+/// unused pages for a while. `is_all`: a whole walk needed only copied pages.
 pub(super) fn remember(pages: &mut Vec<u64>, memory: &PageCache, is_all: bool, round: u32) {
     let (used, more) = (memory.pages(), memory.unplanned_pages());
     if is_all && pages.len() > 2 * used.len() {
@@ -25,14 +25,13 @@ pub(super) fn remember(pages: &mut Vec<u64>, memory: &PageCache, is_all: bool, r
     add_missing(pages, &more, round);
 }
 
-/// Adds the pages `missing` in a round and, as far as there is room, those around them.
 fn add_missing(pages: &mut Vec<u64>, missing: &[u64], round: u32) {
     let mut known: FxHashSet<u64> = pages.iter().copied().collect();
     let room = pages.len() + (pages.len() as f64 * MAX_GROWTH) as usize;
     pages.extend(missing.iter().filter(|page| known.insert(**page)));
     let most = MAX_NEIGHBOURS.min(NEIGHBOURS << round.saturating_sub(1).min(8));
     let mut wide = NEIGHBOURS;
-    // The nearest first: they are the likeliest.
+    // Nearest first, because they are most likely.
     while wide <= most {
         let around: BTreeSet<u64> = missing.iter().map(|page| page / wide * wide).collect();
         let around = around.into_iter().flat_map(|first| first..first + wide);
@@ -53,8 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_job_that_makes_objects_elsewhere_each_time_is_copied_wider_before_it_stands_still_for_a_walk()
-     {
+    fn copies_widen_for_a_job_that_allocates_elsewhere() {
         let known: Vec<u64> = (0..10_000).collect();
         let added = |round| {
             let mut pages = known.clone();
@@ -64,7 +62,7 @@ mod tests {
         };
         assert_eq!((added(1), added(2), added(3)), (16, 32, 64));
         assert_eq!((added(5), added(7)), (256, 256));
-        // Many that are far apart come, and their neighbours as far as there is room.
+        // All of many distant pages are added, with neighbours while there is room.
         let missing: Vec<u64> = (0..1_000).map(|number| 100_000 + number * 1_000).collect();
         let mut pages = known.clone();
         add_missing(&mut pages, &missing, 6);

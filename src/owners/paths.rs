@@ -1,11 +1,12 @@
-//! Names by variables: the shortest way from a local or global variable to a tensor, through containers and attributes.
+//! Names by variables: the shortest path from a local or global variable to a tensor, through
+//! containers and attributes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::cpp_ways::CppWays;
+use super::cpp_references::CppReferences;
 use super::names::{NamePriority, ObjectNames};
 use super::repeats::{MAX_REPEATED, repeats};
 use super::rows::WrappedTensor;
@@ -16,43 +17,37 @@ use crate::python::{
 };
 use crate::target::Addr;
 
-/// Steps from a variable.
 pub(super) const MAX_DEPTH: u32 = 8;
-/// The same where only what leads to a tensor is looked into.
+/// Limit for searches that visit only objects which lead to a tensor.
 const MAX_FAR_DEPTH: u32 = 64;
-/// A module or a task counts as no farther than this: what a module holds beside its parameters is found however deep it lies in
-/// others, and what a coroutine holds though only the event loop has its task.
+/// A module or task counts as at most this deep. So everything that a module keeps besides its
+/// parameters is found however deep the module is, and so is what a coroutine keeps if only the
+/// event loop has its task.
 const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
-/// Objects looked into from one kind of variables.
 const MAX_VISITS: usize = 200_000;
-/// Objects met on the way, in all.
 const MAX_SEEN: usize = 1 << 23;
-/// The class of tasks.
 const TASK: &str = "_asyncio.Task";
-/// So many visits are looked into by other threads at once.
 const MAX_AHEAD: usize = 16_384;
-/// A container with more items is looked into only so far.
 const MAX_ITEMS: usize = 65_536;
 
-/// An object on the way.
 #[derive(Debug)]
 pub(super) struct PathNode {
     pub(super) at: Addr,
     pub(super) from: Option<usize>,
     pub(super) edge: ReferenceKind,
     pub(super) depth: u32,
-    /// Stands for any number of steps like its own ([`repeats`]).
+    /// Represents any number of identical steps ([`repeats`]).
     pub(super) is_repeated: bool,
 }
 
-/// Names tensors, outermost modules and optimizers by the variables that lead to them: first those of the program's
-/// own functions, then globals of its own modules, then those of libraries; the last only while something is not reached.
-/// Returns the tensors that were not reached by any variable.
+/// Names tensors, outermost modules and optimizers by the variables that lead to them: variables of
+/// the program's functions, then globals of its modules, then those of libraries if something is
+/// still missing. Returns the tensors without a variable.
 pub(super) fn of_variables(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays<'_>,
+    ways: &CppReferences<'_>,
     named: &mut ObjectNames,
     needs_name: &dyn Fn(Addr) -> bool,
 ) -> Vec<Addr> {
@@ -67,12 +62,12 @@ pub(super) fn of_variables(
     found.tensors.iter().copied().filter(|at| !search.seen.contains(at)).collect()
 }
 
-/// The shortest ways to objects, from the variables of the program as far as these lead there.
+/// Starts from the program's variables where these lead there.
 pub(super) fn to_objects(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays<'_>,
+    ways: &CppReferences<'_>,
     objects: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
     let mut named = ObjectNames::default();
@@ -84,39 +79,34 @@ pub(super) fn to_objects(
 
 pub(super) struct PathSearch<'h, 'a> {
     heap: &'h PythonHeap<'a>,
-    ways: &'h CppWays<'h>,
+    ways: &'h CppReferences<'h>,
     modules: FxHashSet<Addr>,
     named: &'h mut ObjectNames,
     wanted: FxHashSet<Addr>,
     seen: FxHashSet<Addr>,
-    /// The globals of the program's own modules.
     own_globals: FxHashSet<Addr>,
     max_depth: u32,
-    /// Whether the search has begun at nodes of the autograd graph.
     is_from_nodes: bool,
-    /// The only objects that are looked into, where it is known which ones lead to what is wanted.
-    only: Option<&'h FarObjects>,
+    /// If set, the only objects to visit.
+    only: Option<&'h SearchFilter>,
 }
 
-/// Which objects lead to some that are far from any variable.
 #[derive(Debug, Default)]
-pub(super) struct FarObjects {
-    /// All of them.
+pub(super) struct SearchFilter {
     pub(super) leading: FxHashSet<Addr>,
-    /// Those of which it is only known that they hold others.
+    /// Holders of unknown kinds, with the objects that they reference.
     pub(super) holders: FxHashMap<Addr, Vec<Addr>>,
 }
 
-/// What other threads found out of the next visits, in their order.
+/// References that other threads have read for the next visits, in order.
 #[derive(Default)]
-struct LookedAhead {
-    /// The first visit of which nothing is known.
+struct PrefetchedVisits {
+    /// The first unprepared visit.
     end: usize,
     known: VecDeque<(usize, Vec<(ReferenceKind, Addr)>)>,
 }
 
-impl LookedAhead {
-    /// What is known of a visit; the visits come one after the other.
+impl PrefetchedVisits {
     fn take(&mut self, visit: usize) -> OnwardReferences {
         while self.known.front().is_some_and(|(known, _)| *known < visit) {
             self.known.pop_front();
@@ -129,7 +119,7 @@ impl LookedAhead {
 impl<'h, 'a> PathSearch<'h, 'a> {
     fn new(
         heap: &'h PythonHeap<'a>,
-        ways: &'h CppWays<'h>,
+        ways: &'h CppReferences<'h>,
         found: &RelevantObjects,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
@@ -150,33 +140,32 @@ impl<'h, 'a> PathSearch<'h, 'a> {
         }
     }
 
-    /// Looks only into what leads to what is wanted, however far that is.
     pub(super) fn far(
         heap: &'h PythonHeap<'a>,
-        ways: &'h CppWays<'h>,
+        ways: &'h CppReferences<'h>,
         found: &RelevantObjects,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
-        only: &'h FarObjects,
+        only: &'h SearchFilter,
     ) -> Self {
         let near = PathSearch::new(heap, ways, found, named, wanted);
         PathSearch { max_depth: MAX_FAR_DEPTH, only: Some(only), ..near }
     }
 
-    /// Whether a variable leads to an object.
     pub(super) fn has_reached(&self, at: Addr) -> bool {
         self.seen.contains(&at)
     }
 }
 
 impl PathSearch<'_, '_> {
-    /// From the variables of the program's own functions, then the globals of its own modules, then those of libraries; the
-    /// last only if there is `more` to find.
+    /// Starts from variables of the program's functions, then globals of its modules, then, if
+    /// there is `more` to find, those of libraries.
     pub(super) fn everywhere(&mut self, locals: &[LocalVariable], more: &dyn Fn(&Self) -> bool) {
         let heap = self.heap;
         let (library, own): (Vec<&LocalVariable>, Vec<&LocalVariable>) =
             locals.iter().partition(|local| is_library(&local.file));
-        // What several functions have is called as the outermost has it: that name stays while those that it calls come and go.
+        // A variable of several functions is named by the outermost one, because that name persists
+        // while inner calls come and go.
         let in_one_frame = |a: &&LocalVariable, b: &&LocalVariable| a.function == b.function;
         let own: Vec<&LocalVariable> = own
             .chunk_by(|a, b| a.thread == b.thread)
@@ -186,7 +175,7 @@ impl PathSearch<'_, '_> {
         let scoped = |locals: Vec<&LocalVariable>| -> Vec<(String, Addr)> {
             let text = |local: &&LocalVariable| {
                 let function = local.function.rsplit('.').next().unwrap_or_default();
-                // At the top of a module the local variables are its globals, which come next.
+                // At module level the local variables are the globals, which come next.
                 (function != "<module>")
                     .then(|| (format!("{function}: {}", local.name), local.value))
             };
@@ -200,7 +189,7 @@ impl PathSearch<'_, '_> {
             let out = own.iter().find(|(name, _)| name == "Out").map(|(_, at)| *at);
             let results = out.and_then(|at| heap.entries_if_dict(at)).unwrap_or_default();
             let results: FxHashSet<Addr> = results.into_iter().map(|(_, value)| value).collect();
-            // What IPython has under other names too: one leak is not to look like a hundred variables.
+            // Skip IPython's aliases: one leak must not look like a hundred variables.
             let is_alias = |name: &str, value: Addr| {
                 is_ipython_result(name) && results.contains(&value)
                     || name == "_oh" && Some(value) == out
@@ -210,7 +199,7 @@ impl PathSearch<'_, '_> {
                 .map(|(name, value)| (format!("{module}.{name}"), value))
                 .collect()
         };
-        // A module that is built in or frozen has no file.
+        // Builtin and frozen modules have no file.
         let is_own = |name: &str, dict: Addr| {
             let file = || heap.text(heap.named_value(dict, "__file__")?);
             name == "__main__" || file().is_some_and(|file| !is_library(&file))
@@ -233,7 +222,7 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Goes from `roots` outwards, the nearest objects first.
+    /// Searches from `roots` outwards, nearest first.
     pub(super) fn from(&mut self, roots: Vec<(String, Addr)>, rank: NamePriority) {
         let mut visits: Vec<PathNode> = Vec::new();
         let mut names: FxHashMap<usize, String> = FxHashMap::default();
@@ -243,15 +232,15 @@ impl PathSearch<'_, '_> {
                 let edge = ReferenceKind::Part;
                 visits.push(PathNode { at, from: None, edge, depth: 0, is_repeated: false });
             } else if self.wanted.contains(&at) {
-                // Another variable for what was met already.
+                // Another variable for an object seen before.
                 self.name(at, rank, &name);
             }
         }
         let (mut next, mut repeated) = (0, 0);
-        let mut ahead = LookedAhead::default();
+        let mut ahead = PrefetchedVisits::default();
         while next < visits.len() && next < MAX_VISITS {
             if next >= ahead.end && self.only.is_none() {
-                ahead = self.look_ahead(&visits, next, rank);
+                ahead = self.prefetch(&visits, next, rank);
             }
             if (repeated < MAX_REPEATED || self.only.is_some())
                 && let Some(first) = repeats(self.heap, &visits, next)
@@ -289,7 +278,7 @@ impl PathSearch<'_, '_> {
     }
 
     fn name(&mut self, at: Addr, rank: NamePriority, path: &str) {
-        // The same as the name that its module gives it, only longer.
+        // A longer form of the name from its module.
         if ["._parameters[", "._buffers["].iter().any(|dict| path.contains(dict)) {
             return;
         }
@@ -300,7 +289,6 @@ impl PathSearch<'_, '_> {
         self.named.add(at, rank, path);
     }
 
-    /// Names the tensor that a capsule keeps.
     fn name_of_capsule(
         &mut self,
         tensor: Addr,
@@ -319,14 +307,13 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Whether an object is new.
+    /// Returns whether the object is new.
     fn enters(&mut self, at: Addr) -> bool {
         at.is_plausible() && self.seen.insert(at)
     }
 
-    /// Whether an object refers to others.
     fn leads_on(&self, at: Addr) -> bool {
-        if let Some(FarObjects { leading, holders }) = self.only {
+        if let Some(SearchFilter { leading, holders }) = self.only {
             return leading.contains(&at)
                 || self.wanted.contains(&at)
                 || holders.contains_key(&at)
@@ -345,8 +332,8 @@ impl PathSearch<'_, '_> {
     ) {
         let (heap, ways, only) = (self.heap, self.ways, self.only);
         let (at, kind) = (object.at, object.class.kind);
-        // Modules are roots themselves; functions and classes of libraries lead everywhere. A function of the program that a
-        // library has was given to it: a hook, a handler.
+        // Modules are roots themselves; functions and classes of libraries lead everywhere. A
+        // program function in a library was registered there: a hook, a handler.
         let is_of_library = || match kind {
             ClassKind::Function => {
                 heap.globals_of(at).is_none_or(|globals| !self.own_globals.contains(&globals))
@@ -360,17 +347,17 @@ impl PathSearch<'_, '_> {
         let is_generator = kind == ClassKind::Generator;
         let mut take = |edge, to, is_onward: bool| {
             items += 1;
-            // However many coroutines wait for each other.
+            // At any depth of coroutines awaiting each other.
             let awaits = is_generator && matches!(edge, ReferenceKind::Field(_));
             let depth = if awaits { depth - 1 } else { depth };
-            // A function's globals and code are not what it holds.
+            // A function does not own its globals and code.
             let leads_away = kind == ClassKind::Function && edge == ReferenceKind::Part;
             if (items <= MAX_ITEMS || only.is_some())
                 && !leads_away
                 && self.seen.len() < MAX_SEEN
                 && (is_onward || self.leads_on(to))
                 && self.enters(to)
-                // What comes later is not visited, but known to be reached.
+                // Later objects are marked as seen but not visited.
                 && visits.len() < MAX_VISITS
             {
                 let from = Some(from);
@@ -392,10 +379,11 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Has other threads look into the objects that are visited next: what these lead to that nobody has come to yet.
-    fn look_ahead(&self, visits: &[PathNode], next: usize, rank: NamePriority) -> LookedAhead {
+    /// Lets other threads read the unseen references of the next visits.
+    fn prefetch(&self, visits: &[PathNode], next: usize, rank: NamePriority) -> PrefetchedVisits {
         let end = visits.len().min(next + MAX_AHEAD).min(MAX_VISITS);
-        // What is too deep is not looked into; what C++ holds for a tensor is known to this thread only.
+        // Objects that are too deep are not visited. Only this thread knows a tensor's references
+        // from C++.
         let is_explored = |visit: &usize| {
             let PathNode { at, depth, .. } = visits[*visit];
             (depth < self.max_depth || self.modules.contains(&at))
@@ -406,7 +394,7 @@ impl PathSearch<'_, '_> {
         let (seen, wanted) = (&self.seen, &self.wanted);
         let is_asked = |object: &HeapObject| match object.class.kind {
             ClassKind::Module => false,
-            // Most of these are not looked into at all.
+            // Most of these are not visited at all.
             ClassKind::Function | ClassKind::Type => rank != NamePriority::Library,
             _ => true,
         };
@@ -416,17 +404,16 @@ impl PathSearch<'_, '_> {
         let onward = self.heap.onward_references(&objects, &is_asked, &takes);
         let known = explored.into_iter().zip(onward);
         let known = known.filter_map(|(visit, onward)| Some((visit, onward?))).collect();
-        LookedAhead { end, known }
+        PrefetchedVisits { end, known }
     }
 }
 
-/// Whether IPython gives such a name to the result of a cell, beside its place in `Out`: `_` to the last one, `_12` to that of
-/// cell 12.
+/// Whether IPython gives this name to a cell result, in addition to `Out`: `_` to the last one,
+/// `_12` to that of cell 12.
 fn is_ipython_result(name: &str) -> bool {
     name.strip_prefix('_').is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The way to a visit, as it would be written in Python.
 fn path(
     heap: &PythonHeap<'_>,
     visits: &[PathNode],
@@ -449,7 +436,8 @@ fn path(
     text
 }
 
-/// What `weakref.finalize` keeps until an object is gone: functions with their arguments. Only a class of the library has them.
+/// Functions and arguments that `weakref.finalize` keeps until an object is freed, in a registry of
+/// its class.
 fn finalizers(heap: &PythonHeap<'_>, modules: &[(String, Addr)]) -> Option<(String, Addr)> {
     let (_, weakref) = modules.iter().find(|(name, _)| name == "weakref")?;
     let class = heap.named_value(*weakref, "finalize")?;
@@ -457,7 +445,6 @@ fn finalizers(heap: &PythonHeap<'_>, modules: &[(String, Addr)]) -> Option<(Stri
     Some(("weakref.finalize._registry".to_owned(), registry))
 }
 
-/// The tensors that wrappers have in their attributes.
 pub(super) fn parts(
     heap: &PythonHeap<'_>,
     wrappers: &[Addr],
@@ -481,7 +468,6 @@ pub(super) fn parts(
     parts
 }
 
-/// One step of a way, as it would be written in Python.
 pub(super) fn step(heap: &PythonHeap<'_>, edge: &ReferenceKind) -> String {
     match edge {
         ReferenceKind::Attribute(name) => format!(".{}", heap.text(*name).unwrap_or_default()),

@@ -1,18 +1,19 @@
-//! One look at all owners: a short stop for a copy of what is needed, and the walk over the copy.
+//! Takes a snapshot of all owners: a short stop to copy what is needed, then a walk over the copy.
 //!
-//! What is needed is learned by a first walk while the process runs: the pages that it touches are copied while it stands
-//! still, in some milliseconds, and it goes on before anything is computed. A page that the walk over the copy misses, as the
-//! process has made or moved objects meanwhile, is read late, so that the walk learns what lies behind it too: then what it
-//! found is not of one moment, and the next round copies these pages as well. A process that changes faster than that is at last
-//! walked over while it stands still, if that is short enough. Whatever happens, it goes on when it has stood still for as long as it may, and all ends
-//! when the time or the memory for the look is used up.
+//! A first walk, while the process runs, learns which pages are needed. These are copied during a
+//! stop of some milliseconds, and the process continues before anything is computed. If the process
+//! has since created or moved objects, the walk over the copy misses pages. It reads them late to
+//! learn what they lead to; its result then mixes moments, and the next round copies these pages
+//! too. For a process that changes faster than that, the last round walks during the stop, if that
+//! is short enough. In any case the process continues when the maximum pause is over, and the
+//! snapshot ends with its time or memory budget.
 
 use std::time::{Duration, Instant};
 
 use rustc_hash::FxHashSet;
 
 use super::error::OwnerError;
-use super::options::{LookRequest, StopEstimate, StopPolicy};
+use super::options::{SnapshotRequest, StopEstimate, StopPolicy};
 use super::page_choice::remember;
 use super::stopped_for_copy::StoppedForCopy;
 use super::walk::{OwnerWalkInput, WalkResult};
@@ -24,23 +25,23 @@ use crate::python::{HeapError, HeapListing, PythonReader};
 use crate::target::{Addr, MemoryError, PAGE, PageCache, Process, ProcessError};
 use crate::torch::{TensorReader, TorchReader};
 
-/// How long the blocks are read again when a process that runs on changes them.
+/// Time to read the blocks again while a running process changes them.
 const RUNNING_TIMEOUT: Duration = Duration::from_millis(20);
-/// Copies, the last of which is walked over while the process stands still. To copy once more is short for the process; to stand
-/// still for a walk is not.
+/// Maximum number of copies. The last is walked during the stop. Another copy is short for the
+/// process; a walk during a stop is not.
 const MAX_ROUNDS: u32 = 8;
-/// As the process has stood still for so long, or as all is copied, if that is later, what it has just made is followed no
-/// further. A round more costs more than that: the second and the third one may take no longer than the first, the later ones may, up
-/// to this many times as long.
+/// Following new objects stops this long after the stop began, or when the copy is complete, if
+/// later. A further round would cost more. The second and third round may take no longer than the
+/// first, later ones up to this many times as long.
 const MAX_FOLLOWING: Duration = Duration::from_millis(25);
 const MAX_FOLLOWING_FACTOR: u32 = 4;
-/// How often a process that changes its lists of objects just then is read again before it is stopped.
+/// Attempts to read a running process that is changing its object lists.
 const MAX_RUNNING_ATTEMPTS: u32 = 8;
-/// How often the layout of tensors is looked for then.
+/// Attempts to find the layout of tensors then.
 const MAX_LAYOUT_ATTEMPTS: u32 = 3;
-/// For so long they are looked for before it is stopped.
+/// Maximum time to find recent objects before the stop.
 const MAX_SEARCH_OF_RECENT: Duration = Duration::from_millis(200);
-/// Part of the time for a look that learning which pages matter may take.
+/// Fraction of the snapshot's time for learning which pages matter.
 const LEARNING: f64 = 0.45;
 
 /// Reads the owners of one process.
@@ -51,24 +52,24 @@ pub struct OwnerReader {
 }
 
 impl OwnerReader {
-    /// Attaches to `process`; `Ok(None)` when PyTorch is not loaded in it.
+    /// Attaches to `process`; `Ok(None)` if PyTorch is not loaded.
     pub fn attach(process: &Process) -> Result<Option<OwnerReader>, OwnerError> {
         let tensors = TensorReader::attach(process)?;
         Ok(tensors.map(|tensors| OwnerReader { tensors, pages: Vec::new() }))
     }
 
-    /// What a look can do before it stops the process: the first time, learn which memory matters.
+    /// Does what is possible before the stop: the first time, learns which memory matters.
     pub fn learn(
         &mut self,
         process: &Process,
         python: &PythonReader,
         torch: Option<&mut TorchReader>,
-        request: &LookRequest<'_>,
+        request: &SnapshotRequest<'_>,
     ) {
         let may_stop = request.options.stop_policy == StopPolicy::Stop && !process.is_core();
         if self.pages.is_empty() && may_stop {
             let mut totals = StopTotals::default();
-            let mut look = SnapshotInProgress::new(
+            let mut progress = SnapshotInProgress::new(
                 &self.tensors,
                 process,
                 python,
@@ -76,44 +77,44 @@ impl OwnerReader {
                 request,
                 &mut totals,
             );
-            look.learn(&mut self.pages);
+            progress.learn(&mut self.pages);
         }
     }
 
-    /// One look. The process goes on before this returns, in whatever way it returns; `stops` counts how often and for how
-    /// long it stood still, also where there is an error.
+    /// Takes a snapshot. The process always continues before this returns. `stops` counts its stops
+    /// and their time, also on an error.
     ///
     /// # Errors
-    /// Those for which [`OwnerError::is_transient`] holds are worth another attempt, which costs less than the first.
+    ///
+    /// If [`OwnerError::is_transient`], try again; that costs less than the first attempt.
     pub fn read(
         &mut self,
         process: &Process,
         python: &PythonReader,
         torch: Option<&mut TorchReader>,
-        request: &LookRequest<'_>,
+        request: &SnapshotRequest<'_>,
         stops: &mut StopTotals,
     ) -> Result<OwnershipSnapshot, OwnerError> {
-        let mut look =
+        let mut progress =
             SnapshotInProgress::new(&self.tensors, process, python, torch, request, stops);
         match request.options.stop_policy {
-            // It stands still as it is.
-            _ if process.is_core() => look.running(),
-            StopPolicy::Never => look.running(),
-            StopPolicy::Stop => look.stopping(&mut self.pages),
+            // A core file does not change.
+            _ if process.is_core() => progress.running(),
+            StopPolicy::Never => progress.running(),
+            StopPolicy::Stop => progress.stopping(&mut self.pages),
         }
     }
 }
 
-/// One snapshot of the owners, under way.
 struct SnapshotInProgress<'a> {
     tensors: &'a TensorReader,
     process: &'a Process,
     python: &'a PythonReader,
     torch: Option<&'a mut TorchReader>,
-    request: &'a LookRequest<'a>,
+    request: &'a SnapshotRequest<'a>,
     memory: PageCache,
     stops: &'a mut StopTotals,
-    /// Why a page that is not in the copy is not read.
+    /// The limit that prevents reading uncopied pages.
     refused_by: LookLimit,
 }
 
@@ -123,7 +124,7 @@ impl<'a> SnapshotInProgress<'a> {
         process: &'a Process,
         python: &'a PythonReader,
         torch: Option<&'a mut TorchReader>,
-        request: &'a LookRequest<'a>,
+        request: &'a SnapshotRequest<'a>,
         stops: &'a mut StopTotals,
     ) -> SnapshotInProgress<'a> {
         let memory = PageCache::within(Box::new(process.memory()), request.budget);
@@ -131,21 +132,19 @@ impl<'a> SnapshotInProgress<'a> {
         SnapshotInProgress { tensors, process, python, torch, request, memory, stops, refused_by }
     }
 
-    /// A look at a process that runs on.
     fn running(&mut self) -> Result<OwnershipSnapshot, OwnerError> {
         let blocks = self.blocks()?;
         let walked = self.walk(&blocks, HeapListing::Whole, &mut || {});
-        let walked = walked.map_err(|error| match self.told(error) {
-            // They are known by where they lead, and that changes while the process runs.
+        let walked = walked.map_err(|error| match self.explain(error) {
+            // They are found by their pointers, which change while the process runs.
             OwnerError::Heap(HeapError::NoLists { .. }) if !self.process.is_core() => {
                 HeapError::Changing.into()
             }
             other => other,
         })?;
-        self.map(walked, blocks)
+        self.snapshot_of(walked, blocks)
     }
 
-    /// A look at one that is stopped for it, with the pages that the last look needed, if there was one.
     fn stopping(&mut self, pages: &mut Vec<u64>) -> Result<OwnershipSnapshot, OwnerError> {
         let began = Instant::now();
         let max_pause = self.request.options.max_pause;
@@ -161,7 +160,7 @@ impl<'a> SnapshotInProgress<'a> {
             announce(estimate);
         }
         for round in 1.. {
-            // A round that may come to nothing has to leave the time for another one.
+            // A round that may fail must leave time for another one.
             let has_time = self.request.budget.left() > walk_took.mul_f64(2.5);
             let options = &self.request.options;
             let missing = match round < MAX_ROUNDS && has_time && knows_all {
@@ -188,7 +187,8 @@ impl<'a> SnapshotInProgress<'a> {
         Err(self.cut(LookLimit::Time(self.request.options.max_time)))
     }
 
-    /// Walks over the running process, only to learn which pages matter. The limit that this came to, if it did.
+    /// Walks the running process only to learn which pages matter. Returns the limit reached, if
+    /// any.
     fn learn(&mut self, pages: &mut Vec<u64>) -> Option<LookLimit> {
         let blocks = self.running_blocks();
         let time = self.request.options.max_time.mul_f64(LEARNING);
@@ -196,10 +196,10 @@ impl<'a> SnapshotInProgress<'a> {
         for attempt in 1..=MAX_RUNNING_ATTEMPTS {
             let walked = self.walk(&blocks, HeapListing::Rough, &mut || {});
             *pages = self.memory.pages();
-            // Whatever fails here may be met whole when the process stands still, but then the first copy is of no use.
+            // What fails here may succeed during the stop, but then the first copy is useless.
             let may_differ = match walked {
                 Err(OwnerError::Heap(_)) => true,
-                // Too many of the tensors by which the layout is told were gone: others tell it the next time.
+                // Too many sampled tensors were gone; the next attempt samples others.
                 Err(OwnerError::Torch(_)) => attempt < MAX_LAYOUT_ATTEMPTS,
                 _ => false,
             };
@@ -217,8 +217,7 @@ impl<'a> SnapshotInProgress<'a> {
         })
     }
 
-    /// Stops the process, copies `pages`, and walks over the copy. `None` when it needed other pages, which are added to
-    /// `pages`.
+    /// `None` if the walk needed other pages, which are added to `pages`.
     fn round(
         &mut self,
         pages: &mut Vec<u64>,
@@ -226,7 +225,7 @@ impl<'a> SnapshotInProgress<'a> {
         round: u32,
     ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
         let max_pause = self.request.options.max_pause;
-        // A job at work makes objects all the time: where they lie now is asked once more, while it runs.
+        // A busy job keeps creating objects: find their current pages again while it runs.
         let (recent, known) = self.recent_pages();
         let is_recent: FxHashSet<u64> = recent.iter().copied().collect();
         pages.retain(|page| !is_recent.contains(page));
@@ -236,8 +235,8 @@ impl<'a> SnapshotInProgress<'a> {
         pages.extend(&recent);
         self.memory.set_budget(self.request.budget);
         let mut stop = StoppedForCopy::of(self.process, max_pause, self.stops)?;
-        // The blocks are read, and what was just made is followed, beside the copying: what lies beyond is missing in the copy,
-        // and the walk after the stop finds that out.
+        // The blocks and the newest objects are read in parallel with the copying. Pages beyond are
+        // missing in the copy, which the walk after the stop will notice.
         let resumed = stop.resumed.clone();
         newest.close_with(resumed.clone());
         let (tensors, python) = (self.tensors, self.python);
@@ -249,13 +248,13 @@ impl<'a> SnapshotInProgress<'a> {
             read = torch.map_or(Ok(Vec::new()), |torch| blocks(torch, StopPolicy::Stop));
             in_time = !resumed.is_set();
             if read.is_err() || !in_time {
-                // Ends the copying too: nobody will look at it.
+                // This also ends the copying, which is not needed any more.
                 stop.end();
                 return false;
             }
             newest.copy_until(stop.since + max_following(round), copying);
             let whole = newest.copy(recent_plan, &resumed);
-            // What fails here is met again by the walk.
+            // The walk will report a failure here.
             let _ = ground.read_newest(&known, &|| copying.is_done());
             whole
         });
@@ -263,7 +262,7 @@ impl<'a> SnapshotInProgress<'a> {
             Ok(blocks) if in_time => blocks,
             read => {
                 self.stops.add(stop.end());
-                // What was read too late says nothing, not even why it failed.
+                // Data read too late is invalid, and so is its error.
                 let too_late = || self.cut(LookLimit::Pause(max_pause));
                 return Err(read.err().filter(|_| in_time).unwrap_or_else(too_late));
             }
@@ -286,18 +285,17 @@ impl<'a> SnapshotInProgress<'a> {
         remember(pages, &self.memory, is_all && !is_mixed, round);
         if is_mixed {
             return match self.memory.exceeded() {
-                // What was found is not of one moment, and there is no time for more.
+                // The result mixes moments, and there is no time for more.
                 Some(error) => Err(self.cut(self.limit(error))),
                 None => Ok(None),
             };
         }
-        let walked = walked.map_err(|error| self.told(error))?;
-        let snapshot = self.map(walked, blocks)?;
+        let walked = walked.map_err(|error| self.explain(error))?;
+        let snapshot = self.snapshot_of(walked, blocks)?;
         let age = stop.age();
         Ok(Some(OwnershipSnapshot { pause: Some(stop.stopped_for), age, ..snapshot }))
     }
 
-    /// The pages in which the objects lie that the process, which runs, has made last, and these objects.
     fn recent_pages(&self) -> (Vec<u64>, FxHashSet<Addr>) {
         let budget = self.request.budget.with_time_limit(MAX_SEARCH_OF_RECENT);
         let mut pages = Vec::new();
@@ -309,11 +307,11 @@ impl<'a> SnapshotInProgress<'a> {
             match read {
                 Ok(known) => return (pages, known),
                 Err(_) if budget.left() == Duration::ZERO => break,
-                // It was just changing its lists.
+                // It was changing its lists.
                 Err(_) => {}
             }
         }
-        // What fails here is met again when it stands still.
+        // A failure here will recur during the stop.
         (pages, FxHashSet::default())
     }
 
@@ -331,17 +329,17 @@ impl<'a> SnapshotInProgress<'a> {
         OwnerWalkInput { tensors, python, memory, blocks, asked: request.asked }
     }
 
-    /// An error of a walk; if that came to a limit, this says so.
-    fn told(&self, error: OwnerError) -> OwnerError {
+    /// The error of a walk, or the limit that caused it.
+    fn explain(&self, error: OwnerError) -> OwnerError {
         match self.memory.exceeded() {
             Some(error) => self.cut(self.limit(error)),
-            // It did not come to what it could not do without.
+            // Required memory was refused.
             None if self.memory.refused() > 0 => self.cut(self.limit_of_copy()),
             None => error,
         }
     }
 
-    /// Why something is not in the copy, where the look itself has time left.
+    /// Why something is missing in the copy, although the snapshot has time left.
     fn limit_of_copy(&self) -> LookLimit {
         let options = &self.request.options;
         match self.stops.longest < options.max_pause {
@@ -362,8 +360,7 @@ impl<'a> SnapshotInProgress<'a> {
         OwnerError::Cut { limit, copied: self.memory.copied() }
     }
 
-    /// What is told of a walk.
-    fn map(
+    fn snapshot_of(
         &self,
         walked: WalkResult,
         blocks: Vec<AllocatorSnapshot>,
@@ -398,10 +395,10 @@ impl<'a> SnapshotInProgress<'a> {
         })
     }
 
-    /// The blocks of all devices, while the process stands still or else as nobody changed them.
+    /// Read during the stop, or else when no thread changes them.
     fn blocks(&mut self) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
         let stop_policy = match self.process.is_core() {
-            // What was half changed when the process ended stays so: it is told as such.
+            // A core file may contain a half-finished change; the result is marked as such.
             true => StopPolicy::Never,
             false => self.request.options.stop_policy,
         };
@@ -414,28 +411,24 @@ impl<'a> SnapshotInProgress<'a> {
     }
 }
 
-/// What a walk does where a page is not in the copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MissingPage {
-    /// It is read all the same, though the process goes on: to know what else is needed.
+    /// Reads it from the running process, to learn what else is needed.
     ReadLate,
-    /// It is read while the process still stands.
     ReadStanding,
-    /// It is left out.
     Refused,
 }
 
-/// For how long the process may have stood still in this round when nothing more is followed.
+/// Time since the stop began after which this round follows nothing new.
 fn max_following(round: u32) -> Duration {
     MAX_FOLLOWING * round.saturating_sub(2).clamp(1, MAX_FOLLOWING_FACTOR)
 }
 
-/// The blocks of all devices.
 fn blocks(
     torch: &mut TorchReader,
     stop_policy: StopPolicy,
 ) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
-    // A process that uses no CUDA yet, or another allocator, has tensors all the same.
+    // A process without CUDA, or with another allocator, still has tensors.
     torch.refresh()?;
     if *torch.backend() != AllocatorBackend::Native {
         return Ok(Vec::new());
@@ -469,7 +462,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_and_a_third_stop_may_take_no_longer_than_the_first() {
+    fn second_and_third_stops_are_no_longer_than_the_first() {
         assert_eq!([1, 2, 3].map(max_following), [MAX_FOLLOWING; 3]);
         assert_eq!([4, 6, 8].map(max_following), [2, 4, 4].map(|factor| factor * MAX_FOLLOWING));
     }

@@ -1,10 +1,10 @@
-//! What refers to one tensor, object by object: why it is still there.
+//! The referrers of one tensor, which show why it is still alive.
 
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::cpp_ways::CppWays;
+use super::cpp_references::CppReferences;
 use super::far_paths;
 use super::names::ObjectNames;
 use super::paths;
@@ -14,10 +14,9 @@ use crate::ownership::{NamedTensors, called};
 use crate::python::{ClassKind, LocalVariable, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
-/// Referrers kept for one of them.
 const MAX_REFERRERS: usize = 256;
 
-/// The Python objects of the tensors that `word` means.
+/// The Python objects of the tensors named `word`.
 pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
     match called(rows, word) {
         NamedTensors::Rows(meant) => {
@@ -27,25 +26,25 @@ pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
     }
 }
 
-/// What refers to each of `objects`: tracked objects, and variables of functions that run.
+/// Finds tracked objects, and variables of running functions.
 pub(super) fn find(
     heap: &PythonHeap<'_>,
     found_objects: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays<'_>,
+    ways: &CppReferences<'_>,
     objects: &[Addr],
 ) -> Vec<TensorReferrers> {
     let mut found: FxHashMap<Addr, Vec<(Addr, Arc<str>, String)>> = FxHashMap::default();
     let mut counts: FxHashMap<Addr, i32> = FxHashMap::default();
     let asked: FxHashSet<Addr> = objects.iter().copied().collect();
-    // The `__dict__`s of instances that refer: one reference, told by the instance.
+    // `__dict__`s of referring instances: one reference, shown for the instance.
     let mut of_instances: FxHashSet<Addr> = FxHashSet::default();
     for object in heap.objects() {
         if asked.contains(&object.at) {
             counts.insert(object.at, object.references);
         }
-        // What runs is told by its variables; those of frames that wait belong to generators. What has returned is kept by the
-        // traceback of an exception.
+        // Running frames are shown by their variables; suspended ones belong to generators. A
+        // traceback keeps those that have returned.
         if object.class.kind == ClassKind::Frame && !heap.has_returned(object) {
             continue;
         }
@@ -63,7 +62,7 @@ pub(super) fn find(
         referrers.retain(|(at, _, _)| !of_instances.contains(at));
     }
     let containers = found.values().flatten().map(|(at, _, _)| *at).collect();
-    let ways = ways_to(heap, found_objects, locals, ways, containers);
+    let ways = paths_to(heap, found_objects, locals, ways, containers);
     let of_object = |&object: &Addr| {
         let variables = locals.iter().filter(|local| local.value == object).map(|local| Referrer {
             at: None,
@@ -86,12 +85,11 @@ pub(super) fn find(
     objects.iter().map(of_object).collect()
 }
 
-/// The ways to `containers`, also long ones.
-fn ways_to(
+fn paths_to(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppWays<'_>,
+    ways: &CppReferences<'_>,
     containers: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
     let mut near = paths::to_objects(heap, found, locals, ways, containers.clone());

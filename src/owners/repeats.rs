@@ -1,22 +1,23 @@
-//! Ways that go on and on in the same steps: linked lists, nested tuples, functions that wrap functions, trees.
+//! Paths that repeat the same steps: linked lists, nested tuples, wrapped functions, trees.
 
 use super::paths::{MAX_DEPTH, PathNode};
 use crate::python::{PythonHeap, ReferenceKind};
 
-/// Steps after which a way may be like before: the closure of a function that a cell of a closure has takes three.
+/// Maximum steps of a repetition; a function in the closure of another takes three.
 const MAX_PERIOD: usize = 4;
-/// Objects that are reached so from one kind of variables: all that is looked into is copied while the job stands still.
+/// Objects reached by repetition per kind of variable; each is copied during the stop.
 pub(super) const MAX_REPEATED: usize = 16_384;
 
-/// Whether the way to a visit repeats itself, so that it need not end at the greatest depth: the visit whose place it takes, the
-/// first one of the repetition. Two visits are alike if the same kind of step led to an object of the same class.
+/// Whether the path to a visit repeats, so that the depth limit does not apply; returns the first
+/// visit of the repetition. Two visits are alike if the same kind of step led to an object of the
+/// same class.
 pub(super) fn repeats(heap: &PythonHeap<'_>, visits: &[PathNode], visit: usize) -> Option<usize> {
     let is_deep = visits[visit].depth >= MAX_DEPTH;
     let way = || std::iter::successors(Some(visit), |&at| visits[at].from);
     if !is_deep && !way().skip(1).any(|at| visits[at].is_repeated) {
         return None;
     }
-    // The variable itself is no step.
+    // The variable itself is not a step.
     let way: Vec<usize> = way().filter(|&at| visits[at].from.is_some()).collect();
     let is_like = |a: usize, b: usize| {
         let class = |visit: usize| heap.class_of(visits[visit].at).map(|class| class.at);

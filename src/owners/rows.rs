@@ -1,10 +1,10 @@
-//! The rows of a look: one for each `TensorImpl`, whether Python knows it or not.
+//! The rows of a snapshot: one per `TensorImpl`, with or without a Python object.
 
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::cpp_ways::CppWays;
+use super::cpp_references::CppReferences;
 use super::names::ObjectNames;
 use super::walk::RelevantObjects;
 use crate::model::{GraphNode, SavedBy, TensorCategory, TensorInfo, TensorRow};
@@ -13,42 +13,38 @@ use crate::python::PythonHeap;
 use crate::target::Addr;
 use crate::torch::{AutogradGraph, AutogradNode, TensorDecoder, TensorTypes};
 
-/// Libraries are searched for variables only for the sake of larger storages.
+/// Minimum storage size that justifies a search of library variables.
 const MIN_NAMED_BYTES: u64 = 64 << 10;
 
-/// The least that garbage is searched for.
+/// Minimum bytes that justify a search for garbage.
 const MIN_SEARCHED_BYTES: u64 = 1 << 20;
 
-/// Tensors that a compiler traces a program with (torch/_subclasses/fake_tensor.py): they have shapes, nodes and no memory.
+/// A compiler's tensors for tracing (torch/_subclasses/fake_tensor.py): with shapes and nodes,
+/// without memory.
 const FAKE: &str = "FakeTensor";
 
-/// More wrappers around each other than any program has; they may even hold themselves.
+/// Maximum nesting of wrappers; they may even contain themselves.
 const MAX_WRAPPERS: usize = 16;
 
-/// A tensor that a wrapper stands for.
 pub(super) struct WrappedTensor {
     pub(super) wrapper: Addr,
-    /// How it is come to: `._local_tensor`.
+    /// Its attribute: `._local_tensor`.
     pub(super) step: String,
     pub(super) part: Addr,
 }
 
-/// Rows being gathered.
 pub(super) struct TensorRows<'h, 'a> {
     tensors: &'h TensorDecoder<'a>,
     rows: Vec<TensorRow>,
     by_impl: FxHashMap<u64, usize>,
     graph: AutogradGraph,
-    /// The tensors that nodes keep.
     kept: FxHashSet<u64>,
-    /// The `TensorImpl`s of fake tensors.
     fake: FxHashSet<u64>,
-    /// Tensors of Python whose numbers do not fit together.
+    /// Python tensors with inconsistent numbers.
     pub(super) misfits: u64,
 }
 
 impl<'h, 'a> TensorRows<'h, 'a> {
-    /// One row for each tensor that Python knows.
     pub(super) fn new(
         heap: &PythonHeap<'_>,
         tensors: &'h TensorDecoder<'a>,
@@ -66,7 +62,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             misfits: 0,
         };
         for object in objects {
-            // One that is being made has no memory yet.
+            // A tensor under construction has no memory yet.
             let Some(at) = tensors.impl_of(*object) else { continue };
             let tensor = tensors.tensor(at);
             rows.misfits += u64::from(!tensor.as_ref().is_some_and(|t| tensors.fits(t)));
@@ -109,7 +105,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         index
     }
 
-    /// The row of the `TensorImpl` at `at`, made if there is none; `None` when it cannot be read.
+    /// `None` if unreadable.
     fn row_of(&mut self, at: u64) -> Option<usize> {
         match self.by_impl.get(&at) {
             Some(&known) => Some(known),
@@ -117,8 +113,8 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// The Python objects of tensors that have no memory of their own but stand for others: distributed tensors, other
-    /// wrappers (`torch.Tensor._make_wrapper_subclass`).
+    /// Python tensors without own memory that represent others: distributed tensors, other wrappers
+    /// (`torch.Tensor._make_wrapper_subclass`).
     pub(super) fn wrappers(&self) -> Vec<Addr> {
         let is_wrapper = |row: &&TensorRow| {
             row.tensor.storage.is_some_and(|s| s.data == 0 && s.bytes.is_none_or(|bytes| bytes > 0))
@@ -127,24 +123,21 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         self.rows.iter().filter(is_wrapper).filter_map(|row| row.object.map(Addr)).collect()
     }
 
-    /// All rows so far.
     pub(super) fn all(&self) -> &[TensorRow] {
         &self.rows
     }
 
-    /// The row of a `TensorImpl`.
     pub(super) fn row_at(&self, tensor: u64) -> Option<&TensorRow> {
         self.rows.get(*self.by_impl.get(&tensor)?)
     }
 
-    /// The nodes of the autograd graph.
     pub(super) fn nodes(&self) -> &[AutogradNode] {
         &self.graph.nodes
     }
 
-    /// Adds what only gradients, sparse tensors and the autograd graph hold.
+    /// Adds tensors that only gradients, sparse tensors and the autograd graph keep.
     pub(super) fn follow_graph(&mut self) {
-        // The nodes of fake tensors will never be run.
+        // Nodes of fake tensors never run.
         let real = self.rows.iter().filter(|row| !self.fake.contains(&row.tensor.at));
         let roots: Vec<Addr> = real.filter_map(|row| row.tensor.grad_fn).map(Addr).collect();
         self.graph = self.tensors.graph(roots);
@@ -157,7 +150,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             self.row_of(at);
         }
         self.kept = further.into_iter().collect();
-        // Gradients may have gradients, sparse ones parts.
+        // Gradients may have gradients, sparse ones have parts.
         let mut next = 0;
         while next < self.rows.len() {
             let tensor = &self.rows[next].tensor;
@@ -170,12 +163,10 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// What C++ holds for Python.
-    pub(super) fn ways(&self, found: &RelevantObjects) -> CppWays<'h> {
-        CppWays::new(self.tensors, &self.graph, found)
+    pub(super) fn ways(&self, found: &RelevantObjects) -> CppReferences<'h> {
+        CppReferences::new(self.tensors, &self.graph, found)
     }
 
-    /// Adds the tensors without an object that were found by variables, with their names.
     pub(super) fn add_named(&mut self, named: &ObjectNames) {
         for (at, name) in &named.without_object {
             if let Some(row) = self.row_of(at.0) {
@@ -184,14 +175,14 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// Whether a tensor of Python that no variable leads to would be left without an explanation: it has memory
-    /// worth asking for, and no node keeps it.
+    /// Whether a Python tensor without a variable needs an explanation: it has enough memory, and
+    /// no node keeps it.
     pub(super) fn needs_name(&self, object: Addr, in_use: &InUse) -> bool {
         let tensor = self.tensors.impl_of(object);
         let Some(&row) = tensor.and_then(|at| self.by_impl.get(&at.0)) else { return false };
         let row = &self.rows[row];
         let bytes = row.tensor.storage.and_then(|storage| storage.bytes);
-        // Wrappers have no address; what stands in the pool of a CUDA graph is told as a whole.
+        // Wrappers have no address; the pool of a CUDA graph is reported as a whole.
         let is_counted = match (row.tensor.storage, row.tensor.device) {
             (Some(storage), Some(device)) => {
                 storage.data == 0 || in_use.holds(device, storage.data)
@@ -205,20 +196,18 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             && row.tensor.grad_fn.is_none()
     }
 
-    /// Whether there is a graph of nodes.
     pub(super) fn has_graph(&self) -> bool {
         !self.graph.nodes.is_empty()
     }
 
-    /// Whether a tensor of Python is the result of a node, which it keeps.
     pub(super) fn is_result(&self, object: Addr) -> bool {
         let tensor = self.tensors.impl_of(object);
         let row = tensor.and_then(|at| self.by_impl.get(&at.0));
         row.is_some_and(|&row| self.rows[row].tensor.grad_fn.is_some())
     }
 
-    /// Whether these tensors of Python are so large a part of all that it is worth the time to ask if they are garbage:
-    /// a job at work always has some that are on the way from one function to another.
+    /// Whether these Python tensors are a large enough part of the total to check for garbage. A
+    /// busy job always has some in transit between functions.
     pub(super) fn may_be_much(&self, objects: &[Addr], in_use: &InUse) -> bool {
         let bytes = |row: &TensorRow| match (row.tensor.storage, row.tensor.device) {
             (Some(storage), Some(device)) if in_use.holds(device, storage.data) => storage.memory(),
@@ -233,7 +222,6 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         some >= MIN_SEARCHED_BYTES && some >= all / 50
     }
 
-    /// The rows with their names, and the graph.
     pub(super) fn finish(
         mut self,
         named: &ObjectNames,
@@ -277,7 +265,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         (self.rows, nodes)
     }
 
-    /// What a wrapper stands for is what the wrapper is, named after it and kept by the same nodes.
+    /// Gives the components of a wrapper its category, name and nodes.
     fn name_parts(&mut self, parts: &[WrappedTensor]) {
         let by_object: FxHashMap<u64, usize> = (0..self.rows.len())
             .filter_map(|index| Some((self.rows[index].object?, index)))
@@ -293,7 +281,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// Gradients and parts are named by the tensor that has them.
+    /// Names gradients and parts after their tensor.
     fn name_held(&mut self) {
         for index in 0..self.rows.len() {
             let row = &self.rows[index];
@@ -315,14 +303,14 @@ impl<'h, 'a> TensorRows<'h, 'a> {
     }
 
     fn add_names(&mut self, held: usize, names: &[Arc<str>], what: &str) {
-        // The best name of the owner is enough, and better than a variable that also holds it.
+        // The owner's best name suffices, and is better than a variable that also references it.
         if let Some(name) = names.first() {
             self.rows[held].names.insert(0, format!("{name}{what}").into());
         }
     }
 }
 
-/// A wrapper may stand for wrappers: what it is has to be known before it is told to these.
+/// Each wrapper passes its properties on.
 fn outermost_first(parts: &[WrappedTensor]) -> Vec<&WrappedTensor> {
     let over: FxHashMap<Addr, Addr> = parts.iter().map(|part| (part.part, part.wrapper)).collect();
     let depth = |part: &&WrappedTensor| {
@@ -344,13 +332,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wrappers_come_before_those_that_they_stand_for() {
+    fn outer_wrappers_come_first() {
         let part = |wrapper, part| WrappedTensor {
             wrapper: Addr(wrapper),
             step: String::new(),
             part: Addr(part),
         };
-        // 3 stands for 2, that for 1; 9 for itself.
+        // 3 wraps 2, which wraps 1; 9 wraps itself.
         let parts = [part(2, 1), part(9, 9), part(3, 2)];
         let order: Vec<u64> = outermost_first(&parts).iter().map(|part| part.wrapper.0).collect();
         assert_eq!(order, [3, 2, 9]);

@@ -1,4 +1,4 @@
-//! A process that stands still for a copy, and for how long it did.
+//! A process stopped for a copy, with the time of the stop.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +6,10 @@ use super::error::OwnerError;
 use crate::model::StopTotals;
 use crate::target::{Process, Resumed, StopError, StoppedProcess};
 
-/// A process that stands still, and what is known of that when it is over.
 pub(super) struct StoppedForCopy {
     stop: Option<StoppedProcess>,
     pub(super) resumed: Resumed,
-    /// When it was about to be stopped.
+    /// Just before the stop.
     pub(super) since: Instant,
     pub(super) stopped_for: Duration,
 }
@@ -28,7 +27,7 @@ impl StoppedForCopy {
                 Ok(StoppedForCopy { stop: Some(stop), resumed, since, stopped_for: Duration::ZERO })
             }
             Err(error) => {
-                // All other threads stood still while this one was waited for.
+                // All other threads were stopped while waiting for this one.
                 if let StopError::Stubborn { .. } = error {
                     stops.add(since.elapsed());
                 }
@@ -37,7 +36,7 @@ impl StoppedForCopy {
         }
     }
 
-    /// Lets the process go on, if it does not yet; for how long it was stopped.
+    /// Returns how long the process was stopped.
     pub(super) fn end(&mut self) -> Duration {
         if let Some(stop) = self.stop.take() {
             self.stopped_for = stop.end();
@@ -45,7 +44,6 @@ impl StoppedForCopy {
         self.stopped_for
     }
 
-    /// How long ago it went on.
     pub(super) fn age(&self) -> Duration {
         self.since.elapsed().saturating_sub(self.stopped_for)
     }

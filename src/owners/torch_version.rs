@@ -1,15 +1,14 @@
-//! The version of PyTorch as its own module tells it, for a process whose files are not at hand.
+//! The version of PyTorch from its own module, for a process whose files are not available.
 
 use crate::python::PythonReader;
 use crate::target::{PageCache, Process};
 
-/// The module that PyTorch's build writes, and its variable.
+/// The module that PyTorch's build generates, and its variable.
 const MODULE: &str = "torch.version";
 const VARIABLE: &str = "__version__";
-/// A longer one is none.
 const MAX_LEN: usize = 100;
 
-/// `torch.version.__version__` in `process`; `None` where that is not loaded or cannot be read.
+/// `torch.version.__version__` in `process`; `None` if not loaded or unreadable.
 pub fn torch_version(process: &Process, python: &PythonReader) -> Option<String> {
     let memory = PageCache::new(Box::new(process.memory()));
     let heap = python.unlisted_heap(&memory)?;

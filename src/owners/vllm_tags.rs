@@ -1,8 +1,9 @@
-//! The tags of vLLM's allocator that can sleep, read while the process runs.
+//! The tags of vLLM's sleep-mode allocator, read while the process runs.
 //!
-//! `vllm.device_allocator.cumem.CuMemAllocator.instance.pointer_to_data` maps an address to `AllocationData(handle, tag,
-//! cpu_backup_tensor)`, where `handle` is `(device, size, address, place of the driver's handle)`. What is asleep stays in it. A
-//! program that changes it meanwhile is noticed: two readings have to be the same.
+//! `vllm.device_allocator.cumem.CuMemAllocator.instance.pointer_to_data` maps an address to
+//! `AllocationData(handle, tag, cpu_backup_tensor)`, where `handle` is `(device, size, address,
+//! address of the driver's handle)`. Sleeping allocations stay in it. Two consecutive equal reads
+//! prove that the program did not change it meanwhile.
 
 use std::collections::BTreeMap;
 
@@ -14,18 +15,16 @@ const MODULE: &str = "vllm.device_allocator.cumem";
 const CLASS: &str = "CuMemAllocator";
 /// More allocations than a server has.
 const MAX_ALLOCATIONS: usize = 1 << 16;
-/// Tags of one program; vLLM has two.
+/// Maximum number of tags; vLLM has two.
 const MAX_TAGS: usize = 64;
 /// More devices than a process can use.
 const MAX_DEVICES: u64 = 256;
 /// More bytes than a device has.
 const MAX_BYTES: u64 = 1 << 44;
-/// A longer tag is none.
 const MAX_TAG: usize = 100;
-/// Readings of which two in a row have to be the same.
+/// Reads, of which two consecutive ones must be equal.
 const MAX_READINGS: u32 = 8;
 
-/// One entry of `pointer_to_data`.
 #[derive(Debug, PartialEq, Eq)]
 struct Allocation {
     address: u64,
@@ -35,7 +34,7 @@ struct Allocation {
     has_copy: bool,
 }
 
-/// The memory of vLLM's allocator in `process` by device and tag.
+/// The memory of vLLM's allocator in `process`, by device and tag.
 pub fn vllm_tags(process: &Process, python: &PythonReader) -> SleepTags {
     let read = || {
         let memory = PageCache::new(Box::new(process.memory()));
@@ -61,7 +60,7 @@ pub fn vllm_tags(process: &Process, python: &PythonReader) -> SleepTags {
     SleepTags::Unknown("vLLM's allocator was changed at each attempt to read it".to_owned())
 }
 
-/// What the allocator keeps; nothing where the module is loaded, and none was made.
+/// The allocator's entries; empty if the module is loaded without an allocator.
 fn allocations(heap: &PythonHeap<'_>, module: Addr) -> Result<Vec<Allocation>, String> {
     let other = |what: &str| format!("{CLASS} of {MODULE} is not laid out as known: {what}");
     let class = heap.named_value(module, CLASS).and_then(|class| heap.class_at(class));
@@ -89,7 +88,7 @@ fn allocation(heap: &PythonHeap<'_>, key: Addr, value: Addr) -> Option<Allocatio
     let [device, bytes, at, _] = heap.items(handle?)[..] else { return None };
     let (device, bytes) = (heap.integer(device)?, heap.integer(bytes)?);
     let tag = heap.text(tag?).filter(|tag| tag.chars().count() <= MAX_TAG)?;
-    // The address stands there twice.
+    // The address is in it twice.
     let fits = heap.integer(at)? == address && (1..=MAX_BYTES).contains(&bytes);
     let device = u32::try_from(device).ok().filter(|_| fits && device < MAX_DEVICES)?;
     let has_copy = &*heap.class_of(copy?)?.name != "NoneType";

@@ -1,4 +1,5 @@
-//! The walk over all objects: from Python's lists to the rows of a look, in the order in which they matter.
+//! The walk over all objects: from Python's lists to the rows of a snapshot, in order of
+//! importance.
 
 use std::collections::BTreeSet;
 
@@ -20,16 +21,16 @@ use crate::python::{HeapListing, HeapObject, PyClass, PythonHeap, PythonReader};
 use crate::target::{Addr, PageCache};
 use crate::torch::{TensorDecoder, TensorReader, TensorTypes};
 
-/// What a variable refers to is looked at so far while the process stands still.
+/// References read per local variable during the stop.
 const MOST_OF_A_LOCAL: u32 = 256;
 
-/// A job at work always has some results of nodes on the way from one function to another; so many are kept somewhere.
+/// A busy job always has some node outputs in transit between functions; from this many on,
+/// something keeps them.
 const MIN_RESULTS: usize = 16;
 
-/// Bytes of a tensor of Python that tell whether it is still there: its count of references, its type, its `TensorImpl`.
+/// Bytes of a Python tensor that show whether it still exists: reference count, type, `TensorImpl`.
 const SIZE_OF_TENSOR: usize = 48;
 
-/// What an object is to a look at owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ObjectRole {
     Tensor,
@@ -41,34 +42,28 @@ pub(super) enum ObjectRole {
     Nothing,
 }
 
-/// The objects that matter, found in one pass over the heap.
 #[derive(Debug, Default)]
 pub(super) struct RelevantObjects {
     pub(super) tensors: Vec<Addr>,
-    /// Tensors that have one reference only.
+    /// Tensors with a single reference.
     pub(super) referred_once: FxHashSet<Addr>,
     pub(super) modules: Vec<Addr>,
     pub(super) optimizers: Vec<Addr>,
     pub(super) counting: Vec<CountingObject>,
     /// CUDA graphs and `MemPool`s.
     pub(super) pool_users: Vec<Addr>,
-    /// The graphs among these.
     pub(super) graphs: FxHashSet<Addr>,
 }
 
-/// What is walked over.
 #[derive(Clone, Copy)]
 pub(super) struct OwnerWalkInput<'a> {
     pub(super) tensors: &'a TensorReader,
     pub(super) python: &'a PythonReader,
     pub(super) memory: &'a PageCache,
-    /// The blocks of the same moment.
     pub(super) blocks: &'a [AllocatorSnapshot],
-    /// The tensors whose referrers are asked for.
     pub(super) asked: Option<&'a str>,
 }
 
-/// What was found.
 #[derive(Debug, Default)]
 pub(super) struct WalkResult {
     pub(super) tensors: Vec<TensorRow>,
@@ -82,11 +77,10 @@ pub(super) struct WalkResult {
     pub(super) objects: u64,
     pub(super) unreadable: u64,
     pub(super) misfits: u64,
-    /// Parts of which something was not read because of a limit.
+    /// Parts left incomplete because of a limit.
     pub(super) missing: Vec<&'static str>,
 }
 
-/// Notes which parts of a walk came to a limit.
 struct LimitedParts<'a> {
     memory: &'a PageCache,
     refused: u64,
@@ -94,7 +88,6 @@ struct LimitedParts<'a> {
 }
 
 impl LimitedParts<'_> {
-    /// `part` has been walked.
     fn end(&mut self, part: &'static str) {
         let refused = self.memory.refused();
         if refused > self.refused {
@@ -105,9 +98,10 @@ impl LimitedParts<'_> {
 }
 
 impl OwnerWalkInput<'_> {
-    /// Reads what a process has made since a walk over it: new objects, what they refer to, and what the functions
-    /// that run just now have in their variables. So little that it can be done while it stands still. What the objects refer to
-    /// that were `known` a moment ago is read last, and only while `is_done` says no: it has hardly changed. Returns all of them.
+    /// Reads what a process has created since a walk: new objects, their references, and the
+    /// variables of running functions. It is small enough to do during the stop. References of
+    /// objects `known` a moment ago are read last, and only until `is_done`, because they have
+    /// hardly changed. Returns all of them.
     pub(super) fn read_newest(
         &self,
         known: &FxHashSet<Addr>,
@@ -122,7 +116,7 @@ impl OwnerWalkInput<'_> {
             heap.objects().iter().partition(|object| known.contains(&object.at));
         for object in &new {
             heap.references(object, &mut |_, to| {
-                // No collector knows what an array of objects holds.
+                // No collector tracks the items of an object array.
                 if let Some(class) = heap.class_of(to).filter(|class| class.is_array()) {
                     let array = HeapObject { at: to, class, references: 0 };
                     heap.hidden_references(&array, &mut |_, item| _ = heap.class_of(item));
@@ -148,7 +142,7 @@ impl OwnerWalkInput<'_> {
         Ok(heap.objects().iter().map(|object| object.at).collect())
     }
 
-    /// Walks over all objects. From the call of `read_all` on nothing is read any more.
+    /// Walks over all objects. Reads nothing after calling `read_all`.
     pub(super) fn walk(
         &self,
         listing: HeapListing,
@@ -171,12 +165,13 @@ impl OwnerWalkInput<'_> {
         names::modules(&heap, &found, &mut named);
         parts.end(IncompleteSnapshot::MODULES);
         let locals = heap.locals();
-        // What the graph keeps is explained by it.
+        // The graph explains what it keeps.
         let in_use = InUse::new(self.blocks);
-        // The copies of weights that autocast keeps in C++: no variable leads to them, and no cycle of objects holds them.
+        // Autocast's copies of weights in C++: without a variable or cycle.
         let is_of_cpp =
             |object: &Addr| found.referred_once.contains(object) && tensors.is_kept_by_cpp(*object);
-        // Of a process that runs, some were on the way from one function to another: libraries need not be searched for them.
+        // In a running process, some were in transit between functions: they do not justify a
+        // search of libraries.
         let is_gone = |object: &Addr| {
             listing == HeapListing::Rough && memory.has_changed(*object, SIZE_OF_TENSOR)
         };
@@ -185,16 +180,15 @@ impl OwnerWalkInput<'_> {
         };
         let ways = rows.ways(&found);
         let unreached = paths::of_variables(&heap, &found, &locals, &ways, &mut named, &needs_name);
-        // A small result may keep a large graph.
+        // A small output may keep a large graph.
         let (results, mut unreached): (Vec<Addr>, Vec<Addr>) =
             unreached.into_iter().partition(|object| rows.is_result(*object));
         unreached.retain(|object| needs_name(*object));
         parts.end(IncompleteSnapshot::VARIABLES);
         rows.add_named(&named);
-        // All objects are looked into for it: only where something may be found.
+        // Finding garbage reads all objects, so do it only if it may find some.
         let mut garbage = Garbage::default();
-        // What only a node leads to may be kept by nothing but itself: a `ctx` that has the output
-        // of its node.
+        // What only a node leads to may be kept by itself: a `ctx` that has its node's output.
         if rows.may_be_much(&unreached, &in_use)
             || rows.may_be_much(&named.by_nodes, &in_use)
             || results.len() >= MIN_RESULTS
@@ -208,7 +202,7 @@ impl OwnerWalkInput<'_> {
         } else if listing == HeapListing::Rough
             && (rows.has_graph() || !found.optimizers.is_empty())
         {
-            // A job that trains may have such results at the next moment: then the pages for it are known.
+            // A training job may have such outputs the next time: learn their pages now.
             heap.reference_graph();
         }
         parts.end(IncompleteSnapshot::FAR);
@@ -251,7 +245,7 @@ impl OwnerWalkInput<'_> {
         })
     }
 
-    /// Whose the private pools of the allocator are.
+    /// The users of the allocator's private pools.
     fn pool_users(
         &self,
         heap: &PythonHeap<'_>,
@@ -278,7 +272,6 @@ impl OwnerWalkInput<'_> {
     }
 }
 
-/// One pass over all objects.
 fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
     let mut roles: FxHashMap<Addr, ObjectRole> = FxHashMap::default();
     let mut found = RelevantObjects::default();
@@ -305,7 +298,7 @@ fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
             ObjectRole::Nothing => {}
         }
     }
-    // Whoever takes the first one takes the same one again.
+    // A caller that takes the first gets the same one every time.
     found.counting.sort_unstable();
     found
 }

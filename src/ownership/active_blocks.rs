@@ -1,19 +1,18 @@
-//! Which blocks of the allocators are in use, and how much of each its tensors account for.
+//! The allocator's blocks in use, and how much of each its tensors account for.
 
 use std::collections::BTreeMap;
 
 use crate::model::{AllocatorSnapshot, Block, BlockState, CudaIndex, PoolId, TensorDevice};
 
-/// A CUDA device as tensors name it.
 pub(super) fn cuda(device: CudaIndex) -> TensorDevice {
     TensorDevice { kind: 1, index: u8::try_from(device.0).ok() }
 }
 
-/// What the allocators of all devices have in use.
+/// The blocks in use on all devices.
 pub struct InUse(BTreeMap<TensorDevice, ActiveBlocks>);
 
 impl InUse {
-    /// By these maps.
+    /// From these snapshots.
     pub fn new(snapshots: &[AllocatorSnapshot]) -> InUse {
         InUse(
             snapshots
@@ -23,25 +22,23 @@ impl InUse {
         )
     }
 
-    /// Whether a storage at `data` has memory that is in use; true for devices without a map.
+    /// Whether a storage at `data` has memory in use; true for devices without a snapshot.
     pub fn holds(&self, device: TensorDevice, data: u64) -> bool {
         self.0.get(&device).is_none_or(|blocks| blocks.find(data).is_some())
     }
 }
 
-/// Where a storage lies.
 pub(super) enum StorageLocation {
-    /// In a block, this many bytes of which are its own.
+    /// In a block; this many of the block's bytes are its own.
     Block(u64),
-    /// In what a private pool keeps: graphs write there without asking the allocator.
+    /// In a private pool's segment, where graphs write without calling the allocator.
     Pool,
     Elsewhere,
 }
 
-/// The blocks in use of a device, by address, and how much of each its tensors account for.
+/// A device's blocks in use by address, each with the bytes that tensors account for.
 pub(super) struct ActiveBlocks {
     pub(super) blocks: Vec<(Block, u64)>,
-    /// Begin and end of the segments of private pools.
     pools: Vec<(u64, u64)>,
 }
 
@@ -55,19 +52,16 @@ impl ActiveBlocks {
         ActiveBlocks { blocks, pools: pools.collect() }
     }
 
-    /// The index of the block that `data` lies in.
     fn find(&self, data: u64) -> Option<usize> {
         let after = self.blocks.partition_point(|(block, _)| block.address <= data);
         let (block, _) = self.blocks.get(after.checked_sub(1)?)?;
         (data < block.address + block.size).then_some(after - 1)
     }
 
-    /// The address of the block that a storage at `data` lies in.
     pub(super) fn address(&self, data: u64) -> Option<u64> {
         Some(self.blocks.get(self.find(data)?)?.0.address)
     }
 
-    /// Gives a storage its bytes of the block it lies in.
     pub(super) fn insert(&mut self, data: u64, bytes: u64) -> StorageLocation {
         match self.find(data).and_then(|index| self.blocks.get_mut(index)) {
             Some((block, used)) if block.state == BlockState::Allocated => {

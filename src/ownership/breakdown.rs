@@ -1,7 +1,7 @@
-//! What a look at owners adds up to, device by device.
+//! Sums of an ownership snapshot by device.
 //!
-//! Every allocated block of a device belongs to one category, or to no tensor. The tensors' bytes by category, what rounding
-//! adds to them, and the blocks of no tensor are together what the allocator counts as allocated.
+//! Each allocated block of a device has one category, or no tensor. The tensors' bytes by category,
+//! the rounding, and the blocks without tensors add up to the allocator's allocated bytes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use super::active_blocks::{ActiveBlocks, StorageLocation, cuda};
 use super::graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
 use super::name_pattern::name_pattern;
 
-/// Nameless blocks kept of one look; more are left without makers.
+/// Unnamed blocks kept per snapshot; more have no allocation sites.
 const MAX_UNNAMED_BLOCKS: usize = 1 << 16;
-/// Blocks kept with their owners of one snapshot; more are left without.
+/// Blocks kept with their owners per snapshot.
 const MAX_OWNED_BLOCKS: usize = 1 << 18;
 
-/// What a recording keeps of a look at `time`.
+/// The part of a snapshot at `time` that a recording keeps.
 pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdown {
     let mut devices: BTreeMap<TensorDevice, (OwnedOnDevice, ActiveBlocks)> = BTreeMap::new();
     for blocks in &snapshot.blocks {
@@ -115,7 +115,7 @@ pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdow
     }
 }
 
-/// The best that can be said of who holds a tensor.
+/// The best description of a tensor's owner.
 pub fn owner_label(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
     if let Some(name) = row.names.first() {
         return name.to_string();
@@ -135,7 +135,7 @@ pub fn owner_label(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
     }
 }
 
-/// The storages of a look, the largest first; those on the same bytes are one.
+/// The storages of a snapshot, largest first; those on the same bytes are one.
 pub fn storages(snapshot: &OwnershipSnapshot) -> Vec<StorageGroup> {
     let mut groups: Vec<StorageGroup> = Vec::new();
     let mut known: FxHashMap<(TensorDevice, u64), usize> = FxHashMap::default();
@@ -143,7 +143,8 @@ pub fn storages(snapshot: &OwnershipSnapshot) -> Vec<StorageGroup> {
         let (Some(storage), Some(device)) = (row.tensor.storage, row.tensor.device) else {
             continue;
         };
-        // Detached copies share the storage, memory from elsewhere only the bytes; without bytes nothing is shared.
+        // Detached copies share the storage, external memory shares only the bytes; empty storages
+        // share nothing.
         let key = if storage.data == 0 { storage.at } else { storage.data };
         let group = *known.entry((device, key)).or_insert_with(|| {
             let category = row.category;
@@ -162,14 +163,14 @@ pub fn storages(snapshot: &OwnershipSnapshot) -> Vec<StorageGroup> {
     groups
 }
 
-/// What says most about a storage comes first: a name, an object, the whole of it.
+/// Sorts the most informative tensor of a storage first: named, with an object, covering all of it.
 fn worth(row: &TensorRow, index: usize) -> impl Ord + use<> {
     let whole = row.tensor.storage.and_then(|storage| storage.bytes) == row.tensor.logical_bytes();
     (row.names.is_empty(), row.category, row.object.is_none(), !whole, index)
 }
 
-/// The storages that hold memory, with the bytes that each has: of blocks in use where the allocator's map is known. Their sums are
-/// the categories of [`breakdown`].
+/// The storages with memory, and the bytes of each: of blocks in use, if the device has a snapshot.
+/// They sum up to the categories of [`breakdown`].
 pub fn held_storages(snapshot: &OwnershipSnapshot) -> Vec<(StorageGroup, u64)> {
     let mut blocks: BTreeMap<TensorDevice, ActiveBlocks> =
         snapshot.blocks.iter().map(|map| (cuda(map.device), ActiveBlocks::new(map))).collect();
@@ -188,12 +189,12 @@ pub fn held_storages(snapshot: &OwnershipSnapshot) -> Vec<(StorageGroup, u64)> {
     held.collect()
 }
 
-/// Whether a storage goes with the garbage: all tensors on it do.
+/// Whether a storage is garbage: all its tensors are.
 pub fn is_garbage(snapshot: &OwnershipSnapshot, group: &StorageGroup) -> bool {
     group.tensors.iter().all(|&tensor| snapshot.tensors[tensor].garbage)
 }
 
-/// Sums by device; a device without tensors but with blocks is there too.
+/// Sums by device, including devices with blocks but no tensors.
 pub fn breakdown(snapshot: &OwnershipSnapshot) -> BTreeMap<TensorDevice, DeviceOwnership> {
     let mut devices: BTreeMap<TensorDevice, DeviceOwnership> = BTreeMap::new();
     let mut blocks: BTreeMap<TensorDevice, ActiveBlocks> = BTreeMap::new();
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_adds_up_to_what_is_allocated() {
+    fn owned_bytes_add_up_to_allocated_bytes() {
         let block = |address, size, state| Block { address, size, requested: size, state };
         let snapshot = OwnershipSnapshot {
             tensors: vec![
@@ -308,7 +309,7 @@ mod tests {
                     made_by: Some("AddBackward0".into()),
                     ..tensor(3, 0x2000, 512, TensorCategory::Other, None)
                 },
-                // Foreign memory.
+                // External memory.
                 tensor(4, 0x9000, 64, TensorCategory::Other, Some("x")),
             ],
             blocks: vec![AllocatorSnapshot {

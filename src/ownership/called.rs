@@ -1,21 +1,22 @@
-//! Which tensors a word means: a name that `memspy tensors` prints, or an address.
+//! Finds tensors by a name that `memspy tensors` prints, or by an address.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::model::TensorRow;
 
-/// The tensors that a word means.
+/// The tensors that a word names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedTensors {
-    /// Indices of these rows; none when nothing is called so.
+    /// Indices of these rows; empty if there are none.
     Rows(Vec<usize>),
-    /// Several differ only in what the word leaves out: their whole names.
+    /// Several full names match the short one.
     Ambiguous(Vec<Arc<str>>),
 }
 
-/// Finds the tensors called `word`: by a whole name; by the address of the Python object, of the tensor or of its memory (`0x…` or
-/// decimal, as `id()` and JSON have it); or by a name without the function or `__main__` before it, if that is no other's.
+/// Finds the tensors called `word`: by full name; by address of the Python object, the tensor or
+/// its memory (`0x…` or decimal, as in `id()` and JSON); or by a name without its function or
+/// `__main__`, if unique.
 pub fn called(rows: &[TensorRow], word: &str) -> NamedTensors {
     let which = |is_meant: &dyn Fn(&TensorRow) -> bool| -> Vec<usize> {
         (0..).zip(rows).filter(|(_, row)| is_meant(row)).map(|(index, _)| index).collect()
@@ -42,7 +43,7 @@ pub fn called(rows: &[TensorRow], word: &str) -> NamedTensors {
         .filter(|name| is_short(name))
         .cloned()
         .collect();
-    // Several names of one tensor mean the same.
+    // Several names of one tensor are not ambiguous.
     match short.len() > 1 && names.len() > 1 {
         true => NamedTensors::Ambiguous(names.into_iter().collect()),
         false => NamedTensors::Rows(short),
@@ -68,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_its_scope_is_enough_if_it_is_no_others() {
+    fn unique_names_need_no_scope() {
         let rows = [
             row(16, &["train: losses[0]", "main: losses[0]"]),
             row(32, &["main: x", "x.y: z"]),

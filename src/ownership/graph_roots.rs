@@ -1,19 +1,20 @@
-//! Which variable keeps an autograd graph alive: for each node the named result farthest down the forward pass that leads to it.
+//! Finds the variable that keeps an autograd graph alive: for each node, the last named output of
+//! the forward pass that leads to it.
 
 use rustc_hash::FxHashMap;
 
 use crate::model::{GraphNode, OwnershipSnapshot, StorageGroup, TensorRow};
 
-/// How the label of what only a graph keeps begins.
+/// Prefix of the label of memory that only a graph keeps.
 pub const SAVED_BY: &str = "[saved by ";
-/// What stands in a recording between that label and the variable that keeps the graph.
+/// Separates that label, in a recording, from the variable that keeps the graph.
 pub const ALIVE_BY: &str = " alive by ";
 
-/// For each node the row of the tensor that keeps it; `None` for nodes that no tensor of Python leads to, such as those of a
-/// backward pass that runs.
+/// For each node, the row of the tensor that keeps it; `None` if no Python tensor leads to it, as
+/// during a backward pass.
 ///
-/// A loss comes before the activations that it was computed of: while the loss is there, so is its whole graph. Tensors
-/// with a name come before those without one, of which only cycles of garbage or C++ know.
+/// A loss comes before the activations that it was computed from, because it keeps the whole graph.
+/// Named tensors come before unnamed ones, which only garbage cycles or C++ reference.
 pub fn graph_roots(rows: &[TensorRow], nodes: &[GraphNode]) -> Vec<Option<usize>> {
     let index: FxHashMap<u64, usize> =
         nodes.iter().enumerate().map(|(index, node)| (node.at, index)).collect();
@@ -24,7 +25,7 @@ pub fn graph_roots(rows: &[TensorRow], nodes: &[GraphNode]) -> Vec<Option<usize>
             incoming[next] += 1;
         }
     }
-    // Position of each node in an order in which a node stands before all that it leads to.
+    // Position of each node in topological order.
     let mut position = vec![usize::MAX; nodes.len()];
     let mut ready: Vec<usize> = (0..nodes.len()).filter(|&node| incoming[node] == 0).collect();
     let mut placed = 0;
@@ -59,7 +60,7 @@ pub fn graph_roots(rows: &[TensorRow], nodes: &[GraphNode]) -> Vec<Option<usize>
     kept
 }
 
-/// The tensor that keeps a storage which is saved for the backward pass: by [`graph_roots`].
+/// The tensor that keeps a storage saved for the backward pass, by [`graph_roots`].
 pub fn kept_by<'a>(
     snapshot: &'a OwnershipSnapshot,
     roots: &[Option<usize>],
@@ -67,7 +68,7 @@ pub fn kept_by<'a>(
 ) -> Option<&'a TensorRow> {
     let saved = group.tensors.iter().flat_map(|&index| &snapshot.tensors[index].saved);
     let rows = saved.filter_map(|saved| roots.get(saved.node).copied().flatten());
-    // One with a name, if any of its nodes is kept by one.
+    // A named one, if any of its nodes has one.
     let row = rows.min_by_key(|&row| (snapshot.tensors[row].names.is_empty(), row))?;
     snapshot.tensors.get(row)
 }
@@ -93,8 +94,8 @@ mod tests {
     }
 
     #[test]
-    fn the_loss_keeps_the_graph_not_the_activation_on_the_way() {
-        // 10 is the loss of 11, that of 12; 20 has no name; 30 is kept by nobody.
+    fn the_loss_keeps_the_graph_not_an_activation() {
+        // 10 is the loss of 11, that of 12; 20 has no name; 30 has no owner.
         let nodes = [
             node(12, &[]),
             node(11, &[12]),
@@ -109,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn a_name_comes_before_a_nameless_tensor_farther_down() {
+    fn named_tensors_outrank_later_unnamed_ones() {
         let nodes = [node(10, &[11]), node(11, &[12]), node(12, &[])];
         let roots = graph_roots(&[row(10, None), row(11, Some("outputs[3]"))], &nodes);
         assert_eq!(roots, [Some(0), Some(1), Some(1)]);
     }
 
     #[test]
-    fn a_graph_in_a_circle_ends() {
+    fn cyclic_graphs_terminate() {
         let nodes = [node(10, &[11]), node(11, &[10])];
         assert_eq!(graph_roots(&[row(10, Some("x"))], &nodes), [Some(0), Some(0)]);
     }

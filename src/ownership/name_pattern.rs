@@ -1,22 +1,23 @@
-//! Names of tensors in parts, and which of these only number or look up: `sessions["a"].layers[3].keys`.
+//! Splits names of tensors into parts, and finds indices and keys: `sessions["a"].layers[3].keys`.
 
 /// A part of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamePart<'a> {
-    /// As it stands in the name: `.layers`, `[3]`, `["a"]`.
+    /// Its text: `.layers`, `[3]`, `["a"]`.
     pub text: &'a str,
-    /// What stands for it in a pattern, if it is an index, a key or a number; `None` for all others.
+    /// Its replacement in a pattern if it is an index, key or number; else `None`.
     pub wildcard: Option<&'static str>,
 }
 
 impl<'a> NamePart<'a> {
-    /// What stands for it in a pattern.
+    /// Its text in a pattern.
     pub fn in_pattern(&self) -> &'a str {
         self.wildcard.unwrap_or(self.text)
     }
 }
 
-/// The parts of a name; put together they are the name. What is no name (`[result of AddBackward0]`) is one part.
+/// The parts of a name, which concatenate to the name. A label (`[result of AddBackward0]`) is one
+/// part.
 pub fn name_parts(name: &str) -> Vec<NamePart<'_>> {
     let mut parts = Vec::new();
     if name.starts_with('[') {
@@ -46,7 +47,7 @@ pub fn name_parts(name: &str) -> Vec<NamePart<'_>> {
             _ if is_first => Some("*"),
             Some(number) if number.bytes().all(|b| b.is_ascii_digit()) => Some(".*"),
             Some(_) => None,
-            // The names of submodules, not keys that a program looks up.
+            // Names of submodules, not keys of the program.
             None if is_dict_of_module(parts.last().map(|part: &NamePart<'_>| part.text))
                 && !text
                     .trim_matches(['[', ']', '"', '\''])
@@ -70,13 +71,13 @@ fn is_dict_of_module(part: Option<&str>) -> bool {
     matches!(part, Some("._modules" | "._parameters" | "._buffers"))
 }
 
-/// The pattern of a name: what only numbers or looks up is a `*`.
+/// The pattern of a name: indices, keys and numbers become `*`.
 pub fn name_pattern(name: &str) -> String {
     name_parts(name).iter().map(NamePart::in_pattern).collect()
 }
 
-/// Where the number begins that a program counts attributes with: `queue_17`, `kv12`. One digit alone names a thing of its own
-/// (`conv1`, `l2`).
+/// Start of a counting number in an attribute: `queue_17`, `kv12`. A single digit is part of the
+/// name (`conv1`, `l2`).
 fn number_at_end(word: &str) -> Option<usize> {
     let stem = word.trim_end_matches(|c: char| c.is_ascii_digit());
     let digits = word.len() - stem.len();
@@ -84,7 +85,7 @@ fn number_at_end(word: &str) -> Option<usize> {
     (is_word && (digits > 1 || digits == 1 && stem.ends_with('_'))).then_some(stem.len())
 }
 
-/// Behind the bracket that closes the one at `at`; brackets in strings do not count.
+/// Index after the bracket that closes the one at `at`; ignores brackets in strings.
 fn end_of_brackets(name: &[u8], at: usize) -> usize {
     let (mut depth, mut quote, mut escaped) = (0_u32, None, false);
     for (index, &byte) in name.iter().enumerate().skip(at) {

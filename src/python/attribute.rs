@@ -1,4 +1,4 @@
-//! One integer attribute of an object of the running program, read again and again.
+//! Reads one integer attribute of a Python object repeatedly.
 
 use super::dicts;
 use super::heap::PythonHeap;
@@ -6,18 +6,16 @@ use super::objects::small_int;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::target::{Addr, Memory, PageCache, Process};
 
-/// The instance may be changed while it is read.
 const ATTEMPTS: u32 = 3;
 
-/// An attribute in the `__dict__` of an object.
+/// An integer attribute in the `__dict__` of an object.
 pub struct IntegerAttribute {
     process: Process,
     interpreter: Interpreter,
     object: Addr,
-    /// The class of the object: another one is another object.
+    /// A different class at this address means a different object.
     class: Addr,
     name: &'static str,
-    /// The class `int`, once one was met.
     integer: Option<Addr>,
 }
 
@@ -40,7 +38,8 @@ impl IntegerAttribute {
         self.object.0
     }
 
-    /// Its value; `None` where the object is gone, or the attribute is no integer from 0 to 2⁶⁰.
+    /// Reads the value. `None` if the object is gone or the attribute is not an integer from 0 to
+    /// 2⁶⁰.
     pub fn read(&mut self) -> Option<u64> {
         (0..ATTEMPTS).find_map(|_| self.value())
     }
@@ -65,7 +64,7 @@ impl IntegerAttribute {
         }
         (class == *self.integer.get_or_insert(class)).then_some(())?;
         let value = small_int(memory, &layout.object, before).ok()?;
-        // The number may have died meanwhile, and be another one by now.
+        // The integer may have been freed and its memory reused meanwhile.
         (reference()? == before).then_some(value)
     }
 }

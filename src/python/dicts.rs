@@ -4,16 +4,13 @@ use super::objects::{ObjectDecodeError, text};
 use crate::python::layouts::layout::{AttributeLayout, DictSize, PythonLayout};
 use crate::target::{Addr, Field, Memory};
 
-/// More entries than any dictionary that is looked at here has.
 const MAX_ENTRIES: u64 = 1 << 24;
-/// Entries read at once: those of most dictionaries.
 const ENTRIES_AT_ONCE: usize = 64;
-/// Bytes of the head of a key table, at most.
 const MAX_HEAD_LEN: usize = 64;
 /// Where `PyModuleObject` keeps its dictionary (Objects/moduleobject.c: directly after the head).
 const MODULE_DICT: Field<Addr> = Field::at(16);
 
-/// `tp_itemsize`, `PyVarObject.ob_size`: the same from 3.8 to 3.15, but for the length of the head.
+/// `tp_itemsize`, `PyVarObject.ob_size`: the same from 3.8 to 3.15 after the object head.
 const ITEM_SIZE: Field<u64> = Field::at(40);
 const VAR_SIZE: Field<u64> = Field::at(16);
 /// `Py_TPFLAGS_MANAGED_DICT` (3.11+), `Py_TPFLAGS_INLINE_VALUES` (3.13+).
@@ -23,7 +20,6 @@ const INLINE_VALUES: u64 = 1 << 2;
 const VALUES_EMBEDDED: u64 = 2;
 const VALUES_VALID: u64 = 3;
 
-/// The dictionary of a module's variables.
 pub(super) fn of_module(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -32,7 +28,6 @@ pub(super) fn of_module(
     Ok(memory.pointer(layout.object.shift(MODULE_DICT).in_target(plausible(module)?))?)
 }
 
-/// Keys and values of the dictionary at `dict`, in order of insertion.
 pub(super) fn entries(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -41,15 +36,12 @@ pub(super) fn entries(
     entries_by_keys(memory, layout, dict).map(|entries| entries.entries)
 }
 
-/// The entries of a dictionary.
 #[derive(Debug, Default)]
 pub(super) struct DictEntries {
     pub(super) entries: Vec<(Addr, Addr)>,
-    /// Its table is one for strings as keys only.
     pub(super) has_texts_only: bool,
 }
 
-/// The same, with what is known of the keys.
 pub(super) fn entries_by_keys(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -62,19 +54,15 @@ pub(super) fn entries_by_keys(
     keyed(memory, layout, keys, values)
 }
 
-/// Where a dictionary that keeps its values beside the keys has the value of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ValueSlot {
-    /// The word that refers to the key table: another table, other places.
+    /// If this pointer changes, the slot is invalid.
     pub(super) table_at: Addr,
-    /// The table.
     pub(super) table: Addr,
-    /// The word that refers to the value.
     pub(super) value_at: Addr,
 }
 
-/// Where the dictionary at `dict` has the value of `key`.
-pub(super) fn place_of(
+pub(super) fn value_slot(
     memory: &dyn Memory,
     layout: &PythonLayout,
     dict: Addr,
@@ -96,7 +84,7 @@ pub(super) fn place_of(
     }))
 }
 
-/// The entries of a key table: where they begin, how many there are, and the bytes of the hash before each key.
+/// Start and number of entries, and bytes of the hash before each key.
 struct KeyTable {
     start: Addr,
     count: usize,
@@ -135,11 +123,11 @@ impl KeyTable {
             }
         };
         let count = dict.entry_count.get(head).ok_or(ObjectDecodeError::Malformed)?;
-        // Each entry has a place of a byte at least among the indices.
+        // Each entry takes at least one byte of the indices.
         if count > MAX_ENTRIES || index_bytes > MAX_ENTRIES * 8 || count > index_bytes {
             return Err(ObjectDecodeError::Malformed);
         }
-        // Entries for any key begin with the hash, those for strings only do not.
+        // General entries begin with the hash; string-only entries do not.
         let hash = match dict.kind.map(|kind| kind.get(head)) {
             None | Some(Some(0)) => 8,
             Some(Some(1 | 2)) => 0,
@@ -150,7 +138,7 @@ impl KeyTable {
     }
 }
 
-/// The entries of a key table, with values of their own or those of a split table.
+/// Uses the table's own values, or those of a split table.
 fn keyed(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -160,10 +148,10 @@ fn keyed(
     let entries = KeyTable::read(memory, layout, keys)?;
     let (hash, len) = (entries.hash, entries.len());
     let values = values.map(plausible).transpose()?;
-    // Most are small: one piece of memory. A damaged table says anything.
+    // Most are small and read in one piece. A damaged table may claim any size.
     let mut found = Vec::with_capacity(entries.count.min(ENTRIES_AT_ONCE));
     let mut done = 0;
-    // Piece by piece: a damaged table is noticed before much of it has been copied.
+    // In pieces, so that a damaged table is noticed before much is copied.
     while done < entries.count {
         let here = (entries.count - done).min(ENTRIES_AT_ONCE);
         let (mut table, mut beside) = ([0; 24 * ENTRIES_AT_ONCE], [0; 8 * ENTRIES_AT_ONCE]);
@@ -184,7 +172,7 @@ fn keyed(
                 None => Field::<Addr>::at(hash + 8).get(bytes),
             };
             let value = value.unwrap_or_default();
-            // A removed entry keeps its place, empty.
+            // A removed entry leaves its slot empty.
             if key != Addr(0) && value != Addr(0) {
                 found.push((object(key)?, object(value)?));
             }
@@ -194,12 +182,10 @@ fn keyed(
     Ok(DictEntries { entries: found, has_texts_only: hash == 0 })
 }
 
-/// An address at which an object can be.
 fn object(at: Addr) -> Result<Addr, ObjectDecodeError> {
     if at.0.is_multiple_of(8) { plausible(at) } else { Err(ObjectDecodeError::Malformed) }
 }
 
-/// The value of the string key `name`.
 pub(super) fn get(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -210,7 +196,6 @@ pub(super) fn get(
     entries.iter().find(|&&(key, _)| named(key)).map(|&(_, value)| value)
 }
 
-/// The instance attributes of the object at `at`.
 pub(super) fn attributes(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -228,7 +213,6 @@ pub(super) fn attributes(
     instance_entries(memory, layout, at, &class)
 }
 
-/// What a class says of where its instances keep their attributes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct InstanceClass {
     pub(super) at: Addr,
@@ -241,7 +225,6 @@ pub(super) struct InstanceClass {
     pub(super) item_size: u64,
 }
 
-/// The instance attributes of the object at `at`, of class `class`.
 pub(super) fn instance_entries(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -259,12 +242,11 @@ pub(super) fn instance_entries(
     }
 }
 
-/// Where an instance keeps its attributes: in a dictionary, in an array of values, or (3.13+) in a dictionary whose
-/// values are the instance's own array.
+/// Where an instance stores its attributes: in a dictionary, in an array of values, or (3.13+) in a
+/// dictionary that uses the instance's array.
 #[derive(Debug, Clone, Copy, Default)]
 struct AttributeStorage {
     dict: Option<Addr>,
-    /// The first value of the array.
     values: Option<Addr>,
 }
 
@@ -298,7 +280,7 @@ fn places(
         _ => match class.dict_offset {
             0 => AttributeStorage::default(),
             offset @ 1.. => AttributeStorage { dict: some(before(offset)?), values: None },
-            // Counted from the end of an object with items (_PyObject_GetDictPtr).
+            // Counted from the end of an object with items (`_PyObject_GetDictPtr`).
             offset => {
                 let count = (memory.u64(layout.object.shift(VAR_SIZE).in_target(at))? as i64)
                     .unsigned_abs();
@@ -314,14 +296,13 @@ fn places(
     })
 }
 
-/// What an instance owns of its attributes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct InstanceAttributes {
     pub(super) dict: Option<Addr>,
     pub(super) values: Vec<Addr>,
 }
 
-/// What the object at `at` owns: the dictionary, or the values, or both (3.13+: Objects/dictobject.c,
+/// The dictionary or values that the object at `at` owns; both in 3.13+ (Objects/dictobject.c,
 /// `PyObject_VisitManagedDict`).
 pub(super) fn owned_by_instance(
     memory: &dyn Memory,
@@ -331,7 +312,7 @@ pub(super) fn owned_by_instance(
 ) -> Result<InstanceAttributes, ObjectDecodeError> {
     let places = places(memory, layout, at, class)?;
     let values = match (places.dict, places.values, layout.instance.attributes) {
-        // Before, a dictionary that is made takes the values over.
+        // Before 3.13, a new dictionary takes over the values.
         (Some(_), _, AttributeLayout::Split { .. } | AttributeLayout::Tagged { .. }) => None,
         (_, values, _) => values,
     };
@@ -346,7 +327,6 @@ pub(super) fn owned_by_instance(
     Ok(InstanceAttributes { dict: places.dict, values })
 }
 
-/// Keys and values that the dictionary at `dict` owns: not those of an instance's own array.
 pub(super) fn owned_entries(
     memory: &dyn Memory,
     layout: &PythonLayout,

@@ -1,51 +1,51 @@
-//! Why a target's Python stacks cannot be read.
+//! Why Python stacks of a target cannot be read.
 
 use crate::target::{Addr, MemoryError, ObjectError, ProcessError, SymbolError};
 
-/// Why a target's Python stacks cannot be read.
+/// Why Python stacks of a target cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum PythonError {
-    /// No CPython is loaded in it.
+    /// No CPython is loaded.
     #[error("{program} (pid {pid}) is not a Python program: no CPython is loaded in it")]
     NotPython {
         /// The pid.
         pid: u32,
-        /// The program it runs, as it names it.
+        /// The program that it runs.
         program: String,
     },
-    /// The interpreter is still starting (or already shutting down): try again later.
+    /// The interpreter is starting or shutting down; try again later.
     #[error("the Python interpreter of process {pid} is not ready: {waiting_for}")]
     NotReady {
         /// The pid.
         pid: u32,
-        /// What is not there yet.
+        /// What is missing.
         waiting_for: &'static str,
     },
-    /// A CPython whose structures are not known.
+    /// The CPython version is not known.
     #[error("CPython {found} is not known; known are {known}")]
     UnknownVersion {
-        /// What was found.
+        /// The version found.
         found: String,
-        /// What would be understood.
+        /// The versions supported.
         known: String,
     },
-    /// A CPython build whose structures are known to differ.
+    /// This CPython build has a different layout.
     #[error("CPython {version}: {what} is not supported")]
     Unsupported {
         /// Its version.
         version: String,
-        /// What about it.
+        /// How it differs.
         what: &'static str,
     },
-    /// The structures of the target do not look as those of its version should.
+    /// The target's structures do not match the layout of its version.
     #[error("the memory of CPython {version} does not look as expected: {why}")]
     LayoutMismatch {
         /// Its version.
         version: String,
-        /// What does not fit.
+        /// What does not match.
         why: String,
     },
-    /// The kernel does not let this user read the target.
+    /// The kernel refuses to let this user read the target.
     #[error("permission denied when trying to read the memory of process {pid}")]
     Denied {
         /// The pid.
@@ -57,7 +57,7 @@ pub enum PythonError {
         /// The pid.
         pid: u32,
     },
-    /// A structure that must be there could not be read.
+    /// A required structure could not be read.
     #[error("cannot read {what} at {at}: {source}")]
     Unreadable {
         /// What was to be read.
@@ -67,36 +67,35 @@ pub enum PythonError {
         /// Why.
         source: MemoryError,
     },
-    /// Something about the process could not be learned.
+    /// Reading process information failed.
     #[error(transparent)]
     Process(ProcessError),
-    /// The object that holds the interpreter could not be understood.
+    /// The interpreter's ELF object is invalid.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// The symbols of the interpreter could not be looked up.
+    /// Looking up the interpreter's symbols failed.
     #[error(transparent)]
     Symbol(#[from] SymbolError),
-    /// The own reader does not apply, and the py-spy crate may not be used.
+    /// The built-in reader does not apply, and the py-spy crate must not be used.
     #[error(
         "{why}; the py-spy crate, which may know it, opens files that the job names: it is used only by a memspy with no more \
          rights than the job, as its own user"
     )]
     NoFallback {
-        /// Why the own reader does not apply.
+        /// Why the built-in reader does not apply.
         why: String,
     },
-    /// The py-spy crate, used where the own reader does not apply, failed as well.
+    /// The built-in reader does not apply, and the py-spy crate failed.
     #[error("py-spy cannot read process {pid} either: {why}")]
     Fallback {
         /// The pid.
         pid: u32,
-        /// What it said.
+        /// Its error.
         why: String,
     },
 }
 
 impl PythonError {
-    /// The error for a read of `what` at `at` that failed with `source`.
     pub(super) fn unreadable(
         pid: u32,
         what: &'static str,
@@ -110,7 +109,7 @@ impl PythonError {
         }
     }
 
-    /// Whether the target may become readable a little later.
+    /// Whether the target may become readable later.
     pub fn is_transient(&self) -> bool {
         matches!(self, PythonError::NotReady { .. })
     }

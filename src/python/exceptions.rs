@@ -1,7 +1,8 @@
-//! Exceptions that threads raise or handle, and the one that ended the last of them uncaught: what they say, and the line that raised them.
+//! Finds exceptions that threads raise or handle, and the last uncaught one: their text and the
+//! line that raised them.
 //!
-//! The target runs on meanwhile. What a thread refers to before and after an exception is copied has lived all the time
-//! in between; whatever is not so is not taken.
+//! The target runs meanwhile. An exception is accepted only if the thread refers to it both before
+//! and after the copy, which proves that it was alive in between.
 
 use rustc_hash::FxHashSet;
 
@@ -14,42 +15,38 @@ use crate::python::stacks::thread_states::thread_states;
 use crate::python::stacks::walk::FrameFields;
 use crate::target::{Addr, Field, Memory, PageCache, Process};
 
-/// Handlers within handlers, causes of causes.
+/// Nested handlers, or causes of causes.
 const MAX_NESTED: usize = 64;
 /// Deeper stacks lose their outermost frames.
 const MAX_FRAMES: usize = 512;
 
-/// Looks for exceptions of one class.
+/// Finds exceptions of one class.
 pub struct ExceptionFinder {
     process: Process,
     interpreter: Interpreter,
     class: &'static str,
-    /// The dictionary of `sys`, once found.
     sys: Option<Addr>,
 }
 
-/// An exception that was found.
+/// An exception found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundException {
     /// Its address: `id(exception)`.
     pub at: Addr,
-    /// `PyThreadState.thread_id` of the thread that raises or handles it; `None` of the last one that nobody caught.
+    /// `PyThreadState.thread_id` of its thread; `None` for the last uncaught exception.
     pub python_id: Option<u64>,
-    /// Its first argument, where that is a text; cut when it is very long.
+    /// Its first argument if that is a string, cut if very long.
     pub text: String,
-    /// The frames of its traceback and their callers, innermost first, each with its line (0 where it has none). Empty while it
-    /// has no traceback.
+    /// The frames of its traceback and their callers, innermost first, with lines (0: no line).
+    /// Empty without a traceback.
     pub frames: Vec<(Function, u32)>,
 }
 
-/// What refers to an exception from where it was found.
 #[derive(Debug, Clone, Copy)]
 struct ExceptionRoot {
-    /// Where the reference lies.
     slot: Addr,
     exception: Addr,
     python_id: Option<u64>,
-    /// Its traceback, where the thread has it.
     traceback: Option<Addr>,
 }
 
@@ -62,8 +59,8 @@ impl ExceptionFinder {
         ExceptionFinder { process, interpreter, class, sys: None }
     }
 
-    /// Those that threads raise or handle now, with what caused them; with `uncaught` also the last one that nobody caught
-    /// (`sys.last_value`). What could not be read whole is left out.
+    /// Exceptions that threads raise or handle now, with their causes; with `uncaught` also
+    /// `sys.last_value`. Omits what could not be read completely.
     pub fn find(&mut self, uncaught: bool) -> Vec<FoundException> {
         let live = self.process.memory();
         let copy = PageCache::new(Box::new(self.process.memory()));
@@ -82,7 +79,7 @@ impl ExceptionFinder {
                 let sys = heap.modules().into_iter().find(|(name, _)| name == "sys");
                 self.sys = sys.map(|(_, dict)| dict);
             }
-            // An exception of before 3.12 is there under its old name only, one of after under both.
+            // Before 3.12 only the old name is set, later both.
             let last = self.sys.and_then(|sys| heap.named_value(sys, "last_value"));
             roots.extend(last.map(|exception| ExceptionRoot {
                 slot: Addr(0),
@@ -108,7 +105,6 @@ impl ExceptionFinder {
         found
     }
 
-    /// Whether `sys.last_value` is this one now.
     fn is_last(&self, exception: Addr) -> bool {
         let copy = PageCache::new(Box::new(self.process.memory()));
         let heap = PythonHeap::unlisted(&copy, &self.interpreter);
@@ -116,7 +112,6 @@ impl ExceptionFinder {
     }
 }
 
-/// One look, through copies of its own.
 struct ExceptionSearch<'a> {
     live: &'a dyn Memory,
     memory: &'a dyn Memory,
@@ -131,7 +126,6 @@ impl ExceptionSearch<'_> {
         self.memory.pointer(field.in_target(at)).ok().filter(|to| to.is_plausible())
     }
 
-    /// What the threads of all interpreters raise and handle.
     fn roots(&self) -> Vec<ExceptionRoot> {
         let mut roots = Vec::new();
         for thread in thread_states(self.memory, self.layout, self.interpreter.runtime) {
@@ -160,7 +154,6 @@ impl ExceptionSearch<'_> {
         }
     }
 
-    /// The exception of the class among `root`, its causes and its contexts.
     fn of_class(&self, root: &ExceptionRoot) -> Option<FoundException> {
         let error = &self.layout.error;
         let mut seen: FxHashSet<Addr> = FxHashSet::default();
@@ -211,7 +204,6 @@ impl ExceptionSearch<'_> {
         Some(FoundException { at, python_id, text, frames })
     }
 
-    /// The frames of a traceback, from where the exception was raised outwards, and the callers of the outermost.
     fn frames(&self, traceback: Addr) -> Vec<(Function, u32)> {
         let error = &self.layout.error;
         let mut frames = Vec::new();
@@ -246,7 +238,6 @@ impl ExceptionSearch<'_> {
         frames
     }
 
-    /// The frame that a frame object stands for.
     fn started(&self, object: Addr) -> Option<Addr> {
         match self.layout.heap.frame_of_object {
             Some(field) => self.pointer(field, object),
@@ -263,7 +254,6 @@ impl ExceptionSearch<'_> {
         CodeObject::read(self.memory, self.layout, self.interpreter.code_type, at).ok()
     }
 
-    /// Adds those that called the frame of `object`.
     fn callers(&self, object: Addr, frames: &mut Vec<(Function, u32)>) {
         let mut object = Some(object);
         let mut fields = self.fields(self.started(object.unwrap_or_default()));
@@ -274,7 +264,8 @@ impl ExceptionSearch<'_> {
                     object = None;
                     Some(here.previous)
                 }
-                // One that has ended leads to its caller by the objects of both (`f_back` stands before `f_frame`).
+                // A finished frame is linked to its caller by frame objects (`f_back` precedes
+                // `f_frame`).
                 false => {
                     let back = self.layout.heap.frame_of_object.zip(object);
                     object = back.and_then(|(field, object)| {

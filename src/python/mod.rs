@@ -1,9 +1,10 @@
-//! CPython 3.8 to 3.15: what each Python thread is executing, read from outside without stopping it.
+//! CPython 3.8 to 3.15: what each Python thread executes, read from outside without stopping it.
 //!
 //! Turns a [`Process`](crate::target::Process) into [`ThreadSample`](crate::model::ThreadSample)s.
-//! May import `model`, `abi` and `target`, and alone knows CPython's structures and the py-spy crate.
-//! Never stops or writes to the target, and never prints a stack that was not one at some instant as far as can be checked.
-//! Start reading at [`PythonReader`]; how one stack is read without a stop is told in `stacks/walk.rs`.
+//! May import `model`, `abi` and `target`; only this room knows CPython's structures and the py-spy
+//! crate. Never stops or writes to the target, and never returns a stack that failed its
+//! consistency checks. Start reading at [`PythonReader`]; `stacks/walk.rs` explains how a stack is
+//! read without a stop.
 
 mod attribute;
 mod code;

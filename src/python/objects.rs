@@ -3,17 +3,13 @@
 use crate::python::layouts::layout::ObjectLayout;
 use crate::target::{Addr, Field, Memory, MemoryError};
 
-/// The longest text taken (bytes); a longer one is cut.
 pub(super) const MAX_STRING_LEN: usize = 4096;
-/// Bytes of the head of a string, at most.
 const MAX_HEAD_LEN: usize = 128;
 
-/// Why an object could not be copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ObjectDecodeError {
-    /// It could not be read.
     Memory(MemoryError),
-    /// It does not look like what it should be.
+    /// The object is not of the expected kind.
     Malformed,
 }
 
@@ -23,18 +19,15 @@ impl From<MemoryError> for ObjectDecodeError {
     }
 }
 
-/// A string of the target, and where its characters lie there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PyString {
     pub(super) text: String,
-    /// Where the characters are.
     pub(super) at: Addr,
-    /// The characters as they are stored: 1, 2 or 4 bytes each.
+    /// The stored characters: 1, 2 or 4 bytes each.
     pub(super) stored: Vec<u8>,
 }
 
-/// Reads a `str` (PEP 393, Include/cpython/unicodeobject.h). Only compact strings are known, which all
-/// names are.
+/// Reads a compact `str` (PEP 393, Include/cpython/unicodeobject.h); all names are compact.
 pub(super) fn text(
     memory: &dyn Memory,
     layout: &ObjectLayout,
@@ -81,7 +74,7 @@ fn decode(stored: &[u8], width: usize) -> String {
         .collect()
 }
 
-/// Reads a `bytes` object; `None` when it is longer than `most`.
+/// Reads a `bytes` object; `None` if longer than `most`.
 pub(super) fn bytes(
     memory: &dyn Memory,
     layout: &ObjectLayout,
@@ -96,7 +89,7 @@ pub(super) fn bytes(
         Some(len) if len <= most as u64 => {
             Ok(Some(memory.vec(at + layout.bytes_start as u64, len as usize)?))
         }
-        // No object is as large as half of all memory: that is none.
+        // No object is this large, so this is not one.
         Some(len) if len < 1 << 47 => Ok(None),
         _ => Err(ObjectDecodeError::Malformed),
     }
@@ -112,7 +105,8 @@ pub(super) fn small_int(
         return Err(ObjectDecodeError::Malformed);
     }
     let bytes = memory.vec(at, layout.int_digits + 8)?;
-    // Since 3.12 the number of digits is kept with the sign, 2 for less than zero; before, it is negative itself.
+    // Since 3.12 the digit count shares a word with the sign (2: negative); before, the count
+    // itself is negative.
     let tag = layout.int_len.get(&bytes).ok_or(ObjectDecodeError::Malformed)?;
     if layout.int_len_bit > 0 && tag & 3 == 2 {
         return Err(ObjectDecodeError::Malformed);
@@ -157,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_string_is_refused() {
+    fn non_strings_are_refused() {
         let layout = &row(12, false).unwrap().object;
         for (state, len) in [(0, 3), (3 << 2 | 1 << 5, 3), (1 << 2 | 1 << 5, 1 << 40)] {
             let image = string(state, 56, len, b"abc");

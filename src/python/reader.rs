@@ -1,4 +1,4 @@
-//! The one way into this room: attach to a process, then take samples.
+//! The entry to this room: attach to a process, then take samples.
 
 use super::attribute::IntegerAttribute;
 use super::error::PythonError;
@@ -18,6 +18,8 @@ use crate::python::stacks::stack_sampler::{SampleStats, StackSampler};
 use crate::target::{AddressRange, PageCache, Process, has_no_more_rights};
 
 /// Reads the stacks of a running CPython from outside, without stopping it.
+///
+/// With the py-spy fallback, optional readers are `None`.
 pub struct PythonReader {
     reader: ReaderBackend,
 }
@@ -27,24 +29,25 @@ enum ReaderBackend {
     PySpy(Box<PySpyReader>),
 }
 
-/// What a reader covers, and by which knowledge of the target.
+/// What a reader covers, and where its layout comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReaderCoverage {
     /// Version of the target's CPython.
     pub version: String,
-    /// Where the knowledge of its structures comes from.
+    /// Source of the structure layout.
     pub layout: LayoutSource,
     /// What is not read from this target, one sentence each.
     pub uncovered: Vec<&'static str>,
 }
 
 impl PythonReader {
-    /// Attaches to the CPython in `process` and checks that its memory looks as it should.
+    /// Attaches to the CPython in `process` and checks that its memory matches the layout.
     ///
     /// # Errors
-    /// [`PythonError::NotReady`] while the interpreter starts: try again a little later. The others are
-    /// final for this process: no Python, a version unknown to the own reader and to py-spy (which is used only where memspy has no more
-    /// rights than the process), no permission, process gone.
+    ///
+    /// [`PythonError::NotReady`] while the interpreter starts: try again later. The others are
+    /// final for this process: no Python, a version unknown to the built-in reader and to py-spy
+    /// (used only if memspy has no more rights than the process), no permission, process gone.
     pub fn attach(process: &Process) -> Result<PythonReader, PythonError> {
         match Self::attach_own(process) {
             Ok(reader) => Ok(reader),
@@ -52,7 +55,8 @@ impl PythonReader {
                 error @ (PythonError::UnknownVersion { .. }
                 | PythonError::Unsupported { .. }
                 | PythonError::LayoutMismatch { .. }),
-                // Its code follows links and waits for pipes, and was not written for a job that means harm.
+                // py-spy's code follows links and waits for pipes; it is not hardened against a
+                // hostile job.
             ) if !has_no_more_rights(process) => {
                 Err(PythonError::NoFallback { why: error.to_string() })
             }
@@ -62,7 +66,7 @@ impl PythonReader {
                 | PythonError::LayoutMismatch { .. }),
             ) => match PySpyReader::attach(process) {
                 Ok(reader) => Ok(PythonReader { reader: ReaderBackend::PySpy(Box::new(reader)) }),
-                // Why the own reader refuses says more than what py-spy stumbles over.
+                // The built-in reader's error is more informative than py-spy's.
                 Err(_) => Err(error),
             },
             Err(error) => Err(error),
@@ -73,15 +77,15 @@ impl PythonReader {
     pub fn attach_own(process: &Process) -> Result<PythonReader, PythonError> {
         let memory = process.memory();
         let found = interpreter::find(process, &memory)?;
-        // A handle of its own: names and states of threads are looked up while sampling.
+        // A separate handle, for thread names and states while sampling.
         let handle = process.reopen()?;
         let mut own = StackSampler::new(process.pid(), Some(handle), Box::new(memory), found);
         own.verify()?;
         Ok(PythonReader { reader: ReaderBackend::Own(Box::new(own)) })
     }
 
-    /// The version of the target's CPython: `3.12.1`, `3.14.4t` for one without a GIL, or `3.9` where the patch release is not
-    /// known.
+    /// The version of the target's CPython: `3.12.1`, `3.14.4t` without a GIL, or `3.9` if the
+    /// patch release is unknown.
     pub fn version(&self) -> &str {
         match &self.reader {
             ReaderBackend::Own(own) => &own.interpreter().version,
@@ -89,7 +93,7 @@ impl PythonReader {
         }
     }
 
-    /// Where the knowledge of the target's structures comes from.
+    /// Source of the structure layout.
     pub fn source(&self) -> LayoutSource {
         match &self.reader {
             ReaderBackend::Own(own) => own.interpreter().source,
@@ -97,15 +101,16 @@ impl PythonReader {
         }
     }
 
-    /// Reads the stacks of all threads of all interpreters into `out`, whose old content is dropped.
+    /// Replaces the content of `out` with the stacks of all threads of all interpreters.
     ///
-    /// A thread that changes during every attempt is left out and counted in [`SampleStats::torn`]; a
-    /// thread without Python frames is left out. `table` has to be the same at every call, but after
+    /// Omits a thread that changes during every attempt and counts it in [`SampleStats::torn`];
+    /// omits a thread without Python frames. `table` must be the same at every call until
     /// [`Self::forget_numbers`].
     ///
     /// # Errors
-    /// [`PythonError::Gone`] when the process has ended, [`PythonError::NotReady`] when it has no
-    /// interpreter (any more), [`PythonError::Unreadable`] when its memory is not what it was (`exec`).
+    ///
+    /// [`PythonError::Gone`] if the process has ended, [`PythonError::NotReady`] if it has no
+    /// interpreter, [`PythonError::Unreadable`] if its memory was replaced (`exec`).
     pub fn sample(
         &mut self,
         table: &mut StackTable,
@@ -117,8 +122,9 @@ impl PythonReader {
         }
     }
 
-    /// How many frames of each thread of the last sample run in each call of the interpreter's C function, the innermost call first: where
-    /// C frames belong between them. `None` where that cannot be read; empty when py-spy reads the stacks. The process has to stand still.
+    /// Per thread of the last sample: frames per call of the interpreter's C function, innermost
+    /// call first, which say where C frames belong. `None` if unreadable; empty with py-spy. The
+    /// process must be stopped.
     pub fn frames_by_call(&self) -> Vec<(ThreadId, Option<Vec<u32>>)> {
         match &self.reader {
             ReaderBackend::Own(own) => own.frames_by_call(),
@@ -126,16 +132,16 @@ impl PythonReader {
         }
     }
 
-    /// Forgets the numbers it was given: the next sample has another table.
+    /// Forgets assigned ids: the next sample has another table.
     pub fn forget_numbers(&mut self) {
         match &mut self.reader {
             ReaderBackend::Own(own) => own.forget_numbers(),
-            // It asks the table for every number anew.
+            // It requests every id from the table again.
             ReaderBackend::PySpy(_) => {}
         }
     }
 
-    /// The threads of the last sample, with or without frames, as numbered in its table.
+    /// The threads of the last sample, with or without frames.
     pub fn threads(&self) -> Vec<ThreadId> {
         match &self.reader {
             ReaderBackend::Own(own) => own.threads().collect(),
@@ -146,7 +152,8 @@ impl PythonReader {
     /// How a kernel program walks the stacks of this process.
     ///
     /// # Errors
-    /// [`PythonError::Unsupported`] when py-spy reads the stacks, because nothing is known of the layout.
+    ///
+    /// [`PythonError::Unsupported`] with py-spy, which gives no layout.
     pub fn unwind_info(&mut self) -> Result<UnwindInfo, PythonError> {
         match &mut self.reader {
             ReaderBackend::Own(own) => own.unwind_info(),
@@ -157,8 +164,7 @@ impl PythonReader {
         }
     }
 
-    /// What names the stacks that a kernel program walked in `process`, the one attached to; `None`
-    /// when py-spy reads the stacks.
+    /// Names the stacks that a kernel program walked in `process`, the one attached to.
     pub fn stack_symbolizer(&self, process: &Process) -> Option<StackSymbolizer> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -168,8 +174,7 @@ impl PythonReader {
         }
     }
 
-    /// What polls the stacks of single threads of `process`, the one attached to, and what names the chains it finds;
-    /// `None` when py-spy reads the stacks.
+    /// Polls and names the stacks of single threads of `process`, the one attached to.
     pub fn stack_poller(&self, process: &Process) -> Option<(StackPoller, ChainNamer)> {
         match &self.reader {
             ReaderBackend::Own(own) => Some((
@@ -180,12 +185,12 @@ impl PythonReader {
         }
     }
 
-    /// Whether there is a [`StackPoller`] for it: not when py-spy reads the stacks.
+    /// Whether [`Self::stack_poller`] is available.
     pub fn can_be_polled(&self) -> bool {
         matches!(self.reader, ReaderBackend::Own(_))
     }
 
-    /// The threads of the last sample, for a [`StackPoller`]; empty when py-spy reads the stacks.
+    /// The threads of the last sample, for a [`StackPoller`]; empty with py-spy.
     pub fn poll_targets(&self) -> Vec<PollTarget> {
         match &self.reader {
             ReaderBackend::Own(own) => own.poll_targets(),
@@ -193,14 +198,14 @@ impl PythonReader {
         }
     }
 
-    /// The allocator's locks: a thread that waits for one is at work.
+    /// Sets the allocator's locks: a thread that waits for one is working.
     pub fn set_allocator_locks(&mut self, locks: Vec<AddressRange>) {
         if let ReaderBackend::Own(own) = &mut self.reader {
             own.set_allocator_locks(locks);
         }
     }
 
-    /// The locks that a thread takes in the middle of its work: the GIL of each interpreter, and the allocator's.
+    /// Locks that a thread takes while working: the GIL of each interpreter, and the allocator's.
     pub fn working_locks(&self) -> Vec<AddressRange> {
         match &self.reader {
             ReaderBackend::Own(own) => own.working_locks(),
@@ -208,7 +213,7 @@ impl PythonReader {
         }
     }
 
-    /// What reads single code objects of `process`, the one attached to; `None` when py-spy reads the stacks.
+    /// Reads single code objects of `process`, the one attached to.
     pub fn code_reader(&self, process: &Process) -> Option<CodeReader> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -218,7 +223,7 @@ impl PythonReader {
         }
     }
 
-    /// What reads source text that is in no file out of `process`, the one attached to; `None` when py-spy reads the stacks.
+    /// Reads source text that is in no file of `process`, the one attached to.
     pub fn line_cache(&self, process: &Process) -> Option<LineCache> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -229,8 +234,7 @@ impl PythonReader {
         }
     }
 
-    /// What reads the integer variable `name` (`i`, or `function:i`) of `process`, the one attached to; `None` when py-spy
-    /// reads the stacks.
+    /// Reads the integer variable `name` (`i`, or `function:i`) of `process`, the one attached to.
     pub fn integer_variable(&self, process: &Process, name: &str) -> Option<IntegerVariable> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -241,8 +245,8 @@ impl PythonReader {
         }
     }
 
-    /// What reads the integer attribute `name` of the object at `object` of `process`, the one attached to; `None` when py-spy reads
-    /// the stacks, or the object is gone.
+    /// Reads the integer attribute `name` of the object at `object` of `process`, the one attached
+    /// to; `None` if the object is gone.
     pub fn integer_attribute(
         &self,
         process: &Process,
@@ -258,7 +262,7 @@ impl PythonReader {
         }
     }
 
-    /// What looks for exceptions of the class `class` in `process`, the one attached to; `None` when py-spy reads the stacks.
+    /// Finds exceptions of class `class` in `process`, the one attached to.
     pub fn exceptions(&self, process: &Process, class: &'static str) -> Option<ExceptionFinder> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -269,7 +273,7 @@ impl PythonReader {
         }
     }
 
-    /// The header that every object of this CPython starts with; the usual one where py-spy reads the stacks.
+    /// The object head of this CPython; the usual one with py-spy.
     pub fn object_head(&self) -> PyObjectHeader {
         match &self.reader {
             ReaderBackend::Own(own) => own.interpreter().layout.object.head(),
@@ -277,18 +281,21 @@ impl PythonReader {
         }
     }
 
-    /// The objects of the process, which has to stand still, read through `memory`.
+    /// The objects of the process, which must be stopped, read through `memory`.
     ///
     /// # Errors
-    /// [`HeapError::Collecting`] and [`HeapError::Changing`] pass; the others are final for this process.
+    ///
+    /// [`HeapError::Collecting`] and [`HeapError::Changing`] are transient; the others are final
+    /// for this process.
     pub fn heap<'a>(&self, memory: &'a PageCache) -> Result<PythonHeap<'a>, HeapError> {
         self.heap_listed(memory, HeapListing::Whole)
     }
 
-    /// The same with a list of objects that is as exact as `listing` says.
+    /// The same, with an object list as complete as `listing` says.
     ///
     /// # Errors
-    /// As those of [`PythonReader::heap`].
+    ///
+    /// As [`PythonReader::heap`].
     pub fn heap_listed<'a>(
         &self,
         memory: &'a PageCache,
@@ -304,7 +311,7 @@ impl PythonReader {
         }
     }
 
-    /// The heap without the list of its objects, for following references from modules; `None` where py-spy reads the stacks.
+    /// The heap without its object list, for following references from modules.
     pub fn unlisted_heap<'a>(&self, memory: &'a PageCache) -> Option<PythonHeap<'a>> {
         match &self.reader {
             ReaderBackend::Own(own) => Some(PythonHeap::unlisted(memory, own.interpreter())),

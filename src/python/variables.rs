@@ -1,4 +1,4 @@
-//! One integer variable of the running program, read again and again: a loop's counter.
+//! Reads one integer variable of the running program repeatedly, such as a loop's counter.
 
 use std::time::{Duration, Instant};
 
@@ -9,36 +9,29 @@ use crate::abi::{StepCounterLocation, WatchedFrame, WatchedInteger};
 use crate::python::layouts::interpreter::Interpreter;
 use crate::target::{Addr, Memory, PageCache, Process};
 
-/// Between two searches for a variable that is not there.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(50);
-/// The list of frames is short of some while a call begins or ends.
+/// The list of frames is incomplete while a call begins or ends.
 const MAX_ATTEMPTS: u32 = 3;
-/// Deeper stacks are not followed.
 const MAX_FRAMES: usize = 4096;
 
-/// A variable by its name, in the outermost function that has it, else among the variables of the program's main module.
+/// A variable by name: in the outermost function that has it, else a global of the main module.
 ///
-/// Its value is read while the program runs: it is that of some moment of the call, or none.
+/// It is read while the program runs. The value is one that it had during the call, or none.
 pub struct IntegerVariable {
     process: Process,
     interpreter: Interpreter,
     name: String,
     place: Option<VariableLocation>,
     searched: Option<Instant>,
-    /// Searches in a row that did not find it.
     missed: u32,
-    /// The class `int`, once one was met.
     integer: Option<Addr>,
-    /// The dictionary of the main module, once it has been found: there are thousands of modules.
+    /// Cached, because there are thousands of modules.
     main: Option<Addr>,
 }
 
-/// Where it was found.
 #[derive(Debug, Clone, Copy)]
 enum VariableLocation {
-    /// In a frame of a thread.
     Local { thread: Addr, frame: Addr, code: Addr, slot: Addr, cell_at: Option<Addr> },
-    /// The value of a key of a module's dictionary.
     Global { dict: Addr, key: Addr },
 }
 
@@ -56,7 +49,7 @@ impl IntegerVariable {
         }
     }
 
-    /// Its value; `None` while no running function has it, or where it is no integer from 0 to 2⁶⁰.
+    /// Its value; `None` if no running function has it, or if it is no integer from 0 to 2⁶⁰.
     pub fn read(&mut self) -> Option<u64> {
         for _ in 0..MAX_ATTEMPTS {
             if let Some(value) = self.place.and_then(|place| self.value(place)) {
@@ -76,24 +69,24 @@ impl IntegerVariable {
         value
     }
 
-    /// Searches in a row that did not find it; a single one may miss it while calls begin and end.
+    /// Consecutive failed searches; a single one may miss it while calls begin and end.
     pub fn searches_missed(&self) -> u32 {
         self.missed
     }
 
-    /// Lets the next read search for it, if need be, however short ago that was done.
+    /// Lets the next read search again immediately.
     pub fn retry_now(&mut self) {
         self.searched = None;
     }
 
-    /// Where it was last found, for a program in the kernel that reads it at events; `None` where it was not, or where that
-    /// program could not read it.
+    /// Its last location, for a kernel program that reads it at events; `None` if not found, or not
+    /// readable for that program.
     pub fn location(&self) -> Option<StepCounterLocation> {
         let memory = self.process.memory();
         let memory: &dyn Memory = &memory;
         let layout = &self.interpreter.layout;
         let object = &layout.object;
-        // What cuda/steps.bpf.h takes for granted: `struct integer`.
+        // Assumed by `struct integer` in cuda/steps.bpf.h.
         let class = object.type_of.offset;
         if (object.int_len.offset, object.int_digits) != (class + 8, class + 16) {
             return None;
@@ -108,7 +101,7 @@ impl IntegerVariable {
                 (slot, check_at, check, Some(frame))
             }
             VariableLocation::Global { dict, key } => {
-                let place = dicts::place_of(memory, layout, dict, key).ok()??;
+                let place = dicts::value_slot(memory, layout, dict, key).ok()??;
                 (place.value_at, place.table_at, place.table, None)
             }
         };
@@ -128,7 +121,7 @@ impl IntegerVariable {
         let layout = &self.interpreter.layout;
         let reference = || match place {
             VariableLocation::Local { thread, frame, code, slot, .. } => {
-                // A frame that has ended keeps its last values until another takes its place.
+                // A finished frame keeps its last values until it is overwritten.
                 self.runs(memory, thread, frame).then_some(())?;
                 (self.code(memory, frame)? == code).then_some(())?;
                 Some(Addr(memory.pointer(slot).ok()?.0 & !TAG))
@@ -142,7 +135,7 @@ impl IntegerVariable {
         let class = memory.pointer(layout.object.type_of.in_target(before)).ok()?;
         (Some(class) == self.integer).then_some(())?;
         let value = small_int(memory, &layout.object, before).ok()?;
-        // The object may have died meanwhile, and be another number's by now.
+        // The integer may have been freed and its memory reused meanwhile.
         (reference()? == before).then_some(value)
     }
 

@@ -44,7 +44,7 @@ mod ticker;
 mod time_slice;
 mod worker;
 
-pub use crate::owners::{AnnounceStop, LookOptions, OwnerError, StopEstimate, StopPolicy};
+pub use crate::owners::{AnnounceStop, OwnerError, SnapshotOptions, StopEstimate, StopPolicy};
 pub use crate::probe::ProbeError;
 pub use crate::target::{CommandPattern, host_name, ignored_signals};
 pub use crate::torch::TorchError;

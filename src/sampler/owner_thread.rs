@@ -14,7 +14,7 @@ use super::worker::{StopSignal, Worker};
 use crate::model::{
     AllocatorBackend, CountingObject, Nanos, OwnershipBreakdown, OwnershipSnapshot, StopTotals,
 };
-use crate::owners::{LookOptions, LookRequest, OwnerError};
+use crate::owners::{OwnerError, SnapshotOptions, SnapshotRequest};
 use crate::ownership::summarize;
 
 /// Looks that may wait to be recorded.
@@ -84,7 +84,7 @@ impl OwnerThread {
     pub(super) fn start(
         process: TargetIdentity,
         budget: f64,
-        options: LookOptions,
+        options: SnapshotOptions,
         start: Instant,
     ) -> std::io::Result<OwnerThread> {
         let shared = Arc::new(OwnerThreadShared::default());
@@ -171,7 +171,7 @@ fn rest_after(took: Duration, paused: Duration, budget: f64, has_failed: bool) -
 /// PyTorch is being imported: its libraries are there before its types are.
 fn aimed_look(
     readers: &mut TargetReaders,
-    options: LookOptions,
+    options: SnapshotOptions,
     start: Instant,
     (shared, stop): (&OwnerThreadShared, &StopSignal),
     timeout: Option<Duration>,
@@ -187,7 +187,7 @@ fn aimed_look(
         }
         // The whole look, which is last, does not fail for having been at another moment.
         let is_whole = timeout.is_none() || misses >= MAX_MISSES || stop.is_set();
-        let request = match LookRequest::new(options, None) {
+        let request = match SnapshotRequest::new(options, None) {
             request if is_whole => request,
             request => request.with_one_stop(),
         };

@@ -12,7 +12,9 @@ use super::forked_copy::ForkedCopy;
 use crate::model::{
     CopiedTensors, OwnershipSnapshot, SleepTags, StackTable, StopTotals, TensorRow, ThreadSample,
 };
-use crate::owners::{LookOptions, LookRequest, OwnerError, OwnerReader, StopPolicy, vllm_tags};
+use crate::owners::{
+    OwnerError, OwnerReader, SnapshotOptions, SnapshotRequest, StopPolicy, vllm_tags,
+};
 use crate::python::HeapError;
 use crate::torch::TorchError;
 
@@ -40,7 +42,7 @@ pub struct OwnerReading {
 /// Looks at the owners of the process that `readers` read.
 pub fn read_owners(
     readers: &mut TargetReaders,
-    options: impl Into<LookOptions>,
+    options: impl Into<SnapshotOptions>,
 ) -> Result<OwnerReading, OwnerError> {
     read_with_retries(readers, options.into(), None, &mut StopTotals::default())
 }
@@ -48,7 +50,7 @@ pub fn read_owners(
 /// As [`read_owners`], and looks for what refers to the tensors called `asked` (or at that address, `0x…`).
 pub fn read_referrers(
     readers: &mut TargetReaders,
-    options: impl Into<LookOptions>,
+    options: impl Into<SnapshotOptions>,
     asked: &str,
 ) -> Result<OwnerReading, OwnerError> {
     read_with_retries(readers, options.into(), Some(asked), &mut StopTotals::default())
@@ -57,12 +59,12 @@ pub fn read_referrers(
 /// The same; `stops` counts how often the process was stopped and for how long, also where it came to nothing.
 pub(super) fn read_with_retries(
     readers: &mut TargetReaders,
-    options: LookOptions,
+    options: SnapshotOptions,
     asked: Option<&str>,
     stops: &mut StopTotals,
 ) -> Result<OwnerReading, OwnerError> {
     prepare(readers)?;
-    look_prepared(readers, LookRequest::new(options, asked), stops)
+    look_prepared(readers, SnapshotRequest::new(options, asked), stops)
 }
 
 /// Takes those tensors out of a snapshot that are another process's, and notes how much they are.
@@ -81,13 +83,16 @@ fn take_out_copies(snapshot: &mut OwnershipSnapshot, copy: ForkedCopy) {
 }
 
 /// What takes time before the first look, while the process runs: the next one stops it at once.
-pub(super) fn learn(readers: &mut TargetReaders, options: LookOptions) -> Result<(), OwnerError> {
+pub(super) fn learn(
+    readers: &mut TargetReaders,
+    options: SnapshotOptions,
+) -> Result<(), OwnerError> {
     prepare(readers)?;
     let TargetReaders { process, python: Some(python), torch, owners: Some(reader), .. } = readers
     else {
         return Ok(());
     };
-    reader.learn(process, python, torch.reader_mut(), &LookRequest::new(options, None));
+    reader.learn(process, python, torch.reader_mut(), &SnapshotRequest::new(options, None));
     Ok(())
 }
 
@@ -103,7 +108,7 @@ pub(super) fn prepare(readers: &mut TargetReaders) -> Result<(), OwnerError> {
 /// A look that has been prepared.
 pub(super) fn look_prepared(
     readers: &mut TargetReaders,
-    mut request: LookRequest<'_>,
+    mut request: SnapshotRequest<'_>,
     stops: &mut StopTotals,
 ) -> Result<OwnerReading, OwnerError> {
     let stop_policy = request.stop_policy();
@@ -134,7 +139,7 @@ pub(super) fn look_prepared(
                 attempts -= 1; // It did not even begin.
                 std::thread::sleep(ASK_TRACER_EVERY);
                 // The time that others take is none of the look's.
-                request = request.begun_anew();
+                request = request.with_full_budget();
             }
             Err(error)
                 if (may_pass(&error) || may_be_torn(&error, stop_policy))
@@ -185,7 +190,7 @@ pub type ReadOwners<'a> = &'a mut dyn FnMut(
 /// moment. The error of a look that could not be made at all is for `take` to judge.
 pub fn watch_owners(
     readers: &mut TargetReaders,
-    options: LookOptions,
+    options: SnapshotOptions,
     every: Duration,
     stop: &AtomicBool,
     take: ReadOwners<'_>,

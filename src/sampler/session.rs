@@ -8,7 +8,7 @@ use crate::model::{
     Record, RecordSink, RecordingStart, RecordingTotals, SinkResult, SnapshotConsistency, StackId,
     StackTable, TargetRuntime, ThreadSample, TrainingStep,
 };
-use crate::owners::LookOptions;
+use crate::owners::SnapshotOptions;
 use rustc_hash::FxHashMap;
 
 use super::error_thread::{ErrorThread, FoundErrors};
@@ -41,7 +41,7 @@ pub struct CommonOptions {
     /// Part of the time that the target may stand still for looks at owners; `None` for no looks.
     pub owners: Option<f64>,
     /// What each of these looks may cost.
-    pub owner_options: LookOptions,
+    pub owner_options: SnapshotOptions,
     /// An integer variable of the program that counts the steps of training: `i`, or `function:i`.
     pub step_variable: Option<String>,
     /// One that counts epochs.

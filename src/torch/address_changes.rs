@@ -1,4 +1,4 @@
-//! What a reading of the allocator's addresses tells: which blocks are new, and which are gone.
+//! Differences between two reads of the allocator's address tables.
 
 use rustc_hash::FxHashSet;
 
@@ -6,17 +6,17 @@ use super::polled::AllocationTotals;
 use crate::model::AddressedBlock;
 use crate::target::Addr;
 
-/// What changed in the tables between two readings.
+/// What changed in the tables between two reads.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AddressChanges {
-    /// Blocks that are allocated now and were not before.
+    /// Blocks newly allocated.
     pub allocated: Vec<AddressedBlock>,
-    /// Addresses that were allocated before and are not now.
+    /// Addresses no longer allocated.
     pub freed: Vec<u64>,
 }
 
 impl AddressChanges {
-    /// What these and later changes are together.
+    /// The sum of these and later changes.
     pub fn followed_by(self, then: AddressChanges) -> AddressChanges {
         if self == AddressChanges::default() {
             return then;
@@ -35,69 +35,71 @@ impl AddressChanges {
     }
 }
 
-/// What the counters have of the time between two readings and the tables do not tell; less than nothing where these tell what came before.
+/// Changes in the counters that the tables do not show; negative if the tables show earlier
+/// changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct UntoldChanges {
-    /// Blocks that were allocated.
+pub struct MissingChanges {
+    /// Number of allocations.
     pub allocations: i64,
-    /// Blocks that were freed.
+    /// Number of frees.
     pub frees: i64,
-    /// The bytes of those that were allocated.
+    /// Bytes of the allocations.
     pub allocated_bytes: i64,
 }
 
-impl UntoldChanges {
-    /// Whether the tables tell what the counters have.
+impl MissingChanges {
+    /// Whether the tables and the counters agree.
     pub fn is_nothing(self) -> bool {
-        self == UntoldChanges::default()
+        self == MissingChanges::default()
     }
 
-    /// That of both together.
-    pub fn and(self, other: UntoldChanges) -> UntoldChanges {
-        UntoldChanges {
+    /// The sum of both.
+    pub fn and(self, other: MissingChanges) -> MissingChanges {
+        MissingChanges {
             allocations: self.allocations.saturating_add(other.allocations),
             frees: self.frees.saturating_add(other.frees),
             allocated_bytes: self.allocated_bytes.saturating_add(other.allocated_bytes),
         }
     }
 
-    /// Whether there are more changes than the counters have, or others.
     pub(super) fn is_late(self) -> bool {
         let is_other = self.allocations == 0 && self.allocated_bytes != 0;
         self.allocations < 0 || self.frees < 0 || is_other
     }
 }
 
-/// What the tables said at one instant.
+/// Changes in the tables since the previous read, with the counters of that instant.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AddressReading {
-    /// The running totals of the counters at this instant.
+pub struct AddressDelta {
+    /// The counters' running totals at this instant.
     pub totals: AllocationTotals,
-    /// What changed since the reading before; `None` for the first one, and where it was too much to tell.
+    /// Changes since the previous read; `None` for the first one, and if there were too many.
     pub changes: Option<AddressChanges>,
-    /// What it should tell and does not.
-    pub untold: UntoldChanges,
+    /// Changes that it should show and does not.
+    pub missing: MissingChanges,
 }
 
-/// What came of an attempt.
+/// The result of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AddressOutcome {
-    /// The tables that have changed were read.
-    Read(AddressReading),
-    /// They were, and have changes that readings before should have told: a table had changed unnoticed.
+    /// All changed tables were read.
+    Read(AddressDelta),
+    /// They were read, and show changes that earlier reads missed: a table had changed unnoticed.
     Late {
-        /// What was read.
-        reading: AddressReading,
-        /// How many of the last readings may be those.
+        /// The changes found.
+        reading: AddressDelta,
+        /// Number of recent reads that may have missed the changes.
         readings: usize,
     },
-    /// Nothing was allocated or freed since the last reading.
+    /// Nothing was allocated or freed since the last read.
     Unchanged,
-    /// The target changed the tables meanwhile: a thread is between them and the counters, or has gone on.
+    /// The target changed the tables meanwhile: a thread is between them and the counters, or has
+    /// moved on.
     Moving,
 }
 
-/// What is only in `new` and only in `old`; both are in order. A block at the address of another one, which was cut or joined to it, is in both.
+/// The entries only in `new` and only in `old`, both sorted. A block that replaced another at its
+/// address (split or merged) is in both.
 pub(super) fn differences(
     old: &[(u64, Addr)],
     new: &[(u64, Addr)],

@@ -1,11 +1,12 @@
-//! The addresses that the allocator has given to the program, for a fast poller: which of them are new, and which are gone.
+//! Addresses of allocated blocks, for a fast poller: which are new, and which are gone.
 //!
-//! `NativeCachingAllocator::allocated_blocks` (c10/cuda/CUDACachingAllocator.cpp, torch 2.3 and later) has each block that is allocated by
-//! its address, in 67 tables (`kNumMutexShard`), chosen by a hash of the address. Their sizes lie side by side: one short read
-//! tells which of them an allocation or a free has changed, and these are read (`table_copies.rs`).
+//! `NativeCachingAllocator::allocated_blocks` (c10/cuda/CUDACachingAllocator.cpp, torch 2.3+) has
+//! every allocated block by address, in 67 tables (`kNumMutexShard`) chosen by a hash of the
+//! address. Their sizes are adjacent, so one short read shows which tables changed, and only these
+//! are read (`table_copies.rs`).
 
 use super::address_changes::{
-    AddressChanges, AddressOutcome, AddressReading, UntoldChanges, differences,
+    AddressChanges, AddressDelta, AddressOutcome, MissingChanges, differences,
 };
 use super::containers::FlatTable;
 use super::layout::BlockLayout;
@@ -14,14 +15,14 @@ use super::table_copies::{TABLES, TableCopies, TableHeads};
 use crate::model::AddressedBlock;
 use crate::target::{Addr, Memory, MemoryError};
 
-/// How much of a `NativeCachingAllocator` is searched for the tables (0x1100 seen).
+/// Bytes of a `NativeCachingAllocator` that are searched for the tables (0x1100 seen).
 const SEARCHED: usize = 0x4000;
-/// So often the tables that changed meanwhile are read in one attempt; each time takes 2 to 4 us.
+/// Times per attempt that tables are read again because they changed; each takes 2 to 4 us.
 const MOST_ROUNDS: usize = 8;
-/// So many tables are verified at once: it takes little longer than to look whether anything has changed.
+/// Verifying this many takes little longer than checking for changes.
 const VERIFIED_AT_ONCE: usize = 6;
 
-/// Where the tables lie in the `NativeCachingAllocator` at `allocator`; `None` where it has no such tables (torch 2.1 and 2.2).
+/// `None` if the allocator has no such tables (torch 2.1 and 2.2).
 pub(super) fn find(memory: &dyn Memory, allocator: Addr) -> Option<Addr> {
     let copy = memory.vec_up_to(allocator, SEARCHED);
     let is_table = |at: usize| copy.get(at..).is_some_and(|b| FlatTable::decode(b).is_some());
@@ -33,13 +34,12 @@ pub(super) fn find(memory: &dyn Memory, allocator: Addr) -> Option<Addr> {
 #[derive(Debug, Clone)]
 pub struct AddressTables {
     copies: TableCopies,
-    /// The heads as they were copied last, where nothing of what they have is read yet.
+    /// The last copied heads, if the tables behind them have not been read.
     ahead: Option<TableHeads>,
-    /// What the counters of the device were at the last reading.
     last: Option<PolledCounters>,
-    /// The addresses in each table then, with their `Block`s, in order.
     tables: Vec<Vec<(u64, Addr)>>,
-    /// The last reading in which a table may have changed unnoticed: one that lost an address and got another has the head that it had.
+    /// The last read in which a table may have changed unnoticed: losing one address and gaining
+    /// another leaves its head unchanged.
     doubted: Option<u64>,
 }
 
@@ -54,25 +54,25 @@ impl AddressTables {
         }
     }
 
-    /// Whether a table may have changed unnoticed: `verify` finds what did.
+    /// Whether a table may have changed unnoticed; `verify` finds it.
     pub fn is_doubted(&self) -> bool {
         self.doubted.is_some()
     }
 
-    /// Reads the tables that have changed. They are accepted only if they have as many addresses together as the counters say that
-    /// there are blocks. What an attempt copied and could not accept need not be copied again.
+    /// Reads the changed tables. Accepts them only if their number of addresses equals the
+    /// counters' number of blocks. An attempt that was not accepted keeps its copies for the next.
     pub fn read(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
         let last = self.last.map(|last| last.totals());
         let ahead = self.ahead.take().filter(|heads| heads.totals() != last);
         let heads = match ahead {
             Some(ahead) => Some(ahead),
-            None => self.copies.look(memory)?,
+            None => self.copies.copy_heads(memory)?,
         };
         let Some(heads) = heads else { return Ok(AddressOutcome::Moving) };
         self.reach(memory, heads)
     }
 
-    /// Copies some of the tables that may have changed unnoticed: `Late` if one has.
+    /// Copies some tables that may have changed unnoticed; `Late` if one has.
     pub fn verify(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
         let Some(doubted) = self.doubted else { return Ok(AddressOutcome::Unchanged) };
         let tables = self.copies.older_than(doubted, VERIFIED_AT_ONCE);
@@ -90,7 +90,6 @@ impl AddressTables {
         Ok(AddressOutcome::Moving)
     }
 
-    /// Copies what has changed until the newest copies are those of one state of the counters.
     fn reach(
         &mut self,
         memory: &dyn Memory,
@@ -116,7 +115,7 @@ impl AddressTables {
         Ok(AddressOutcome::Moving)
     }
 
-    /// Takes the newest copies as what the tables were when the counters were `now`, unless a new block is gone already.
+    /// Accepts the newest copies as the tables at counter state `now`, unless a new block is gone.
     fn accept(
         &mut self,
         memory: &dyn Memory,
@@ -125,19 +124,19 @@ impl AddressTables {
         let totals = now.totals();
         let outcome = match self.last {
             None => {
-                let untold = UntoldChanges::default();
-                AddressOutcome::Read(AddressReading { totals, changes: None, untold })
+                let missing = MissingChanges::default();
+                AddressOutcome::Read(AddressDelta { totals, changes: None, missing })
             }
             Some(last) => {
                 let Some(found) = self.changes(memory, &last, &now)? else {
                     return Ok(AddressOutcome::Moving);
                 };
-                let untold = untold_between(&last, &now, &found);
-                if !untold.is_nothing() {
+                let missing = missing_between(&last, &now, &found);
+                if !missing.is_nothing() {
                     self.doubted = Some(self.copies.reading());
                 }
-                let reading = AddressReading { totals, changes: Some(found), untold };
-                match untold.is_late() {
+                let reading = AddressDelta { totals, changes: Some(found), missing };
+                match missing.is_late() {
                     true => {
                         let readings = self.copies.readings_since_swap(&self.tables);
                         AddressOutcome::Late { reading, readings }
@@ -155,7 +154,7 @@ impl AddressTables {
         Ok(outcome)
     }
 
-    /// What is different in the newest copies; `None` where a new block is not what it seemed to be.
+    /// `None` if a new block is not the expected one.
     fn changes(
         &mut self,
         memory: &dyn Memory,
@@ -170,7 +169,7 @@ impl AddressTables {
         let grew = allocated_between(last, now);
         let allocated = match (&allocated[..], grew) {
             ([], _) => Vec::new(),
-            // What the counters say of the only allocation need not be read, if it is not one that a reading before should have told.
+            // For a single allocation the counters suffice, unless an earlier read missed it.
             (&[(address, _)], Some((1, size, requested))) if self.doubted.is_none() => {
                 vec![AddressedBlock { address, size, requested }]
             }
@@ -182,7 +181,7 @@ impl AddressTables {
                     return Ok(None);
                 };
                 let bytes = bytes_of(&blocks);
-                // Where none came and went in between, their bytes together are known.
+                // If no block came and went in between, the total bytes are known.
                 let is_all = |count| count == blocks.len() as u64;
                 let is_wrong = |(count, grew, _)| is_all(count) && grew != bytes;
                 if self.doubted.is_none() && grew.is_some_and(is_wrong) {
@@ -200,24 +199,24 @@ fn bytes_of(blocks: &[AddressedBlock]) -> u64 {
     blocks.iter().fold(0, |sum, block| sum.saturating_add(block.size))
 }
 
-/// What the counters have between two of their states beyond what was found.
-fn untold_between(
+/// The changes between two counter states beyond those found.
+fn missing_between(
     last: &PolledCounters,
     now: &PolledCounters,
     found: &AddressChanges,
-) -> UntoldChanges {
+) -> MissingChanges {
     let (from, to) = (last.totals(), now.totals());
     let bytes = bytes_of(&found.allocated);
     let allocations = to.allocations.wrapping_sub(from.allocations);
     let grew = allocated_between(last, now).map_or(bytes, |(_, grew, _)| grew);
-    UntoldChanges {
+    MissingChanges {
         allocations: allocations.wrapping_sub(found.allocated.len() as i64),
         frees: to.frees.wrapping_sub(from.frees).wrapping_sub(found.freed.len() as i64),
         allocated_bytes: (grew as i64).wrapping_sub(bytes as i64),
     }
 }
 
-/// How many blocks were allocated between two states of the counters, their bytes, and the bytes asked for.
+/// Number, bytes and requested bytes of the blocks allocated in between.
 fn allocated_between(last: &PolledCounters, now: &PolledCounters) -> Option<(u64, u64, u64)> {
     let grew = |of: fn(&PoolCounters) -> i64| {
         let sum = |counters: &PolledCounters| of(&counters.small).checked_add(of(&counters.large));

@@ -1,4 +1,4 @@
-//! What reading the tables tells of an allocator that changes between two readings, and during one.
+//! Reading the tables of an allocator that changes between reads and during one.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,15 +16,13 @@ const BLOCKS: u64 = 0x40_0000;
 const ALLOCATION: (usize, u64) = (Metric::Allocation as usize, 1);
 const BYTES: (usize, u64) = (Metric::AllocatedBytes as usize, 1);
 
-/// An allocator with blocks of 512 bytes in the small pool; the last of the 67 tables has them all.
+/// An allocator with 512-byte blocks in the small pool; the last of the 67 tables has them all.
 #[derive(Default)]
 struct Allocator {
     blocks: Vec<u64>,
     allocated: i64,
     freed: i64,
-    /// How many blocks the counters have more than the table.
     ahead: i64,
-    /// How far from where they were at first the `Block`s are.
     moved: u64,
 }
 
@@ -94,7 +92,6 @@ fn read(tables: &mut AddressTables, allocator: &Allocator) -> AddressOutcome {
     tables.read(&allocator.memory()).unwrap()
 }
 
-/// An allocator with one block, at 0x7000, which was read.
 fn read_one() -> (AddressTables, Allocator) {
     let (mut tables, mut allocator) = (tables(), Allocator::default());
     allocator.allocate(0x7000);
@@ -110,7 +107,7 @@ fn changes(outcome: AddressOutcome) -> AddressChanges {
 }
 
 #[test]
-fn the_first_reading_is_where_the_changes_begin() {
+fn changes_begin_after_the_first_read() {
     let (mut tables, mut allocator) = (tables(), Allocator::default());
     allocator.allocate(0x7000);
     let AddressOutcome::Read(first) = read(&mut tables, &allocator) else { panic!() };
@@ -126,9 +123,9 @@ fn the_first_reading_is_where_the_changes_begin() {
     assert_eq!((&found.allocated[..], &found.freed[..]), (&[][..], &[0x7000][..]));
 }
 
-/// The counters say what all of them asked for together; each block says it for itself.
+/// The counters have the sum of the requested bytes; each block has its own.
 #[test]
-fn of_several_allocations_the_blocks_are_read() {
+fn several_allocations_are_read_from_their_blocks() {
     let (mut tables, mut allocator) = read_one();
     allocator.allocate(0x9000);
     allocator.allocate(0x8000);
@@ -137,7 +134,6 @@ fn of_several_allocations_the_blocks_are_read() {
     assert_eq!(found.allocated, [block(0x8000), block(0x9000)]);
 }
 
-/// Verifies tables until all are or one has changed.
 fn verify(tables: &mut AddressTables, allocator: &Allocator) -> AddressOutcome {
     for _ in 0..TABLES {
         let outcome = tables.verify(&allocator.memory()).unwrap();
@@ -153,7 +149,7 @@ fn readings(outcome: &AddressOutcome) -> usize {
     *readings
 }
 
-/// A table that was read, and has lost its block and got another since: it has as many as before.
+/// A table that lost its block and gained another since its read: its count is unchanged.
 fn swapped() -> (AddressTables, Allocator) {
     let (tables, mut allocator) = read_one();
     assert!(!tables.is_doubted());
@@ -162,19 +158,17 @@ fn swapped() -> (AddressTables, Allocator) {
     (tables, allocator)
 }
 
-/// The addresses of the blocks that were allocated.
 fn allocated(found: &AddressChanges) -> Vec<u64> {
     found.allocated.iter().map(|block| block.address).collect()
 }
 
-/// One block goes and another comes: the table has as many as before.
 #[test]
-fn a_table_that_lost_a_block_and_got_another_is_found_when_it_is_verified() {
+fn verification_finds_a_swapped_block() {
     let (mut tables, allocator) = swapped();
     assert_eq!(changes(read(&mut tables, &allocator)), AddressChanges::default());
     assert!(tables.is_doubted());
     let late = verify(&mut tables, &allocator);
-    // The reading that should have told it, and the one for which the table was copied last.
+    // The read that should have shown it, and the one for which the table was copied last.
     assert_eq!(readings(&late), 2);
     let found = changes(late);
     assert_eq!((found.allocated[0].address, &found.freed[..]), (0x8000, &[0x7000][..]));
@@ -182,7 +176,6 @@ fn a_table_that_lost_a_block_and_got_another_is_found_when_it_is_verified() {
     assert!(!tables.is_doubted());
 }
 
-/// The table is read again for a third block, before it was verified.
 #[test]
 fn more_changes_than_the_counters_have_are_late() {
     let (mut tables, mut allocator) = swapped();
@@ -195,36 +188,37 @@ fn more_changes_than_the_counters_have_are_late() {
     assert_eq!((&allocated(&found)[..], &found.freed[..]), (&[0x8000, 0x9000][..], &[0x7000][..]));
 }
 
-/// A block is freed, and a part of it is another one at its address: the allocator has a new `Block` for it.
+/// A block is freed, and a part of it reused at its address: the allocator has a new `Block` for
+/// it.
 #[test]
-fn another_block_at_the_same_address_is_found_when_its_table_is_verified() {
+fn verification_finds_a_new_block_at_the_same_address() {
     let (mut tables, mut allocator) = read_one();
     allocator.free(0x7000);
     allocator.allocate(0x7000);
     allocator.moved = 0x100;
     let AddressOutcome::Read(reading) = read(&mut tables, &allocator) else { panic!() };
-    let untold = UntoldChanges { allocations: 1, frees: 1, allocated_bytes: 512 };
-    assert_eq!(reading.untold, untold);
+    let missing = MissingChanges { allocations: 1, frees: 1, allocated_bytes: 512 };
+    assert_eq!(reading.missing, missing);
     let late = verify(&mut tables, &allocator);
     let AddressOutcome::Late { reading, .. } = &late else { panic!("{late:?}") };
-    assert!(reading.untold.and(untold).is_nothing());
+    assert!(reading.missing.and(missing).is_nothing());
     let found = changes(late);
     assert_eq!((&allocated(&found)[..], &found.freed[..]), (&[0x7000][..], &[0x7000][..]));
 }
 
-/// One that is hidden and one that comes late are as many as the counters have.
+/// A hidden one and a late one together match the counters' number.
 #[test]
 fn a_block_of_another_size_than_the_counters_have_is_late() {
-    let untold = |allocations, frees, allocated_bytes| {
-        UntoldChanges { allocations, frees, allocated_bytes }.is_late()
+    let missing = |allocations, frees, allocated_bytes| {
+        MissingChanges { allocations, frees, allocated_bytes }.is_late()
     };
-    assert!(untold(0, 0, 512) && untold(-1, 0, -512) && untold(0, -1, 0));
-    assert!(!untold(0, 0, 0) && !untold(1, 1, 512));
+    assert!(missing(0, 0, 512) && missing(-1, 0, -512) && missing(0, -1, 0));
+    assert!(!missing(0, 0, 0) && !missing(1, 1, 512));
 }
 
-/// While tables are verified the target goes on: what was looked at then is where the next reading begins.
+/// The target continues during verification: the next read must start from what was verified.
 #[test]
-fn what_changes_while_tables_are_verified_is_read_next() {
+fn changes_during_verification_are_read_next() {
     let (mut tables, mut allocator) = read_one();
     allocator.allocate(0x8000);
     allocator.free(0x8000);
@@ -236,9 +230,9 @@ fn what_changes_while_tables_are_verified_is_read_next() {
     assert_eq!(found.allocated[0].address, 0x9000);
 }
 
-/// A thread has counted its block and not entered it yet.
+/// A thread has counted its block but not entered it yet.
 #[test]
-fn tables_that_do_not_have_what_the_counters_say_are_not_taken() {
+fn tables_that_contradict_the_counters_are_refused() {
     let (mut tables, mut allocator) = read_one();
     allocator.ahead = 1;
     assert_eq!(read(&mut tables, &allocator), AddressOutcome::Moving);
@@ -247,11 +241,10 @@ fn tables_that_do_not_have_what_the_counters_say_are_not_taken() {
     assert_eq!(changes(read(&mut tables, &allocator)).allocated.len(), 1);
 }
 
-/// A memory that is another at each copy, and the last one from then on.
+/// Memory that differs at each copy; the last state repeats.
 struct Moving {
     states: Vec<MemoryImage>,
     copies: AtomicU32,
-    /// How many bytes were copied.
     bytes: AtomicU32,
 }
 
@@ -269,9 +262,8 @@ impl Memory for Moving {
     }
 }
 
-/// The table has another head after the copy than before it.
 #[test]
-fn what_was_copied_while_its_table_changed_is_copied_again() {
+fn a_table_that_changed_during_its_copy_is_copied_again() {
     let mut allocator = Allocator::default();
     allocator.allocate(0x7000);
     let mut tables = tables();
@@ -284,9 +276,8 @@ fn what_was_copied_while_its_table_changed_is_copied_again() {
     assert_eq!(allocated(&found), [0x8000, 0x9000]);
 }
 
-/// The target allocates between any two copies: nothing is accepted, as little as if nothing had been copied.
 #[test]
-fn a_target_that_never_stands_still_is_moving() {
+fn a_constantly_changing_target_is_moving() {
     let mut allocator = Allocator::default();
     let states = (1..=2 * MOST_ROUNDS as u64).map(|n| {
         allocator.allocate(0x1000 * n);
@@ -298,9 +289,9 @@ fn a_target_that_never_stands_still_is_moving() {
     assert_eq!(tables().read(&memory).unwrap(), AddressOutcome::Moving);
 }
 
-/// Another table changes while one is copied: this one need not be copied again.
+/// Another table changes during a copy: this one need not be copied again.
 #[test]
-fn what_is_good_of_an_attempt_is_not_copied_again() {
+fn valid_copies_of_a_failed_attempt_are_reused() {
     let mut allocator = Allocator::default();
     allocator.allocate(0x7000);
     let mut first = tables();
@@ -311,7 +302,7 @@ fn what_is_good_of_an_attempt_is_not_copied_again() {
     let heads =
         TABLES * FlatTable::SIZE + CounterPoller::new(&layout(), &[Addr(DEVICE)]).poll_len();
     assert_eq!(standing.bytes.into_inner() as usize, 2 * heads + 16 * ENTRY);
-    // The counters of the second copy are ahead of the tables, as while another thread enters its block.
+    // The counters of the second copy are ahead of the tables, as while a thread enters its block.
     let before = allocator.memory();
     allocator.ahead = 1;
     let ahead = allocator.memory();

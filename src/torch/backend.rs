@@ -1,5 +1,5 @@
-//! Which allocator is in use: the variable `c10::cuda::CUDACachingAllocator::allocator` and the C++
-//! type of the object it points to.
+//! Determines the allocator in use, from the variable `c10::cuda::CUDACachingAllocator::allocator`
+//! and the C++ type of its object.
 
 use crate::model::AllocatorBackend;
 use crate::target::{Addr, LoadedObject, Mappings, Memory, MemoryError, ObjectError, Process};
@@ -7,18 +7,16 @@ use crate::target::{Addr, LoadedObject, Mappings, Memory, MemoryError, ObjectErr
 /// `c10::cuda::CUDACachingAllocator::allocator`, a `std::atomic<CUDAAllocator*>` exported by
 /// libc10_cuda (c10/cuda/CUDACachingAllocator.h, torch 2.1 to 2.15).
 pub(super) const ALLOCATOR: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
-/// The longest mangled type name read.
 const MAX_NAME_LEN: usize = 512;
 
-/// The address of the variable in the target; `None` when `library` does not export it.
 pub(super) fn variable(
     process: &Process,
     memory: &dyn Memory,
     mappings: &Mappings,
     library: &LoadedObject,
 ) -> Result<Option<Addr>, ObjectError> {
-    // A program linked against libc10_cuda may own a copy of the variable (a COPY relocation), and
-    // then the library uses that one.
+    // A program linked against libc10_cuda may own a copy of the variable (a COPY relocation),
+    // which the library then uses.
     let program = process.program().ok().and_then(|path| mappings.object_at(&path).cloned());
     if let Some(program) = program
         && let Ok(program) = LoadedObject::read(memory, &program)
@@ -29,8 +27,8 @@ pub(super) fn variable(
     library.exported(memory, ALLOCATOR)
 }
 
-/// The mangled name of the type of the object at `object`, which has virtual functions: vtable, the
-/// word before it is the `std::type_info`, whose second word is the name (Itanium C++ ABI).
+/// The object must have virtual functions. The word before its vtable points to the
+/// `std::type_info`, whose second word is the name (Itanium C++ ABI).
 pub(super) fn type_name(memory: &dyn Memory, object: Addr) -> Result<String, MemoryError> {
     let vtable = memory.pointer(object)?;
     let type_info = memory.pointer(vtable - 8)?;
@@ -38,7 +36,6 @@ pub(super) fn type_name(memory: &dyn Memory, object: Addr) -> Result<String, Mem
     memory.c_string(name, MAX_NAME_LEN)
 }
 
-/// The backend whose object is of the type `mangled`.
 pub(super) fn of_type(mangled: &str) -> AllocatorBackend {
     let name = demangle(mangled).unwrap_or_else(|| mangled.to_owned());
     if name.ends_with("::NativeCachingAllocator") {
@@ -72,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_type_of_the_object_tells_the_backend() {
+    fn the_object_type_determines_the_backend() {
         let native = "N3c104cuda20CUDACachingAllocator6Native22NativeCachingAllocatorE";
         assert_eq!(of_type(native), AllocatorBackend::Native);
         let asynchronous =

@@ -1,9 +1,9 @@
-//! Where libtorch_cpu keeps what the calling thread does in the backward pass, found in its own code.
+//! Finds the thread-local variables of the backward pass in libtorch_cpu's code.
 //!
-//! The thread-local variables have no exported names, but exported functions read them, in a few
-//! instructions that every build since PyTorch 2.1 shares: `lea GOT(%rip), %rdi; call __tls_get_addr` and then a
-//! displacement. The two words at GOT are the module's number and an offset, as the loader left them. No table
-//! of versions is needed; code that looks otherwise is refused.
+//! They have no exported names, but exported functions read them with a few instructions that all
+//! builds since PyTorch 2.1 share: `lea GOT(%rip), %rdi; call __tls_get_addr` and then a
+//! displacement. The two words at GOT are the module's id and an offset, written by the loader.
+//! This needs no table of versions; other code is refused.
 
 use crate::abi::AutogradInfo;
 use crate::target::{
@@ -16,13 +16,14 @@ const INCREMENT: &str = "_ZN2at15sequence_number17get_and_incrementEv";
 const THREAD_NUMBER: &str = "_ZN2at14RecordFunction15currentThreadIdEv";
 const CURRENT_NODE: &str = "_ZN5torch8autograd16get_current_nodeEv";
 const CURRENT_TASK: &str = "_ZN5torch8autograd25get_current_graph_task_idEv";
-/// `Engine::execute_with_graph_task`, up to 2.12 (nodes in `std::shared_ptr`) and since (`c10::intrusive_ptr`).
+/// `Engine::execute_with_graph_task`, up to 2.12 (nodes in `std::shared_ptr`) and since
+/// (`c10::intrusive_ptr`).
 const EXECUTE_SHARED: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE";
 const EXECUTE_INTRUSIVE: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEEN3c1013intrusive_ptrINS0_4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEEONS0_11InputBufferE";
-/// It returns an object through a hidden first argument: `this` is the second, the `GraphTask` the third.
+/// The function returns an object through a hidden first argument, so `this` is the second and the
+/// `GraphTask` the third.
 const GRAPH_TASK_ARGUMENT: u8 = 2;
 
-/// Bytes of a function that are looked at.
 const READ: usize = 96;
 const LEA_RDI: &[u8] = &[0x48, 0x8d, 0x3d];
 const CALL_SLOT: &[u8] = &[0xff, 0x15];
@@ -30,7 +31,8 @@ const ADD_RAX: &[u8] = &[0x48, 0x05];
 const CALL: u8 = 0xe8;
 const RETURN: u8 = 0xc3;
 
-/// Offsets in `torch::autograd::Node` and `PyNode` (torch/csrc/autograd/function.h, python_function.h).
+/// Offsets in `torch::autograd::Node` and `PyNode` (torch/csrc/autograd/function.h,
+/// python_function.h).
 struct BackwardNodeLayout {
     sequence: u32,
     thread: u32,
@@ -41,37 +43,37 @@ const SHARED_NODE: BackwardNodeLayout =
 const INTRUSIVE_NODE: BackwardNodeLayout =
     BackwardNodeLayout { sequence: 16, thread: 40, object: 112 };
 
-/// Why the backward pass cannot be followed.
+/// Why the backward pass cannot be traced.
 #[derive(Debug, thiserror::Error)]
 pub enum BackwardError {
-    /// The process could not be examined.
+    /// Reading process information failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// libtorch_cpu's headers could not be read.
+    /// libtorch_cpu's ELF headers are unreadable.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// Its code could not be read.
+    /// Its code is unreadable.
     #[error("cannot read {what}: {source}")]
     Memory {
-        /// What.
+        /// What was read.
         what: &'static str,
-        /// Why.
+        /// The cause.
         source: MemoryError,
     },
-    /// The loader has mapped it, and not yet run what fills its variables.
+    /// The loader has mapped it, but not yet initialised its variables.
     #[error("libtorch_cpu is still being loaded")]
     StillLoading,
-    /// A function is missing or looks otherwise than in any known version.
+    /// A function is missing, or its code has no known form.
     #[error("{function} of libtorch_cpu looks otherwise than in any PyTorch known ({found})")]
     Unknown {
-        /// Which one.
+        /// The function.
         function: &'static str,
-        /// Its first bytes, or that it is not there.
+        /// Its first bytes, or that it is missing.
         found: String,
     },
 }
 
-/// How a kernel program follows the backward pass of `process`; `None` when PyTorch is not loaded.
+/// How a kernel program traces the backward pass of `process`; `None` if PyTorch is not loaded.
 pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, BackwardError> {
     let memory = process.memory();
     let mappings = process.mappings()?;
@@ -83,7 +85,7 @@ pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, Backward
     let sequence = code.value("at::sequence_number::peek", PEEK)?;
     let thread_number = code.value("at::RecordFunction::currentThreadId", THREAD_NUMBER)?;
     let node = code.behind_slot("torch::autograd::get_current_node", CURRENT_NODE)?;
-    // Without it the call of backward() is guessed to be the main thread's.
+    // Without it, the caller of backward() is assumed to be the main thread.
     let task = code.behind_slot("torch::autograd::get_current_graph_task_id", CURRENT_TASK).ok();
     if sequence.module != node.module || sequence.module != thread_number.module {
         return Err(BackwardError::Unknown {
@@ -112,10 +114,10 @@ pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, Backward
     }))
 }
 
-/// The vtable pointer of nodes written in Python. Its symbol is not exported, but the wheels keep it; where it is
-/// not found it is learned from the first such node.
+/// The vtable pointer of nodes written in Python. The wheels keep this unexported symbol; without
+/// it, the pointer is learned from the first such node.
 fn py_node(process: &Process, memory: &dyn Memory, mappings: &Mappings) -> Option<u64> {
-    /// From a vtable's symbol to what objects point to: the offset to the top and the type come first.
+    /// Objects point past the offset-to-top and the type at the start of a vtable.
     const ADDRESS_POINT: u64 = 16;
     let wanted = |name: &str| name.starts_with("libtorch_python.so");
     let library = LoadedObject::find(memory, mappings, wanted)?.ok()?;
@@ -123,14 +125,12 @@ fn py_node(process: &Process, memory: &dyn Memory, mappings: &Mappings) -> Optio
     Some((vtable + ADDRESS_POINT).0)
 }
 
-/// A thread-local variable: its module, and its offset in that module's block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TlsVariable {
     module: u64,
     offset: u64,
 }
 
-/// The code of a loaded library.
 struct LibraryCode<'a> {
     memory: &'a dyn Memory,
     library: &'a LoadedObject,
@@ -152,7 +152,6 @@ impl LibraryCode<'_> {
         self.memory.vec(at, len).map_err(|source| BackwardError::Memory { what, source })
     }
 
-    /// The variable whose value a function returns.
     fn value(&self, function: &'static str, symbol: &str) -> Result<TlsVariable, BackwardError> {
         let (at, code) = self.function(function, symbol)?;
         let unknown = || unknown(function, &code);
@@ -161,8 +160,8 @@ impl LibraryCode<'_> {
         self.variable(function, at, &access, displacement)
     }
 
-    /// The variable whose address the function returns that a function calls first, through a slot which a
-    /// static constructor filled.
+    /// The variable whose address is returned by a function's first callee, which it calls through
+    /// a slot filled by a static constructor.
     fn behind_slot(
         &self,
         function: &'static str,
@@ -182,7 +181,7 @@ impl LibraryCode<'_> {
         let access = TlsAccess::find(&code).ok_or_else(unknown)?;
         let rest = &code[access.after..];
         let end = rest.iter().position(|&b| b == RETURN).ok_or_else(unknown)?;
-        // A variable at the begin of the block needs no addition.
+        // A variable at the start of the block needs no addition.
         let displacement = match find(&rest[..end], ADD_RAX) {
             Some(add) => i32_at(rest, add + ADD_RAX.len()).ok_or_else(unknown)?,
             None => 0,
@@ -204,14 +203,15 @@ impl LibraryCode<'_> {
         };
         let (module, offset) = (word(0), word(8).wrapping_add(displacement as i64 as u64));
         match module {
-            // The loader's numbers begin at 1.
+            // The loader's module ids begin at 1.
             0 => Err(BackwardError::StillLoading),
             _ => Ok(TlsVariable { module, offset }),
         }
     }
 
-    /// The opcode of a function's call of `__tls_get_addr`. The kernel emulates calls, where it would
-    /// single-step other instructions at fifteen times the cost; the prefixes some builds put before it do not matter.
+    /// Address of the opcode of a function's `__tls_get_addr` call. The kernel emulates calls;
+    /// single-stepping other instructions costs fifteen times more. Prefixes before the opcode do
+    /// not matter.
     fn call_site(&self, function: &'static str, symbol: &str) -> Result<u64, BackwardError> {
         let (at, code) = self.function(function, symbol)?;
         let access = TlsAccess::find(&code).ok_or_else(|| unknown(function, &code))?;
@@ -219,19 +219,19 @@ impl LibraryCode<'_> {
     }
 }
 
-/// A call of `__tls_get_addr`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TlsAccess {
-    /// Where `GOT` is: bytes from the function's begin to the end of the instruction, and from there.
+    /// `GOT`: offset of the end of the instruction from the function's start, and displacement from
+    /// there.
     got_from: usize,
     got_to: i32,
-    /// The call's opcode, and what follows the call.
+    /// Offsets of the call's opcode, and of what follows the call.
     call: usize,
     after: usize,
 }
 
 impl TlsAccess {
-    /// `lea GOT(%rip), %rdi`, at most three bytes of prefixes, `call`.
+    /// `lea GOT(%rip), %rdi`, up to three prefix bytes, `call`.
     fn find(code: &[u8]) -> Option<TlsAccess> {
         let lea = find(code, LEA_RDI)?;
         let got_from = lea + LEA_RDI.len() + 4;
@@ -255,7 +255,7 @@ fn load_displacement(code: &[u8]) -> Option<i32> {
     }
 }
 
-/// The address that the four bytes at `from` give relative to their end.
+/// The address that the four bytes at `from` encode relative to their end.
 fn relative(at: Addr, code: &[u8], from: usize) -> Option<Addr> {
     let displacement = i32_at(code, from)?;
     Some(at + (from as u64 + 4).wrapping_add(displacement as i64 as u64))
@@ -278,7 +278,8 @@ fn unknown(function: &'static str, code: &[u8]) -> BackwardError {
 mod tests {
     use super::*;
 
-    /// `at::sequence_number::peek` of 2.11 (local-dynamic) and of 2.7 (general-dynamic, with prefixes).
+    /// `at::sequence_number::peek` of 2.11 (local-dynamic) and of 2.7 (general-dynamic, with
+    /// prefixes).
     const LOCAL: &[u8] = &[
         0x48, 0x83, 0xec, 0x08, 0x48, 0x8d, 0x3d, 0x5d, 0x28, 0x52, 0x13, 0xe8, 0x40, 0x60, 0x69,
         0xff, 0x48, 0x8b, 0x80, 0x30, 0x01, 0x00, 0x00, 0x48, 0x83, 0xc4, 0x08, 0xc3,
@@ -289,7 +290,7 @@ mod tests {
     ];
 
     #[test]
-    fn both_ways_to_reach_a_variable_are_understood() {
+    fn both_tls_access_forms_are_recognised() {
         let local = TlsAccess::find(LOCAL).unwrap();
         assert_eq!((local.got_from, local.got_to, local.call), (11, 0x1352_285d, 11));
         assert_eq!(load_displacement(&LOCAL[local.after..]), Some(0x130));

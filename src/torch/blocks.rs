@@ -1,4 +1,4 @@
-//! The snapshot of one device: copy, walk, self-check, and again while the target changes it.
+//! The snapshot of one device: copy, walk, self-check; repeated while the target changes it.
 
 use std::time::{Duration, Instant};
 
@@ -15,20 +15,15 @@ use crate::model::{
 };
 use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
-/// Attempts that are made however long they take.
 const MIN_ATTEMPTS: u32 = 4;
-/// After this many attempts in a row the target is given time to go on.
+/// Consecutive attempts after which to yield to the target.
 const QUICK_ATTEMPTS: u32 = 32;
-/// Attempts after which reading is given up however fast they were.
 const MAX_ATTEMPTS: u32 = 4096;
-/// How often a walk may find that its working set lacks something. The deepest thing followed is a
-/// tree of at most 2^32 nodes.
+/// Times a walk may extend its working set. The deepest structure is a tree of at most 2^32 nodes.
 const MAX_EXTENSIONS: u32 = 64;
-/// How often a copy that the target did not change may fail its self-check before the layout is
-/// taken to be wrong.
+/// Failed self-checks of unchanged copies after which the layout counts as wrong.
 const MAX_INCONSISTENT: u32 = MIN_ATTEMPTS;
 
-/// Where the blocks of all devices are found; filled step by step as pools and blocks come to exist.
 #[derive(Debug, Default)]
 pub(super) struct BlocksLayout {
     pools: Option<PoolsLayout>,
@@ -37,45 +32,37 @@ pub(super) struct BlocksLayout {
 }
 
 impl BlocksLayout {
-    /// Where in a device's object `active_blocks` ends, once that is known.
     pub(super) fn end_of_active(&self) -> Option<usize> {
         self.pools.as_ref().map(|pools| pools.active + FlatTable::SIZE)
     }
 
-    /// How blocks are laid out, once there are some.
     pub(super) fn block(&self) -> Option<BlockLayout> {
         self.block
     }
 }
 
-/// Reads the snapshots of one device.
 #[derive(Debug)]
 pub(super) struct SnapshotReader {
     index: CudaIndex,
     device: Addr,
     set: WorkingSet,
     scratch: WalkScratch,
-    /// The private pools' tables that turned out to be something else: offset and entries.
+    /// Tables that are not those of private pools: offset and entries.
     searched: Vec<(usize, u64)>,
 }
 
-/// How one attempt ended that gave no map.
 enum AttemptError {
-    /// The target changed things meanwhile.
     Torn,
-    /// It did not, and yet something is wrong.
     Inconsistent(String),
 }
 
-/// How often and when it is tried.
 pub(super) struct ReadAttempts<'a> {
-    /// How long all of them may take, without what is before them.
+    /// Total time, without `before_each`.
     pub(super) timeout: Duration,
-    /// What is done before each: it may wait for a moment at which the target keeps still.
+    /// Called before each attempt; may wait until the target is idle.
     pub(super) before_each: &'a mut dyn FnMut(),
 }
 
-/// What does not change between the attempts.
 #[derive(Clone, Copy)]
 struct AttemptContext<'a> {
     memory: &'a dyn Memory,
@@ -83,7 +70,6 @@ struct AttemptContext<'a> {
 }
 
 impl SnapshotReader {
-    /// Reads device `index`, whose `DeviceCachingAllocator` lies at `device`.
     pub(super) fn new(index: CudaIndex, device: Addr) -> SnapshotReader {
         SnapshotReader {
             index,
@@ -94,17 +80,15 @@ impl SnapshotReader {
         }
     }
 
-    /// The device's `DeviceCachingAllocator`.
     pub(super) fn device(&self) -> Addr {
         self.device
     }
 
-    /// The blocks of the last map: device address, and where the `Block` lies.
+    /// Device address and `Block` address of each block.
     pub(super) fn places(&self) -> Vec<(u64, Addr)> {
         self.scratch.places().collect()
     }
 
-    /// Reads the map. Tries again while the target changes it meanwhile.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,
@@ -144,7 +128,7 @@ impl SnapshotReader {
                         std::thread::yield_now();
                     }
                 }
-                // Not all of such a copy is of one instant: no proof that the layout is wrong.
+                // Such a copy mixes instants, so it does not prove a wrong layout.
                 Ok(Err(AttemptError::Inconsistent(_))) if self.set.is_volatile() => torn += 1,
                 Ok(Err(AttemptError::Inconsistent(what))) => {
                     broken += 1;
@@ -158,7 +142,7 @@ impl SnapshotReader {
         }
         if broken >= MAX_INCONSISTENT {
             self.set.clear();
-            // What has ended or been unmapped meanwhile has no layout either.
+            // An ended process or unmapped object has no layout either.
             memory.read(self.device, &mut [0; 8]).map_err(reading("the allocator", self.device))?;
             return Err(TorchError::UnknownLayout { version: version.to_owned(), what: why });
         }
@@ -174,7 +158,6 @@ impl SnapshotReader {
         }
     }
 
-    /// One copy, and the walk over it if the target kept still.
     fn attempt(
         &mut self,
         place: AttemptContext<'_>,
@@ -263,8 +246,7 @@ impl SnapshotReader {
         )))
     }
 
-    /// A walk over a copy that the target may have changed meanwhile, and the bytes allocated as the
-    /// counters tell.
+    /// Also returns the counters' allocated bytes.
     fn torn_walk(
         &mut self,
         place: AttemptContext<'_>,
@@ -313,7 +295,7 @@ fn spans(
     (head, AddressRange { addr: device, len: counters.end })
 }
 
-/// The running totals of a device in which nobody is at work; none of one that is gone.
+/// `None` while a thread is inside the allocator, empty if the device is gone.
 fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     let mut object = vec![0; place.counters.end];
     if place.memory.read(device, &mut object).is_err() {
@@ -323,8 +305,7 @@ fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     (!locked).then(|| object.split_off(STATS))
 }
 
-/// What it means that nothing was found in memory that was read bit by bit: that the layout is
-/// another one, if the target kept still meanwhile.
+/// Reports an unknown layout, if the target did not change during the search.
 fn not_found(
     place: AttemptContext<'_>,
     device: Addr,
@@ -338,12 +319,12 @@ fn not_found(
     }
 }
 
-/// The counters, if nobody was inside the allocator from before the first piece was copied until
-/// after the last one.
+/// The counters, if no thread was inside the allocator from before the first piece was copied until
+/// after the last.
 ///
-/// Whoever changes blocks holds the mutex meanwhile, and leaves running totals that differ from
-/// before. So a change that began before the head was copied shows in the head's mutex, one that was
-/// not over before the tail was copied shows in the tail's, and any other shows in the totals.
+/// A thread that changes blocks holds the mutex, and changes the running totals. A change begun
+/// before the head was copied shows in the head's mutex, one unfinished when the tail was copied in
+/// the tail's mutex, and any other in the totals.
 fn quiescent_counters(
     set: &WorkingSet,
     layout: &CounterLayout,

@@ -1,13 +1,12 @@
-//! The self-checks: whether counters are whole, and whether blocks add up to them.
+//! Self-checks: whether counters are consistent, and blocks add up to them.
 
 use super::layout::pool_of;
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
 
-/// More than any counter can be.
 const IMPOSSIBLE: i64 = 1 << 60;
 
-/// Whether a statistic obeys what always holds of its pools. `allocated >= freed` is not required:
-/// `reset_accumulated_memory_stats` sets both to 0 while memory is held.
+/// Whether a statistic satisfies the invariants between its pools. `allocated >= freed` is not one:
+/// `reset_accumulated_memory_stats` sets both to 0 while memory is allocated.
 pub(super) fn array_is_whole([all, small, large]: &[Stat; 3]) -> bool {
     let sane = |s: &Stat| {
         s.current <= s.peak
@@ -24,7 +23,6 @@ pub(super) fn array_is_whole([all, small, large]: &[Stat; 3]) -> bool {
         && all.freed == small.freed + large.freed
 }
 
-/// Whether the counters are those of one moment, as far as they tell by themselves.
 pub(super) fn counters_are_whole(counters: &AllocatorCounters) -> bool {
     let now = |metric| counters.stat(metric, Pool::All).current;
     counters.stats.iter().all(array_is_whole)
@@ -39,7 +37,6 @@ pub(super) fn counters_are_whole(counters: &AllocatorCounters) -> bool {
         && now(Metric::RequestedBytes) >= 0
 }
 
-/// The sums over the blocks of a map, for each pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct BlockSums {
     pools: [PoolSums; 3],
@@ -56,7 +53,6 @@ struct PoolSums {
 }
 
 impl BlockSums {
-    /// Takes a mapped block into account.
     pub(super) fn add(
         &mut self,
         small: bool,
@@ -80,12 +76,11 @@ impl BlockSums {
         }
     }
 
-    /// Bytes of the allocated blocks of all pools.
     pub(super) fn allocated(&self) -> u64 {
         self.pools[Pool::All as usize].allocated_bytes
     }
 
-    /// The first counter that differs from its sum, as `name.pool: counter, sum`; `None` when all agree.
+    /// The first difference as `name.pool: counter, sum`; `None` if all agree.
     pub(super) fn difference(&self, counters: &AllocatorCounters) -> Option<String> {
         Pool::ALL.into_iter().find_map(|pool| {
             let sums = &self.pools[pool as usize];

@@ -1,4 +1,4 @@
-//! Names of autograd nodes, out of the C++ run-time type information and Python's types.
+//! Names of autograd nodes, from C++ run-time type information and Python types.
 
 use std::sync::Arc;
 
@@ -7,14 +7,13 @@ use rustc_hash::FxHashMap;
 use crate::abi::PyObjectHeader;
 use crate::target::{Addr, Memory};
 
-/// Longest name taken, in bytes.
 const MAX_NAME_LEN: usize = 512;
 /// `tp_name` in `PyTypeObject` (Include/cpython/object.h), after the usual head.
 const TYPE_NAME: usize = 24;
 /// The mangled name of nodes written in Python (`torch::autograd::PyNode`).
 const PY_NODE: &str = "N5torch8autograd6PyNodeE";
 
-/// Names of node classes, each looked up once.
+/// Names of node classes, each read once.
 #[derive(Debug, Default)]
 pub struct ClassNames {
     head: PyObjectHeader,
@@ -24,13 +23,13 @@ pub struct ClassNames {
 }
 
 impl ClassNames {
-    /// None known yet; Python's objects begin with `head`.
+    /// An empty cache; Python objects begin with `head`.
     pub fn new(head: PyObjectHeader) -> ClassNames {
         ClassNames { head, ..ClassNames::default() }
     }
 
-    /// The class of a node with this vtable pointer (`AddmmBackward0`); `python_type` is the type of its
-    /// `THPFunction` object for a node written in Python, else 0. `None` when it cannot be read.
+    /// The class of a node with this vtable pointer (`AddmmBackward0`). `python_type`: for a node
+    /// written in Python the type of its `THPFunction` object, else 0. `None` if unreadable.
     pub fn name(&mut self, memory: &dyn Memory, vtable: u64, python_type: u64) -> Option<Arc<str>> {
         if python_type != 0
             && let Some(name) = self.python_name(memory, python_type)
@@ -49,12 +48,12 @@ impl ClassNames {
         name
     }
 
-    /// The vtable pointer of nodes written in Python, once one was met.
+    /// The vtable pointer of nodes written in Python, once seen.
     pub fn py_node(&self) -> Option<u64> {
         self.py_node
     }
 
-    /// A type may die and leave its address to another: its name's place tells them apart.
+    /// A freed type may leave its address to another; the address of its name distinguishes them.
     fn python_name(&mut self, memory: &dyn Memory, class: u64) -> Option<Arc<str>> {
         let at = memory.pointer(Addr(class) + self.head.shift(TYPE_NAME) as u64).ok()?;
         if let Some((known, name)) = self.by_type.get(&class)
@@ -68,14 +67,14 @@ impl ClassNames {
     }
 }
 
-/// The class that a vtable pointer belongs to, without namespaces.
 pub(super) fn class_of_vtable(memory: &dyn Memory, vtable: u64) -> Option<String> {
     last_component(&mangled(memory, vtable)?).map(str::to_owned)
 }
 
-/// Itanium C++ ABI: the word before the vtable's address point leads to the `type_info`, whose second
-/// word is the mangled name. At the address point itself is a function, and the `type_info` is an object with a vtable: a
-/// vector's buffer beside a stray pointer is no vtable.
+/// The word before the vtable's address point leads to the `type_info`, whose second word is the
+/// mangled name (Itanium C++ ABI). To reject data that only resembles a vtable, such as a vector's
+/// buffer after a stray pointer, a function must be at the address point, and the `type_info` must
+/// have a vtable.
 fn mangled(memory: &dyn Memory, vtable: u64) -> Option<String> {
     let vtable = Addr(vtable);
     if !vtable.is_plausible() || !vtable.0.is_multiple_of(8) {
@@ -90,7 +89,8 @@ fn mangled(memory: &dyn Memory, vtable: u64) -> Option<String> {
     memory.c_string(name, MAX_NAME_LEN).ok()
 }
 
-/// The last component of a nested name: `N5torch8autograd9generated14AddmmBackward0E` is `AddmmBackward0`.
+/// The last component of a nested name: `N5torch8autograd9generated14AddmmBackward0E` is
+/// `AddmmBackward0`.
 fn last_component(mangled: &str) -> Option<&str> {
     let mut rest = mangled.trim_start_matches('*').trim_start_matches('N');
     let mut last = None;
@@ -111,7 +111,7 @@ mod tests {
     use crate::target::LiveMemory;
 
     #[test]
-    fn what_only_looks_like_a_vtable_is_none() {
+    fn data_that_resembles_a_vtable_is_refused() {
         let at = |thing: &[u64]| thing.as_ptr() as u64;
         let name = c"N5torch4NodeE";
         let class_info = [at(&[0; 1]), name.as_ptr() as u64];
@@ -122,7 +122,7 @@ mod tests {
             class_of_vtable(&memory, at(&table) + 16)
         };
         assert_eq!(class(&class_info, at(&class_info)).as_deref(), Some("Node"));
-        // The buffer of a `std::vector<SymInt>`, behind a pointer of somebody else.
+        // The buffer of a `std::vector<SymInt>` after an unrelated pointer.
         assert_eq!(class(&class_info, 16), None);
         assert_eq!(class(&no_info, at(&class_info)), None);
     }

@@ -1,32 +1,29 @@
-//! The shapes of two C++ containers in foreign memory: `std::set` of libstdc++ and
-//! `ska::flat_hash_map`.
+//! Two C++ containers in the target's memory: `std::set` of libstdc++ and `ska::flat_hash_map`.
 
 use crate::target::{Addr, Field};
 
-/// The header of a red-black tree: `std::set` without its comparator
-/// (libstdc++ bits/stl_tree.h, `_Rb_tree_header`).
+/// The header of a red-black tree: `std::set` without its comparator (libstdc++ bits/stl_tree.h,
+/// `_Rb_tree_header`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TreeHeader {
-    /// The root node; null when empty.
+    /// Null when empty.
     pub(super) root: Addr,
     /// The least node; the header itself when empty.
     leftmost: Addr,
     /// The greatest node; the header itself when empty.
     rightmost: Addr,
-    /// Number of nodes.
     pub(super) count: u64,
 }
 
 impl TreeHeader {
-    /// Size of a header in bytes.
     pub(super) const SIZE: usize = 0x28;
-    /// Size of a `std::set` in bytes: the comparator (or its padding) comes before the header.
+    /// Bytes of a `std::set`: the comparator (or its padding) precedes the header.
     pub(super) const SET: usize = 0x30;
-    /// Where the header lies in a `std::set`.
+    /// Offset of the header in a `std::set`.
     pub(super) const IN_SET: usize = 8;
 
-    /// The header in `bytes`, which lie at `at`; `None` when it cannot be one. A header that is not
-    /// empty still needs the look at its root node ([`TreeNode::parent`] is the header).
+    /// `None` if invalid. For a non-empty tree the caller must still check its root
+    /// ([`TreeNode::parent`] is the header).
     pub(super) fn decode(bytes: &[u8], at: Addr) -> Option<TreeHeader> {
         let color = Field::<u32>::at(0).get(bytes)?;
         let header = TreeHeader {
@@ -48,21 +45,16 @@ impl TreeHeader {
 /// A node of such a tree, with a pointer as its value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TreeNode {
-    /// The node above; the header for the root.
+    /// The parent node; the header for the root.
     pub(super) parent: Addr,
-    /// The subtree of lesser values.
     pub(super) left: Addr,
-    /// The subtree of greater values.
     pub(super) right: Addr,
-    /// The pointer kept.
     pub(super) value: Addr,
 }
 
 impl TreeNode {
-    /// Size of a node in bytes.
     pub(super) const SIZE: usize = 0x28;
 
-    /// The node in `bytes`.
     pub(super) fn decode(bytes: &[u8; Self::SIZE]) -> Option<TreeNode> {
         Some(TreeNode {
             parent: Field::<Addr>::at(0x08).get(bytes)?,
@@ -76,25 +68,20 @@ impl TreeNode {
 /// A `ska::flat_hash_map` or `flat_hash_set` (c10/util/flat_hash_map.h, `sherwood_v3_table`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FlatTable {
-    /// The first entry.
     pub(super) entries: Addr,
-    /// Number of entry slots, used or not.
     pub(super) slots: u64,
-    /// Number of slots used.
     pub(super) count: u64,
 }
 
 impl FlatTable {
-    /// Size of a table object in bytes.
     pub(super) const SIZE: usize = 0x20;
-    /// Bytes of one entry of a set of pointers.
+    /// Bytes per entry of a set of pointers.
     pub(super) const POINTER_ENTRY: usize = 0x10;
-    /// Bytes of one entry of a map from a pair of numbers to a pointer.
+    /// Bytes per entry of a map from a pair of numbers to a pointer.
     pub(super) const PAIR_ENTRY: usize = 0x20;
-    /// More slots than any allocator has, and a bound against damage.
+    /// A bound against damage.
     const MAX_SLOTS: u64 = 1 << 23;
 
-    /// The table in `bytes`; `None` when it cannot be one.
     pub(super) fn decode(bytes: &[u8]) -> Option<FlatTable> {
         let entries = Field::<Addr>::at(0).get(bytes)?;
         let mask = Field::<u64>::at(8).get(bytes)?;
@@ -107,11 +94,11 @@ impl FlatTable {
             && buckets.is_power_of_two()
             && buckets < Self::MAX_SLOTS
             && count <= buckets;
-        // The buckets are followed by slots for entries pushed off the end, and an end mark.
+        // Overflow slots and an end mark follow the buckets.
         sound.then(|| FlatTable { entries, slots: mask + u64::from(lookups), count })
     }
 
-    /// Whether an entry that begins with `first` is used: its distance from the desired slot, or -1.
+    /// The first byte is the distance from the desired slot, or -1.
     pub(super) fn is_used(first: u8) -> bool {
         first < 0x80
     }

@@ -1,4 +1,4 @@
-//! The counters of all devices, in one system call.
+//! Reads the counters of all devices with one system call.
 
 use std::time::{Duration, Instant};
 
@@ -8,14 +8,12 @@ use super::layout::CounterLayout;
 use crate::model::{AllocatorCounters, CudaIndex};
 use crate::target::{Addr, AddressRange, Memory};
 
-/// How often counters that change while they are copied are copied again at once. A copy takes about
-/// a microsecond, a change of all counters less.
+/// Immediate retries while the counters change. A copy takes about a microsecond, a change of all
+/// counters less.
 const QUICK_ATTEMPTS: u32 = 32;
-/// After that, a thread of the target has been interrupted in the midst of a change: for how long it
-/// is given time to go on.
+/// Time to wait after that: a thread of the target was interrupted during a change.
 const READ_TIMEOUT: Duration = Duration::from_millis(2);
 
-/// The part of every device's allocator that holds its counters, and room for copies of them.
 #[derive(Debug, Default)]
 pub(super) struct CounterReader {
     spans: Vec<AddressRange>,
@@ -24,7 +22,6 @@ pub(super) struct CounterReader {
 }
 
 impl CounterReader {
-    /// For the allocators at `devices`.
     pub(super) fn new(devices: &[Addr], layout: &CounterLayout) -> CounterReader {
         let spans: Vec<AddressRange> =
             devices.iter().map(|addr| AddressRange { addr: *addr, len: layout.end }).collect();
@@ -32,7 +29,7 @@ impl CounterReader {
         CounterReader { spans, now: bytes.clone(), before: bytes }
     }
 
-    /// Reads the counters of all devices into `out`. With `between_calls` only while no thread is inside an allocator.
+    /// With `between_calls`, reads only while no thread is inside an allocator.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,
@@ -55,8 +52,8 @@ impl CounterReader {
                 self.now.chunks_exact(layout.end).zip(self.before.chunks_exact(layout.end));
             for ((now, before), index) in copies.zip(0..) {
                 let Some(counters) = layout.decode(now) else { continue };
-                // A thread may be inside the allocator for long (in cudaMalloc, say) without
-                // touching the counters: two equal copies in a row will do.
+                // A thread may be inside the allocator for long without changing the counters (in
+                // cudaMalloc), so two equal consecutive copies suffice.
                 let settled = layout.is_locked(now) != Some(true)
                     || (!between_calls && attempts > 0 && now == before);
                 whole &= settled && counters_are_whole(&counters);

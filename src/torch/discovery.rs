@@ -1,11 +1,11 @@
-//! Finds the devices' allocators and their layout by their shape, without a table of versions.
+//! Finds the devices' allocators and their layout by shape, without a table of versions.
 //!
 //! The layout differs between almost all minor versions of PyTorch (11 layouts in 2.1 to 2.15), but
-//! its shape does not: a vector of pointers to `DeviceCachingAllocator`s, each a recursive mutex
+//! the shape does not: a vector of pointers to `DeviceCachingAllocator`s, each a recursive mutex
 //! followed by `DeviceStats`, two `BlockPool`s that begin with `std::set`s, then hash tables, the
-//! first of which is `active_blocks` (c10/cuda/CUDACachingAllocator.cpp). Each step rests on
-//! invariants that hold at any time, so that a wrong guess is refused rather than believed; the sums
-//! over the blocks are the last word (`check`).
+//! first of which is `active_blocks` (c10/cuda/CUDACachingAllocator.cpp). Each step checks
+//! invariants that always hold, so a wrong match is refused. The sums over the blocks are the final
+//! check (`check`).
 
 use super::check::{array_is_whole, counters_are_whole};
 use super::containers::{FlatTable, TreeHeader, TreeNode};
@@ -17,38 +17,31 @@ use crate::abi::CounterAddresses;
 use crate::model::{Metric, Pool};
 use crate::target::{Addr, Field, Memory, MemoryError};
 
-/// How much of a `NativeCachingAllocator` is searched for the vector (0x50 to 0x5838 seen).
+/// Bytes of a `NativeCachingAllocator` that are searched for the vector (0x50 to 0x5838 seen).
 const SEARCHED: usize = 0x8000;
 /// More devices than any host has.
 const MAX_DEVICES: u64 = 128;
-/// Sizes a `DeviceCachingAllocator` can have (0x608 to 0xc28 seen).
+/// Possible sizes of a `DeviceCachingAllocator` (0x608 to 0xc28 seen).
 const OBJECT_SIZES: std::ops::RangeInclusive<usize> = 0x500..=0x4000;
-/// How much is copied where the heap does not tell an object's size.
+/// Bytes copied if the heap does not store an object's size.
 const DEFAULT_SIZE: usize = 0xc80;
-/// The largest gap tried between `reserved_bytes` and `active_bytes`.
 const LARGEST_GAP: usize = 0x100;
-/// Bytes that `DeviceStats` and what follows may have between `oversize_segments` and the pools.
+/// Bytes between `oversize_segments` and the pools, within and after `DeviceStats`.
 const TAIL: std::ops::RangeInclusive<usize> = 0x08..=0x60;
-/// How many blocks are looked at to find the layout of blocks.
 const SAMPLES: usize = 64;
 /// `kLargeBuffer`: `max_split_size` is larger, or -1 for "no limit".
 const MIN_MAX_SPLIT_BYTES: i64 = 20 << 20;
 
-/// What was found.
 #[derive(Debug, Clone)]
 pub(super) struct DiscoveredDevices {
-    /// Where the vector `device_allocator` lies in the target.
     pub(super) vector: Addr,
-    /// Its first two words: where its elements begin and end.
+    /// Begin and end of its elements.
     pub(super) range: [u64; 2],
-    /// The `DeviceCachingAllocator` of each device.
     pub(super) objects: Vec<Addr>,
-    /// Where the counters lie in each.
     pub(super) counters: CounterLayout,
 }
 
 impl DiscoveredDevices {
-    /// Where the counters lie that a probe reads, device by device.
     pub(super) fn levels(
         &self,
         blocks: Option<Addr>,
@@ -65,18 +58,13 @@ impl DiscoveredDevices {
     }
 }
 
-/// How the search for the devices ended.
 #[derive(Debug)]
 pub(super) enum SearchOutcome {
-    /// They were found.
     Found(Box<DiscoveredDevices>),
-    /// There are none yet.
     NotInitialized,
-    /// There are some, but they do not look as expected.
     Unknown(String),
 }
 
-/// Searches the `NativeCachingAllocator` at `allocator` for the devices' allocators.
 pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> SearchOutcome {
     let words = words_at(memory, allocator, SEARCHED);
     let mut unknown = None;
@@ -121,17 +109,16 @@ pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> SearchOutcome {
     unknown.map_or(SearchOutcome::NotInitialized, SearchOutcome::Unknown)
 }
 
-/// Whether `addr` can be what `operator new` returns.
+/// Whether `operator new` can have returned `addr`.
 fn is_object(addr: Addr) -> bool {
     addr.is_plausible() && addr.0.is_multiple_of(16)
 }
 
-/// A copy of the object at `addr`, as long as its heap chunk; empty when that is no object of the
-/// size of an allocator.
+/// Copies an object up to the end of its heap chunk; empty if it cannot be an allocator.
 pub(super) fn copy_object(memory: &dyn Memory, addr: Addr) -> Vec<u8> {
     let len = match chunk_size(memory, addr) {
         Some(size) if OBJECT_SIZES.contains(&size) => size,
-        // With another malloc than glibc's there is no size before the object.
+        // Only glibc's malloc stores a size before the object.
         _ => DEFAULT_SIZE,
     };
     let mut bytes: Vec<u8> =
@@ -146,7 +133,7 @@ pub(super) fn chunk_size(memory: &dyn Memory, addr: Addr) -> Option<usize> {
     usize::try_from(size.checked_sub(8)?).ok()
 }
 
-/// Up to `len` bytes from `addr` on, as words: fewer where memory ends before.
+/// Reads fewer words if the mapping ends.
 fn words_at(memory: &dyn Memory, addr: Addr, len: usize) -> Vec<u64> {
     let mut words = Vec::with_capacity(len / 8);
     let mut done = 0;
@@ -162,7 +149,6 @@ fn words_at(memory: &dyn Memory, addr: Addr, len: usize) -> Vec<u64> {
     words
 }
 
-/// The layout of counters that fits all devices.
 fn counter_layout(
     memory: &dyn Memory,
     addrs: &[Addr],
@@ -196,7 +182,7 @@ fn counter_layout(
     Err(why)
 }
 
-/// Whether the last three arrays can lie `gap` bytes after the first six.
+/// Whether the last three arrays can be `gap` bytes after the first six.
 fn gap_fits(gap: usize, copies: &[Vec<u8>]) -> bool {
     let mut in_use = false;
     for copy in copies {
@@ -206,7 +192,7 @@ fn gap_fits(gap: usize, copies: &[Vec<u8>]) -> bool {
         }
         in_use |= counters.stat(Metric::ActiveBytes, Pool::All).current > 0;
     }
-    // All zero fits almost anywhere: then only the places seen in PyTorch count, until blocks exist.
+    // Zeros fit almost anywhere. Until blocks exist, only gaps known from PyTorch count.
     let table = copies.iter().all(|copy| {
         copy.get(STATS + ARRAYS_BEFORE_GAP * STAT_ARRAY..)
             .is_some_and(|bytes| FlatTable::decode(bytes).is_some())
@@ -214,15 +200,15 @@ fn gap_fits(gap: usize, copies: &[Vec<u8>]) -> bool {
     in_use || gap == if table { FlatTable::SIZE } else { 0 }
 }
 
-/// Adds the counters between `oversize_segments` and the pools, which lie at `pools`.
+/// Adds the counters between `oversize_segments` and the pools, which begin at `pools`.
 fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     let start = CounterLayout::fixed_end(layout.gap);
     let number = |at: usize| Field::<i64>::at(start + 8 * at).get(copy).unwrap_or(0);
     let words = (pools - start) / 8;
-    // Torch 2.1 and 2.2 have `max_split_size` only; since 2.3 three counters come before it, since
-    // 2.12 `num_oom_rejections` as well.
+    // Torch 2.1 and 2.2 have only `max_split_size`; since 2.3 three counters precede it, since 2.12
+    // also `num_oom_rejections`.
     let counters = if words >= 4 { 3 } else { 0 };
-    // Given in MiB. What follows it is no counter and may be anything.
+    // Set in MiB. What follows is not a counter.
     let is_limit =
         |value: i64| value == -1 || (value > MIN_MAX_SPLIT_BYTES && value % (1 << 20) == 0);
     if let Some(at) = (counters..words).find(|at| is_limit(number(*at))) {
@@ -234,7 +220,7 @@ fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     }
 }
 
-/// Where the large and the small pool of a device lie, and how many sets each begins with.
+/// Offsets of the large and the small pool, and the number of sets that begin each.
 fn pool_groups(
     memory: &dyn Memory,
     addr: Addr,
@@ -274,7 +260,6 @@ fn pool_groups(
     Ok((large, small, sets))
 }
 
-/// Whether a tree's header lies `at` bytes into the object at `addr`, of which `copy` is a copy.
 pub(super) fn is_tree(memory: &dyn Memory, copy: &[u8], addr: Addr, at: usize) -> bool {
     let here = addr + at as u64;
     let Some(header) = copy.get(at..).and_then(|bytes| TreeHeader::decode(bytes, here)) else {
@@ -286,7 +271,6 @@ pub(super) fn is_tree(memory: &dyn Memory, copy: &[u8], addr: Addr, at: usize) -
             .is_ok_and(|node| TreeNode::decode(&node).is_some_and(|n| n.parent == here))
 }
 
-/// Finds the pools and tables of the device whose allocator lies at `addr`.
 pub(super) fn pools(
     memory: &dyn Memory,
     addr: Addr,
@@ -311,8 +295,7 @@ pub(super) fn pools(
     Ok(PoolsLayout { pools: [large, small], pool, active, tables, end })
 }
 
-/// Finds the layout of the blocks of device `index`, whose allocator lies at `addr`. `Ok(None)` when
-/// there is no block yet.
+/// `Ok(None)` if the device has no block yet.
 pub(super) fn block_layout(
     memory: &dyn Memory,
     addr: Addr,
@@ -340,7 +323,7 @@ pub(super) fn block_layout(
     }
 }
 
-/// Whether a `BlockPool` that belongs to a `PrivatePool` lies at `pool`: it lies in its owner.
+/// Whether the `BlockPool` at `pool` belongs to a `PrivatePool`, its owner, which contains it.
 fn is_private(memory: &dyn Memory, pool: Addr, layout: PoolLayout) -> bool {
     is_object(pool - (pool.0 % 16))
         && memory
@@ -348,7 +331,6 @@ fn is_private(memory: &dyn Memory, pool: Addr, layout: PoolLayout) -> bool {
             .is_ok_and(|owner| owner < pool && pool.0 - owner.0 < 0x400)
 }
 
-/// Copies of some active and some cached blocks.
 fn sample_blocks(
     memory: &dyn Memory,
     addr: Addr,

@@ -6,32 +6,31 @@ use crate::target::{Addr, MemoryError, ObjectError, ProcessError};
 /// Why the allocator could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TorchError {
-    /// The target itself could not be looked at.
+    /// Reading process information failed.
     #[error(transparent)]
     Process(#[from] ProcessError),
-    /// The loaded library could not be understood.
+    /// The loaded library's ELF file is invalid.
     #[error(transparent)]
     Object(#[from] ObjectError),
-    /// The library is there, but not the variable that everything starts from.
+    /// The library lacks the variable that the search starts from.
     #[error("{library} of PyTorch {version} does not export {symbol}")]
     NoAllocatorVariable {
         /// File of the library.
         library: String,
-        /// PyTorch version, `unknown` where it could not be read.
+        /// PyTorch version; `unknown` if unreadable.
         version: String,
-        /// The symbol looked for.
+        /// The missing symbol.
         symbol: &'static str,
     },
-    /// This allocator, or this build of PyTorch, has nothing that memspy can read.
+    /// memspy cannot read this allocator or this build of PyTorch.
     #[error("{what} cannot be read: {why}")]
     NotSupported {
-        /// What was asked for.
+        /// What was requested.
         what: &'static str,
-        /// Why not.
+        /// Why it is unsupported.
         why: String,
     },
-    /// The process was forked after CUDA had begun: its allocator says what another process had
-    /// then.
+    /// The process was forked after CUDA started: its allocator shows the parent's state.
     #[error(
         "{} of the allocator of {}: this process was forked from that one after CUDA had begun there, and holds no GPU \
          memory of its own",
@@ -39,45 +38,45 @@ pub enum TorchError {
         match of { Some(pid) => format!("process {pid}"), None => "a process that has ended".to_owned() }
     )]
     ForkedCopy {
-        /// The process that CUDA began in; `None` where it has ended.
+        /// The process in which CUDA started; `None` if it has ended.
         of: Option<u32>,
     },
-    /// CUDA has not been initialised in the target yet; ask again after `TorchReader::refresh`.
+    /// CUDA is not initialised in the target yet; ask again after `TorchReader::refresh`.
     #[error("CUDA has not been initialised in the target yet")]
     NotInitialized,
     /// The target has no such device.
     #[error("the target has no CUDA device {}", .0.0)]
     NoDevice(CudaIndex),
-    /// The allocator of this PyTorch build is not laid out in any way memspy recognises.
+    /// The allocator's layout is unknown.
     #[error("the allocator of PyTorch {version} is not laid out as expected: {what}")]
     UnknownLayout {
-        /// PyTorch version, `unknown` where it could not be read.
+        /// PyTorch version; `unknown` if unreadable.
         version: String,
-        /// Which expectation failed.
+        /// The failed expectation.
         what: String,
     },
     /// The target changed it during every attempt to read it.
     #[error("the target changed {what} during each of {attempts} attempts to read it")]
     Torn {
-        /// What was being read.
+        /// What was read.
         what: &'static str,
-        /// How many attempts there were.
+        /// Number of attempts.
         attempts: u32,
     },
     /// Memory could not be read.
     #[error("cannot read {what} at {at}: {source}")]
     Memory {
-        /// What was being read.
+        /// What was read.
         what: &'static str,
-        /// Where it was expected.
+        /// Its expected address.
         at: Addr,
-        /// Why it failed.
+        /// The cause.
         source: MemoryError,
     },
 }
 
 impl TorchError {
-    /// Whether the kernel refused to let memspy look.
+    /// Whether the kernel denied access.
     pub fn is_denied(&self) -> bool {
         matches!(
             self,
@@ -87,7 +86,6 @@ impl TorchError {
     }
 }
 
-/// Names what was being read, for `map_err`.
 pub(super) fn reading(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> TorchError {
     move |source| TorchError::Memory { what, at, source }
 }

@@ -1,4 +1,4 @@
-//! Where things lie in the structures of one libc10_cuda build: data, filled by `discovery`.
+//! Offsets in the structures of one libc10_cuda build, filled by `discovery`.
 
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
 use crate::target::{Addr, Field};
@@ -7,35 +7,33 @@ use crate::target::{Addr, Field};
 pub(super) const STAT: usize = 0x20;
 /// Size of `StatArray`: a `Stat` for each [`Pool`].
 pub(super) const STAT_ARRAY: usize = 3 * STAT;
-/// How many arrays come before the place where torch 2.13 put a table between them.
+/// Arrays before the table that torch 2.13 inserted.
 pub(super) const ARRAYS_BEFORE_GAP: usize = 6;
-/// Where the `DeviceStats` lie in a `DeviceCachingAllocator`, after its `std::recursive_mutex`
-/// (torch 2.1 to 2.15).
+/// Offset of `DeviceStats` in a `DeviceCachingAllocator`, after its `std::recursive_mutex` (torch
+/// 2.1 to 2.15).
 pub(super) const STATS: usize = 0x28;
-/// Thread id of the owner, and kind, of the `pthread_mutex_t` (glibc sysdeps/x86/nptl/bits/struct_mutex.h).
+/// Owner's thread id and kind of the `pthread_mutex_t` (glibc
+/// sysdeps/x86/nptl/bits/struct_mutex.h).
 pub(super) const MUTEX_OWNER: Field<u32> = Field::at(0x08);
 const MUTEX_KIND: Field<u32> = Field::at(0x10);
 const MUTEX_RECURSIVE: u32 = 1;
 
-/// Where the counters lie in a `DeviceCachingAllocator` (c10/cuda/CUDACachingAllocator.cpp), in bytes
-/// from its start.
+/// Offsets of the counters in a `DeviceCachingAllocator` (c10/cuda/CUDACachingAllocator.cpp).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CounterLayout {
     /// Bytes between `reserved_bytes` and `active_bytes`: 0, or 0x20 since torch 2.13.
     pub(super) gap: usize,
-    /// Whether the first field is a glibc recursive mutex, whose owner tells whether a change is
-    /// going on.
+    /// Whether the first field is a glibc recursive mutex, which has an owner during changes.
     pub(super) mutex: bool,
     /// `num_sync_all_streams`, `num_device_alloc`, `num_device_free`.
     pub(super) driver_calls: Option<[Field<i64>; 3]>,
     /// `max_split_size`.
     pub(super) max_split: Option<Field<i64>>,
-    /// Where `DeviceStats` end as far as known.
+    /// End of the known part of `DeviceStats`.
     pub(super) end: usize,
 }
 
 impl CounterLayout {
-    /// The layout with this `gap` of which only the fixed part is known.
     pub(super) fn with_gap(gap: usize, object: &[u8]) -> CounterLayout {
         CounterLayout {
             gap,
@@ -46,18 +44,16 @@ impl CounterLayout {
         }
     }
 
-    /// Where `oversize_segments`, the last counter that all versions have in the same place, ends.
+    /// End of `oversize_segments`, the last counter at the same offset in all versions.
     pub(super) fn fixed_end(gap: usize) -> usize {
         STATS + Metric::ALL.len() * STAT_ARRAY + gap + 0x10 + 2 * STAT
     }
 
-    /// Where the array of `metric` lies.
     pub(super) fn array(&self, metric: usize) -> usize {
         let gap = if metric >= ARRAYS_BEFORE_GAP { self.gap } else { 0 };
         STATS + metric * STAT_ARRAY + gap
     }
 
-    /// The counters in a copy of the start of a `DeviceCachingAllocator`; `None` when it is too short.
     pub(super) fn decode(&self, object: &[u8]) -> Option<AllocatorCounters> {
         let mut counters = AllocatorCounters::default();
         for (metric, of_metric) in counters.stats.iter_mut().enumerate() {
@@ -80,8 +76,7 @@ impl CounterLayout {
         Some(counters)
     }
 
-    /// Whether a thread was inside the allocator when `object` was copied; `None` where that cannot
-    /// be told.
+    /// `None` if unknown.
     pub(super) fn is_locked(&self, object: &[u8]) -> Option<bool> {
         if !self.mutex {
             return None;
@@ -90,7 +85,6 @@ impl CounterLayout {
     }
 }
 
-/// The `Stat` at `offset`.
 pub(super) fn stat_at(object: &[u8], offset: usize) -> Option<Stat> {
     let number = |at: usize| Field::<i64>::at(offset + at).get(object);
     Some(Stat {
@@ -101,25 +95,21 @@ pub(super) fn stat_at(object: &[u8], offset: usize) -> Option<Stat> {
     })
 }
 
-/// Where the pools and tables of blocks lie in a `DeviceCachingAllocator`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PoolsLayout {
     /// `large_blocks` and `small_blocks`.
     pub(super) pools: [usize; 2],
-    /// How a `BlockPool` is laid out.
     pub(super) pool: PoolLayout,
     /// `active_blocks`.
     pub(super) active: usize,
-    /// Every table after it that might be `graph_pools`.
+    /// Every later table that might be `graph_pools`.
     pub(super) tables: Vec<usize>,
-    /// How much of the object has to be copied to see all of these.
     pub(super) end: usize,
 }
 
-/// How a `BlockPool` is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PoolLayout {
-    /// How many `std::set<Block*>` it begins with: 2 (blocks, unmapped), 3 since torch 2.13.
+    /// Number of `std::set<Block*>`s that it begins with: 2 (blocks, unmapped), 3 since torch 2.13.
     pub(super) sets: usize,
 }
 
@@ -129,26 +119,22 @@ impl PoolLayout {
         Field::at(self.sets * super::containers::TreeHeader::SET)
     }
 
-    /// `owner_PrivatePool`; null for the pools of the device itself.
+    /// `owner_PrivatePool`; null for the device's own pools.
     pub(super) fn owner(self) -> Field<Addr> {
         Field::at(self.sets * super::containers::TreeHeader::SET + 8)
     }
 
-    /// How much of it has to be copied.
     pub(super) fn len(self) -> usize {
         self.owner().end()
     }
 }
 
-/// How a `Block` is laid out: everything follows from where its size lies (0x30 to torch 2.10, 0x38
-/// since).
+/// Layout of a `Block`, determined by the offset of its size (0x30 up to torch 2.10, 0x38 since).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockLayout {
-    /// Offset of `size`.
     pub(super) size: usize,
 }
 
-/// A `Block` as the target stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RawBlock {
     pub(super) device: i8,
@@ -164,27 +150,23 @@ pub(super) struct RawBlock {
 }
 
 impl BlockLayout {
-    /// The offsets of `size` that are tried.
     pub(super) const SIZES: std::ops::RangeInclusive<usize> = 0x20..=0x78;
-    /// No layout tried needs more bytes than this.
     pub(super) const MAX_LEN: usize = 0x78 + 0x38;
 
-    /// Where `pool` lies.
     pub(super) fn pool(self) -> Field<Addr> {
         Field::at(self.size + 0x10)
     }
 
-    /// How much of a block has to be copied.
     pub(super) fn len(self) -> usize {
         self.size + 0x38
     }
 
-    /// Where `expandable_segment_` may lie: after `event_count`, a counter of 4 or 8 bytes and two `shared_ptr`s.
+    /// Possible offsets of `expandable_segment_`: after `event_count`, a counter of 4 or 8 bytes
+    /// and two `shared_ptr`s.
     pub(super) fn expandable_segment(self) -> [Field<Addr>; 2] {
         [0x68, 0x60].map(|at| Field::at(self.size + at))
     }
 
-    /// The block in `bytes`; `None` when they are too few, or cannot be a block.
     pub(super) fn decode(self, bytes: &[u8]) -> Option<RawBlock> {
         let number = |at: usize| Field::<u64>::at(self.size + at).get(bytes);
         let flag = |at: usize| match Field::<u8>::at(self.size + at).get(bytes)? {
@@ -216,17 +198,14 @@ impl BlockLayout {
     }
 }
 
-/// Where `graph_pools` lies, and how a `PrivatePool` is laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PrivateLayout {
-    /// The table in the `DeviceCachingAllocator`. After it lies `graph_pools_freeable`, which lists those of them that no
-    /// graph uses any more (c10/cuda/CUDACachingAllocator.cpp).
+    /// The table in the `DeviceCachingAllocator`. `graph_pools_freeable` follows it and lists those
+    /// that no graph uses any more (c10/cuda/CUDACachingAllocator.cpp).
     pub(super) table: usize,
-    /// The two `BlockPool`s in a `PrivatePool`.
     pub(super) pools: [usize; 2],
 }
 
-/// Which of the counters' pools a block of a small or large pool belongs to.
 pub(super) fn pool_of(small: bool) -> Pool {
     if small { Pool::Small } else { Pool::Large }
 }

@@ -1,13 +1,14 @@
-//! libtorch in the target: its CUDA caching allocator becomes counters, segments and blocks; its objects tensors and nodes.
+//! libtorch in the target: reads counters, segments and blocks of the CUDA caching allocator,
+//! tensors and autograd nodes.
 //!
-//! Turns the memory of a process with `libc10_cuda` into [`AllocatorCounters`] and [`BlockMap`].
-//! May import `model`, `abi` and `target`.
-//! Never runs code in the target, never stops it, and never returns what failed its self-check as the truth.
-//! Start reading at [`TorchReader`]; the recipe for finding things is in `discovery`. Tensors and
-//! the autograd graph start at [`TensorReader`].
+//! Turns the memory of a process with `libc10_cuda` into [`AllocatorCounters`] and
+//! [`AllocatorSnapshot`]. May import `model`, `abi` and `target`. Never runs code in the target,
+//! never stops it, and never returns unchecked data as consistent. Start reading at
+//! [`TorchReader`]; `discovery` explains how things are found. Tensors and the autograd graph start
+//! at [`TensorReader`].
 //!
 //! [`AllocatorCounters`]: crate::model::AllocatorCounters
-//! [`BlockMap`]: crate::model::AllocatorSnapshot
+//! [`AllocatorSnapshot`]: crate::model::AllocatorSnapshot
 
 mod address_changes;
 mod address_tables;
@@ -32,7 +33,7 @@ mod version;
 mod walk;
 mod working_set;
 
-pub use address_changes::{AddressChanges, AddressOutcome, AddressReading, UntoldChanges};
+pub use address_changes::{AddressChanges, AddressDelta, AddressOutcome, MissingChanges};
 pub use address_tables::AddressTables;
 pub use backward::{BackwardError, autograd_info};
 pub use class_names::ClassNames;

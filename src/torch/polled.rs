@@ -1,17 +1,18 @@
-//! The few counters that tell every allocation and every free, for a fast poller: read with other memory in one system call.
+//! The few counters that show every allocation and free, read by a fast poller together with other
+//! memory.
 
 use super::layout::{CounterLayout, MUTEX_OWNER, STAT_ARRAY, STATS, stat_at};
 use crate::model::{CudaIndex, Metric, Pool};
 use crate::target::{Addr, AddressRange, Field};
 
-/// Where the counters of each device lie, and what a copy of them says.
+/// The counters' addresses on each device, and their decoder.
 #[derive(Debug, Clone)]
 pub struct CounterPoller {
     layout: CounterLayout,
     devices: Vec<(CudaIndex, Addr)>,
 }
 
-/// The counters of one pool that allocations and frees move.
+/// One pool's counters that allocations and frees change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolCounters {
     /// `allocation.POOL.allocated`.
@@ -39,13 +40,13 @@ pub struct PolledCounters {
     pub large: PoolCounters,
     /// Blocks allocated now: `allocation.all.current`.
     pub blocks: i64,
-    /// Whether the counters of all pools are the sums of those of each, and none changed while they were copied, as far as that can be told. The sums
-    /// are wrong while a thread is changing them: it changes those of all pools first.
+    /// Whether the totals equal the pools' sums and nothing visibly changed during the copy. A
+    /// thread that changes the counters changes the totals first, so the sums differ meanwhile.
     pub fit: bool,
 }
 
-/// How many blocks were allocated and freed since the program began, or since it reset these totals: no two states of an allocator have
-/// the same.
+/// Blocks allocated and freed since the program began or reset these totals. No two allocator
+/// states have the same totals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AllocationTotals {
     /// `allocation.all.allocated`.
@@ -70,17 +71,17 @@ impl CounterPoller {
         CounterPoller { layout: *layout, devices: numbered.collect() }
     }
 
-    /// Leaves out the devices of which `wanted` says so.
+    /// Keeps the devices for which `wanted` is true.
     pub fn retain(&mut self, wanted: impl Fn(CudaIndex) -> bool) {
         self.devices.retain(|(device, _)| wanted(*device));
     }
 
-    /// The devices polled.
+    /// The polled devices.
     pub fn devices(&self) -> impl Iterator<Item = CudaIndex> + '_ {
         self.devices.iter().map(|(device, _)| *device)
     }
 
-    /// What to read, one span for each device.
+    /// What to read: one span per device.
     pub fn spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         let (from, to) = self.part();
         self.devices
@@ -88,19 +89,20 @@ impl CounterPoller {
             .map(move |(_, at)| AddressRange { addr: *at + from as u64, len: to - from })
     }
 
-    /// What to read in a poll, for each device: its counters, and behind them once more the part that every allocation and every free changes. All of
-    /// them can change between the copy of one and that of the next: then one block is counted with the bytes of two.
+    /// What a poll reads per device: its counters, and after them again the part that every
+    /// allocation and free changes. Without this, a change between two counters' copies would pair
+    /// one block's count with two blocks' bytes.
     pub fn poll_spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.spans().zip(self.changing_spans()).flat_map(|(counters, again)| [counters, again])
     }
 
-    /// How many bytes these are for one device.
+    /// Bytes of these per device.
     pub fn poll_len(&self) -> usize {
         let (from, to) = self.part();
         to - from + STAT_ARRAY
     }
 
-    /// Where the part of each device's counters lies that every allocation and every free changes.
+    /// Per device, the part of its counters that every allocation and free changes.
     pub fn changing_spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         let at = self.layout.array(Metric::Allocation as usize) as u64;
         self.devices
@@ -108,28 +110,28 @@ impl CounterPoller {
             .map(move |(_, device)| AddressRange { addr: *device + at, len: STAT_ARRAY })
     }
 
-    /// The part of a copy that every allocation and every free changes.
+    /// The part of a copy that every allocation and free changes.
     pub fn changing_part<'c>(&self, copy: &'c [u8]) -> Option<&'c [u8]> {
         let (from, _) = self.part();
         let at = self.layout.array(Metric::Allocation as usize) - from;
         copy.get(at..at + STAT_ARRAY)
     }
 
-    /// The thread that holds the allocator's lock, as the target's kernel numbers it; `None` when none does or that cannot
-    /// be told.
+    /// The thread that holds the allocator's lock, by its kernel id in the target; `None` if
+    /// unlocked or unknown.
     pub fn lock_owner(&self, copy: &[u8]) -> Option<u32> {
         let (from, _) = self.part();
         let at = MUTEX_OWNER.offset.checked_sub(from)?;
         Field::<u32>::at(at).get(copy).filter(|&owner| owner != 0 && self.layout.mutex)
     }
 
-    /// Where the lock of each device's allocator lies.
+    /// The locks of the devices' allocators.
     pub fn locks(&self) -> Vec<AddressRange> {
         let lock = |(_, addr): &(CudaIndex, Addr)| AddressRange { addr: *addr, len: STATS };
         self.devices.iter().filter(|_| self.layout.mutex).map(lock).collect()
     }
 
-    /// The counters in a copy, which has what changes once more at its end or has not; `None` when it is too short.
+    /// Decodes a copy, with or without the repeated part at its end; `None` if it is too short.
     pub fn decode(&self, copy: &[u8]) -> Option<PolledCounters> {
         let (from, to) = self.part();
         let again = copy.get(to - from..).filter(|again| !again.is_empty());
@@ -165,7 +167,7 @@ impl CounterPoller {
         Some(PolledCounters { small, large, blocks: counts[0].current, fit })
     }
 
-    /// From the lock's owner to the end of the counters needed, in bytes from the begin of a device's allocator.
+    /// From the lock's owner to the end of the needed counters, as offsets in a device's allocator.
     fn part(&self) -> (usize, usize) {
         let to = self.layout.array(Metric::RequestedBytes as usize) + STAT_ARRAY;
         (MUTEX_OWNER.offset, to)
@@ -177,7 +179,7 @@ mod tests {
     use super::*;
     use crate::torch::layout::STAT;
 
-    /// A copy in which `allocated` of one metric and pool was raised.
+    /// A copy in which `allocated` of one metric and pool is increased.
     fn copy(poller: &CounterPoller, raised: &[(Metric, Pool, i64)]) -> Vec<u8> {
         let (from, to) = poller.part();
         let mut copy = vec![0; to - from];
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_all_pools_that_has_not_reached_its_own_pool_does_not_fit() {
+    fn totals_changed_before_their_pool_do_not_fit() {
         let layout = CounterLayout::with_gap(
             0x20,
             &[0, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0],

@@ -1,20 +1,18 @@
 //! Finds the table of private pools (CUDA graphs, `torch.cuda.MemPool`) and their layout.
 //!
-//! `graph_pools` maps a pool's id to a `PrivatePool`, which holds two `BlockPool`s that point back to
-//! it (c10/cuda/CUDACachingAllocator.cpp, `struct PrivatePool`): that cannot be mistaken.
+//! `graph_pools` maps a pool's id to a `PrivatePool` with two `BlockPool`s that point back to it
+//! (c10/cuda/CUDACachingAllocator.cpp, `struct PrivatePool`), which is unambiguous.
 
 use super::containers::{FlatTable, TreeHeader};
 use super::discovery::{chunk_size, is_tree};
 use super::layout::{PoolsLayout, PrivateLayout};
 use crate::target::{Addr, Field, Memory};
 
-/// How much of a `PrivatePool` is looked at.
 const SEARCHED: usize = 0x400;
 /// More private pools than a job has.
 const MAX_SLOTS: u64 = 1 << 16;
 
-/// Searches the tables of a device's allocator, of which `object` is a copy. A table that is listed
-/// in `searched` (offset, entries) is not looked at again.
+/// Skips tables in `searched` (offset, entries).
 pub(super) fn find(
     memory: &dyn Memory,
     object: &[u8],
@@ -40,7 +38,6 @@ pub(super) fn find(
     })
 }
 
-/// Where the two `BlockPool`s lie in the `PrivatePool` at `addr`.
 fn pools_in(memory: &dyn Memory, addr: Addr, layout: &PoolsLayout) -> Option<[usize; 2]> {
     if !addr.is_plausible() || !addr.0.is_multiple_of(16) {
         return None;

@@ -15,39 +15,36 @@ use crate::abi::CounterAddresses;
 use crate::model::{AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, Nanos};
 use crate::target::{Addr, LoadedObject, Memory, Process};
 
-/// How often the search for the layout is repeated: the target may change what is looked at.
+/// Attempts to find the layout while the target changes it.
 const SEARCHES: u32 = 32;
-/// How long `blocks` tries by default.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(3);
 
-/// Reads the CUDA allocator of PyTorch in another process: its counters and its map of blocks.
+/// Reads the CUDA allocator of PyTorch in another process: counters and snapshots.
 ///
-/// Works for PyTorch 2.1 to 2.15 and, as long as the shape of the allocator stays, later ones; what
-/// it does not recognise it refuses ([`TorchError::UnknownLayout`]).
+/// Supports PyTorch 2.1 to 2.15, and later versions as long as the allocator's shape stays. Unknown
+/// layouts are refused ([`TorchError::UnknownLayout`]).
 pub struct TorchReader {
     memory: Box<dyn Memory>,
     variable: Addr,
     version: Option<String>,
     timeout: Duration,
-    /// What `*variable` was when the backend was determined.
+    /// `*variable` when the backend was determined.
     allocator: Addr,
     backend: AllocatorBackend,
     native: Option<NativeAllocator>,
 }
 
-/// What is known of a native allocator in use.
 struct NativeAllocator {
     devices: DiscoveredDevices,
     counters: CounterReader,
     layout: BlocksLayout,
     blocks: Vec<SnapshotReader>,
-    /// Where the tables of the addresses given out are.
     address_tables: Option<Addr>,
 }
 
 impl TorchReader {
-    /// Attaches to `process`. `Ok(None)` when no PyTorch with CUDA support (`libc10_cuda`) is loaded
-    /// in it yet; `NotSupported` when it is one for ROCm.
+    /// Attaches to `process`. `Ok(None)` if no PyTorch with CUDA support (`libc10_cuda`) is loaded
+    /// yet; `NotSupported` for ROCm.
     pub fn attach(process: &Process) -> Result<Option<TorchReader>, TorchError> {
         let memory = process.memory();
         let mappings = process.mappings()?;
@@ -73,8 +70,8 @@ impl TorchReader {
         Self::with_memory(Box::new(memory), variable, version).map(Some)
     }
 
-    /// A reader of the allocator that the variable `c10::cuda::CUDACachingAllocator::allocator` at
-    /// `variable` in `memory` points to: for captured memory.
+    /// A reader for captured `memory`, where `variable` is the address of
+    /// `c10::cuda::CUDACachingAllocator::allocator`.
     pub fn with_memory(
         memory: Box<dyn Memory>,
         variable: Addr,
@@ -93,8 +90,8 @@ impl TorchReader {
         Ok(reader)
     }
 
-    /// Looks whether CUDA was initialised or another allocator was put in place since, and says
-    /// whether that is so. Takes one or two short reads when nothing happened.
+    /// Checks whether CUDA was initialised or the allocator replaced since, and returns whether
+    /// that happened. Takes one or two short reads if not.
     pub fn refresh(&mut self) -> Result<bool, TorchError> {
         let memory = &*self.memory;
         let allocator = memory
@@ -127,23 +124,23 @@ impl TorchReader {
         Ok(before != (self.backend.clone(), self.devices().count()))
     }
 
-    /// Which allocator is in use, as of the last [`Self::refresh`].
+    /// The allocator in use at the last [`Self::refresh`].
     pub fn backend(&self) -> &AllocatorBackend {
         &self.backend
     }
 
-    /// The version of PyTorch, `2.11.0+cu130`, from its `version.py`; `None` when that could not be read.
+    /// The version of PyTorch, `2.11.0+cu130`, from its `version.py`; `None` if unreadable.
     pub fn version(&self) -> Option<&str> {
         self.version.as_deref()
     }
 
-    /// The devices that have an allocator: every device the process can see, once CUDA is initialised.
+    /// The devices with an allocator: after CUDA's initialisation, every visible device.
     pub fn devices(&self) -> impl Iterator<Item = CudaIndex> + use<> {
         let count = self.native.as_ref().map_or(0, |n| n.devices.objects.len());
         (0..count as u32).map(CudaIndex)
     }
 
-    /// Where the counters of the devices lie, for a probe that reads them at each allocation.
+    /// Addresses of the devices' counters, for a probe that reads them at each allocation.
     pub fn levels(&self) -> impl Iterator<Item = (CudaIndex, CounterAddresses)> + '_ {
         let native = self.native.iter();
         native
@@ -152,36 +149,38 @@ impl TorchReader {
             .map(|(at, i)| (CudaIndex(i), at))
     }
 
-    /// What a fast poller reads of the devices' counters; `None` while there is no native allocator.
+    /// A fast poller of the devices' counters; `None` without a native allocator.
     pub fn counter_poller(&self) -> Option<CounterPoller> {
         let native = self.native.as_ref()?;
         Some(CounterPoller::new(&native.devices.counters, &native.devices.objects))
     }
 
-    /// What reads the addresses that the allocator has given out on `device`, the only one that is in use; `None` where it has no tables of them (PyTorch
-    /// before 2.3), and while `device` has no block from which to learn how blocks are laid out.
+    /// A reader of the addresses allocated on `device`, the only one in use. `None` if the
+    /// allocator has no address tables (PyTorch before 2.3), or `device` has no block yet that
+    /// shows the layout.
     pub fn address_tables(&self, device: CudaIndex) -> Option<AddressTables> {
         let native = self.native.as_ref()?;
         let at = native.address_tables?;
         let object = *native.devices.objects.get(device.0 as usize)?;
         let pools = discovery::pools(&*self.memory, object, &native.devices.counters).ok()?;
-        // A wrong layout, read while the target changed its blocks, is noticed: each block has to have its address.
+        // A wrong layout, found while the target changed its blocks, is detected later: each block
+        // must have its address.
         let block = discovery::block_layout(&*self.memory, object, device.0, &pools).ok()??;
         let mut counters = self.counter_poller()?;
         counters.retain(|polled| polled == device);
         Some(AddressTables::new(at, block, counters))
     }
 
-    /// For how long [`Self::blocks`] tries to find the target at rest; 3 ms by default.
+    /// Sets how long [`Self::blocks`] waits for an idle target; 3 ms by default.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// Reads the counters of all devices into `out`, in the order of the devices: one system call of
-    /// about 1 KiB per device, repeated while the target is changing them.
+    /// Reads the counters of all devices into `out`, in device order: one system call of about 1
+    /// KiB per device, repeated while the target changes them.
     ///
     /// They equal `torch.cuda.memory_stats` (`DeviceStats`, c10/core/CachingDeviceAllocator.h).
-    /// `Torn` when the target changed them during every attempt, `NotInitialized` and `NotSupported`
+    /// `Torn` if the target changed them during every attempt, `NotInitialized` and `NotSupported`
     /// according to [`Self::backend`].
     pub fn counters(
         &mut self,
@@ -190,8 +189,8 @@ impl TorchReader {
         self.read_counters(false, out)
     }
 
-    /// The same at a moment in which no thread is inside an allocator: one in `cudaMalloc` has memory of the driver that no
-    /// counter tells of yet. `Torn` also where one stays inside for milliseconds.
+    /// The same while no thread is inside an allocator: one in `cudaMalloc` has driver memory that
+    /// the counters do not include yet. Also `Torn` if a thread stays inside for milliseconds.
     pub fn counters_between_calls(
         &mut self,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,
@@ -209,13 +208,13 @@ impl TorchReader {
         native.counters.read(&*self.memory, &native.devices.counters, between_calls, out)
     }
 
-    /// Reads the map of all segments and blocks of `device`; `time` is what it is to be stamped with.
+    /// Reads the snapshot of all segments and blocks of `device`; `time` becomes its timestamp.
     ///
-    /// It is `Consistent` when nothing changed while it was copied and its sums equal the counters,
-    /// `Degraded` when the target never kept still for long enough ([`Self::set_timeout`]).
-    /// Equals `torch.cuda.memory_snapshot` except that inactive blocks have `requested` 0.
-    /// `UnknownLayout` when what was read contradicts the counters although nothing changed, `Torn`
-    /// when not even a degraded map could be read.
+    /// It is `Consistent` if nothing changed during the copy and its sums equal the counters,
+    /// `Degraded` if the target was never idle long enough ([`Self::set_timeout`]). It equals
+    /// `torch.cuda.memory_snapshot`, except that inactive blocks have `requested` 0.
+    /// `UnknownLayout` if it contradicts the counters although nothing changed, `Torn` if not even
+    /// a degraded snapshot could be read.
     pub fn blocks(
         &mut self,
         device: CudaIndex,
@@ -224,7 +223,8 @@ impl TorchReader {
         self.blocks_when(device, time, &mut || {})
     }
 
-    /// [`Self::blocks`]; `before_attempt` is called before each attempt, and may wait for a moment at which the target keeps still.
+    /// [`Self::blocks`] with `before_attempt` called before each attempt; it may wait until the
+    /// target is idle.
     pub fn blocks_when(
         &mut self,
         device: CudaIndex,
@@ -240,18 +240,21 @@ impl TorchReader {
         reader.read(&*self.memory, counters, &mut native.layout, attempts, time, version)
     }
 
-    /// Reads what the target recorded of the allocations of `device` with `torch.cuda.memory._record_memory_history`, and the
-    /// map of its blocks: `None` when that was never at rest. `keep` is called while what the stacks refer to is still there; more than once where reading was repeated.
+    /// Reads the history that the target recorded of `device` with
+    /// `torch.cuda.memory._record_memory_history`, and its snapshot (`None` if the target was never
+    /// idle). Calls `keep` while the stacks' referenced objects still exist, more than once if
+    /// reading is repeated.
     ///
     /// # Errors
-    /// As [`Self::blocks`], and `UnknownLayout` where the ring buffer, its entries or their clock were not recognised.
+    ///
+    /// As [`Self::blocks`], and `UnknownLayout` for an unknown ring buffer, entry or clock layout.
     pub fn history(
         &mut self,
         device: CudaIndex,
         keep: &mut dyn FnMut(&RecordedHistory),
     ) -> Result<(Option<AllocatorSnapshot>, RecordedHistory), TorchError> {
         let snapshot = match self.blocks(device, Nanos(0)) {
-            // The events need no moment at which nobody allocates.
+            // Events can be read while the target allocates.
             Err(TorchError::Torn { .. }) => None,
             other => Some(other?),
         };
@@ -279,7 +282,7 @@ impl TorchReader {
             AllocatorBackend::CudaMallocAsync => {
                 "the target uses the driver's pool (backend:cudaMallocAsync), not PyTorch's native allocator".to_owned()
             }
-            // Names come from the target's memory: what is damaged there must not break the line.
+            // Names come from the target's memory; damaged ones must not break the line.
             AllocatorBackend::Pluggable(name) => {
                 format!("the target uses its own allocator ({})", name.escape_debug())
             }
@@ -302,7 +305,7 @@ impl TorchReader {
                 SearchOutcome::NotInitialized => what.clear(),
                 SearchOutcome::Unknown(why) => what = why,
             }
-            // What has ended meanwhile is neither.
+            // A process that has ended is neither.
             self.memory.pointer(allocator).map_err(reading("the allocator", allocator))?;
             if what.is_empty() {
                 return Ok(None);
@@ -326,7 +329,6 @@ impl NativeAllocator {
             address_tables,
         }
     }
-    /// Whether the vector of devices is where and as long as it was.
     fn is_current(&self, memory: &dyn Memory) -> Result<bool, TorchError> {
         let vector = self.devices.vector;
         let range = [memory.u64(vector), memory.u64(vector + 8)];

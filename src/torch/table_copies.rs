@@ -1,7 +1,8 @@
-//! Copies of the allocator's tables of addresses, made while the target goes on.
+//! Copies of the allocator's address tables, made while the target runs.
 //!
-//! The copy of a table is good if its head was the same before and after it. Where the target has changed some tables meanwhile, the copies
-//! of the others stay good: only what has changed since is read next. So the reader catches up with a target that never waits for it.
+//! A copy is valid if the table's head was the same before and after it. If the target has changed
+//! some tables meanwhile, copies of the others stay valid, and the next read covers only what
+//! changed. So the reader catches up with a target that never pauses.
 
 use rustc_hash::FxHashMap;
 
@@ -13,59 +14,54 @@ use crate::target::{Addr, AddressRange, Field, Memory, MemoryError};
 
 /// `kNumMutexShard`.
 pub(super) const TABLES: usize = 67;
-/// Bytes of an entry: its distance from the desired slot, the address, the `Block`.
+/// Bytes of an entry: distance from the desired slot, address, `Block`.
 pub(super) const ENTRY: usize = 0x18;
 const ADDRESS: Field<u64> = Field::at(0x08);
 const BLOCK: Field<Addr> = Field::at(0x10);
-/// A table with more entries than this is not read: a bound for the time that a reading takes.
+/// Larger tables are not read, to bound the time of a read.
 const MAX_SLOTS: u64 = 1 << 12;
 
-/// The counters of the device and the heads of its tables, copied in this order, and the counters once more.
+/// The device's counters, the heads of its tables, and the counters again, copied in this order.
 #[derive(Debug, Clone)]
 pub(super) struct TableHeads {
-    /// `None` where they changed meanwhile.
+    /// `None` if they changed meanwhile.
     pub(super) counters: Option<PolledCounters>,
     heads: Vec<FlatTable>,
 }
 
 impl TableHeads {
-    /// The running totals, if the counters stood.
     pub(super) fn totals(&self) -> Option<AllocationTotals> {
         self.counters.map(|now| now.totals())
     }
 
-    /// The counters, if the tables have as many addresses as these say that there are blocks.
+    /// The counters, if the tables have as many addresses as the counters have blocks.
     pub(super) fn settled(&self) -> Option<PolledCounters> {
         let count = self.heads.iter().fold(0u64, |sum, head| sum.saturating_add(head.count));
         self.counters.filter(|now| i64::try_from(count) == Ok(now.blocks))
     }
 }
 
-/// The newest good copy of each table.
 #[derive(Debug, Clone)]
 pub(super) struct TableCopies {
     at: Addr,
     block: BlockLayout,
-    /// The counters of the device.
     counters: CounterPoller,
     tables: Vec<TableCopy>,
-    /// The number of the reading that these copies are made for.
+    /// Number of the read in progress.
     reading: u64,
-    /// What was read of blocks that are new since the last reading that was accepted, by address and `Block`.
+    /// Blocks read since the last accepted read, by address and `Block`.
     blocks: FxHashMap<(u64, Addr), AddressedBlock>,
     spans: Vec<AddressRange>,
     copy: Vec<u8>,
 }
 
-/// One table, as it was copied last.
 #[derive(Debug, Clone, Default)]
 struct TableCopy {
     head: Option<FlatTable>,
-    /// Its addresses and their `Block`s, in order.
     entries: Vec<(u64, Addr)>,
-    /// For which reading it was copied last.
+    /// The last read that copied it.
     reading: u64,
-    /// What this was when it had what it has at the last reading that was accepted, where it has changed since.
+    /// `reading` of its copy at the last accepted read, if it has changed since.
     before: Option<u64>,
 }
 
@@ -83,37 +79,38 @@ impl TableCopies {
         }
     }
 
-    /// Copies the counters and the heads of the tables; `None` where there are none.
-    pub(super) fn look(&mut self, memory: &dyn Memory) -> Result<Option<TableHeads>, MemoryError> {
+    /// Copies the counters and the heads; `None` without counters.
+    pub(super) fn copy_heads(
+        &mut self,
+        memory: &dyn Memory,
+    ) -> Result<Option<TableHeads>, MemoryError> {
         self.spans.clear();
         self.copy_with_heads(memory)
     }
 
-    /// The tables that were not copied since they have these heads.
+    /// Tables whose last copy has a different head.
     pub(super) fn outdated(&self, now: &TableHeads) -> Vec<(usize, FlatTable)> {
         let heads = now.heads.iter().copied().enumerate();
         heads.filter(|(n, head)| self.tables[*n].head != Some(*head)).collect()
     }
 
-    /// The tables that were not copied since this reading, at most so many, and the heads that they should have.
+    /// At most `most` tables last copied before `reading`, and their expected heads.
     pub(super) fn older_than(&self, reading: u64, most: usize) -> Vec<(usize, FlatTable)> {
         let tables = self.tables.iter().enumerate().filter(|(_, table)| table.reading < reading);
         tables.filter_map(|(n, table)| Some((n, table.head?))).take(most).collect()
     }
 
-    /// The number of the reading that these copies are made for.
     pub(super) fn reading(&self) -> u64 {
         self.reading
     }
 
-    /// The tables that have changed since the last reading that was accepted: which, and what they have.
     pub(super) fn newer(&self) -> impl Iterator<Item = (usize, &[(u64, Addr)])> {
         let newer = self.tables.iter().enumerate().filter(|(_, table)| table.before.is_some());
         newer.map(|(n, table)| (n, &table.entries[..]))
     }
 
-    /// How many of the readings before this one may lack what is new now: a table that has other addresses than `known`, not only more or only fewer,
-    /// may have got them since it was copied.
+    /// How many previous reads may lack new entries. A table whose addresses were replaced, not
+    /// only added or removed, may have changed at any time since its last copy.
     pub(super) fn readings_since_swap(&self, known: &[Vec<(u64, Addr)>]) -> usize {
         let copied = |(table, known): (&TableCopy, &Vec<(u64, Addr)>)| {
             let copied = table.before?;
@@ -124,13 +121,11 @@ impl TableCopies {
         copied.map_or(1, |copied| self.reading.saturating_sub(copied) as usize)
     }
 
-    /// Those of which nothing was read yet.
     pub(super) fn unknown(&self, allocated: &[(u64, Addr)]) -> Vec<(u64, Addr)> {
         let is_unknown = |entry: &&(u64, Addr)| !self.blocks.contains_key(entry);
         allocated.iter().filter(is_unknown).copied().collect()
     }
 
-    /// What was read of these blocks, by address.
     pub(super) fn blocks(&self, allocated: &[(u64, Addr)]) -> Option<Vec<AddressedBlock>> {
         let block = |entry: &(u64, Addr)| self.blocks.get(entry).copied();
         let mut blocks: Vec<AddressedBlock> = allocated.iter().map(block).collect::<Option<_>>()?;
@@ -138,7 +133,8 @@ impl TableCopies {
         Some(blocks)
     }
 
-    /// Reads the tables again that have one of these of which nothing could be read: a table that lost an address and got another has the head that it had.
+    /// Reads tables again that have one of these unreadable blocks: losing one address and gaining
+    /// another leaves a head unchanged.
     pub(super) fn doubt(&mut self, allocated: &[(u64, Addr)]) {
         for gone in self.unknown(allocated) {
             let has_it = |table: &&mut TableCopy| table.entries.binary_search(&gone).is_ok();
@@ -146,19 +142,18 @@ impl TableCopies {
         }
     }
 
-    /// What was read of blocks is not what they are.
     pub(super) fn forget_blocks(&mut self) {
         self.blocks.clear();
     }
 
-    /// All of this is told now.
     pub(super) fn accepted(&mut self) {
         self.tables.iter_mut().for_each(|table| table.before = None);
         self.blocks.clear();
         self.reading += 1;
     }
 
-    /// Copies some of the tables, which had these heads, and what some blocks are, and the heads after that; `None` where it cannot.
+    /// Copies some tables, with their expected heads, and some blocks, then the heads again; `None`
+    /// if impossible.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,
@@ -197,7 +192,6 @@ impl TableCopies {
         Ok(Some(after))
     }
 
-    /// Copies what the spans say, and then the counters and the heads.
     fn copy_with_heads(&mut self, memory: &dyn Memory) -> Result<Option<TableHeads>, MemoryError> {
         let Some(counted) = self.counters.spans().next() else { return Ok(None) };
         let len: usize = self.spans.iter().map(|span| span.len).sum();
@@ -218,7 +212,7 @@ impl TableCopies {
 }
 
 impl TableCopy {
-    /// Takes a copy of its entries, if it has as many as the head says.
+    /// Takes a copy of the entries, if their number matches the head.
     fn take(&mut self, head: FlatTable, bytes: &[u8], reading: u64) {
         let used = bytes.chunks_exact(ENTRY).filter(|entry| FlatTable::is_used(entry[0]));
         let entries = used.filter_map(|entry| Some((ADDRESS.get(entry)?, BLOCK.get(entry)?)));

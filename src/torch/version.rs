@@ -1,21 +1,20 @@
-//! The version of the target's PyTorch, from the `version.py` of its package.
+//! The version of the target's PyTorch, from its package's `version.py`.
 
 use std::path::Path;
 
 use crate::target::Process;
 
-/// More than any `version.py` has.
 const MAX_READ_LEN: u64 = 64 << 10;
 
-/// The version, such as `2.11.0+cu130`, of the package that `library` (`…/torch/lib/libc10_cuda.so`,
-/// as the target names it) belongs to. `None` when there is no readable `version.py` beside it.
+/// The version of the package of `library` (`…/torch/lib/libc10_cuda.so` as the target names it).
+/// `None` without a readable `version.py`.
 pub(super) fn read(process: &Process, library: &Path) -> Option<String> {
     let package = library.parent()?.parent()?;
     let text = process.read_file(&package.join("version.py"), MAX_READ_LEN).ok()?;
     parse(&String::from_utf8_lossy(&text))
 }
 
-/// The value of `__version__` in the text of torch/version.py (written by PyTorch's
+/// The value of `__version__` in torch/version.py (written by PyTorch's
 /// tools/generate_torch_version.py).
 fn parse(text: &str) -> Option<String> {
     let value = text
@@ -32,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_in_the_place_of_version_py_is_no_version_and_stops_nothing() {
+    fn a_pipe_as_version_py_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let pipe = folder.path().join("torch/version.py");
         std::fs::create_dir_all(folder.path().join("torch/lib")).unwrap();
@@ -51,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_is_the_value_of_its_variable() {
+    fn the_version_is_parsed_from_its_variable() {
         let text = "from typing import Optional\n\n__all__ = ['__version__', 'debug']\n__version__ = '2.11.0+cu130'\ndebug = False\n";
         assert_eq!(parse(text).as_deref(), Some("2.11.0+cu130"));
         assert_eq!(parse("__version__: str = \"2.6.0\"").as_deref(), Some("2.6.0"));

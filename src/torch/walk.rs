@@ -1,7 +1,7 @@
-//! The walk over a device's blocks, on a copy of the memory they lie in.
+//! Walks a device's blocks in a copy of their memory.
 //!
-//! Blocks are found from `active_blocks` (all that are allocated or wait for another stream) and from
-//! the sets of cached blocks of every pool, then through `prev` and `next`. As in
+//! The walk starts from `active_blocks` (allocated blocks, and those waiting for another stream)
+//! and the cached blocks of every pool, and follows `prev` and `next`. As in
 //! `DeviceCachingAllocator::snapshot` (c10/cuda/CUDACachingAllocator.cpp, torch 2.1 to 2.15), a
 //! segment begins with a block that has no mapped block before it.
 
@@ -14,49 +14,37 @@ use super::working_set::{NotCopied, WorkingSet};
 use crate::model::{Block, BlockState, PoolId, Segment};
 use crate::target::{Addr, Field};
 
-/// More blocks than a device has: a bound against damage.
+/// A bound against damage.
 const MAX_BLOCKS: usize = 1 << 21;
-/// More private pools than a job has.
 const MAX_PRIVATE_POOLS: u64 = 1 << 16;
-/// How much of an `ExpandableSegment` is searched for its sizes.
+/// Bytes of an `ExpandableSegment` that are searched for its sizes.
 const EXPANDABLE_SEGMENT: usize = 0x60;
-/// What is mapped at once is so large at least, and larger than the number of these pieces.
+/// Minimum granule of mapping; also larger than the number of granules.
 const MIN_GRANULE: u64 = 2 << 20;
 
-/// What a walk needs to know.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WalkInput<'a> {
-    /// The device's number.
     pub(super) index: u32,
-    /// Its `DeviceCachingAllocator`.
     pub(super) device: Addr,
-    /// A copy of it.
     pub(super) object: &'a [u8],
-    /// Its pools.
     pub(super) pools: &'a PoolsLayout,
-    /// How blocks are laid out.
     pub(super) block: BlockLayout,
-    /// Its private pools, once there were some.
     pub(super) private: Option<PrivateLayout>,
 }
 
-/// What a walk found.
 #[derive(Debug, Default)]
 pub(super) struct WalkedBlocks {
     pub(super) segments: Vec<Segment>,
     pub(super) sums: BlockSums,
 }
 
-/// Why a walk came to no end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WalkError {
-    /// The working set lacks something, which is now wanted.
     Incomplete,
-    /// Something is not as it must be: the copy is torn, or the layout wrong.
+    /// An invariant fails: the copy is torn, or the layout wrong.
     Inconsistent(&'static str),
 }
 
-/// What is known of a `BlockPool`.
 #[derive(Debug, Clone, Copy)]
 struct PoolKind {
     small: bool,
@@ -65,31 +53,28 @@ struct PoolKind {
     retired: bool,
 }
 
-/// A block met on the walk.
 #[derive(Debug)]
 struct WalkNode {
     block: RawBlock,
     at: Addr,
     active: bool,
-    /// Its neighbours' places in the trail; `None` where it has none, or it is not here yet.
+    /// `None` if it has none, or not seen yet.
     prev: Option<u32>,
     next: Option<u32>,
-    /// What is mapped at once in the expandable segment that the block is in; 0 outside of such.
+    /// Mapping granule of the block's expandable segment; 0 for others.
     granule: u64,
 }
 
-/// Room for what a walk meets, kept from walk to walk.
 #[derive(Debug, Default)]
 pub(super) struct WalkScratch {
     nodes: Vec<WalkNode>,
-    /// Where each block is in `nodes`.
     indices: FxHashMap<Addr, u32>,
     pools: FxHashMap<Addr, PoolKind>,
     queue: Vec<Addr>,
 }
 
 impl WalkScratch {
-    /// The blocks of the last walk: device address, and where the `Block` lies.
+    /// Device address and `Block` address of each block.
     pub(super) fn places(&self) -> impl Iterator<Item = (u64, Addr)> {
         self.nodes.iter().filter(|node| node.block.mapped).map(|node| (node.block.address, node.at))
     }
@@ -99,12 +84,10 @@ struct BlockWalk<'a, 's> {
     input: WalkInput<'a>,
     set: &'s mut WorkingSet,
     scratch: &'s mut WalkScratch,
-    /// How many blocks of the queue are active.
     active: usize,
     lacking: bool,
 }
 
-/// Walks over all blocks.
 pub(super) fn walk(
     ground: WalkInput<'_>,
     set: &mut WorkingSet,
@@ -127,7 +110,7 @@ pub(super) fn walk(
 }
 
 impl BlockWalk<'_, '_> {
-    /// Notes that something is lacking and goes on, so that one walk asks for as much as possible.
+    /// Records what is missing and continues, so that one walk requests as much as possible.
     fn here<T>(&mut self, got: Result<T, NotCopied>) -> Result<Option<T>, WalkError> {
         match got {
             Ok(value) => Ok(Some(value)),
@@ -145,7 +128,6 @@ impl BlockWalk<'_, '_> {
         Ok(self.here(got)?.map(|()| out))
     }
 
-    /// Calls `each` with every used entry of `table`, whose entries have `N` bytes.
     fn entries<const N: usize>(
         &mut self,
         table: FlatTable,
@@ -190,7 +172,6 @@ impl BlockWalk<'_, '_> {
         Ok(())
     }
 
-    /// Follows the sets of the device's own pools and of the private ones.
     fn cached_blocks(&mut self) -> Result<(), WalkError> {
         let (object, layout) = (self.input.object, self.input.pools);
         for at in layout.pools {
@@ -222,7 +203,7 @@ impl BlockWalk<'_, '_> {
         })
     }
 
-    /// The `PrivatePool`s that nothing uses any more, by `graph_pools_freeable`.
+    /// The unused `PrivatePool`s, from `graph_pools_freeable`.
     fn retired_pools(&mut self, private: PrivateLayout) -> Result<Vec<Addr>, WalkError> {
         let table = self.input.object.get(private.table + FlatTable::SIZE..);
         let Some(table) = table.and_then(FlatTable::decode) else { return Ok(Vec::new()) };
@@ -236,7 +217,6 @@ impl BlockWalk<'_, '_> {
         Ok(pools)
     }
 
-    /// Follows the sets of the `BlockPool` at `addr`, of which `copy` is a copy.
     fn pool(
         &mut self,
         addr: Addr,
@@ -283,10 +263,9 @@ impl BlockWalk<'_, '_> {
         Ok(())
     }
 
-    /// Follows `prev` and `next` from all blocks found.
     fn all_blocks(&mut self) -> Result<(), WalkError> {
         let queue = std::mem::take(&mut self.scratch.queue);
-        // Active blocks first: a neighbour met on the way is active only if it is one of them.
+        // Active blocks first: a neighbour reached later is active only if it is one of them.
         for (at, addr) in queue.iter().enumerate() {
             self.place(*addr, at < self.active)?;
         }
@@ -303,7 +282,6 @@ impl BlockWalk<'_, '_> {
         Ok(())
     }
 
-    /// Finds out what is mapped at once in each expandable segment.
     fn granules(&mut self) -> Result<(), WalkError> {
         for start in 0..self.scratch.nodes.len() {
             let first = &self.scratch.nodes[start];
@@ -337,8 +315,9 @@ impl BlockWalk<'_, '_> {
         Ok(())
     }
 
-    /// `segment_size_` of the `ExpandableSegment` that the chain of `bytes` bytes from `first` on is made of: its object has
-    /// the address of the first block (`ptr_`), the granule, and how many of it there are (`max_handles_`).
+    /// `segment_size_` of the `ExpandableSegment` that contains the chain of `bytes` bytes from
+    /// `first` on: its object has the address of the first block (`ptr_`), the granule, and the
+    /// number of granules (`max_handles_`).
     fn granule(
         &mut self,
         at: Addr,
@@ -379,7 +358,6 @@ impl BlockWalk<'_, '_> {
         Ok(None)
     }
 
-    /// The place of the block at `addr` in the trail; it is added if it is new.
     fn place(&mut self, addr: Addr, active: bool) -> Result<Option<u32>, WalkError> {
         if addr.0 == 0 {
             return Ok(None);
@@ -416,7 +394,6 @@ impl BlockWalk<'_, '_> {
     }
 }
 
-/// Cuts the chains of blocks into segments.
 fn segments(trail: &WalkScratch) -> Result<WalkedBlocks, WalkError> {
     let mut found = WalkedBlocks::default();
     let node = |place: Option<u32>| trail.nodes.get(place? as usize);
@@ -432,8 +409,8 @@ fn segments(trail: &WalkScratch) -> Result<WalkedBlocks, WalkError> {
             size: 0,
             stream: first.block.stream,
             small: pool.small,
-            // The address range of an expandable segment is larger than the device, so that some of
-            // it is always unmapped and stays in the chain; no other segment has unmapped blocks.
+            // An expandable segment's address range exceeds the device, so part of it is always
+            // unmapped and stays in the chain. No other segment has unmapped blocks.
             expandable: first.prev.is_some(),
             granule: first.granule,
             retired: pool.retired,

@@ -1,92 +1,76 @@
 //! The pieces of the target's memory that a walk over the blocks needs, copied in one system call.
 //!
-//! A walk follows pointers, and each pointer followed by a read of its own costs a system call while
-//! the target goes on. So the pieces that one walk touched are remembered and the next walk copies
-//! all of them at once, between two copies of the counters; only what is new has to be followed.
+//! A walk follows pointers. Reading each separately would cost a system call while the target runs.
+//! So the pieces touched by one walk are remembered, and the next walk copies them all at once,
+//! between two copies of the counters; only new pieces must be followed.
 //!
-//! When the target changes things too often to keep still for that long, only the pieces that changed
-//! lately and the tables are copied between the two copies of the counters; all others are copied
-//! before and once more after, and count only if they are the same. All of it is one system call.
+//! If the target changes too often for that, only the recently changed pieces and the tables are
+//! copied between the two counter copies. All others are copied once before and once after, and
+//! count only if equal. All of it is one system call.
 
 use rustc_hash::FxHashMap;
 
 use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
-/// Bytes of a piece, aligned to their number: never across the end of a page.
+/// Bytes of a piece; aligned, so it never crosses a page boundary.
 const PIECE: u64 = 512;
-/// Bytes of a page.
 const PAGE: u64 = 4096;
-/// Neighbouring pieces of one page are copied together with what lies between them.
+/// Nearby pieces of one page are copied together with the gap between them.
 const PIECES_PER_PAGE: u64 = PAGE / PIECE;
 /// A bound against damage: 256 MiB.
 const MAX_RANGES: usize = 1 << 19;
-/// After this many spans were added one by one, all are put in order again.
+/// Spans added individually before the plan is rebuilt.
 const MAX_APPENDED: usize = 64;
-/// Pieces that this many walks did not touch are forgotten; checked once in as many walks.
+/// Walks after which untouched pieces are dropped; also the interval of this check.
 const FORGOTTEN_AFTER: u32 = 8;
 
-/// A piece that changed is taken to change again for this many copies.
+/// Copies for which a changed piece is expected to change again.
 const RESTLESS_PIECE: u64 = 256;
-/// A target that changed things during a copy is taken to do so again for this many copies.
+/// Copies for which a changing target is expected to change again.
 const RESTLESS_TARGET: u64 = 64;
 
-/// The working set of one device's walks.
 #[derive(Debug, Default)]
 pub(super) struct WorkingSet {
     /// By number (address / [`PIECE`]).
     pieces: FxHashMap<u64, WorkingSetRange>,
-    /// What one read copies: the head, the pieces, the tail; for a restless target the pieces at
-    /// rest, the head, the restless pieces, the tail, and again the pieces at rest.
+    /// What one read copies: head, pieces, tail. For a restless target: stable pieces, head,
+    /// restless pieces, tail, stable pieces again.
     plan: Vec<AddressRange>,
-    /// The pieces at rest, and where their first copy lies.
+    /// The stable pieces, and the offset of their first copy.
     at_rest: Vec<(u64, usize)>,
-    /// How far their second copies lie behind the first ones.
+    /// Distance of their second copies behind the first.
     second: usize,
-    /// The copies, in the order of the plan, then those of later extensions.
     copies: Vec<u8>,
-    /// The pieces asked for and not copied yet.
     wanted: Vec<u64>,
-    /// Where the head's copy lies.
     head: usize,
-    /// Where the last copy of the tail lies.
     tail: usize,
-    /// Number of copies made.
     clock: u64,
-    /// Until when the target is taken to be restless.
+    /// The clock until which the target counts as restless.
     volatile_until: u64,
-    /// Whether the plan is made for a restless target.
     volatile: bool,
-    /// Whether the plan still says where every piece is copied to.
+    /// Whether the plan still matches all pieces.
     planned: bool,
-    /// How many spans were added to the plan since it was made.
     appended: usize,
     walk: u32,
-    /// The walk after which unused pieces were last forgotten.
     forgot: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct WorkingSetRange {
-    /// Where its copy lies; `None` before it was copied.
     at: Option<u32>,
-    /// The last walk that touched it.
     used: u32,
-    /// Until when it is taken to change often.
     volatile_until: u64,
 }
 
-/// Why a look into the working set gave nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotCopied {
-    /// It is not in the set yet; it is now wanted.
     Wanted,
-    /// It cannot be in the target at all.
     Impossible,
 }
 
 impl WorkingSet {
-    /// Copies all pieces, and `head` before and `tail` after everything that may change meanwhile.
-    /// Says whether what is not between the two stayed the same.
+    /// `head` is copied before and `tail` after the pieces that may change. Returns whether the
+    /// other pieces stayed the same.
     pub(super) fn copy(
         &mut self,
         memory: &dyn Memory,
@@ -123,12 +107,11 @@ impl WorkingSet {
         Ok(same)
     }
 
-    /// Takes note that the target changed something during the last copy.
     pub(super) fn note_change(&mut self) {
         self.volatile_until = self.clock + RESTLESS_TARGET;
     }
 
-    /// Copies the pieces wanted, then `tail` again. What was copied before stays as it was.
+    /// Earlier copies are kept.
     pub(super) fn extend(
         &mut self,
         memory: &dyn Memory,
@@ -136,7 +119,7 @@ impl WorkingSet {
     ) -> Result<(), MemoryError> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.sort_unstable();
-        // The old tail was compared already; what lies behind it as well.
+        // The old tail and what is behind it were already compared.
         let start = if self.volatile { self.copies.len() } else { self.tail };
         self.plan.pop();
         let first = self.plan.len();
@@ -144,7 +127,7 @@ impl WorkingSet {
         self.plan.push(tail);
         self.tail = at;
         self.appended += self.plan.len() - first;
-        // Many small spans cost more than few large ones: join them before the next copy.
+        // Many small spans cost more than a few large ones: merge them before the next copy.
         self.planned &= self.appended < MAX_APPENDED && !self.volatile;
         self.copies.resize(at + tail.len, 0);
         let new = self.plan.get(first..).unwrap_or_default();
@@ -154,32 +137,27 @@ impl WorkingSet {
         {
             self.forget_unmapped(memory, span);
         }
-        // After a failure nothing of this extension may be believed.
+        // After a failure, nothing of this extension is valid.
         self.planned &= result.is_ok();
         result
     }
 
-    /// Whether the last copy was one of a restless target.
     pub(super) fn is_volatile(&self) -> bool {
         self.volatile
     }
 
-    /// The copy of the head, `len` bytes long.
     pub(super) fn head(&self, len: usize) -> &[u8] {
         self.copies.get(self.head..self.head + len).unwrap_or_default()
     }
 
-    /// The last copy of the tail, `len` bytes long.
     pub(super) fn tail(&self, len: usize) -> &[u8] {
         self.copies.get(self.tail..self.tail + len).unwrap_or_default()
     }
 
-    /// Whether something is wanted that was not copied yet.
     pub(super) fn lacks(&self) -> bool {
         !self.wanted.is_empty()
     }
 
-    /// Fills `out` with the copy of what lies at `addr`.
     pub(super) fn get(&mut self, addr: Addr, out: &mut [u8]) -> Result<(), NotCopied> {
         if !addr.is_plausible() {
             return Err(NotCopied::Impossible);
@@ -202,8 +180,8 @@ impl WorkingSet {
         result
     }
 
-    /// Asks for a table of `len` bytes at `addr`, and says whether it is there already. A table is
-    /// always taken to be restless: what it lists is the measure of everything else.
+    /// Returns whether the table is copied. Tables always count as restless, because everything
+    /// else is compared with them.
     pub(super) fn want(&mut self, addr: Addr, len: u64) -> Result<(), NotCopied> {
         if !addr.is_plausible() || len / PIECE >= MAX_RANGES as u64 {
             return Err(NotCopied::Impossible);
@@ -220,7 +198,6 @@ impl WorkingSet {
         result
     }
 
-    /// Where the copy of a piece lies; when there is none, it is wanted from now on.
     fn touch(&mut self, number: u64) -> Option<usize> {
         let walk = self.walk;
         if let Some(piece) = self.pieces.get_mut(&number) {
@@ -244,15 +221,13 @@ impl WorkingSet {
         None
     }
 
-    /// Begins another walk over the same copies.
     pub(super) fn begin_walk(&mut self) {
         self.walk = self.walk.wrapping_add(1);
-        // What an earlier walk wanted and never got is wanted again only if this one touches it.
+        // Pieces that an earlier walk wanted in vain are wanted again only if touched.
         self.wanted.clear();
     }
 
-    /// Forgets what no recent walk has touched, every now and then. To be called after a walk that
-    /// found everything.
+    /// Sometimes drops what no recent walk has touched. Call after a complete walk.
     pub(super) fn forget_unused(&mut self) {
         if self.walk.wrapping_sub(self.forgot) < FORGOTTEN_AFTER {
             return;
@@ -263,7 +238,6 @@ impl WorkingSet {
         self.planned &= self.pieces.len() == before;
     }
 
-    /// Starts again with nothing.
     pub(super) fn clear(&mut self) {
         *self = WorkingSet::default();
     }
@@ -284,7 +258,7 @@ impl WorkingSet {
         let first_copy = |number: &u64| Some((*number, self.pieces.get(number)?.at? as usize));
         self.at_rest.extend(resting.iter().filter_map(first_copy));
         self.plan.push(head);
-        // What a span covers between its pieces may be restless: those are placed last, which counts.
+        // A span may cover restless pieces between its own; these are placed last, which decides.
         self.tail = self.add_to_plan(&others, self.head + head.len);
         self.plan.push(tail);
         self.second = self.tail + tail.len;
@@ -294,7 +268,7 @@ impl WorkingSet {
         self.planned = true;
     }
 
-    /// Plans to copy the pieces `numbers` to `at`; returns where their copies end.
+    /// Returns the end of their copies.
     fn add_to_plan(&mut self, numbers: &[u64], mut at: usize) -> usize {
         merge(numbers, |span, covered| {
             place(&mut self.pieces, covered, at);
@@ -304,7 +278,6 @@ impl WorkingSet {
         at
     }
 
-    /// Drops the pieces of `span` that cannot be read any more.
     fn forget_unmapped(&mut self, memory: &dyn Memory, span: AddressRange) {
         let end = span.addr.0 + span.len as u64;
         let mut page = span.addr.0;
@@ -321,7 +294,6 @@ impl WorkingSet {
     }
 }
 
-/// Notes that the pieces `covered` are copied to `at`.
 fn place(pieces: &mut FxHashMap<u64, WorkingSetRange>, covered: std::ops::Range<u64>, at: usize) {
     for (number, index) in covered.zip(0..) {
         if let Some(piece) = pieces.get_mut(&number) {
@@ -330,8 +302,8 @@ fn place(pieces: &mut FxHashMap<u64, WorkingSetRange>, covered: std::ops::Range<
     }
 }
 
-/// Joins the pieces `numbers`, which are sorted, to spans: with what lies between two pieces of one
-/// page, and with the next page where they touch.
+/// Merges the sorted pieces `numbers` into spans: across gaps within a page, and across adjacent
+/// pages.
 fn merge(numbers: &[u64], mut each: impl FnMut(AddressRange, std::ops::Range<u64>)) {
     let mut run: Option<std::ops::Range<u64>> = None;
     let mut emit = |run: std::ops::Range<u64>| {
@@ -373,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wanted_once_is_copied_ever_after() {
+    fn wanted_pieces_are_copied_from_then_on() {
         let (image, mut set) = (image(), WorkingSet::default());
         set.copy(&image, HEAD, HEAD).unwrap();
         set.begin_walk();
@@ -391,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_not_mapped_is_forgotten() {
+    fn unmapped_addresses_are_dropped() {
         let (image, mut set) = (image(), WorkingSet::default());
         let mut out = [0; 8];
         assert_eq!(set.get(Addr(0), &mut out), Err(NotCopied::Impossible));

@@ -19,7 +19,7 @@ use super::state::{KeyAction, ViewState};
 use super::view_model::ViewModel;
 use crate::analysis::ThreadChoice;
 use crate::model::CudaIndex;
-use crate::sampler::LookOptions;
+use crate::sampler::SnapshotOptions;
 
 /// Any error of attaching.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -31,9 +31,9 @@ const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct TopOptions {
     /// The process whose owners are read.
     pub pid: u32,
-    /// Whether reading owners may stop it.
-    pub owners: LookOptions,
-    /// The device shown first; `None`: the one with the highest peak.
+    /// Whether it may be stopped for these.
+    pub owners: SnapshotOptions,
+    /// The device shown first; `None` for the one with the highest peak.
     pub gpu: Option<CudaIndex>,
     /// Between two pictures.
     pub interval: Duration,

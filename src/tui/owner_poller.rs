@@ -6,14 +6,14 @@ use std::time::Instant;
 use super::view_model::{LastOwners, OwnersView};
 use crate::model::{IncompleteSnapshot, Nanos, OwnershipBreakdown, StopTotals};
 use crate::ownership::summarize;
-use crate::sampler::{LookOptions, TargetIdentity, TargetReaders, Worker, read_owners};
+use crate::sampler::{SnapshotOptions, TargetIdentity, TargetReaders, Worker, read_owners};
 
 type OwnerPoll = Result<(OwnershipBreakdown, StopTotals), String>;
 
 pub(super) struct OwnerPoller {
     /// Opened with the view, not at the key.
     process: Result<TargetIdentity, String>,
-    options: LookOptions,
+    options: SnapshotOptions,
     thread: Option<PollerThread>,
     is_looking: bool,
     last: Option<(OwnerPoll, Instant)>,
@@ -26,7 +26,7 @@ struct PollerThread {
 }
 
 impl OwnerPoller {
-    pub(super) fn at(pid: u32, options: LookOptions) -> OwnerPoller {
+    pub(super) fn at(pid: u32, options: SnapshotOptions) -> OwnerPoller {
         let process = TargetIdentity::open(pid).map_err(|error| error.to_string());
         OwnerPoller { process, options, thread: None, is_looking: false, last: None }
     }
@@ -79,7 +79,7 @@ impl OwnerPoller {
 
 fn start(
     process: Result<TargetIdentity, String>,
-    options: LookOptions,
+    options: SnapshotOptions,
 ) -> std::io::Result<PollerThread> {
     let (requests, asked) = channel::<()>();
     let (results, looks) = channel();
@@ -96,7 +96,7 @@ fn start(
 
 fn poll_once(
     process: &Result<TargetIdentity, String>,
-    options: LookOptions,
+    options: SnapshotOptions,
     readers: &mut Option<TargetReaders>,
 ) -> OwnerPoll {
     let readers = match readers {

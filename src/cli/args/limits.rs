@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::values::time;
-use crate::sampler::{LookOptions, StopPolicy};
+use crate::sampler::{SnapshotOptions, StopPolicy};
 
 /// What a snapshot of the tensors may cost the job, in every command that takes one.
 #[derive(Debug, Clone, Copy, Args)]
@@ -20,7 +20,7 @@ pub struct SnapshotArgs {
 
 impl SnapshotArgs {
     /// Options of a snapshot at this cost.
-    pub fn options(&self) -> LookOptions {
+    pub fn options(&self) -> SnapshotOptions {
         self.limits.options(self.no_stop)
     }
 }
@@ -38,9 +38,9 @@ pub struct SnapshotLimits {
 
 impl SnapshotLimits {
     /// Options of a snapshot within these limits.
-    pub fn options(&self, no_stop: bool) -> LookOptions {
+    pub fn options(&self, no_stop: bool) -> SnapshotOptions {
         let stop_policy = if no_stop { StopPolicy::Never } else { StopPolicy::Stop };
         let (max_pause, max_time) = (self.max_stop, self.max_time);
-        LookOptions { stop_policy, max_pause, max_time, ..LookOptions::DEFAULT }
+        SnapshotOptions { stop_policy, max_pause, max_time, ..SnapshotOptions::DEFAULT }
     }
 }

@@ -15,7 +15,8 @@ use crate::cli::{hints, output};
 use crate::model::{AllocatorCounters, Metric, OwnedOnDevice, Pool, SnapshotConsistency};
 use crate::render::{ExportedGpu, ExportedJob, FrameLabels, NamedBytes, group_label};
 use crate::sampler::{
-    AttachedRecorder, CommonOptions, LookOptions, RecordOptions, Recorder, TargetReaders, attach,
+    AttachedRecorder, CommonOptions, RecordOptions, Recorder, SnapshotOptions, TargetReaders,
+    attach,
 };
 use crate::tui::{BoxError, LiveRecording};
 
@@ -32,7 +33,7 @@ pub(super) struct WatchOptions {
     rate: u32,
     rows: usize,
     owners: Option<f64>,
-    owner_options: LookOptions,
+    owner_options: SnapshotOptions,
 }
 
 impl From<&ExporterArgs> for WatchOptions {

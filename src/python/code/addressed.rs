@@ -1,4 +1,4 @@
-//! Code objects by address: what a frame was that somebody else noted as a code object and an offset in it.
+//! Resolves (code object, instruction offset) pairs that another component recorded.
 
 use std::sync::Arc;
 
@@ -11,25 +11,23 @@ use crate::python::layouts::layout::CodeLayout;
 use crate::python::objects::text;
 use crate::target::{Addr, Field, Memory};
 
-/// What a code object says of one of its instructions.
+/// Function, file and line of one instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AddressedCode {
-    /// The function (`co_name`).
+    /// `co_name`.
     pub name: Arc<str>,
-    /// Its file (`co_filename`).
+    /// `co_filename`.
     pub file: Arc<str>,
-    /// The line, as `PyCode_Addr2Line` tells it; 0 where there is none.
+    /// The line, as `PyCode_Addr2Line` gives it; 0 if there is none.
     pub line: u32,
 }
 
-/// The name, the file and the lines of a code object.
 type NamedCode = (Arc<str>, Arc<str>, CodeLines);
 
-/// Reads code objects that are kept alive by whoever noted them: each is read once.
+/// Reads code objects that their recorder keeps alive, each once.
 pub struct CodeReader {
     memory: Box<dyn Memory>,
     interpreter: Interpreter,
-    /// `None` where no code object lies.
     codes: FxHashMap<Addr, Option<NamedCode>>,
 }
 
@@ -38,19 +36,20 @@ impl CodeReader {
         CodeReader { memory, interpreter, codes: FxHashMap::default() }
     }
 
-    /// Forgets all: another object may lie where one was.
+    /// Clears the cache, for when addresses may have been reused.
     pub fn forget(&mut self) {
         self.codes.clear();
     }
 
-    /// The instruction `offset` bytes into the bytecode of the code object at `code`; `None` when no code object lies there.
+    /// The instruction at byte `offset` of the code object at `code`; `None` if no code object is
+    /// there.
     pub fn at(&mut self, code: Addr, offset: i32) -> Option<AddressedCode> {
         let (memory, interpreter) = (&*self.memory, &self.interpreter);
         let known = self.codes.entry(code).or_insert_with(|| {
             let code =
                 CodeObject::read(memory, &interpreter.layout, interpreter.code_type, code).ok()?;
-            // Since 3.11 the layout names `co_qualname`: `co_filename`, `co_name` and `co_qualname` lie one after the other
-            // (Include/cpython/code.h, 3.11 to 3.15).
+            // Since 3.11 the layout names `co_qualname`. `co_filename`, `co_name` and `co_qualname`
+            // follow each other (Include/cpython/code.h, 3.11 to 3.15).
             let CodeLayout { name, file, .. } = interpreter.layout.code;
             let name = match name.offset == file.offset + 16 {
                 true => {

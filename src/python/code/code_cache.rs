@@ -1,13 +1,15 @@
-//! Code objects: read once, kept by address, and checked at every use for having been replaced.
+//! Code objects: read once, cached by address, and checked at every use for replacement.
 //!
-//! A code object that dies (the cell of a notebook, `exec`) leaves its address to the next one. So in
-//! the system call that copies the frames, after them, what identifies their code objects is copied as
-//! well, and compared: the pointers to name, file and line table, the first line, and `co_version`,
-//! which no two code objects of an interpreter share (3.12+). Before 3.12 name, file and line table themselves
-//! are compared too, for these objects are reused alike. 3.14+ counts the deaths of code objects in the
-//! interpreter: while the count stands still, nothing needs to be compared. The count is copied before and
-//! after the frames, and speaks only for the code objects of frames copied while it stood still: one that
-//! has just died looks as it did alive until its memory is used again, and its death is counted already.
+//! A freed code object (a notebook cell, `exec`) leaves its address to the next one. So the system
+//! call that copies the frames also copies, after them, what identifies their code objects: the
+//! pointers to name, file and line table, the first line, and `co_version`, which is unique per
+//! interpreter (3.12+). Before 3.12 those three objects are compared as well, because their
+//! addresses are reused too.
+//!
+//! 3.14+ counts freed code objects in the interpreter; while the count is constant, nothing needs
+//! comparing. The count is copied before and after the frames and is valid only for frames copied
+//! while it was constant: a freed code object looks alive until its memory is reused, and is
+//! already counted.
 
 use rustc_hash::FxHashMap;
 
@@ -21,32 +23,27 @@ use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::walk::RawFrame;
 use crate::target::{Addr, Memory, MemoryError};
 
-/// Marks closer than this are read as one stretch; less than a page, so no page without a mark is touched.
+/// Ranges closer than this are read as one; less than a page, so every page read has one.
 const MAX_GAP_BYTES: u64 = 1024;
-/// Of a line table, no more is compared.
 const MAX_COMPARED_LEN: usize = 1024;
-/// A code object is checked in advance if the sample before used it: one more stretch costs the kernel
-/// about half a microsecond, the additional call for those that come as a surprise about five.
+/// A code object is checked in advance if the previous sample used it. One more range costs about
+/// half a microsecond in the kernel, an extra call for unexpected ones about five.
 const FORGOTTEN_AFTER: u64 = 2;
-/// Lines of a generated function whose frames are defined.
+/// Maximum lines of a generated function to define frames for.
 const MAX_GENERATED_LINES: usize = 1 << 12;
-/// More code objects than any program has alive; beyond, the cache starts anew.
+/// More live code objects than any program has.
 const MAX_CODES: usize = 1 << 17;
-/// Bytes of lines beyond which it starts anew as well: all code objects of a job may share one table of a million lines.
+/// All code objects of a job may share one table of a million lines.
 const MAX_LINE_BYTES: usize = 128 << 20;
 
-/// A stretch of memory whose content identifies a code object.
 #[derive(Debug)]
 struct Fingerprint {
     addr: Addr,
     expected: Vec<u8>,
-    /// Offsets of the parts that never change, from and to.
     parts: Vec<(usize, usize)>,
-    /// Which of the plan's stretches holds it.
-    stretch: usize,
+    range: usize,
 }
 
-/// Marks that lie close to each other are one piece of a batch.
 #[derive(Debug, Clone, Copy)]
 struct ReadRange {
     start: u64,
@@ -54,7 +51,6 @@ struct ReadRange {
     slot: ReadSlot,
 }
 
-/// A code object.
 #[derive(Debug)]
 struct CachedCode {
     function: Function,
@@ -62,58 +58,49 @@ struct CachedCode {
     waits: bool,
     is_generated: bool,
     lines: CodeLines,
-    /// Its frames by instruction offset.
     frames: FxHashMap<i64, FrameId>,
     bytecode: BytecodeLocation,
     marks: Vec<Fingerprint>,
-    /// The batch in which it was last found unchanged.
+    /// The last batch that found it unchanged.
     verified: u64,
-    /// The interpreters' count at which a frame was known to keep it alive.
+    /// The interpreters' generation at which a frame was known to keep it alive.
     generation: Option<u64>,
     used: u64,
     watched: bool,
 }
 
-/// What a frame is, once its code is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum CodeLookup {
-    /// The frame, and whether it is a place where a thread waits without allocating.
+    /// The frame, and whether it is a known wait.
     Frame(FrameId, bool),
-    /// Its code object has not been checked in this batch: read again.
+    /// This batch has not checked the code object: read again.
     Unchecked,
-    /// Its code object is not known yet.
     Unknown,
 }
 
-/// All code objects met.
 #[derive(Debug, Default)]
 pub(in crate::python) struct CodeCache {
     by_addr: FxHashMap<Addr, CachedCode>,
-    /// Those to be checked in each batch.
     watched: Vec<Addr>,
-    /// Where the marks of those watched lie; made anew when they change.
     plan: Vec<ReadRange>,
     planned: bool,
-    /// Whether the marks were asked for in this batch.
     asked: bool,
-    /// Known ones that frames of this batch use and that it did not check.
+    /// Used by frames of this batch, but not checked by it.
     doubtful: Vec<Addr>,
     batch: u64,
     sample: u64,
-    /// Bytes of the lines of all, at least.
+    /// Line bytes of all code objects; a lower bound.
     line_bytes: usize,
     generation: Option<u64>,
-    /// Whether no code object died while the frames of this batch were copied.
+    /// Whether no code object was freed while this batch copied frames.
     still: bool,
     cut: Option<FrameId>,
 }
 
 impl CodeCache {
-    /// Begins a sample.
     pub(in crate::python) fn begin_sample(&mut self) {
         self.sample += 1;
         if self.line_bytes > MAX_LINE_BYTES {
-            // Without those that died.
             self.line_bytes = self.by_addr.values().map(|code| code.lines.bytes_held()).sum();
         }
         if self.by_addr.len() > MAX_CODES || self.line_bytes > MAX_LINE_BYTES {
@@ -132,7 +119,7 @@ impl CodeCache {
         self.planned &= self.watched.len() == before;
     }
 
-    /// Asks for what identifies the code objects in use, unless none can have died since last time.
+    /// Requests the fingerprints, unless no code object can have been freed since the last batch.
     pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead) {
         self.batch += 1;
         self.asked = !self.watched.iter().all(|addr| {
@@ -147,12 +134,11 @@ impl CodeCache {
             self.watched = watched;
             self.planned = true;
         }
-        for stretch in &mut self.plan {
-            stretch.slot = batch.push(Addr(stretch.start), (stretch.end - stretch.start) as usize);
+        for range in &mut self.plan {
+            range.slot = batch.push(Addr(range.start), (range.end - range.start) as usize);
         }
     }
 
-    /// Lays the stretches that hold the marks of `listed`.
     fn make_plan(&mut self, listed: &[Addr]) {
         self.plan.clear();
         for code in listed.iter().filter_map(|addr| self.by_addr.get(addr)) {
@@ -162,7 +148,7 @@ impl CodeCache {
                 slot: ReadSlot::default(),
             }));
         }
-        self.plan.sort_unstable_by_key(|stretch| stretch.start);
+        self.plan.sort_unstable_by_key(|range| range.start);
         self.plan.dedup_by(|next, kept| {
             let near = next.start <= kept.end + MAX_GAP_BYTES;
             if near {
@@ -174,13 +160,12 @@ impl CodeCache {
             let Some(code) = self.by_addr.get_mut(addr) else { continue };
             for mark in &mut code.marks {
                 let after = self.plan.partition_point(|s| s.start <= mark.addr.0);
-                mark.stretch = after.saturating_sub(1);
+                mark.range = after.saturating_sub(1);
             }
         }
     }
 
-    /// Compares what was asked for; forgets the code objects that were replaced. `generations` are the
-    /// interpreters' counts of dead code objects before and after the frames, where they have them.
+    /// `generations`: the interpreters' counts of freed code objects before and after the frames.
     pub(in crate::python) fn compare(
         &mut self,
         batch: &ScatterRead,
@@ -199,13 +184,12 @@ impl CodeCache {
         self.watched = watched;
     }
 
-    /// Whether frames use code objects that the batch did not check.
     pub(in crate::python) fn has_doubts(&self) -> bool {
         !self.doubtful.is_empty()
     }
 
-    /// Checks them, in a system call of its own: what identifies a code object is the same now as when it
-    /// was learned, so it was the same when the frames were copied in between.
+    /// Checks those in another system call. A fingerprint equal to the learned one was also equal
+    /// when the frames were copied in between.
     pub(in crate::python) fn settle(
         &mut self,
         memory: &dyn Memory,
@@ -215,8 +199,8 @@ impl CodeCache {
         self.make_plan(&doubtful);
         self.planned = false;
         batch.clear();
-        for stretch in &mut self.plan {
-            stretch.slot = batch.push(Addr(stretch.start), (stretch.end - stretch.start) as usize);
+        for range in &mut self.plan {
+            range.slot = batch.push(Addr(range.start), (range.end - range.start) as usize);
         }
         batch.read(memory)?;
         self.verify(&mut doubtful, batch);
@@ -225,13 +209,12 @@ impl CodeCache {
         Ok(())
     }
 
-    /// Compares the marks of `listed` with what `batch` brought; forgets those that were replaced.
     fn verify(&mut self, listed: &mut Vec<Addr>, batch: &ScatterRead) {
         let (number, plan, by_addr) = (self.batch, &self.plan, &mut self.by_addr);
         let unreadable = batch.fault();
         listed.retain(|addr| {
             let Some(code) = by_addr.get_mut(addr) else { return false };
-            let slot = |mark: &Fingerprint| plan.get(mark.stretch).map(|stretch| stretch.slot);
+            let slot = |mark: &Fingerprint| plan.get(mark.range).map(|range| range.slot);
             let same = code.marks.iter().all(|mark| mark.holds(plan, batch));
             if same {
                 code.verified = number;
@@ -243,7 +226,7 @@ impl CodeCache {
         });
     }
 
-    /// The frame that `raw` is, one of a stack that was whole in this batch.
+    /// `raw` must belong to a stack that this batch read completely.
     pub(in crate::python) fn frame(
         &mut self,
         raw: &RawFrame,
@@ -265,7 +248,7 @@ impl CodeCache {
         if self.still {
             code.generation = self.generation;
         }
-        // A thread made a copy of the bytecode since the code object was read.
+        // A thread copied the bytecode after the code object was read.
         let Some(offset) = code.bytecode.offset(raw.instruction) else {
             return CodeLookup::Unknown;
         };
@@ -278,12 +261,10 @@ impl CodeCache {
         CodeLookup::Frame(frame, code.waits)
     }
 
-    /// Whether `torch.compile` wrote the code at `at`.
     pub(in crate::python) fn is_generated(&self, at: Addr) -> bool {
         self.by_addr.get(&at).is_some_and(|code| code.is_generated)
     }
 
-    /// The frames of all lines of a function that has a number.
     pub(in crate::python) fn frames_of_all_lines(
         &self,
         at: Addr,
@@ -295,7 +276,7 @@ impl CodeCache {
         lines.map(|line| table.frame(Frame { function, line })).collect()
     }
 
-    /// Reads the code object at `at` and watches it. It is trusted only once a later batch finds it unchanged.
+    /// Reads a code object. It is trusted once a later batch finds it unchanged.
     pub(in crate::python) fn learn(
         &mut self,
         memory: &dyn Memory,
@@ -304,7 +285,7 @@ impl CodeCache {
         at: Addr,
     ) -> Result<(), ObjectDecodeError> {
         let fields = &layout.code;
-        // Until the cache starts anew. Of a byte of a table come at most 16 in memory.
+        // Until the cache is cleared. One table byte takes at most 16 in memory.
         let room = (2 * MAX_LINE_BYTES).saturating_sub(self.line_bytes) / 16;
         let most = room.min(MAX_TABLE_LEN);
         let object = CodeObject::read_within(memory, layout, code_type, at, most)?;
@@ -354,8 +335,7 @@ impl CodeCache {
         Ok(())
     }
 
-    /// Begins a check of code objects that frames copied earlier use: none is believed to be what it was until its marks
-    /// have been compared again.
+    /// Begins a check of frames copied earlier; no code object is trusted until compared again.
     pub(in crate::python) fn begin_check(&mut self) {
         self.batch += 1;
         self.begin_sample();
@@ -364,12 +344,12 @@ impl CodeCache {
         self.still = false;
     }
 
-    /// Whether the code object at `at` has been learned.
     pub(in crate::python) fn knows(&self, at: Addr) -> bool {
         self.by_addr.contains_key(&at)
     }
 
-    /// Whether `copy`, made of the first bytes of the code object at `at` before it was learned, has what identifies it.
+    /// Whether `copy`, the first bytes of the code object at `at` from before it was learned, has
+    /// its fingerprint.
     pub(in crate::python) fn is_as_copied(&self, at: Addr, copy: &[u8]) -> bool {
         let mark = self.by_addr.get(&at).and_then(|code| code.marks.first());
         mark.is_some_and(|mark| {
@@ -381,13 +361,13 @@ impl CodeCache {
         })
     }
 
-    /// A thread appeared, which may take over the place of one that ended among the copies of the bytecode.
+    /// A new thread may reuse the slot of one that ended.
     pub(in crate::python) fn forget_copies(&mut self) {
         self.by_addr.values_mut().for_each(|code| code.bytecode.forget_copies());
     }
 
-    /// The frame that stands for those of a stack too deep to be read whole.
-    pub(in crate::python) fn mark_of_a_cut(&mut self, table: &mut StackTable) -> FrameId {
+    /// Replaces the outer frames of a stack that is too deep.
+    pub(in crate::python) fn cut_frame(&mut self, table: &mut StackTable) -> FrameId {
         *self.cut.get_or_insert_with(|| {
             let function = table.function(Function {
                 name: "<deeper frames not read>".into(),
@@ -402,7 +382,6 @@ impl CodeCache {
 }
 
 impl Fingerprint {
-    /// `parts` of `bytes` at `addr`, read no further than needed.
     fn new(addr: Addr, bytes: &[u8], mut parts: Vec<(usize, usize)>) -> Fingerprint {
         let from = parts.iter().map(|p| p.0).min().unwrap_or(0);
         let to = parts.iter().map(|p| p.1).max().unwrap_or(0);
@@ -410,13 +389,13 @@ impl Fingerprint {
             *part = (part.0 - from, part.1 - from);
         }
         let expected = bytes.get(from..to).unwrap_or_default().to_vec();
-        Fingerprint { addr: addr + from as u64, expected, parts, stretch: 0 }
+        Fingerprint { addr: addr + from as u64, expected, parts, range: 0 }
     }
 
     fn holds(&self, plan: &[ReadRange], batch: &ScatterRead) -> bool {
-        let now = plan.get(self.stretch).and_then(|stretch| {
-            let from = self.addr.0.checked_sub(stretch.start)? as usize;
-            batch.get(stretch.slot)?.get(from..from + self.expected.len())
+        let now = plan.get(self.range).and_then(|range| {
+            let from = self.addr.0.checked_sub(range.start)? as usize;
+            batch.get(range.slot)?.get(from..from + self.expected.len())
         });
         now.is_some_and(|now| {
             self.parts.iter().all(|&(from, to)| {
@@ -426,7 +405,6 @@ impl Fingerprint {
     }
 }
 
-/// Whether the interpreters' count of dead code objects says that this one lives.
 fn is_counted(code: &CachedCode, generation: Option<u64>) -> bool {
     code.generation.is_some() && code.generation == generation
 }

@@ -1,4 +1,4 @@
-//! A code object, read: what it is called, where its lines are, and by what it can be recognised.
+//! Reads a code object: name, file, lines, and what identifies it.
 
 use crate::model::Function;
 use crate::python::code::line_table::CodeLines;
@@ -7,26 +7,23 @@ use crate::python::objects::{ObjectDecodeError, PyString, bytes, text};
 use crate::python::stacks::activity::is_wait_function;
 use crate::target::{Addr, Field, Memory};
 
-/// More threads than any program has ever had at once.
 const MAX_COPIES: u64 = 1 << 16;
-/// The longest line table that is read: one of millions of lines.
 pub(in crate::python) const MAX_TABLE_LEN: usize = 16 << 20;
 /// Bytes of an instruction (`_Py_CODEUNIT`).
 const UNIT: u64 = 2;
 
-/// Where the bytecode lies by which frames tell their instruction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::python) enum BytecodeLocation {
-    /// Nowhere: frames tell offsets.
+    /// Frames store offsets.
     Offsets,
-    /// Here.
+    /// Bytecode at this address.
     At(u64),
-    /// The first here, and the same in each thread's own copy, as far as they are known: `len` bytes each.
+    /// The code object's bytecode first, then the known copies of it per thread, each of `len`
+    /// bytes.
     Copied { starts: Vec<u64>, len: u64 },
 }
 
 impl BytecodeLocation {
-    /// Offset in bytes of a frame's instruction; `None` when it lies in no copy that is known.
     pub(in crate::python) fn offset(&self, instruction: u64) -> Option<i64> {
         match self {
             BytecodeLocation::Offsets => Some(instruction as i64),
@@ -39,7 +36,7 @@ impl BytecodeLocation {
         }
     }
 
-    /// Forgets the threads' copies: one that a thread leaves behind may be freed and made anew elsewhere.
+    /// An ended thread's copy may be freed and reallocated elsewhere.
     pub(in crate::python) fn forget_copies(&mut self) {
         if let BytecodeLocation::Copied { starts, .. } = self {
             starts.truncate(1);
@@ -47,26 +44,22 @@ impl BytecodeLocation {
     }
 }
 
-/// A code object of the target.
 #[derive(Debug)]
 pub(in crate::python) struct CodeObject {
-    /// Its first bytes, as many as the layout says.
     pub(in crate::python) head: Vec<u8>,
     pub(in crate::python) name: PyString,
     pub(in crate::python) file: PyString,
     pub(in crate::python) table: Vec<u8>,
-    /// Where the bytes of the line table are.
     pub(in crate::python) table_at: Addr,
     pub(in crate::python) function: Function,
     pub(in crate::python) lines: CodeLines,
-    /// Whether it is a place where threads wait without allocating.
+    /// Whether its frames wait without allocating.
     pub(in crate::python) waits: bool,
-    /// Its own bytecode, without the copies that threads made of it.
     pub(in crate::python) bytecode: BytecodeLocation,
 }
 
 impl CodeObject {
-    /// Reads the one at `at`; `Odd` when what lies there is none.
+    /// `Odd` if there is no code object at `at`.
     pub(in crate::python) fn read(
         memory: &dyn Memory,
         layout: &PythonLayout,
@@ -76,7 +69,7 @@ impl CodeObject {
         CodeObject::read_within(memory, layout, code_type, at, MAX_TABLE_LEN)
     }
 
-    /// The same, without lines where its table is longer than `most`.
+    /// Leaves the lines out if their table is longer than `most`.
     pub(in crate::python) fn read_within(
         memory: &dyn Memory,
         layout: &PythonLayout,
@@ -128,7 +121,7 @@ impl CodeObject {
         })
     }
 
-    /// Its bytecode and the copies that threads made of it until now (Include/cpython/code.h, `_PyCodeArray`).
+    /// Its bytecode and the threads' copies of it so far (Include/cpython/code.h, `_PyCodeArray`).
     pub(in crate::python) fn with_copies(
         &self,
         memory: &dyn Memory,
@@ -148,7 +141,6 @@ impl CodeObject {
         }
         let entries = memory.vec(array + 8, count as usize * 8)?;
         let entries = entries.chunks_exact(8).filter_map(|entry| Field::<u64>::at(0).get(entry));
-        // The first is its own.
         let mut starts = vec![*own];
         starts.extend(entries.skip(1).filter(|start| Addr(*start).is_plausible()));
         Ok(BytecodeLocation::Copied { starts, len: units.saturating_mul(UNIT) })
@@ -160,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instruction_is_found_in_whichever_copy_it_lies() {
+    fn instructions_are_found_in_any_bytecode_copy() {
         let mut bytecode =
             BytecodeLocation::Copied { starts: vec![0x1000, 0x5000, 0x3000], len: 0x40 };
         for (instruction, offset) in
@@ -170,7 +162,8 @@ mod tests {
         }
         bytecode.forget_copies();
         assert_eq!((bytecode.offset(0x1002), bytecode.offset(0x5002)), (Some(2), None));
-        // Up to 3.12 the instruction before the one executed: before the first there is none.
+        // Up to 3.12 frames store the previous instruction, so before the first one the offset is
+        // negative.
         assert_eq!(BytecodeLocation::At(0x1000).offset(0xffe), Some(-2));
         assert_eq!(BytecodeLocation::Offsets.offset(u64::MAX), Some(-1));
     }

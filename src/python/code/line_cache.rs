@@ -1,13 +1,12 @@
-//! Source text that is in no file: cells of notebooks and executed code, as the target's `linecache` has it.
+//! Source text that is in no file (notebook cells, executed code), from the target's `linecache`.
 
 use crate::python::heap::PythonHeap;
 use crate::python::layouts::interpreter::Interpreter;
 use crate::target::{Memory, PageCache, Process};
 
-/// More lines than a cell has.
 const MAX_LINES: usize = 65_536;
 
-/// Reads `linecache.cache` of a process, which runs on: what does not look right is not taken.
+/// Reads `linecache.cache` while the process runs; ignores entries that are not well-formed.
 pub struct LineCache {
     process: Process,
     interpreter: Interpreter,
@@ -18,9 +17,11 @@ impl LineCache {
         LineCache { process, interpreter }
     }
 
-    /// The lines of the file that the target knows by this name, each with its line end; `None` when it has none.
+    /// The lines of the file that the target knows by this name, with line ends; `None` if it has
+    /// none.
     ///
-    /// `linecache.cache` (Lib/linecache.py): name to `(size, mtime, lines, fullname)`; entries of one item are files not read yet.
+    /// `linecache.cache` (Lib/linecache.py) maps a name to `(size, mtime, lines, fullname)`;
+    /// one-item entries are files not read yet.
     pub fn text(&self, name: &str) -> Option<String> {
         let memory: Box<dyn Memory> = Box::new(self.process.memory());
         let memory = PageCache::new(memory);

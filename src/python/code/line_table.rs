@@ -1,18 +1,17 @@
-//! From an instruction to its line: the three formats of CPython 3.8 to 3.15.
+//! Maps instructions to lines: the three formats of CPython 3.8 to 3.15.
 
 use crate::python::layouts::layout::LineFormat;
 
-/// The lines of one code object, by offset in its bytecode.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::python) struct CodeLines {
     first_line: u32,
-    /// Where a run of instructions begins (bytes), and its line; 0 where it has none.
+    /// First byte of each run of instructions, and its line (0: no line).
     runs: Vec<(u32, u32)>,
     last_line: u32,
 }
 
 impl CodeLines {
-    /// Decodes a table. Damaged tables give wrong lines, never a failure.
+    /// A damaged table gives wrong lines, never a failure.
     pub(in crate::python) fn decode(
         format: LineFormat,
         table: &[u8],
@@ -27,22 +26,19 @@ impl CodeLines {
         lines
     }
 
-    /// Those of a code object whose table is too long to be read: no instruction has a line.
+    /// For a table that is too long to read.
     pub(in crate::python) fn unknown(first_line: u32) -> CodeLines {
         CodeLines { first_line, runs: vec![(0, 0)], last_line: first_line }
     }
 
-    /// Bytes that they take in memory.
     pub(in crate::python) fn bytes_held(&self) -> usize {
         self.runs.capacity() * size_of::<(u32, u32)>()
     }
 
-    /// The greatest line of the table.
     pub(in crate::python) fn last_line(&self) -> u32 {
         self.last_line
     }
 
-    /// All lines that have instructions, in order.
     pub(in crate::python) fn all(&self) -> Vec<u32> {
         let mut lines: Vec<u32> = self.runs.iter().map(|&(_, line)| line).collect();
         lines.sort_unstable();
@@ -51,8 +47,7 @@ impl CodeLines {
         lines
     }
 
-    /// The line of the instruction `offset` bytes into the bytecode; the first line before its begin
-    /// (a frame that has not executed anything), 0 where an instruction has no line.
+    /// 0 for an instruction without a line; the first line before the first instruction.
     pub(in crate::python) fn at(&self, offset: i64) -> u32 {
         if offset < 0 {
             return self.first_line;
@@ -85,7 +80,8 @@ impl CodeLines {
         }
     }
 
-    /// Pairs of length in bytes and signed line increment, -128 for "no line" (Objects/lnotab_notes.txt, 3.10).
+    /// Pairs of length in bytes and signed line increment, -128 for "no line"
+    /// (Objects/lnotab_notes.txt, 3.10).
     fn ranges(&mut self, table: &[u8]) {
         let (mut start, mut line) = (0u32, i64::from(self.first_line));
         for pair in table.chunks_exact(2) {
@@ -102,7 +98,8 @@ impl CodeLines {
         }
     }
 
-    /// Entries of a first byte, `1 kkkk lll`: kind and length in code units less one (Objects/locations.md, 3.11).
+    /// Entries of a first byte, `1 kkkk lll`: kind and length in code units less one
+    /// (Objects/locations.md, 3.11).
     fn locations(&mut self, table: &[u8]) {
         let (mut start, mut line) = (0u32, i64::from(self.first_line));
         let mut at = 0;
@@ -131,7 +128,7 @@ impl CodeLines {
     }
 }
 
-/// Six bits per byte, least first, bit 6 set on all but the last.
+/// Six bits per byte, lowest first; bit 6 is set on all but the last.
 fn unsigned(table: &[u8], at: &mut usize) -> u64 {
     let (mut value, mut shift) = (0u64, 0);
     while let Some(&byte) = table.get(*at) {
@@ -147,7 +144,6 @@ fn unsigned(table: &[u8], at: &mut usize) -> u64 {
     value
 }
 
-/// The same with the sign in the lowest bit.
 fn signed(table: &[u8], at: &mut usize) -> i64 {
     let value = unsigned(table, at);
     let magnitude = (value >> 1) as i64;

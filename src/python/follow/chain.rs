@@ -1,59 +1,57 @@
-//! One thread's chain of frames, as a poll copied it.
+//! One thread's chain of frames, as copied by one poll.
 
 use super::pieces::StackPieces;
 use crate::python::layouts::layout::{EntryFrame, FrameLayout};
 use crate::python::stacks::walk::{FrameFields, RawFrame, WalkOutcome, follow_callers};
 use crate::target::Addr;
 
-/// So many of the innermost frames are copied once more: a thread that has returned from them all and called as many again within
-/// the two microseconds of a poll would pass for one that stayed.
+/// Fewer would miss a thread that returns from all of them and calls as many again within the two
+/// microseconds of a poll.
 pub(super) const CONFIRMED: usize = 3;
 
-/// A frame as far as its name and line depend on it: addresses in the target, innermost frame first in a chain.
+/// What identifies a frame's name and line; addresses are the target's. Chains start with the
+/// innermost frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChainFrame {
     pub(in crate::python) code: Addr,
     pub(in crate::python) instruction: u64,
 }
 
-/// What one copy of a thread's frames shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum ChainKind {
-    /// A chain of frames from the innermost to one that C code called.
+    /// A chain from the innermost frame to one that C code called.
     Frames,
-    /// No frames.
     Empty,
-    /// No chain that a thread can have.
     #[default]
     Torn,
 }
 
-/// The frame on the C stack between one that C code called and the one that called the C code (since 3.12).
+/// The frame on the C stack between a frame that C code called and the caller of that C code
+/// (3.12+).
 #[derive(Debug, Clone, Copy)]
 struct Shim {
     at: Addr,
     previous: Addr,
 }
 
-/// A thread's frames in one poll.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FrameChain {
     pub(super) kind: ChainKind,
-    /// Where it begins, which may be in a frame that is none of Python's.
     pub(super) head: Addr,
     pub(super) frames: Vec<RawFrame>,
-    /// Whether the innermost frame looks as it does when it has returned (3.11 to 3.13): it is one of the thread's only while the head leads to
-    /// it, and between the copies of the head and of the frame another may have been called. A loop that polls keep step with shows such
-    /// a chain twice; only a later copy of the head tells.
+    /// Whether the innermost frame looks returned (3.11 to 3.13). It is the thread's only while the
+    /// head points to it, and another frame may have been called between the copies of head and
+    /// frame. A loop in step with the polls shows such a chain twice, so only a later copy of the
+    /// head decides.
     pub(super) may_have_returned: bool,
-    /// Whether it ends elsewhere than the thread's chains did so far: in a function that C code called anew, or in one under which a shim was
-    /// overwritten. Then all of it is copied once more, shims as well.
+    /// Whether it ends elsewhere than the thread's earlier chains: in a function newly called by C
+    /// code, or above an overwritten shim. Then all of it is copied again, including shims.
     pub(super) has_new_root: bool,
     shims: Vec<Shim>,
 }
 
 impl FrameChain {
-    /// Reads the chain that begins at `head` out of `bytes`. An error is the place of a frame that was not copied.
+    /// The error is the address of a frame that was not copied.
     pub(super) fn read(
         &mut self,
         layout: &FrameLayout,
@@ -82,12 +80,11 @@ impl FrameChain {
         Ok(())
     }
 
-    /// Where its outermost frame is.
     pub(super) fn root(&self) -> Option<Addr> {
         self.frames.last().map(|frame| frame.at)
     }
 
-    /// To be called after [`Self::read`]: `root` is where the thread's chains ended so far.
+    /// Call after [`Self::read`]. `root`: where the thread's earlier chains ended.
     pub(super) fn compare_root(
         &mut self,
         root: Option<Addr>,
@@ -112,14 +109,13 @@ impl FrameChain {
         &self.frames[..self.frames.len().min(len)]
     }
 
-    /// What is copied once more.
     pub(super) fn copied_again(&self) -> impl Iterator<Item = Addr> {
         let frames = self.innermost().iter().map(|frame| frame.at);
         frames.chain(self.shims.iter().map(|shim| shim.at))
     }
 
-    /// Whether later copies of that, which `fetch` gives by their addresses, are the same, each frame at the same instruction but for the innermost
-    /// one, which may have gone on.
+    /// Whether later copies, which `fetch` returns by address, equal this chain. The innermost
+    /// frame may have advanced.
     pub(super) fn is_still<'b>(
         &self,
         layout: &FrameLayout,
@@ -140,15 +136,15 @@ impl FrameChain {
             })
     }
 
-    /// Whether only a later copy of the head, and of what it leads to, can tell that the thread had these frames.
+    /// Whether only a later copy of the head can prove that the thread had these frames.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.may_have_returned || self.has_new_root
     }
 
-    /// Whether `other` has the same frames, each at the same instruction but for the innermost one, which may have gone on.
+    /// Whether `other` equals this chain. The innermost frame may have advanced.
     ///
-    /// Two polls that agree so far have seen one stack: a copy that mixes two instants of a thread that calls and returns
-    /// would have to be mixed in the same way twice.
+    /// Two polls that agree have seen one stack: a copy that mixes two instants would have to be
+    /// mixed the same way twice.
     pub(super) fn agrees_with(&self, other: &FrameChain) -> bool {
         let differs = self.kind != other.kind || self.kind == ChainKind::Torn;
         if differs || self.is_in_doubt() || other.is_in_doubt() {
@@ -171,7 +167,8 @@ mod tests {
     use crate::python::layouts::layout::SavedStack;
     use crate::python::layouts::layout_tables;
 
-    /// Two frames of CPython 3.13, one called by the other through C: where they and the shim between them lie, outermost last.
+    /// Two frames of CPython 3.13, one called by the other through C, with the shims; outermost
+    /// last.
     const LEAF: u64 = 0x1000;
     const SHIM: u64 = 0x7000;
     const CALLER: u64 = 0x1800;
@@ -197,7 +194,6 @@ mod tests {
         bytes
     }
 
-    /// What is at these places: `[leaf, shim, caller, root]`.
     fn memory(leaf_runs: bool) -> [(u64, Vec<u8>); 4] {
         [
             (LEAF, frame(0x10_0000, SHIM, 0x10, leaf_runs, 0)),
@@ -242,14 +238,15 @@ mod tests {
         })
     }
 
-    /// Frames that have returned look like frames that call: a loop that polls keep step with showed them twice, above a new one.
+    /// Returned frames look like calling frames. A loop in step with the polls showed them twice,
+    /// above a new frame.
     #[test]
-    fn a_leaf_that_may_have_returned_is_not_believed_because_two_polls_agree() {
+    fn two_agreeing_polls_do_not_confirm_a_possibly_returned_leaf() {
         let (runs, returned) = (chain(&memory(true)), chain(&memory(false)));
         assert!(runs.agrees_with(&chain(&memory(true))));
         assert!(!returned.agrees_with(&chain(&memory(false))));
         assert!(!runs.agrees_with(&returned) && !returned.agrees_with(&runs));
-        // It stands where it stood, which a running frame need not.
+        // It has not advanced, which a running frame may also show.
         assert!(is_still(&returned, &memory(false)));
         let mut later = memory(false);
         later[0].1 = frame(0x10_0000, SHIM, 0x18, false, 0);
@@ -257,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_with_a_new_root_is_copied_whole_with_its_shims() {
+    fn chains_with_a_new_root_are_copied_again_with_shims() {
         let mut chain = chain(&memory(true));
         let places = |chain: &FrameChain| chain.copied_again().map(|at| at.0).collect::<Vec<_>>();
         assert_eq!(places(&chain), [LEAF, CALLER]);

@@ -1,10 +1,12 @@
-//! Stacks for a fast poller: raw chains of frames in the same system call as other memory, named later.
+//! Stacks for a fast poller: raw frame chains, copied in the same system call as other memory and
+//! named later.
 //!
-//! A sample of the usual reader ([`crate::python::stacks::walk`]) proves each stack by copying the innermost frames twice. A poller comes
-//! by every microsecond or two, so the next poll is the second copy: [`StackPoller`] asks for each thread's head and for
-//! the places in which its frames lay last time, and tells whether the chain of frames is the one of the poll before. Only
-//! chains that two polls in a row agree on are believed, or those whose innermost frames a short second copy shows unchanged. What frames are called is found out by [`ChainNamer`], on another
-//! thread and some milliseconds later.
+//! The sampling reader ([`crate::python::stacks::walk`]) proves each stack by copying the innermost
+//! frames twice. A poller returns every one or two microseconds, so its next poll is the second
+//! copy: [`StackPoller`] requests each thread's head and the addresses of its last frames, and
+//! compares the chain with the previous poll's. A chain is accepted if two consecutive polls agree,
+//! or if a short second copy shows the innermost frames unchanged. [`ChainNamer`] names frames on
+//! another thread, some milliseconds later.
 
 mod chain;
 mod naming;

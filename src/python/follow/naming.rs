@@ -1,11 +1,12 @@
-//! What the frames of polled chains are called, found out some milliseconds after they were copied.
+//! Names the frames of polled chains, some milliseconds after they were copied.
 //!
-//! A code object that dies leaves its address to the next one. So a chain is named only if each of its code objects was
-//! known before the chain was copied and still is what it was, or if a copy that the poller made of it right then is what
-//! is there now.
+//! A freed code object leaves its address to the next one. So a chain is named only if each of its
+//! code objects was known before the copy and is unchanged, or equals a copy that the poller took
+//! at that time.
 //!
-//! The lines of code that `torch.compile` wrote are over too soon for a poll to see each of them. So all stacks that such a function can
-//! have where it was called are defined once it is seen there: who reads the recording finds out by them which line made a buffer.
+//! Generated code of `torch.compile` runs too fast for a poll to see each line. So once such a
+//! function is seen, all stacks that it can have at that call site are defined; the analysis uses
+//! them to find the line that allocated a buffer.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -19,16 +20,15 @@ use crate::python::stacks::scatter_read::ScatterRead;
 use crate::python::stacks::walk::RawFrame;
 use crate::target::{Addr, Memory, MemoryError};
 
-/// A chain's stack.
+/// The stack of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamedChain {
-    /// Its number.
+    /// Its id.
     pub stack: StackId,
-    /// Whether its innermost frame is a place known to wait without allocating.
+    /// Whether its innermost frame is a known wait without allocations.
     pub waits: bool,
 }
 
-/// Places that call generated functions, of which is remembered that the stacks of all lines are defined.
 const MAX_GENERATED_CALLS: usize = 1 << 10;
 
 /// Names chains of frames.
@@ -40,7 +40,6 @@ pub struct ChainNamer {
     marks: ScatterRead,
     frames: Vec<FrameId>,
     unknown: Vec<Addr>,
-    /// The calls of generated functions whose stacks are defined: who calls, and the code.
     generated: FxHashSet<(Option<StackId>, Addr)>,
 }
 
@@ -58,17 +57,18 @@ impl ChainNamer {
         }
     }
 
-    /// Forgets the numbers it was given: the next chain has another table.
+    /// Forgets assigned ids: the next chain has another table.
     pub fn forget_numbers(&mut self) {
         self.codes = CodeCache::default();
         self.generated.clear();
     }
 
-    /// Names `chains`, all polled since the last call; `copies` are the code objects that the poller copied when it met
-    /// them first, by address. `None` for a chain with a code object of which it is not certain what it was.
+    /// Names `chains`, all polled since the last call. `copies`: code objects that the poller
+    /// copied when it first saw them, by address. `None` for a chain with an uncertain code object.
     ///
     /// # Errors
-    /// The process is gone or cannot be read any more.
+    ///
+    /// The process is gone or unreadable.
     pub fn name(
         &mut self,
         chains: &[&[ChainFrame]],
@@ -79,7 +79,6 @@ impl ChainNamer {
         let code_of = |frame: &ChainFrame| frame.code;
         let used: FxHashSet<Addr> = chains.iter().copied().flatten().map(code_of).collect();
         let learned = self.learn(&used)?;
-        // The first pass finds the code objects that have to be checked, the second has the result.
         for chain in chains {
             self.stack(chain, table);
         }
@@ -97,12 +96,11 @@ impl ChainNamer {
             .collect())
     }
 
-    /// The address of a frame's code object, by which copies of it are found.
+    /// The address of a frame's code object, the key of its copies.
     pub fn code_of(frame: &ChainFrame) -> u64 {
         frame.code.0
     }
 
-    /// Reads those of `used` that are not known yet; returns them.
     fn learn(&mut self, used: &FxHashSet<Addr>) -> Result<Vec<Addr>, MemoryError> {
         self.unknown.clear();
         self.unknown.extend(used.iter().filter(|at| !self.codes.knows(**at)));
@@ -110,7 +108,7 @@ impl ChainNamer {
         for &at in &self.unknown {
             match self.codes.learn(&*self.memory, &self.layout, self.code_type, at) {
                 Ok(()) => learned.push(at),
-                // It died meanwhile, or never was one.
+                // It was freed meanwhile, or never was a code object.
                 Err(
                     ObjectDecodeError::Malformed
                     | ObjectDecodeError::Memory(MemoryError::Fault { .. }),
@@ -136,7 +134,7 @@ impl ChainNamer {
                     waits |= depth == 0 && waits_there;
                     self.frames.push(id);
                 }
-                // All of them are to be checked at once.
+                // Continue, so that all of them are checked at once.
                 CodeLookup::Unchecked | CodeLookup::Unknown => whole = false,
             }
         }

@@ -1,30 +1,27 @@
-//! Where one thread's frames lay in the last polls: the stretches of memory to copy in the next.
+//! The memory ranges of one thread's recent frames, which the next poll copies.
 
 use crate::target::{Addr, AddressRange};
 
 const PAGE: u64 = 4096;
-/// Stretches closer than this become one: copying the gap is cheaper than a further stretch.
+/// Copying a smaller gap is cheaper than one more range.
 const BRIDGED: u64 = 1024;
-/// The same on the C stack, where the job writes all the time what lies in between.
+/// The job keeps writing to gaps on the C stack.
 const BRIDGED_ON_C_STACK: u64 = 512;
-/// Bytes beyond a frame, for those that it will call.
+/// Room for frames that the last one will call.
 const HEADROOM: u64 = 512;
-/// More stretches than this are not polled: the stack is too deep, or lies too scattered.
+/// With more ranges, the stack is too deep or too scattered to poll.
 const MAX_PIECES: usize = 256;
-/// The same for their bytes.
 const MAX_BYTES: usize = 512 << 10;
-/// After so many polls, stretches shrink to what was used of them meanwhile, and go where nothing was: every stretch costs up to half a
-/// microsecond, and every KiB that the job has written costs more, the job as well. A stack that was deep while modules were imported would be
-/// copied whole for ever, 60 KiB of it; frames of generators lie in the heap, each in a place of its own. What comes back has to be
-/// asked for once more, which costs as much as eight polls with one stretch too many.
+/// Polls after which ranges shrink to what was used. A range costs up to half a microsecond, and a
+/// KiB that the job has written costs more, also for the job. Without this, a stack that was deep
+/// during imports (60 KiB) and frames of old generators would be copied forever. Adding a range
+/// again costs as much as eight polls with one range too many.
 const POLLS_UNTIL_TRIM: u32 = 8;
-/// Shrinking is worth a new layout only from here on.
 const MIN_SAVED: u64 = 512;
 
-/// Frames that lie one after the other are nearer than this: CPython's `DATA_STACK_CHUNK_SIZE` (Python/pystate.c).
+/// Consecutive frames are closer than this: CPython's `DATA_STACK_CHUNK_SIZE` (Python/pystate.c).
 const CHUNK: u64 = 16 << 10;
 
-/// Whether what is at `at` is on another stack than the frame at `from`: a shim on the C stack, or a generator's frame.
 pub(super) fn is_far(from: Addr, at: Addr) -> bool {
     from.0.abs_diff(at.0) > CHUNK
 }
@@ -33,29 +30,25 @@ pub(super) fn is_far(from: Addr, at: Addr) -> bool {
 struct StackPiece {
     start: u64,
     end: u64,
-    /// What was used of it since the last trim; empty when `low > high`.
     low: u64,
     high: u64,
-    /// Where its copy begins among the thread's bytes.
     offset: usize,
-    /// Its number in the order of copying.
     number: usize,
 }
 
-/// The stretches of one thread, by address and without overlap.
 #[derive(Debug, Default)]
 pub(super) struct StackPieces {
     list: Vec<StackPiece>,
-    /// The one found last.
     last: usize,
     polls: u32,
 }
 
 impl StackPieces {
-    /// Appends the stretches to `spans`; their copies begin `offset` bytes into the thread's part.
+    /// Appends the ranges to `spans`; their copies begin at `offset`.
     ///
-    /// The one with `leaf`, the innermost frame, comes last, and the C stack first: a frame that is found at work when it is copied was so since
-    /// the head was copied, and all that called it is copied in between.
+    /// The C stack comes first, the range of `leaf` (the innermost frame) last: a frame that is
+    /// still running when copied has been running since the head was copied, so its callers,
+    /// copied in between, are unchanged.
     pub(super) fn push(
         &mut self,
         leaf: Addr,
@@ -76,17 +69,14 @@ impl StackPieces {
         offset
     }
 
-    /// Bytes of all.
     pub(super) fn bytes(&self) -> usize {
         self.list.iter().map(|piece| (piece.end - piece.start) as usize).sum()
     }
 
-    /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// The copy of `len` bytes at `at` in the thread's part `bytes`; `None` when no stretch contains them.
     pub(super) fn find<'b>(&mut self, bytes: &'b [u8], at: Addr, len: usize) -> Option<&'b [u8]> {
         let end = at.0.checked_add(len as u64)?;
         let holds = |p: &StackPiece| p.start <= at.0 && end <= p.end;
@@ -100,15 +90,15 @@ impl StackPieces {
         bytes.get(from..from + len)
     }
 
-    /// Makes sure that the next poll has the `len` bytes at `at`, and what lies around them in their page; `false` when
-    /// that is not possible.
+    /// Adds the bytes and their surroundings within the page to the next poll; `false` if
+    /// impossible.
     pub(super) fn want(&mut self, at: Addr, len: usize) -> bool {
         if !at.is_plausible() {
             return false;
         }
         let page_of = |address: u64| address & !(PAGE - 1);
         let end = at.0 + len as u64;
-        // A page that no frame has touched may not be mapped.
+        // A page that no frame has touched may be unmapped.
         let page_end = page_of(end + PAGE - 1);
         let start = page_of(at.0).max(at.0.saturating_sub(HEADROOM));
         self.add(
@@ -124,7 +114,6 @@ impl StackPieces {
         )
     }
 
-    /// Makes sure that the `len` bytes at `at`, and no others around them, are copied.
     pub(super) fn want_only(&mut self, at: Addr, len: usize) -> bool {
         if !at.is_plausible() {
             return false;
@@ -134,7 +123,6 @@ impl StackPieces {
         self.add(new, BRIDGED_ON_C_STACK)
     }
 
-    /// Forgets all.
     pub(super) fn clear(&mut self) {
         self.list.clear();
     }
@@ -157,13 +145,13 @@ impl StackPieces {
         true
     }
 
-    /// Forgets the stretch with this number in the order of [`Self::push`]: it cannot be read any more.
+    /// `number`: index in the order of [`Self::push`].
     pub(super) fn forget(&mut self, number: usize) {
         self.list.retain(|piece| piece.number != number);
     }
 
-    /// To be called after each poll: now and then drops and shrinks stretches that were not used, and says whether it did. `used`
-    /// are the places and lengths of what is there now: a thread that stands still looks for none, and still uses them.
+    /// Call after each poll; returns whether the ranges changed. `used`: addresses in use now,
+    /// because an idle thread does not look its frames up.
     pub(super) fn trim(&mut self, used: impl Iterator<Item = (Addr, usize)>) -> bool {
         self.polls += 1;
         if self.polls < POLLS_UNTIL_TRIM {
@@ -189,7 +177,6 @@ impl StackPieces {
         shrinks
     }
 
-    /// The `len` bytes at `at` are in use.
     fn use_bytes(&mut self, at: Addr, len: usize) {
         let end = at.0.saturating_add(len as u64);
         let number = self.list.partition_point(|p| p.start <= at.0).checked_sub(1);
@@ -201,7 +188,6 @@ impl StackPieces {
 }
 
 impl StackPiece {
-    /// What is worth copying of it: what was used, and the room for the frames that the last one will call. `None` when nothing was.
     fn used(&self) -> Option<(u64, u64)> {
         let page_end = (self.high + PAGE - 1) & !(PAGE - 1);
         (self.low <= self.high)
@@ -218,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn wanted_frames_are_found_and_neighbours_are_one_stretch() {
+    fn adjacent_frames_are_merged_and_found() {
         let mut pieces = StackPieces::default();
         for at in [0x5100, 0x5180, 0x9000] {
             assert!(pieces.want(Addr(at), 80));
@@ -253,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_used_goes_and_wild_places_are_refused() {
+    fn unused_ranges_are_dropped_and_implausible_addresses_refused() {
         let mut pieces = StackPieces::default();
         assert!(pieces.want(Addr(0x5100), 80) && pieces.want(Addr(0xf000), 80));
         let mut spans = Vec::new();
@@ -270,9 +256,9 @@ mod tests {
         assert_eq!((refused, pieces.len()), (Some(MAX_PIECES as u64 - 1), 0));
     }
 
-    /// The job writes all the time what lies around a place of the C stack.
+    /// The job writes to the surroundings of the C stack all the time.
     #[test]
-    fn places_on_the_c_stack_are_copied_with_little_around_them() {
+    fn c_stack_ranges_have_little_surroundings() {
         let (from, far) = (Addr(0x7000_1000), Addr(0x7fff_1000));
         assert!(is_far(from, far) && !is_far(from, from + 0x3000));
         let mut pieces = StackPieces::default();
@@ -285,16 +271,17 @@ mod tests {
         assert_eq!((pieces.len(), pieces.bytes()), (0, 0));
     }
 
-    /// Imports call hundreds of frames deep; while a job trains, the 60 KiB that they had used were copied by every poll.
+    /// Imports call hundreds of frames deep. Every later poll of a training job copied their 60
+    /// KiB.
     #[test]
-    fn a_stack_that_was_deep_once_is_not_copied_for_ever() {
+    fn ranges_of_a_formerly_deep_stack_shrink() {
         let mut pieces = StackPieces::default();
         let frame = |number: u64| Addr(0x10_0000 + number * 200);
         for number in 0..300 {
             assert!(pieces.want(frame(number), 80));
         }
         assert!(pieces.bytes() > 60_000);
-        // The thread stands still: nobody looks for its frames.
+        // The thread is idle: no frame is looked up.
         let shallow = || (0..20).map(|number| (frame(number), 80));
         for _ in 0..2 * POLLS_UNTIL_TRIM {
             pieces.trim(shallow());

@@ -1,4 +1,4 @@
-//! The threads of a poll: where to look for their frames, and what the copies say.
+//! Polls threads: where their frames are, and what the copies show.
 
 use super::chain::{ChainFrame, ChainKind, FrameChain};
 use super::pieces::{StackPieces, is_far};
@@ -8,17 +8,15 @@ use crate::python::layouts::layout::PythonLayout;
 use crate::python::stacks::thread_list::ThreadEntry;
 use crate::target::{Addr, AddressRange, Memory, Scalar};
 
-/// More places than this are not asked for one after the other in one poll.
 const MAX_MISSES: u32 = 32;
 
-/// A `_PyCFrame` so near behind the part of a thread state that is copied is copied with it.
+/// A `_PyCFrame` within this distance behind the copied part of the thread state is copied with it.
 const NEAR_STATE: usize = 1024;
 
-/// Bytes of a pointer.
 const WORD: usize = 8;
 
-/// Tells one thread from all others that the target has or had: its thread state, and a number that differs between two
-/// threads that use this memory one after the other.
+/// Identifies a thread among all that the target has had: its thread state, and a number that
+/// differs between threads that reuse this memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ThreadKey(u64, u64);
 
@@ -26,67 +24,63 @@ pub struct ThreadKey(u64, u64);
 #[derive(Debug, Clone, Copy)]
 pub struct PollTarget {
     pub(in crate::python) place: ThreadEntry,
-    /// Its number at the last sample.
+    /// Its id at the last sample.
     pub thread: ThreadId,
-    /// Its id for the kernel in the target's own pid namespace; `None` where it is not known.
+    /// Its kernel id in the target's pid namespace; `None` if unknown.
     pub os_id: Option<u64>,
-    /// The same in memspy's pid namespace.
+    /// Its kernel id in memspy's pid namespace; `None` if unknown.
     pub id_here: Option<u32>,
 }
 
 impl PollTarget {
-    /// Which thread it is.
+    /// Identifies the thread.
     pub fn key(&self) -> ThreadKey {
         ThreadKey(self.place.at.0, self.place.identity)
     }
 }
 
-/// What is known of a thread's stack at one poll.
+/// A thread's stack at one poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolledStack<'a> {
-    /// Its frames, innermost first; two polls in a row agree on them, or two copies of the innermost ones.
+    /// Its frames, innermost first, confirmed by two consecutive polls or two copies of the
+    /// innermost ones.
     Frames(&'a [ChainFrame]),
-    /// The frames of one poll alone: the next may confirm them.
+    /// Its frames from one poll only; the next may confirm them.
     Unconfirmed(&'a [ChainFrame]),
     /// It executes no Python.
     NoFrames,
-    /// It moved while it was copied.
+    /// It changed while it was copied.
     Torn,
 }
 
-/// One thread.
 #[derive(Debug)]
 struct PolledThread {
     target: PollTarget,
     pieces: StackPieces,
-    /// Where the pointer to the innermost frame is in the `_PyCFrame` that its state pointed to last, in the versions that have it.
+    /// Address of the innermost frame's pointer in the last `_PyCFrame`, in versions that have it.
     cframe: Option<Addr>,
-    /// The one that is copied with the state, and where its copy begins in the thread's part: others are in pieces.
+    /// The `_PyCFrame` that is copied with the state, and the offset of its copy.
     cframe_in_state: Option<(Addr, usize)>,
-    /// What is copied once more to confirm what the last poll saw.
     again: StackPieces,
-    /// The number of its first span, and where its copies begin among all bytes, and end.
+    /// Its first span; start and end of its copies.
     first_span: usize,
     from: usize,
     to: usize,
-    /// What this poll read, unless it found what the poll before did.
     next: FrameChain,
     rested: bool,
     now: FrameChain,
     before: FrameChain,
-    /// Where the last chain ended that a second copy confirmed.
+    /// Where the last confirmed chain ended.
     root: Option<Addr>,
-    /// Whether a second copy of the innermost frames agrees with `now` (`before`), or a poll next to it.
+    /// Whether a second copy or an adjacent poll agrees with `now` (`before`).
     now_confirmed: bool,
     before_confirmed: bool,
-    /// Whether its state is not what it was: the thread has ended.
     gone: bool,
     misses: u32,
-    /// Polls since its chain changed.
     still: u32,
 }
 
-/// Polls the stacks of threads. All spans that it pushes have to be read in this order, by one system call.
+/// Polls the stacks of threads. One system call must read all pushed spans in order.
 pub struct StackPoller {
     layout: PythonLayout,
     threads: Vec<PolledThread>,
@@ -98,7 +92,7 @@ impl StackPoller {
         StackPoller { layout: interpreter.layout, threads: Vec::new(), frames: Vec::new() }
     }
 
-    /// Sets the threads to be polled. What is known of those polled already stays known.
+    /// Sets the threads to poll; keeps the state of those polled already.
     pub fn set_targets(&mut self, targets: &[PollTarget]) {
         let mut old = std::mem::take(&mut self.threads);
         self.threads = targets
@@ -110,20 +104,20 @@ impl StackPoller {
             .collect();
     }
 
-    /// The threads polled, in the order of their numbers below.
+    /// The polled threads, in index order.
     pub fn targets(&self) -> impl Iterator<Item = &PollTarget> {
         self.threads.iter().map(|polled| &polled.target)
     }
 
-    /// Appends what is to be read of all threads to `spans`, whose copies hold `bytes` bytes up to here; returns how many
-    /// they hold then.
+    /// Appends the spans of all threads to `spans`, whose copies hold `bytes` bytes so far; returns
+    /// the new total.
     pub fn push(&mut self, spans: &mut Vec<AddressRange>, mut bytes: usize) -> usize {
         let (state_from, state_len) = state_part(&self.layout);
         for polled in &mut self.threads {
             polled.first_span = spans.len();
             polled.from = bytes;
             let state = polled.target.place.at + state_from as u64;
-            // The first `_PyCFrame` of a thread is part of its state: one stretch is cheaper than two.
+            // A thread's first `_PyCFrame` is part of its state: one range is cheaper than two.
             polled.cframe_in_state =
                 polled.cframe.and_then(|cframe| Some((cframe, place_in_state(cframe, state)?)));
             let offset = state_len.max(polled.cframe_in_state.map_or(0, |(_, from)| from + WORD));
@@ -135,8 +129,8 @@ impl StackPoller {
         bytes
     }
 
-    /// Takes what a poll copied, and what the poll before did if it had the same spans. `true` when places turned up that
-    /// have to be read, too: then spans are to be pushed anew and read at once, and what was copied counts for nothing.
+    /// Takes a poll's copies, and the previous poll's if it had the same spans. `true` if more
+    /// addresses must be read: discard the copies, push the spans again and read at once.
     pub fn examine(&mut self, now: &[u8], before: Option<&[u8]>) -> bool {
         let mut again = false;
         for polled in &mut self.threads {
@@ -153,13 +147,14 @@ impl StackPoller {
         if !again {
             for polled in &mut self.threads {
                 polled.misses = 0;
-                if polled.rested { polled.rests() } else { polled.arrives() }
+                if polled.rested { polled.on_same_bytes() } else { polled.on_new_bytes() }
             }
         }
         again
     }
 
-    /// Appends what is to be read once more of the threads whose stacks only the last poll has seen, and returns how many bytes that is.
+    /// Appends what must be read again of threads that only the last poll has seen; returns its
+    /// bytes.
     pub fn push_again(&mut self, spans: &mut Vec<AddressRange>) -> usize {
         let mut bytes = 0;
         for polled in self.threads.iter_mut().filter(|polled| polled.is_unconfirmed()) {
@@ -177,7 +172,7 @@ impl StackPoller {
         bytes
     }
 
-    /// Takes the copies of that: the stacks that have not changed meanwhile were what the poll saw.
+    /// Takes those copies and confirms the stacks that have not changed.
     pub fn confirm(&mut self, mut copies: &[u8]) {
         let layout = &self.layout;
         for polled in self.threads.iter_mut().filter(|polled| polled.is_unconfirmed()) {
@@ -203,12 +198,12 @@ impl StackPoller {
         }
     }
 
-    /// Whether no stack of the last poll waits to be confirmed.
+    /// Whether no stack of the last poll waits for confirmation.
     pub fn is_confirmed(&self) -> bool {
         !self.threads.iter().any(PolledThread::is_unconfirmed)
     }
 
-    /// To be called after each poll; `true` when spans have to be pushed anew.
+    /// Call after each poll; `true` if the spans must be pushed again.
     pub fn trim(&mut self) -> bool {
         let len = self.layout.frame.len;
         self.threads.iter_mut().fold(false, |any, polled| {
@@ -218,7 +213,8 @@ impl StackPoller {
         })
     }
 
-    /// The span with this number could not be read; spans have to be pushed anew. `false` when it is none of these.
+    /// Reports that this span is unreadable; the spans must be pushed again. `false` if the span is
+    /// not one of these.
     pub fn fault(&mut self, span: usize) -> bool {
         for polled in &mut self.threads {
             let spans = 1 + polled.pieces.len();
@@ -237,22 +233,22 @@ impl StackPoller {
         false
     }
 
-    /// How many threads are polled.
+    /// Number of polled threads.
     pub fn len(&self) -> usize {
         self.threads.len()
     }
 
-    /// Whether none is.
+    /// Whether no thread is polled.
     pub fn is_empty(&self) -> bool {
         self.threads.is_empty()
     }
 
-    /// Whether thread `number` moved between the last two polls.
+    /// Whether thread `number` changed its chain between the last two polls.
     pub fn moved(&self, number: usize) -> bool {
         self.threads.get(number).is_some_and(|polled| polled.still == 0)
     }
 
-    /// The same of the thread with this key.
+    /// The same for the thread with this key.
     pub fn moved_by_key(&self, key: ThreadKey) -> bool {
         self.threads.iter().any(|polled| polled.still == 0 && polled.target.key() == key)
     }
@@ -263,14 +259,13 @@ impl StackPoller {
         stack(&polled.now, polled.now_confirmed, &mut self.frames)
     }
 
-    /// The stack of thread `number` at the poll before the last.
+    /// The stack of thread `number` at the poll before.
     pub fn before(&mut self, number: usize) -> PolledStack<'_> {
         let Some(polled) = self.threads.get(number) else { return PolledStack::Torn };
         stack(&polled.before, polled.before_confirmed, &mut self.frames)
     }
 
-    /// The first bytes of the code object at `frame`, to compare it later with what is there then; `None` when it cannot be
-    /// read.
+    /// The first bytes of the frame's code object, for a later comparison; `None` if unreadable.
     pub fn code_copy(&self, memory: &dyn Memory, frame: &ChainFrame) -> Option<Vec<u8>> {
         memory.vec(frame.code, self.layout.code.len).ok()
     }
@@ -325,11 +320,9 @@ impl PolledThread {
         !self.now_confirmed && self.now.kind != ChainKind::Torn
     }
 
-    /// The poll copied what the one before did.
-    fn rests(&mut self) {
+    fn on_same_bytes(&mut self) {
         let proven = !self.now.is_in_doubt();
         if self.still < 2 {
-            // From here on, the poll before the last is the same as the last.
             self.before.clone_from(&self.now);
         }
         self.before_confirmed = proven || self.now_confirmed;
@@ -337,8 +330,8 @@ impl PolledThread {
         self.still = self.still.saturating_add(1);
     }
 
-    /// The poll read another chain, or the same out of other bytes.
-    fn arrives(&mut self) {
+    /// Another chain, or the same chain from other bytes.
+    fn on_new_bytes(&mut self) {
         let agrees = self.next.agrees_with(&self.now);
         let same = agrees && self.next.frames == self.now.frames;
         std::mem::swap(&mut self.before, &mut self.now);
@@ -348,13 +341,11 @@ impl PolledThread {
         self.still = if same { self.still.saturating_add(1) } else { 0 };
     }
 
-    /// Makes sure that the next poll has the pointer in its `_PyCFrame`.
     fn wants_cframe(&mut self, cframe: Addr, state_from: usize) -> bool {
         let state = self.target.place.at + state_from as u64;
         place_in_state(cframe, state).is_some() || self.pieces.want_only(cframe, WORD)
     }
 
-    /// Makes sure that the next poll has the frame or shim at `at`.
     fn wants_frame(&mut self, at: Addr, len: usize) -> bool {
         let neighbour = self.next.frames.last().or(self.now.frames.first());
         match neighbour {
@@ -363,7 +354,7 @@ impl PolledThread {
         }
     }
 
-    /// Reads the next chain out of the thread's copies; `true` when a frame lies where nothing was copied.
+    /// `true` if a frame was not copied.
     fn read(&mut self, layout: &PythonLayout, part: &[u8]) -> bool {
         let (state_from, _) = state_part(layout);
         let word = |at: usize| u64::decode(part.get(at..at + WORD)?);
@@ -375,7 +366,7 @@ impl PolledThread {
         let head = Addr(in_state(layout.thread.head.offset).unwrap_or(0));
         let head = match layout.thread.head_through {
             None => head,
-            // A thread is without a `_PyCFrame` only while it is made or unmade.
+            // A thread lacks a `_PyCFrame` only during its creation or deletion.
             Some(_) if !head.is_plausible() => Addr(0),
             Some(field) => {
                 let cframe = field.in_target(head);
@@ -406,14 +397,13 @@ impl PolledThread {
     }
 }
 
-/// The part of a thread state that is copied: first byte and length.
+/// First byte and length of the copied part of a thread state.
 fn state_part(layout: &PythonLayout) -> (usize, usize) {
     let thread = &layout.thread;
     let from = thread.head.offset.min(thread.identity.offset);
     (from, thread.head.end().max(thread.identity.end()) - from)
 }
 
-/// How far behind `state`, the part of the thread state that is copied, the `_PyCFrame` is, where it is copied with it.
 fn place_in_state(cframe: Addr, state: Addr) -> Option<usize> {
     let from = cframe.0.checked_sub(state.0)? as usize;
     (from < NEAR_STATE).then_some(from)

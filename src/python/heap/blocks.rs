@@ -1,30 +1,32 @@
-//! Where mimalloc keeps its blocks: one row for each generation of it in CPython, printed from its headers by a script.
+//! The layout of mimalloc's structures: one row per generation in CPython, printed from its headers
+//! by a script.
 
 use crate::target::{Addr, Field};
 
-/// `mi_heap_t`, `mi_page_t`, `mi_segment_t` (Objects/mimalloc/types.h). A `mi_page_t` is a `mi_slice_t` too.
+/// `mi_heap_t`, `mi_page_t`, `mi_segment_t` (Objects/mimalloc/types.h). A `mi_page_t` is also a
+/// `mi_slice_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MimallocLayout {
-    /// Bytes of a heap, of which a thread has several, one after the other and what they share, the `tld`, behind them.
+    /// Bytes of a heap. A thread has several in a row, followed by their shared `tld`.
     pub(super) heap_len: usize,
     pub(super) heap_tld: Field<Addr>,
     pub(super) heap_thread: Field<u64>,
     pub(super) heap_pages: Field<u64>,
     pub(super) heap_tag: Field<u8>,
-    /// So many queues of pages, each of which begins with its first page.
+    /// Number of page queues. Each begins with its first page.
     pub(super) heap_queues: usize,
     pub(super) queues: usize,
     pub(super) queue_len: usize,
-    /// In the `tld`: where threads that end leave their segments.
+    /// In the `tld`: where ending threads leave their segments.
     pub(super) tld_abandoned: Field<Addr>,
     pub(super) abandoned: AbandonedSegments,
     pub(super) page_len: usize,
     pub(super) page_slices: Field<u32>,
-    /// The tag of its heap, from this bit on.
+    /// The heap tag, from this bit on.
     pub(super) page_tag: Field<u8>,
     pub(super) page_tag_bit: u8,
     pub(super) page_capacity: Field<u16>,
-    /// Blocks in use, those included that other threads gave back; a number of the bits in the mask.
+    /// Blocks in use, including those that other threads freed; the mask selects its bits.
     pub(super) page_used: Field<u32>,
     pub(super) page_used_mask: u32,
     pub(super) page_free: Field<u64>,
@@ -32,32 +34,30 @@ pub(super) struct MimallocLayout {
     pub(super) page_thread_free: Field<u64>,
     pub(super) page_next: Field<Addr>,
     pub(super) blocks: PageBlocks,
-    /// How many of its pages were abandoned: none or all, but while a thread ends or takes them over.
+    /// Number of abandoned pages: none or all, except while a thread ends or adopts them.
     pub(super) segment_abandoned: Field<u64>,
     pub(super) segment_entries: Field<u64>,
     pub(super) segment_slices: u64,
 }
 
-/// How the segments are found that threads left behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AbandonedSegments {
     /// In lists that begin in an interpreter's `mi_abandoned_pool_t`.
     Listed { lists: [Field<u64>; 2], next: Field<u64> },
-    /// An interpreter's `mi_subproc_t` counts them; each points to it, and has no thread.
+    /// Counted by an interpreter's `mi_subproc_t`; each points to it and has no thread.
     Counted { count: Field<u64>, owner: Field<Addr>, thread: Field<u64> },
 }
 
-/// How a page tells where its blocks are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PageBlocks {
-    /// By their size: `xblock_size`.
+    /// Derived from their size: `xblock_size`.
     Computed { size: Field<u32> },
     /// `block_size`, `page_start`.
     Recorded { size: Field<u64>, start: Field<Addr> },
 }
 
 impl PageBlocks {
-    /// Bytes of a block of the page of which `copy` is one; 0 where there is no page.
+    /// Bytes of a block; 0 if there is no page.
     pub(super) fn size(&self, copy: &[u8]) -> u64 {
         match self {
             PageBlocks::Computed { size } => size.get(copy).map(u64::from),
@@ -67,7 +67,6 @@ impl PageBlocks {
     }
 }
 
-/// All generations.
 pub(super) const GENERATIONS: [&MimallocLayout; 2] = [&V2_1, &V2_5];
 
 /// mimalloc 2.1, in CPython 3.13 and the first patch releases of 3.14.
@@ -81,8 +80,8 @@ const V2_1: MimallocLayout = MimallocLayout {
     blocks: PageBlocks::Computed { size: Field::at(28), }, segment_abandoned: Field::at(192), segment_entries: Field::at(248), segment_slices: 264,
 };
 
-/// mimalloc 2.5, in later ones and in 3.15: known from headers only, and believed only where all its counts fit together.
-/// Printed by `scripts/print-cpython-layout.sh` from the headers of 3.14.10.
+/// mimalloc 2.5, in later ones and in 3.15. Known from headers only, so accepted only if all its
+/// counts are consistent. Printed by `scripts/print-cpython-layout.sh` from the headers of 3.14.10.
 #[rustfmt::skip]
 const V2_5: MimallocLayout = MimallocLayout {
     heap_len: 3088, heap_tld: Field::at(0), heap_thread: Field::at(16), heap_pages: Field::at(192), heap_tag: Field::at(249), heap_queues: 1288, queues: 75, queue_len: 24,

@@ -1,12 +1,12 @@
-//! Objects written in C that hold others, by the name of their type: where in them the references are.
+//! Types written in C that hold references: by type name, the offset of each reference.
 //!
-//! All of these are counted references that `tp_traverse` visits (CPython's sources, 3.8 to 3.15; compared with
-//! `gc.get_referents` in the tests). What a type has besides and is not listed is not followed.
+//! All listed references are counted and visited by `tp_traverse` (CPython's sources, 3.8 to 3.15;
+//! tests compare them with `gc.get_referents`). Fields not listed are not followed.
 
 use crate::python::layouts::layout::PythonLayout;
 use crate::target::{Addr, Field};
 
-/// Where a reference is in an object, and how it is called in Python.
+/// Offset of a reference, and its name in Python.
 pub(super) type CTypeField = (u64, &'static str);
 
 /// Sorted by name.
@@ -91,9 +91,10 @@ const TYPES: [(&str, &[CTypeField]); 69] = [
     ("zip", &[(24, "<items>"), (32, "<result>")]),
 ];
 
-/// `PyContext`, whose variables are a tree of `hamt` nodes (Include/internal/pycore_context.h, pycore_hamt.h).
+/// `PyContext`; its variables are a tree of `hamt` nodes (Include/internal/pycore_context.h,
+/// pycore_hamt.h).
 const CONTEXT: &[CTypeField] = &[(16, "<previous>"), (24, "<variables>")];
-/// What a `ContextVar` has in the context at hand is no reference of its own.
+/// Its value in the current context is not a reference of the variable itself.
 const CONTEXT_VARIABLE: &[CTypeField] = &[(24, "<default>")];
 const TOKEN: &[CTypeField] = &[(16, "<context>"), (24, "var"), (32, "old_value")];
 const HAMT_ARRAY: [CTypeField; 32] = {
@@ -105,13 +106,13 @@ const HAMT_ARRAY: [CTypeField; 32] = {
     }
     parts
 };
-/// The columns of one type that a `DataFrame` has (pandas/_libs/internals.pyx, compiled by Cython; pandas 2).
+/// Columns of one type in a `DataFrame` (pandas/_libs/internals.pyx, compiled by Cython; pandas 2).
 const PANDAS_BLOCK: &[CTypeField] = &[(24, "_mgr_locs"), (32, "refs"), (48, "values")];
 const ITERATES: &[CTypeField] = &[(16, "<items>")];
 /// After a number.
 const COUNTS: &[CTypeField] = &[(24, "<items>")];
 const FUNCTION_AND_ITEMS: &[CTypeField] = &[(16, "<function>"), (24, "<items>")];
-/// Weak references count their callback only; their names differ from version to version.
+/// Weak references count only their callback. Type names vary between versions.
 const WEAK: &[CTypeField] = &[(24, "__callback__")];
 const WEAK_TYPES: [&str; 6] = [
     "weakref",
@@ -122,25 +123,23 @@ const WEAK_TYPES: [&str; 6] = [
     "weakref.CallableProxyType",
 ];
 
-/// References one behind the other; some may be null.
+/// Consecutive references, some of them null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReferenceArray {
-    /// In the object, and how many of them there are.
+    /// Inside the object: their count and the first offset.
     Inside { count: Field<u32>, first: u64 },
-    /// In memory of their own, going on at its beginning where its end is reached: where it is, how many there is room for, the
-    /// number of the first one, and how many there are.
+    /// In a separate ring buffer: its address, capacity, first index and count.
     Ring { items: Field<Addr>, room: Field<u64>, first: Field<u64>, count: Field<u64> },
 }
 
-/// The types that have such a row.
 const ROWS: [(&str, ReferenceArray); 3] = [
     ("hamt_bitmap_node", ReferenceArray::Inside { count: Field::at(16), first: 32 }),
     ("hamt_collision_node", ReferenceArray::Inside { count: Field::at(16), first: 32 }),
     ("itertools._tee_dataobject", ReferenceArray::Inside { count: Field::at(24), first: 40 }),
 ];
 
-/// `FutureObj` (Modules/_asynciomodule.c), as far as it can hold what is looked for; and of a `TaskObj` where the task's own part
-/// begins, by minor version.
+/// `FutureObj` (Modules/_asynciomodule.c), the fields that can matter; then where the task's own
+/// part of a `TaskObj` begins, by minor version.
 const FUTURE: [CTypeField; 5] =
     [(16, "_loop"), (24, "<callback>"), (32, "<context>"), (40, "_callbacks"), (48, "_exception")];
 const RESULT_TO_3_9: [CTypeField; 3] =
@@ -153,7 +152,7 @@ const TASK: [&str; 4] = ["_fut_waiter", "_coro", "<name>", "_context"];
 const TASK_BEGINS: [(u8, u64); 6] =
     [(14, 120), (13, 112), (11, 128), (10, 152), (9, 144), (8, 104)];
 
-/// Those in instances of types whose structures differ between versions (compared with `gc.get_referents` on each).
+/// Types whose layout differs between versions.
 pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeField>> {
     match name {
         "_asyncio.Future" | "_asyncio.Task" => {
@@ -178,7 +177,7 @@ pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeF
             ..=12 => vec![(32, "<items>")],
             _ => Vec::new(),
         }),
-        // Its weak references to what threads have come first up to 3.12.
+        // Up to 3.12, the list of weak references comes first.
         "_thread._local" => {
             let first = if layout.minor >= 13 { 16 } else { 24 };
             let mut parts =
@@ -192,13 +191,13 @@ pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeF
     }
 }
 
-/// What a `threading.local` has for each thread: a dictionary of dictionaries.
+/// A `threading.local` has a dictionary per thread, in one dictionary.
 pub(super) const LOCAL: &str = "<threads>";
 
-/// What an array of NumPy is a view of: only arrays have a part called so.
+/// The array that a NumPy array is a view of; only arrays have a field of this name.
 pub(super) const ARRAY_BASE: &str = "base";
 
-/// What pools of threads keep their work in.
+/// Thread pools queue their work in it.
 const SIMPLE_QUEUE: &str = "_queue.SimpleQueue";
 /// `RingBuf` in a `simplequeueobject` since 3.13.
 const RING_OF_QUEUE: ReferenceArray = ReferenceArray::Ring {
@@ -208,7 +207,6 @@ const RING_OF_QUEUE: ReferenceArray = ReferenceArray::Ring {
     count: Field::at(56),
 };
 
-/// The row of references in instances of a type.
 pub(super) fn row_of(layout: &PythonLayout, name: &str) -> Option<ReferenceArray> {
     if name == SIMPLE_QUEUE && layout.minor >= 13 {
         return Some(RING_OF_QUEUE);
@@ -216,13 +214,12 @@ pub(super) fn row_of(layout: &PythonLayout, name: &str) -> Option<ReferenceArray
     ROWS.iter().find(|(known, _)| *known == name).map(|(_, row)| *row)
 }
 
-/// What all exceptions have after their dictionary, one behind the other (`PyException_HEAD`, Include/cpython/pyerrors.h).
+/// Fields of every exception after its dictionary (`PyException_HEAD`, Include/cpython/pyerrors.h).
 const OF_EVERY_EXCEPTION: [&str; 4] = ["args", "__traceback__", "__context__", "__cause__"];
-/// Where `args` is.
 const ARGS: u64 = 24;
-/// It came behind `args` with this version.
+/// Follows `args` since this minor version.
 const NOTES: (u8, &str) = (11, "__notes__");
-/// What some have besides, behind the mark `suppress_context`, and since when.
+/// Further fields of some exceptions, after `suppress_context`, and since which minor version.
 const EXCEPTIONS: [(&str, u8, &[&str]); 5] = [
     ("AttributeError", 10, &["obj", "name"]),
     ("BaseException", 0, &[]),
@@ -231,7 +228,7 @@ const EXCEPTIONS: [(&str, u8, &[&str]); 5] = [
     ("SystemExit", 0, &["code"]),
 ];
 
-/// The references in instances of a type written in C; `None` for one that is not known.
+/// `None` for an unknown type.
 pub(super) fn of_type(name: &str) -> Option<&'static [CTypeField]> {
     if WEAK_TYPES.contains(&name) {
         return Some(WEAK);
@@ -240,7 +237,7 @@ pub(super) fn of_type(name: &str) -> Option<&'static [CTypeField]> {
     Some(TYPES[index].1)
 }
 
-/// Those in exceptions of a builtin class of this name; `None` for one that only has what its base has.
+/// `None` if it has only the fields of its base.
 pub(super) fn of_exception(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeField>> {
     let (.., own) =
         EXCEPTIONS.iter().find(|(known, since, _)| *known == name && layout.minor >= *since)?;

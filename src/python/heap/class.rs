@@ -1,4 +1,4 @@
-//! Classes: what an object is, looked up once for each.
+//! Classes of objects, each read once.
 
 use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
@@ -9,7 +9,7 @@ use super::c_type_fields::{self, ARRAY_BASE, CTypeField, ReferenceArray};
 use crate::python::layouts::layout::ObjectLayout;
 use crate::target::{Addr, Field, Memory};
 
-/// `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15, but for the length of the head.
+/// `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15 after the object head.
 const NAME: Field<Addr> = Field::at(24);
 const BASIC_SIZE: Field<u64> = Field::at(32);
 const ITEM_SIZE: Field<u64> = Field::at(40);
@@ -17,13 +17,12 @@ const FLAGS: Field<u64> = Field::at(168);
 const DICT: Field<Addr> = Field::at(264);
 const DICT_OFFSET: Field<i64> = Field::at(288);
 const MRO: Field<Addr> = Field::at(344);
-/// The last field that is copied of it.
 const LAST: Field<Addr> = MRO;
-/// Classes that are looked up for the sake of each other: more than any class has bases.
+/// No class has so many nested bases.
 const MAX_CLASS_DEPTH: u32 = 128;
-/// Longer names are cut.
 const MAX_NAME_LEN: usize = 256;
-/// Flags (Include/object.h): made by a `class` statement or `PyType_FromSpec`; with a `__dict__` (3.11+); subclasses of builtins.
+/// Flags (Include/object.h): created by a `class` statement or `PyType_FromSpec`; has a `__dict__`
+/// (3.11+); subclasses of builtins.
 const HEAP_TYPE: u64 = 1 << 9;
 const MANAGED_DICT: u64 = 1 << 4;
 const LIST: u64 = 1 << 25;
@@ -32,13 +31,13 @@ const TEXT: u64 = 1 << 28;
 const MAPPING: u64 = 1 << 29;
 const EXCEPTION: u64 = 1 << 30;
 const TYPE: u64 = 1 << 31;
-/// `PyMemberDescrObject.d_member`, likewise.
+/// `PyMemberDescrObject.d_member`, after the object head.
 const MEMBER: Field<Addr> = Field::at(40);
-/// `PyMemberDef`: name, type, offset; types of a member that is a reference (Include/structmember.h).
+/// `PyMemberDef`: name, type, offset; the types that are references (Include/structmember.h).
 const MEMBER_LEN: usize = 24;
 const REFERENCES: [i32; 2] = [6, 16];
 
-/// What kind of object a class makes: as far as it is known what they refer to.
+/// What is known of the references of a class's instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ClassKind {
     /// `dict` and its subclasses.
@@ -69,9 +68,9 @@ pub enum ClassKind {
     Capsule,
     /// A class.
     Type,
-    /// Made by a class statement: attributes and slots.
+    /// Created by a class statement: attributes and slots.
     Instance,
-    /// Anything else: what it refers to is not known, but for its attributes.
+    /// Anything else; only its attributes are known.
     Other,
 }
 
@@ -80,9 +79,9 @@ pub enum ClassKind {
 pub struct PyClass {
     /// Its address: `id(class)`.
     pub at: Addr,
-    /// `tp_name`: with the module for classes written in C.
+    /// `tp_name`; includes the module for C classes.
     pub name: Arc<str>,
-    /// What its instances are.
+    /// Kind of its instances.
     pub kind: ClassKind,
     /// `tp_mro`: the class and all its bases.
     pub bases: Vec<Addr>,
@@ -93,9 +92,9 @@ pub struct PyClass {
     pub(super) dict: Addr,
     pub(super) dict_offset: i64,
     pub(super) slots: OnceLock<Vec<(Arc<str>, u64)>>,
-    /// The references in what C made of its instances; `None` where these are not known.
+    /// References in the C part of its instances.
     pub(super) parts: Option<Cow<'static, [CTypeField]>>,
-    /// Further ones, as many as an instance says.
+    /// A further array of references, whose length each instance stores.
     pub(super) row: Option<ReferenceArray>,
 }
 
@@ -105,7 +104,8 @@ impl PyClass {
         self.bases.contains(&base)
     }
 
-    /// Whether its instances refer to nothing that is known: numbers, texts, objects of C without attributes.
+    /// Whether its instances have no known references: numbers, strings, C objects without
+    /// attributes.
     pub fn is_leaf(&self) -> bool {
         match self.kind {
             ClassKind::Text => true,
@@ -116,12 +116,11 @@ impl PyClass {
         }
     }
 
-    /// Whether its instances are NumPy's arrays.
+    /// Whether its instances are NumPy arrays.
     pub fn is_array(&self) -> bool {
         self.parts.as_deref().is_some_and(|parts| parts.iter().any(|part| part.1 == ARRAY_BASE))
     }
 
-    /// What tells where its instances keep their attributes.
     pub(super) fn place(&self) -> InstanceClass {
         InstanceClass {
             at: self.at,
@@ -132,7 +131,6 @@ impl PyClass {
         }
     }
 
-    /// Where C put references into its instances, and how these are called.
     pub(super) fn parts(
         &self,
         head: &ObjectLayout,
@@ -158,7 +156,7 @@ fn kind(name: &str, flags: u64) -> ClassKind {
             return kind;
         }
     }
-    // Made like a class of Python's since 3.12, and named as before.
+    // A heap type since 3.12, with its old name.
     if name == "collections.deque" {
         return ClassKind::Deque;
     }
@@ -179,13 +177,13 @@ fn kind(name: &str, flags: u64) -> ClassKind {
 }
 
 impl PythonHeap<'_> {
-    /// The class at `at`; `None` when it cannot be read.
+    /// The class at `at`; `None` if unreadable.
     pub fn class_at(&self, at: Addr) -> Option<Arc<PyClass>> {
         if let Some(known) = self.classes.borrow().get(&at) {
             return known.clone();
         }
-        // Memory that is damaged, or read while it changes, may have classes that are each other's bases: whoever comes back to this
-        // one meanwhile learns nothing, and a long way is not gone to its end.
+        // In damaged or changing memory, classes may be each other's bases. Return nothing on
+        // re-entry, and limit the depth.
         let depth = self.class_depth.get();
         if depth >= MAX_CLASS_DEPTH {
             return None;
@@ -198,7 +196,7 @@ impl PythonHeap<'_> {
         let mut classes = self.classes.borrow_mut();
         match self.memory.refused() == refused {
             true => _ = classes.insert(at, class.clone()),
-            // What a part of it says may not be all.
+            // Read within a cycle, it may be incomplete.
             false => _ = classes.remove(&at),
         }
         class
@@ -209,7 +207,6 @@ impl PythonHeap<'_> {
         self.class_at(self.class_address(at)?)
     }
 
-    /// Where the class of the object at `at` is.
     fn class_address(&self, at: Addr) -> Option<Addr> {
         if !at.is_plausible() || !at.0.is_multiple_of(8) {
             return None;
@@ -217,7 +214,7 @@ impl PythonHeap<'_> {
         self.memory.reader().pointer(self.layout.object.type_of.in_target(at)).ok()
     }
 
-    /// Whether the object at `at` is known to refer to nothing, or cannot be read ([`PyClass::is_leaf`]).
+    /// Whether the object at `at` has no known references ([`PyClass::is_leaf`]) or is unreadable.
     pub fn is_leaf(&self, at: Addr) -> bool {
         let Some(class) = self.class_address(at) else { return true };
         if let Some(known) = self.classes.borrow().get(&class) {
@@ -236,7 +233,7 @@ impl PythonHeap<'_> {
         let flags = head.shift(FLAGS).get(&bytes)?;
         let bases =
             self.items_at(head.shift(MRO).get(&bytes)?, ClassKind::Tuple).unwrap_or_default();
-        // A class of Python's may be called like a builtin one, but has no module in its name.
+        // A Python class may share its name with a builtin one, but its name has no module.
         let is_of_c = flags & HEAP_TYPE == 0 || name.contains('.');
         let own = match flags & EXCEPTION {
             0 => c_type_fields::of_type(&name)
@@ -261,13 +258,12 @@ impl PythonHeap<'_> {
         })
     }
 
-    /// Those of the first base that has any.
     fn parts_of_base(&self, class: Addr, bases: &[Addr]) -> Option<Cow<'static, [CTypeField]>> {
         let others = bases.iter().filter(|base| **base != class);
         others.filter_map(|base| self.class_at(*base)).find_map(|base| base.parts.clone())
     }
 
-    /// The module that a class statement stands in (`__module__`).
+    /// The module of the class statement (`__module__`).
     pub fn module_of(&self, class: &PyClass) -> Option<String> {
         if !class.is_heap_type() {
             return class.name.rsplit_once('.').map(|(module, _)| module.to_owned());
@@ -277,7 +273,7 @@ impl PythonHeap<'_> {
         self.text(module)
     }
 
-    /// The value of an attribute that a class statement gives (not its bases').
+    /// The value of an attribute in the class's own namespace, without its bases.
     pub fn class_attribute(&self, class: &PyClass, name: &str) -> Option<Addr> {
         if !class.is_heap_type() {
             return None;
@@ -285,7 +281,6 @@ impl PythonHeap<'_> {
         self.named_value(class.dict, name)
     }
 
-    /// Name and offset of the `__slots__` of a class and its bases.
     pub(super) fn slots<'c>(&self, class: &'c PyClass) -> Cow<'c, [(Arc<str>, u64)]> {
         if let Some(known) = class.slots.get() {
             return Cow::Borrowed(known);

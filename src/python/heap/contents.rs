@@ -1,4 +1,4 @@
-//! What containers contain: dictionaries, lists, tuples, sets, instances.
+//! Contents of containers: dictionaries, lists, tuples, sets, instances.
 
 use std::sync::Arc;
 
@@ -8,35 +8,32 @@ use super::c_type_fields::ReferenceArray;
 use super::{ClassKind, PyClass, PythonHeap};
 use crate::target::{Addr, Field, Memory};
 
-/// More items than any container that is looked at has; a longer one is damage.
+/// A container with more items is damaged.
 const MAX_ITEMS: u64 = 1 << 26;
-/// No object of C has more references one behind the other (a `hamt` node; `tee` has 57).
+/// Maximum length of a reference array in a C object (a `hamt` node; `tee` has 57).
 const MAX_ROW: u64 = 1 << 12;
-/// Nor has a queue so many items.
 const MAX_RING: u64 = 1 << 20;
-/// Places of a list in a row without an object; it has such only while it is being filled.
+/// A list has null items only while it is being filled.
 const MAX_EMPTY: u32 = 1 << 16;
-/// `PyVarObject.ob_size`, `PyListObject.ob_item` and `.allocated`, `PySetObject.fill`, `.mask` and `.table`: the same from 3.8
-/// to 3.15, but for the length of the head.
+/// `PyVarObject.ob_size`, `PyListObject.ob_item` and `.allocated`, `PySetObject.fill`, `.mask` and
+/// `.table`: the same from 3.8 to 3.15 after the object head.
 const SIZE: Field<u64> = Field::at(16);
 const LIST_ITEMS: Field<Addr> = Field::at(24);
 const LIST_ROOM: Field<u64> = Field::at(32);
 const SET_FILL: Field<u64> = Field::at(16);
 const SET_MASK: Field<u64> = Field::at(32);
 const SET_TABLE: Field<Addr> = Field::at(40);
-/// `dequeobject`: `leftblock`, `leftindex`; a block is a link, its items, a link.
+/// `dequeobject`: `leftblock`, `leftindex`. A block is a link, its items, a link.
 const DEQUE_BLOCK: Field<Addr> = Field::at(24);
 const DEQUE_INDEX: Field<u64> = Field::at(40);
 const DEQUE_BLOCK_ITEMS: u64 = 64;
 
-/// Texts that are kept: the bytes of the longest, and how many.
 const MAX_NAME_LEN: usize = 64;
 const MAX_NAMES: usize = 1 << 16;
 
-/// Words read at once: what is damaged is noticed before much of it has been copied.
+/// Words read at once, so that damage is noticed before much is copied.
 const WORDS: usize = 512;
 
-/// Passes on `count` words from `start` on.
 fn each_word(
     memory: &dyn Memory,
     start: Addr,
@@ -59,7 +56,6 @@ fn each_word(
     Ok(())
 }
 
-/// An address at which an object can be, or null.
 fn object_at(at: Addr) -> Result<Addr, ObjectDecodeError> {
     match at {
         Addr(0) => Ok(at),
@@ -73,14 +69,13 @@ impl PythonHeap<'_> {
         self.memory
     }
 
-    /// The text of a `str`; `None` when it is none.
+    /// The text of a `str`; `None` for other objects.
     pub fn text(&self, at: Addr) -> Option<String> {
         self.with_text(at, str::to_owned)
     }
 
-    /// What `of` makes of the text of a `str`; `None` when it is none.
     fn with_text<T>(&self, at: Addr, of: impl FnOnce(&str) -> T) -> Option<T> {
-        // Names are one object wherever they stand: a hundred thousand modules have the same few dozen.
+        // Attribute names are shared objects: a hundred thousand modules have the same few dozen.
         if let Some(known) = self.texts.borrow().get(&at) {
             return Some(of(known));
         }
@@ -104,7 +99,7 @@ impl PythonHeap<'_> {
         small_int(self.memory(), &self.layout.object, at).ok()
     }
 
-    /// Whether something is `True`.
+    /// Whether the object is `True`.
     pub fn is_true(&self, at: Addr) -> bool {
         self.class_of(at).is_some_and(|class| &*class.name == "bool")
             && small_int(self.memory(), &self.layout.object, at) == Ok(1)
@@ -115,7 +110,6 @@ impl PythonHeap<'_> {
         self.entries_by_keys(dict).entries
     }
 
-    /// The same, with what is known of the keys.
     pub(super) fn entries_by_keys(&self, dict: Addr) -> dicts::DictEntries {
         dicts::entries_by_keys(self.memory(), &self.layout, dict).unwrap_or_else(|_| {
             self.missed();
@@ -123,37 +117,35 @@ impl PythonHeap<'_> {
         })
     }
 
-    /// The same; `None` for what is no dictionary.
+    /// Keys and values; `None` if the object is not a dictionary.
     pub fn entries_if_dict(&self, at: Addr) -> Option<Vec<(Addr, Addr)>> {
         (self.class_of(at)?.kind == ClassKind::Dict).then(|| self.entries(at))
     }
 
-    /// The entries of a dictionary whose keys are strings.
+    /// The entries of a dictionary that have string keys.
     pub fn named_entries(&self, dict: Addr) -> Vec<(String, Addr)> {
         let named = |(key, value): (Addr, Addr)| Some((self.text(key)?, value));
         self.entries(dict).into_iter().filter_map(named).collect()
     }
 
-    /// The value of one key of such a dictionary: only the keys before it are read.
+    /// The value of one string key; reads only the keys before it.
     pub fn named_value(&self, dict: Addr, name: &str) -> Option<Addr> {
         let is_it = |(key, _): &(Addr, Addr)| self.text(*key).is_some_and(|key| key == name);
         self.entries(dict).into_iter().find(is_it).map(|(_, value)| value)
     }
 
-    /// The items of a list, a tuple, a deque or a set; nothing for anything else.
+    /// The items of a list, a tuple, a deque or a set; empty for anything else.
     pub fn items(&self, at: Addr) -> Vec<Addr> {
         let mut items = Vec::new();
         self.each_item(at, &mut |item| items.push(item));
         items
     }
 
-    /// Passes on the items of a list, a tuple, a deque or a set.
     fn each_item(&self, at: Addr, take: &mut dyn FnMut(Addr)) {
         let Some(class) = self.class_of(at) else { return };
         self.each_item_of(at, class.kind, take);
     }
 
-    /// The same for an object of this kind.
     pub(super) fn each_item_of(&self, at: Addr, kind: ClassKind, take: &mut dyn FnMut(Addr)) {
         if self.each_item_at(at, kind, take).is_err() {
             self.missed();
@@ -170,8 +162,8 @@ impl PythonHeap<'_> {
         Ok(items)
     }
 
-    /// The same for an object of this kind. It ends at the first word that can be no object's address: then the object is
-    /// damaged, and its size means nothing.
+    /// Stops at the first word that cannot be an object's address: the object is damaged, and its
+    /// size is wrong.
     fn each_item_at(
         &self,
         at: Addr,
@@ -208,12 +200,12 @@ impl PythonHeap<'_> {
                 let fill = memory.u64(object.shift(SET_FILL).in_target(at))?;
                 let mask = memory.u64(object.shift(SET_MASK).in_target(at))?;
                 let table = memory.pointer(object.shift(SET_TABLE).in_target(at))?;
-                // A power of two less one, and more places than are taken.
+                // A power of two less one, with at least `fill` slots.
                 if mask >= MAX_ITEMS || mask & (mask + 1) != 0 || fill > mask + 1 {
                     return Err(ObjectDecodeError::Malformed);
                 }
                 let mut key = None;
-                // Key and hash in turn.
+                // Key and hash alternate.
                 each_word(memory, table, 2 * (mask + 1), &mut |word| match key.take() {
                     None => {
                         key = Some(word);
@@ -229,7 +221,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// Modules/_collectionsmodule.c: a chain of blocks, of which the first and the last are filled in part.
+    /// A chain of blocks (Modules/_collectionsmodule.c); the first and the last are partly filled.
     fn each_item_of_deque(
         &self,
         at: Addr,
@@ -261,7 +253,6 @@ impl PythonHeap<'_> {
         attributes
     }
 
-    /// The references of an instance that lie one behind the other, with their numbers; those that are not set are left out.
     pub(super) fn row_of(&self, at: Addr, class: &PyClass) -> Vec<(usize, Addr)> {
         let (memory, object) = (self.memory(), &self.layout.object);
         let Some(row) = class.row else { return Vec::new() };
@@ -312,7 +303,6 @@ impl PythonHeap<'_> {
         values
     }
 
-    /// The slots that are set.
     pub(super) fn slots_of(&self, at: Addr, class: &PyClass) -> Vec<(Arc<str>, Addr)> {
         let memory = self.memory();
         let set = |(name, offset): &(Arc<str>, u64)| {
@@ -322,7 +312,6 @@ impl PythonHeap<'_> {
         self.slots(class).iter().filter_map(set).collect()
     }
 
-    /// Keys and values of the instance's `__dict__`.
     pub(super) fn instance_entries(&self, at: Addr, class: &PyClass) -> Vec<(Addr, Addr)> {
         dicts::instance_entries(self.memory(), &self.layout, at, &class.place()).unwrap_or_else(
             |_| {
@@ -332,7 +321,7 @@ impl PythonHeap<'_> {
         )
     }
 
-    /// The dictionary that is the instance's `__dict__`; `None` where it has none yet.
+    /// The instance's `__dict__`; `None` if not created yet.
     pub fn dict_of_instance(&self, at: Addr, class: &PyClass) -> Option<Addr> {
         dicts::owned_by_instance(self.memory(), &self.layout, at, &class.place()).ok()?.dict
     }
@@ -342,13 +331,13 @@ impl PythonHeap<'_> {
         self.attributes(at).into_iter().find(|(known, _)| known == name).map(|(_, value)| value)
     }
 
-    /// Name and dictionary of every module that is imported (`sys.modules` of the main interpreter).
+    /// Name and dictionary of every imported module (`sys.modules` of the main interpreter).
     pub fn modules(&self) -> Vec<(String, Addr)> {
         let memory = self.memory();
         let (runtime, interpreter) = (&self.layout.runtime, &self.layout.interpreter);
         let modules = (|| {
             let first = memory.pointer(runtime.interpreters_head.in_target(self.runtime)).ok()?;
-            // The main interpreter is the oldest: the last one of the list.
+            // The main interpreter is the oldest, so the last in the list.
             let mut main = first;
             for _ in 0..64 {
                 match memory.pointer(interpreter.next.in_target(main)).ok()? {

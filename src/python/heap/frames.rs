@@ -1,16 +1,18 @@
-//! What frames own that do not run: those of generators that wait, and those that the traceback of an exception keeps.
+//! References owned by frames that do not run: frames of suspended generators, and frames kept by
+//! tracebacks.
 
 use super::{HeapObject, PythonHeap};
 use crate::python::layouts::layout::GeneratorFrame;
 use crate::target::{Addr, Field};
 
-/// More than any frame has of local variables and values on its stack.
 const MAX_SLOTS: u64 = 1 << 16;
-/// A frame object that owns its frame has it close behind its own fields.
+/// A frame object that owns its frame stores it within this distance.
 const OWN_FRAME: u64 = 256;
-/// A reference in a frame that is not counted: borrowed, of an immortal object, or a number (3.14+: `Py_TAG_REFCNT`).
+/// Tag of an uncounted reference in a frame: borrowed, immortal, or a number (3.14+:
+/// `Py_TAG_REFCNT`).
 const UNCOUNTED: u64 = 1;
-/// `gi_frame_state` and the exception that a generator handles, before its frame (`_PyGenObject_HEAD`, 3.11+).
+/// `gi_frame_state` and the handled exception of a generator, before its frame
+/// (`_PyGenObject_HEAD`, 3.11+).
 const STATE_BEFORE: u64 = 5;
 const EXCEPTION_BEFORE: u64 = 32;
 /// `PyFrameObject.f_back`, `f_trace` (3.11+).
@@ -18,33 +20,33 @@ const BACK_AND_TRACE: [Field<Addr>; 2] = [Field::at(16), Field::at(32)];
 /// `PyFrameObject.f_gen` (up to 3.10).
 const GENERATOR_OF_FRAME: Field<Addr> = Field::at(88);
 
-/// How a frame that does not run says where its values end.
 #[derive(Debug, Clone, Copy)]
 enum ValuesEnd {
     /// `stackpointer`.
     Pointer(Field<Addr>),
-    /// `f_stacktop`, else `f_valuestack`: a function that has returned has local variables only.
+    /// `f_stacktop`, else `f_valuestack`: a finished function has only local variables.
     Either(Field<Addr>, Field<Addr>),
-    /// `f_valuestack` and `f_stackdepth`, which is negative while it runs.
+    /// `f_valuestack` and `f_stackdepth`, which is negative while the frame runs.
     Depth { stack: Field<Addr>, depth: Field<i32> },
-    /// `stacktop`: values from the first local variable on.
+    /// `stacktop`: number of values from the first local variable on.
     Index(Field<i32>),
 }
 
-/// What a frame (`_PyInterpreterFrame`, or `PyFrameObject` up to 3.10) owns besides its values.
+/// References that a frame (`_PyInterpreterFrame`, or `PyFrameObject` up to 3.10) owns besides its
+/// values.
 #[derive(Debug)]
 struct FrameReferences {
-    /// First minor version with it.
+    /// First minor version.
     since: u8,
     fields: &'static [Field<Addr>],
     end: ValuesEnd,
-    /// The states of a generator that waits, from and to (`enum _framestate`, 3.11+).
+    /// States of a suspended generator, first and last (`enum _framestate`, 3.11+).
     waits: (u8, u8),
-    /// The exception that a generator handles, in the generator: since 3.11 one reference at the same place before its frame.
+    /// The exception that a generator handles; since 3.11 one reference at a fixed distance before
+    /// its frame.
     handles: &'static [Field<Addr>],
 }
 
-/// Newest first.
 const OWNS: [FrameReferences; 6] = [
     FrameReferences {
         since: 15,
@@ -75,7 +77,7 @@ const OWNS: [FrameReferences; 6] = [
         waits: (254, 255),
         handles: &[],
     },
-    // The caller's frame, builtins, globals, the namespace of a class body, what traces.
+    // The caller's frame, builtins, globals, the namespace of a class body, the trace function.
     FrameReferences {
         since: 10,
         fields: &[Field::at(24), Field::at(40), Field::at(48), Field::at(56), Field::at(72)],
@@ -98,15 +100,14 @@ impl PythonHeap<'_> {
         OWNS.iter().find(|owns| owns.since <= minor).unwrap_or(&OWNS[0])
     }
 
-    /// Whether a generator whose frame is part of it, at `frame`, waits.
     pub(super) fn is_waiting(&self, frame: Addr) -> bool {
         let (from, to) = self.owns().waits;
         let state = self.memory().bytes::<1>(frame - STATE_BEFORE);
         state.is_ok_and(|[state]| (from..=to).contains(&state))
     }
 
-    /// The frame of a frame object, and whether the function has returned: then the object owns it. Up to 3.10 that of a
-    /// generator belongs to the generator.
+    /// Also returns whether the function has returned, so that the object owns the frame. Up to
+    /// 3.10 a generator owns its frame.
     pub(super) fn frame_of_object(&self, at: Addr) -> Option<(Addr, bool)> {
         let memory = self.memory();
         match self.layout.heap.frame_of_object {
@@ -126,7 +127,6 @@ impl PythonHeap<'_> {
         self.frame_of_object(frame.at).is_some_and(|(_, returned)| returned)
     }
 
-    /// Passes on each reference that a generator owns, if it waits.
     pub(super) fn owned_by_generator(&self, at: Addr, take: &mut dyn FnMut(Addr)) -> Option<()> {
         match self.layout.heap.generator {
             GeneratorFrame::Pointer(field) => {
@@ -145,7 +145,6 @@ impl PythonHeap<'_> {
         Some(())
     }
 
-    /// Passes on each reference that a frame object owns.
     pub(super) fn owned_by_frame_object(&self, at: Addr, take: &mut dyn FnMut(Addr)) -> Option<()> {
         if self.layout.heap.frame_of_object.is_none() {
             return self.owned_by_frame(at, take);
@@ -160,7 +159,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// What a frame that does not run works with, besides its `locals` first values: what it iterates over, what it awaits.
+    /// Stack values after the `locals` variables: iterators, awaited objects.
     pub(super) fn stack_of_frame(&self, frame: Addr, locals: Option<usize>) -> Option<Vec<Addr>> {
         let values = self.values_of_frame(frame)?;
         let stack = values.get(8 * locals?..)?.chunks_exact(8);
@@ -180,7 +179,6 @@ impl PythonHeap<'_> {
         Some(())
     }
 
-    /// The local variables and the stack of a frame that does not run.
     fn values_of_frame(&self, frame: Addr) -> Option<Vec<u8>> {
         let memory = self.memory();
         let owns = self.owns();
@@ -196,7 +194,6 @@ impl PythonHeap<'_> {
                 memory.pointer(stack.in_target(frame)).ok()?
                     + 8 * u64::from(depth.max(0).unsigned_abs())
             }
-            // Negative while it runs.
             ValuesEnd::Index(field) => {
                 let index = memory.u32(frame + field.offset as u64).ok()? as i32;
                 start + 8 * u64::try_from(index).ok()?

@@ -1,9 +1,11 @@
-//! What the garbage collector would free: objects that only each other keep alive.
+//! Finds what the garbage collector would free: objects that only keep each other alive.
 //!
-//! The collector's own way (Python/gc.c, `deduce_unreachable`): of each object's reference count those are taken off that
-//! come from other tracked objects. What is left over comes from outside (a variable of C, a frame, an object of unknown
-//! kind) and keeps the object alive, and all that it refers to. Objects of unknown kinds (see `parts`) are taken to refer to
-//! nothing: what they keep has references left over and counts as alive. So everything found is garbage, but not all garbage is found.
+//! It uses the collector's algorithm (Python/gc.c, `deduce_unreachable`). From each object's
+//! reference count it subtracts the references from other tracked objects. A remainder comes from
+//! outside (a C variable, a frame, an unknown object) and keeps the object and all that it
+//! references alive. Objects of unknown kinds (see `parts`) are assumed to reference nothing; what
+//! they keep has a remainder and counts as alive. So every object found is garbage, but not all
+//! garbage is found.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -15,10 +17,11 @@ use super::{ClassKind, HeapObject, PythonHeap};
 use crate::target::{Addr, Field};
 
 impl ReferenceGraph<'_> {
-    /// The tracked objects that only tracked objects keep, in cycles; `None` when the counts do not fit together.
+    /// The tracked objects kept alive only by cycles of tracked objects; `None` if the counts are
+    /// inconsistent.
     ///
-    /// `through_cpp`: references that C++ holds, which the collector counts to an object: the `ctx`
-    /// of the node that a tensor is the result of.
+    /// `through_cpp`: references from C++ that the collector attributes to an object: the `ctx` of
+    /// the node that a tensor is the result of.
     pub fn garbage(&self, through_cpp: &[(Addr, Addr)]) -> Option<FxHashSet<Addr>> {
         let objects = self.objects();
         let immortal = |object: &HeapObject| object.references < 0;
@@ -42,7 +45,7 @@ impl ReferenceGraph<'_> {
                 alive[number as usize] = true;
                 waiting.push(number);
             } else if left < 0 {
-                // More references than were counted: something was taken for what it is not.
+                // More references than counted: something was misread.
                 return None;
             }
         }
@@ -60,7 +63,7 @@ impl ReferenceGraph<'_> {
 }
 
 impl PythonHeap<'_> {
-    /// Passes on each reference that `object` owns, once for each that its target counts.
+    /// Passes each reference on as often as its target counts it.
     pub(super) fn owned(&self, object: &HeapObject, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();
         let at = object.at;

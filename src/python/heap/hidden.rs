@@ -1,8 +1,9 @@
-//! Ways that Python goes and that no attribute shows: what a `ContextVar` is set to, what a `threading.local` has, what an array of
-//! objects holds.
+//! References that no attribute shows: values of a `ContextVar`, attributes of a `threading.local`,
+//! items of an object array.
 //!
-//! The first two are kept elsewhere: a variable's value in the tree of every context that has it (`PyContext`, Objects/hamt.c; the same from
-//! 3.8 to 3.15, but for the length of the head), the attributes of a `threading.local` in a dictionary for each thread.
+//! The value of a variable is in the tree of every context that has it (`PyContext`,
+//! Objects/hamt.c; the same from 3.8 to 3.15 after the object head). A `threading.local` has a
+//! dictionary per thread.
 
 use rustc_hash::FxHashMap;
 
@@ -14,11 +15,10 @@ use crate::target::{Addr, Field};
 const VARIABLES: Field<Addr> = Field::at(24);
 const ROOT: Field<Addr> = Field::at(16);
 const NAME: Field<Addr> = Field::at(16);
-/// A tree has at most 8 levels, and no program so many variables.
+/// A tree has at most 8 levels, and no program has so many variables.
 const MAX_DEPTH: u32 = 8;
 const MAX_VARIABLES: usize = 1 << 16;
 
-/// Values by context variable, of all contexts.
 pub(super) type ContextValues = FxHashMap<Addr, Vec<Addr>>;
 
 fn is_context(class: &PyClass) -> bool {
@@ -30,13 +30,13 @@ fn is_context_variable(name: &str) -> bool {
 }
 
 impl PythonHeap<'_> {
-    /// Whether what an object leads to is known by all objects only.
     pub(super) fn needs_all_objects(&self, object: &HeapObject) -> bool {
         is_context_variable(&object.class.name)
     }
 
-    /// Passes on what a program reaches from the object at `at` by a call or by attributes that are not its own. No object
-    /// on the way counts: each is told by the object that the program asks.
+    /// Calls back with what a program reaches from the object at `at` by a call or by another
+    /// object's attributes. Intermediate objects are skipped; each reference belongs to the object
+    /// that the program uses.
     pub fn hidden_references(
         &self,
         HeapObject { at, class, .. }: &HeapObject,
@@ -102,7 +102,7 @@ impl PythonHeap<'_> {
                 nodes.extend(children.map(|child| (child, depth + 1)));
                 continue;
             }
-            // Pairs of a variable and its value; without a variable, a further node.
+            // Pairs of a variable and its value; without a variable, a child node.
             let row: FxHashMap<usize, Addr> = self.row_of(node, &class).into_iter().collect();
             for (index, value) in row.iter().filter(|(index, _)| *index % 2 == 1) {
                 found += 1;

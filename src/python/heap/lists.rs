@@ -1,8 +1,9 @@
 //! The garbage collector's lists.
 //!
-//! Three generations and what `gc.freeze()` set aside, each a ring of the headers (`PyGC_Head`) that lie before the
-//! objects, with its head in a `struct gc_generation` of 24 bytes (Include/internal/pycore_gc.h, 3.8 to 3.15). They are found by their shape: what comes
-//! before and between them differs even between patch releases (3.14.0 to 3.14.4 have an incremental collector).
+//! Three generations and the `gc.freeze()` list. Each is a ring of headers (`PyGC_Head`) before the
+//! objects, with its head in a `struct gc_generation` of 24 bytes (Include/internal/pycore_gc.h,
+//! 3.8 to 3.15). They are found by their shape, because what surrounds them differs even between
+//! patch releases (3.14.0 to 3.14.4 have an incremental collector).
 
 use super::{HeapError, HeapListing};
 use crate::python::layouts::interpreter::Interpreter;
@@ -15,81 +16,76 @@ pub(super) const MAX_OBJECTS: usize = 1 << 32;
 /// `struct gc_generation`: head (next, prev), threshold, count.
 const GENERATION: usize = 24;
 const GENERATIONS: usize = 3;
-/// How far into the collector's state the generations are searched for, and what is read of it.
+/// Where in the collector's state the generations may begin, and bytes read.
 const SEARCHED: usize = 64;
 const STATE: usize = 512;
-/// No threshold or count is larger.
 const MAX_COUNT: u32 = 1 << 30;
 /// Bytes of `PyGC_Head`, before each object.
 const HEADER: u64 = 16;
 /// The low bits of both pointers are flags.
 const FLAGS: u64 = 3;
-/// Objects of one list that count as new: more than are made between two collections of a job that holds few.
+/// More than a job with few objects allocates between two collections.
 const MOST_NEW: usize = 5000;
-/// Places in one list at which it may have changed when it is only followed roughly. A ring of what is left of old lists is
-/// left at one of them, too.
+/// Changes tolerated per list in a rough walk. A ring left over from old lists also ends the walk
+/// at one of them.
 const MAX_CHANGES: u32 = 16;
 
-/// An object tracked.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TrackedObject {
     pub(super) at: Addr,
     pub(super) class: Addr,
-    /// Its references: the lower half of `ob_refcnt`; negative for immortal objects since 3.12 (Include/refcount.h).
+    /// Its reference count: the lower half of `ob_refcnt`; negative for immortal objects since 3.12
+    /// (Include/refcount.h).
     pub(super) references: i32,
 }
 
-/// Objects listed between two looks at how much memory they may take.
 const PORTION: usize = 1 << 14;
-/// What an object takes at most in a heap of many: itself, its parts, and what is remembered of it.
+/// Upper bound for an object, its parts, and our record of it.
 const BYTES_AN_OBJECT: u64 = 1 << 10;
 
-/// Allows what one more portion of objects needs, when one is full.
-pub(super) fn allow(look: &mut PageReader<'_>, objects: usize) {
+pub(super) fn allow(reader: &mut PageReader<'_>, objects: usize) {
     if objects.is_multiple_of(PORTION) {
-        look.needs((objects + PORTION) as u64 * BYTES_AN_OBJECT);
+        reader.needs((objects + PORTION) as u64 * BYTES_AN_OBJECT);
     }
 }
 
-/// Every object tracked.
 pub(super) fn tracked(
     memory: &PageCache,
     interpreter: &Interpreter,
     listing: HeapListing,
 ) -> Result<Vec<TrackedObject>, HeapError> {
     let layout = &interpreter.layout;
-    let mut look = memory.reader();
+    let mut reader = memory.reader();
     let mut objects = Vec::new();
     if let GcState::OfRuntime(offset) = layout.heap.gc {
         let at = interpreter.runtime + offset as u64;
-        read_state(&mut look, interpreter, at, listing, &mut objects)?;
+        read_state(&mut reader, interpreter, at, listing, &mut objects)?;
         return Ok(objects);
     }
     let head = layout.runtime.interpreters_head.in_target(interpreter.runtime);
-    let mut at = look.pointer(head).map_err(HeapError::unreadable("the interpreters", head))?;
+    let mut at = reader.pointer(head).map_err(HeapError::unreadable("the interpreters", head))?;
     for _ in 0..MAX_INTERPRETERS {
         if at == Addr(0) {
             break;
         }
         if let GcState::OfInterpreter(offset) = layout.heap.gc {
-            read_state(&mut look, interpreter, at + offset as u64, listing, &mut objects)?;
+            read_state(&mut reader, interpreter, at + offset as u64, listing, &mut objects)?;
         }
         let next = layout.interpreter.next.in_target(at);
-        at = look.pointer(next).map_err(HeapError::unreadable("the next interpreter", next))?;
+        at = reader.pointer(next).map_err(HeapError::unreadable("the next interpreter", next))?;
     }
     Ok(objects)
 }
 
-/// Reads the lists of the collector whose state is at `at`.
 fn read_state(
-    look: &mut PageReader<'_>,
+    reader: &mut PageReader<'_>,
     interpreter: &Interpreter,
     at: Addr,
     listing: HeapListing,
     objects: &mut Vec<TrackedObject>,
 ) -> Result<(), HeapError> {
     let mut state = [0; STATE];
-    look.read(at, &mut state).map_err(HeapError::unreadable("the collector's state", at))?;
+    reader.read(at, &mut state).map_err(HeapError::unreadable("the collector's state", at))?;
     let collecting = interpreter.layout.heap.collecting;
     match collecting.get(&state) {
         Some(0) => {}
@@ -97,53 +93,52 @@ fn read_state(
         Some(1) => return Err(HeapError::Collecting),
         _ => return Err(HeapError::NoLists { version: interpreter.version.clone() }),
     }
-    let lists = find(look, &state, at)
+    let lists = find(reader, &state, at)
         .ok_or_else(|| HeapError::NoLists { version: interpreter.version.clone() })?;
     if listing == HeapListing::Newest {
-        // They are put at the end of the youngest list, which becomes the next one in a collection.
+        // New objects go to the end of the youngest list, which a collection merges into the next
+        // one.
         for head in &lists[..2] {
-            follow(look, *head, PREVIOUS, MOST_NEW, objects);
+            follow(reader, *head, PREVIOUS, MOST_NEW, objects);
         }
         return Ok(());
     }
     let mut was_left = false;
     for head in lists {
         match listing {
-            HeapListing::Whole | HeapListing::Newest => walk(look, head, objects)?,
+            HeapListing::Whole | HeapListing::Newest => walk(reader, head, objects)?,
             HeapListing::Rough => {
-                // What lies behind a place that has changed is met from the other end.
-                if !follow(look, head, NEXT, MAX_OBJECTS, objects) {
-                    follow(look, head, PREVIOUS, MAX_OBJECTS, objects);
+                if !follow(reader, head, NEXT, MAX_OBJECTS, objects) {
+                    follow(reader, head, PREVIOUS, MAX_OBJECTS, objects);
                     was_left = true;
                 }
             }
         }
     }
     if was_left {
-        // What lies behind a place at which a list goes over into another one is listed with both.
+        // Objects behind a link into another list appear in both.
         objects.sort_unstable_by_key(|object| object.at);
         objects.dedup_by_key(|object| object.at);
     }
     Ok(())
 }
 
-/// The heads of the generations, and of the objects set aside for good.
-fn find(look: &mut PageReader<'_>, state: &[u8], at: Addr) -> Option<[Addr; GENERATIONS + 1]> {
+/// The generations, then the frozen objects.
+fn find(reader: &mut PageReader<'_>, state: &[u8], at: Addr) -> Option<[Addr; GENERATIONS + 1]> {
     (8..SEARCHED).step_by(8).find_map(|first| {
         let generation = |n: usize| first + n * GENERATION;
-        if !(0..GENERATIONS).all(|n| is_list(look, state, at, generation(n))) {
+        if !(0..GENERATIONS).all(|n| is_list(reader, state, at, generation(n))) {
             return None;
         }
         // Up to 3.13 a pointer to the youngest comes in between.
         let after = generation(GENERATIONS);
-        let permanent = [after, after + 8].into_iter().find(|&p| is_list(look, state, at, p))?;
+        let permanent = [after, after + 8].into_iter().find(|&p| is_list(reader, state, at, p))?;
         let heads = [generation(0), generation(1), generation(2), permanent];
         Some(heads.map(|offset| at + offset as u64))
     })
 }
 
-/// Whether a `struct gc_generation` lies `offset` bytes into the state at `at`.
-fn is_list(look: &mut PageReader<'_>, state: &[u8], at: Addr, offset: usize) -> bool {
+fn is_list(reader: &mut PageReader<'_>, state: &[u8], at: Addr, offset: usize) -> bool {
     let head = at + offset as u64;
     let pointer = |n: usize| Field::<u64>::at(offset + 8 * n).get(state).map(|p| Addr(p & !FLAGS));
     let number = |n: usize| Field::<u32>::at(offset + 16 + 4 * n).get(state);
@@ -152,35 +147,36 @@ fn is_list(look: &mut PageReader<'_>, state: &[u8], at: Addr, offset: usize) -> 
         return false;
     }
     let small = |n: usize| number(n).is_some_and(|number| number < MAX_COUNT);
-    let mut leads_back = |from: Addr| look.u64(from).is_ok_and(|back| Addr(back & !FLAGS) == head);
+    let mut leads_back =
+        |from: Addr| reader.u64(from).is_ok_and(|back| Addr(back & !FLAGS) == head);
     small(0) && small(1) && leads_back(next + 8) && leads_back(previous)
 }
 
-/// The words of a header that lead on, and those that lead back.
 const NEXT: (usize, usize) = (0, 1);
 const PREVIOUS: (usize, usize) = (1, 0);
 
-/// Adds the objects of the list with this head as far as it can be followed while it changes; whether that is all the way round.
+/// Adds objects as far as the list can be followed while it changes; `true` if to its end.
 fn follow(
-    look: &mut PageReader<'_>,
+    reader: &mut PageReader<'_>,
     head: Addr,
     (on, back): (usize, usize),
     most: usize,
     objects: &mut Vec<TrackedObject>,
 ) -> bool {
     let (mut before, mut changes) = (head, 0);
-    let Ok(first) = look.u64(head + 8 * on as u64) else { return false };
+    let Ok(first) = reader.u64(head + 8 * on as u64) else { return false };
     let mut at = Addr(first & !FLAGS);
     let first = objects.len();
-    // An object moves from list to list, and a list without its head is a ring: the head need not be met again. In a ring the walk comes
-    // back to the object that it passed last at a power of two (Brent's algorithm), after at most three times its length.
+    // Objects move between lists, and a list without its head is a ring, so the head may never come
+    // again. In a ring the walk meets the object that it passed last at a power of two (Brent's
+    // algorithm), after at most three times its length.
     let mut passed = head;
     while at != head && at != passed && at.is_plausible() && objects.len() - first < most {
         if (objects.len() - first).is_power_of_two() {
             passed = at;
         }
         let mut object = [0; HEADER as usize + 16];
-        if look.read(at, &mut object).is_err() {
+        if reader.read(at, &mut object).is_err() {
             return false;
         }
         let word = |n: usize| Field::<u64>::at(8 * n).get(&object).unwrap_or_default();
@@ -188,37 +184,36 @@ fn follow(
         if changes > MAX_CHANGES {
             return false;
         }
-        allow(look, objects.len());
+        allow(reader, objects.len());
         let (at_object, class) = (at + HEADER, Addr(word(3)));
-        allow(look, objects.len());
+        allow(reader, objects.len());
         objects.push(TrackedObject { at: at_object, class, references: word(2) as i32 });
         (before, at) = (at, Addr(word(on) & !FLAGS));
     }
     at == head
 }
 
-/// Adds the objects of the list with this head.
 fn walk(
-    look: &mut PageReader<'_>,
+    reader: &mut PageReader<'_>,
     head: Addr,
     objects: &mut Vec<TrackedObject>,
 ) -> Result<(), HeapError> {
-    // A list that leads anywhere else is one that is being changed.
+    // A list that leads anywhere else is being changed.
     let changing = |error: MemoryError| match error {
         MemoryError::Fault { .. } => HeapError::Changing,
         source => HeapError::Unreadable { what: "the list of objects", at: head, source },
     };
     let mut before = head;
-    let mut at = Addr(look.u64(head).map_err(changing)? & !FLAGS);
+    let mut at = Addr(reader.u64(head).map_err(changing)? & !FLAGS);
     while at != head {
         if !at.is_plausible() || objects.len() >= MAX_OBJECTS {
             return Err(HeapError::Changing);
         }
         let mut object = [0; HEADER as usize + 16];
-        match look.read(at, &mut object) {
-            // What lies beyond it is come to from the other end; the gap is known by the reads refused.
+        match reader.read(at, &mut object) {
+            // What is behind is reached from the other end; the refused reads record the gap.
             Err(error) if error.is_limit() => {
-                follow(look, head, PREVIOUS, MAX_OBJECTS, objects);
+                follow(reader, head, PREVIOUS, MAX_OBJECTS, objects);
                 return Ok(());
             }
             read => read.map_err(changing)?,
@@ -228,7 +223,7 @@ fn walk(
             return Err(HeapError::Changing);
         }
         let (at_object, class) = (at + HEADER, Addr(word(3)));
-        allow(look, objects.len());
+        allow(reader, objects.len());
         objects.push(TrackedObject { at: at_object, class, references: word(2) as i32 });
         (before, at) = (at, Addr(word(0) & !FLAGS));
     }
@@ -253,8 +248,9 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_leads_into_another_one_is_not_followed_for_ever() {
-        // The second object of the first list has just moved to the second list, whose head is 0x20_000.
+    fn rough_walks_end_when_lists_merge() {
+        // The second object of the first list has just moved to the second list, whose head is
+        // 0x20_000.
         let memory = headers(&[
             (0x10_000, 0x11_000, 0x13_000),
             (0x11_000, 0x12_000, 0x10_000),
@@ -275,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_is_as_it_should_be_is_followed_all_the_way_round() {
+    fn rough_walks_complete_an_intact_list() {
         let ring: Vec<u64> = (0..100).map(|n| 0x10_000 + n * 0x40).collect();
         let places: Vec<_> =
             (0..100).map(|n| (ring[n], ring[(n + 1) % 100], ring[(n + 99) % 100])).collect();

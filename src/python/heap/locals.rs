@@ -1,4 +1,4 @@
-//! Local variables of the frames that run, and of generators that wait.
+//! Local variables of running frames and of suspended generators.
 
 use rustc_hash::FxHashSet;
 
@@ -8,39 +8,34 @@ use crate::python::layouts::layout::{EntryFrame, GeneratorFrame, LocalNames};
 use crate::python::stacks::thread_states::thread_states;
 use crate::target::{Addr, Field};
 
-/// More than any program has.
 const MAX_FRAMES: usize = 100_000;
-/// Values that one function works with.
 const MAX_STACK: u32 = 1024;
-/// Kinds of the slots of a function: a byte for each.
 const MAX_KINDS_LEN: usize = 1 << 20;
-/// How these are called.
 const STACK: &str = "<stack>";
 /// `CO_FAST_CELL`, `CO_FAST_FREE` (Include/internal/pycore_code.h): the slot holds a cell.
 const IN_CELL: u8 = 0x40 | 0x80;
-/// Low bits of a reference in a frame are a tag since 3.14 (`_PyStackRef`), also of those that are counted nowhere.
+/// Tag bits of a reference in a frame since 3.14 (`_PyStackRef`), including uncounted ones.
 pub(in crate::python) const TAG: u64 = 3;
-/// `PyCellObject.ob_ref`, the same from 3.8 to 3.15, but for the length of the head.
+/// `PyCellObject.ob_ref`, the same from 3.8 to 3.15 after the object head.
 pub(super) const CELL: Field<Addr> = Field::at(16);
 
 /// A local variable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalVariable {
-    /// The function that runs; qualified since 3.11.
+    /// The function; qualified since 3.11.
     pub function: String,
     /// Its file.
     pub file: String,
     /// The variable.
     pub name: String,
-    /// What it refers to.
+    /// The object that it references.
     pub value: Addr,
-    /// The `PyThreadState` of its frame; null for the frame of a generator that waits.
+    /// The `PyThreadState` of its frame; null for a suspended generator.
     pub thread: Addr,
-    /// Its frame.
     pub(in crate::python) frame: Addr,
-    /// Where the reference lies: in the frame, or in a cell of its own.
+    /// Address of the reference: in the frame, or in a cell.
     pub(in crate::python) slot: Addr,
-    /// Where the frame refers to that cell.
+    /// Address of the frame's reference to that cell.
     pub(in crate::python) cell_at: Option<Addr>,
 }
 
@@ -54,8 +49,9 @@ impl PythonHeap<'_> {
         found
     }
 
-    /// Which of `objects` running functions work with, beside their variables: what a loop iterates over. How far the stack of
-    /// a function reaches just now is not written down everywhere: a word in the room for it that is the object's address counts.
+    /// Which of `objects` are stack values of running functions, such as a loop's iterator. Some
+    /// versions do not store the current stack depth, so any word in the stack area that equals an
+    /// object's address counts.
     pub fn held_on_stacks(&self, objects: &FxHashSet<Addr>) -> Vec<LocalVariable> {
         let mut found = Vec::new();
         for thread in thread_states(self.memory(), &self.layout, self.runtime) {
@@ -96,7 +92,7 @@ impl PythonHeap<'_> {
         Some(())
     }
 
-    /// The name of a function or of a generator, qualified since 3.11.
+    /// The name of a function or generator, qualified since 3.11.
     pub fn name_of_code(&self, at: Addr) -> Option<String> {
         let code = match self.class_of(at)?.kind {
             ClassKind::Function => {
@@ -114,7 +110,6 @@ impl PythonHeap<'_> {
         });
     }
 
-    /// Passes on the frames of a thread, the innermost first.
     fn each_frame(&self, thread: Addr, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();
         let layout = &self.layout;
@@ -135,8 +130,8 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// The local variables of a `_PyInterpreterFrame` (or `PyFrameObject` up to 3.10). Returns how many there may be: so many
-    /// values come before those that the function works with.
+    /// The local variables of a `_PyInterpreterFrame` (or `PyFrameObject` up to 3.10). Returns the
+    /// number of variable slots, after which the stack values begin.
     pub(super) fn locals_of_frame(
         &self,
         frame: Addr,
@@ -176,7 +171,7 @@ impl PythonHeap<'_> {
         {
             let mut value = Addr(Field::<u64>::at(0).get(value)? & !TAG);
             if value == Addr(0) {
-                continue; // Not assigned yet, or deleted.
+                continue; // Unassigned or deleted.
             }
             let mut cell_at = None;
             if kind & IN_CELL != 0
@@ -207,7 +202,6 @@ impl PythonHeap<'_> {
         self.text(self.memory().pointer(field.in_target(code)).ok()?)
     }
 
-    /// The frame of a generator that waits.
     pub(super) fn frame_of_generator(&self, generator: Addr) -> Option<Addr> {
         match self.layout.heap.generator {
             GeneratorFrame::Inside(offset) => {

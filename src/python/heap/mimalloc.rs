@@ -1,12 +1,14 @@
-//! The objects of a CPython without a GIL: the collector keeps no lists, but all lie in heaps of mimalloc, two for each thread.
+//! Tracked objects of a CPython without a GIL. Its collector keeps no lists; objects are in
+//! mimalloc heaps, two per thread.
 //!
-//! Read as the collector does (Python/gc_free_threading.c, `gc_visit_heaps`): of each heap the pages, of each page the blocks
-//! that are on none of its lists of free ones; what threads left behind that have ended lies in segments that the interpreter
-//! keeps. The heaps are found in a thread's state by their shape, for what comes before them differs between patch releases.
+//! They are read as the collector does (Python/gc_free_threading.c, `gc_visit_heaps`): for each
+//! heap its pages, for each page the blocks on none of its free lists. Blocks of ended threads are
+//! in segments that the interpreter keeps. The heaps are found in a thread's state by their shape,
+//! because their offset differs between patch releases.
 //!
-//! A thread may be stopped between two words of mimalloc's. While it takes a block or gives one back, the counts of one page
-//! differ by one; that block is no object yet, or none any more, and not tracked, on whatever list it is found. Everything
-//! else that does not fit together has to be read again.
+//! A thread may be stopped between two of mimalloc's writes. While it allocates or frees a block,
+//! the counts of one page differ by one. That block is not an object, so it is not tracked,
+//! whichever list it is on. Any other inconsistency requires another read.
 
 mod block_area;
 mod segments;
@@ -22,37 +24,35 @@ use crate::python::layouts::layout::{GcState, PythonLayout, RefcountLayout};
 use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
 use crate::target::{Addr, Field, MemoryError, PageCache, PageReader, Process};
 
-/// How far into a thread's state its heaps are searched for.
 const SEARCHED: usize = 2048;
-/// Heaps of a thread, and which of them hold objects that the collector knows: without and with two words before the head
+/// Heaps per thread, and those with tracked objects: without and with two words before the head
 /// (Include/internal/pycore_mimalloc.h).
 const HEAPS: u8 = 4;
 const OBJECTS: [(u8, u64); 2] = [(2, 0), (3, 16)];
-/// `ob_gc_bits` (Include/internal/pycore_gc.h): tracked; counted by each thread for itself or not at all.
+/// `ob_gc_bits` (Include/internal/pycore_gc.h): tracked; deferred (counted per thread or not at
+/// all).
 const TRACKED: u8 = 1 << 0;
 const DEFERRED: u8 = 1 << 6;
 /// `ob_ref_local` of an immortal object, and the flags in `ob_ref_shared` (Include/refcount.h).
 const IMMORTAL: u32 = u32::MAX;
 const SHARED_SHIFT: i64 = 2;
-/// With PYTHONMALLOC=debug two words come before an object: its size, and a letter between bytes that are never valid
-/// (Objects/obmalloc.c).
+/// PYTHONMALLOC=debug puts two words before an object: its size, and a letter between bytes that
+/// are never valid (Objects/obmalloc.c).
 const DEBUG_HEADER: u64 = 16;
 const DEBUG_MARK: u64 = 0xfdfd_fdfd_fdfd_fd00;
-/// Bytes of an object's head.
 const HEAD: usize = 32;
-/// mimalloc's segments lie at multiples of their size, and consist of slices.
+/// mimalloc's segments are aligned to their size and consist of slices.
 const SEGMENT: u64 = 32 << 20;
 const SLICE: u64 = 64 << 10;
 const MAX_SEGMENTS: usize = 1 << 20;
-/// `xthread_free` and `abandoned` carry flags in the bits that alignment leaves free.
+/// Flags in the alignment bits of `xthread_free` and `abandoned`.
 const THREAD_FREE_FLAGS: u64 = 3;
-/// The first blocks of a page of small ones do not begin with the page: this many blocks are left out
+/// The first blocks of a page of small blocks are offset from its start by this many blocks
 /// (Objects/mimalloc/segment.c, `_mi_segment_page_start_from_slice`).
 const MIN_BLOCK_BYTES: u64 = 8;
 const SMALL_BLOCK: u64 = 64;
 const MIDDLE_BLOCK: u64 = 512;
 
-/// Every object tracked, by all interpreters.
 pub(super) fn tracked(
     memory: &PageCache,
     interpreter: &Interpreter,
@@ -68,7 +68,7 @@ pub(super) fn tracked(
     let mut walk = MimallocWalk {
         interpreter,
         process,
-        look: memory.reader(),
+        reader: memory.reader(),
         heaps: None,
         left_behind: Vec::new(),
         pool: None,
@@ -92,26 +92,22 @@ fn no_heaps(interpreter: &Interpreter) -> HeapError {
 struct MimallocWalk<'a> {
     interpreter: &'a Interpreter,
     process: Option<&'a Process>,
-    look: PageReader<'a>,
-    /// Where the heaps lie in a thread's state, and how they look, once found.
+    reader: PageReader<'a>,
+    /// Offset of the heaps in a thread's state, once found.
     heaps: Option<(u64, &'static MimallocLayout)>,
-    /// Where the interpreters keep what threads that have ended left behind.
+    /// Where interpreters keep segments of ended threads.
     left_behind: Vec<Addr>,
-    /// Offset of the abandoned pool within the interpreter state in which it was found, and that interpreter; `None` if it lies
-    /// elsewhere.
+    /// Offset of the abandoned pool in an interpreter state, and that interpreter.
     pool: Option<(u64, Addr)>,
-    /// Threads met, and pages whose counts differ by one: each thread changes one page at a time.
+    /// Threads seen, and pages with uneven counts: each thread changes one page at a time.
     threads: u32,
     uneven: u32,
-    /// Segments of threads, looked at already.
     segments: FxHashSet<Addr>,
-    /// Whether a thread was met that has no heaps yet.
     starting: bool,
     listing: HeapListing,
     objects: Vec<TrackedObject>,
 }
 
-/// What leads elsewhere than expected is being changed.
 fn changing(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> HeapError {
     move |error| match error {
         MemoryError::Fault { .. } => HeapError::Changing,
@@ -120,7 +116,6 @@ fn changing(what: &'static str, at: Addr) -> impl FnOnce(MemoryError) -> HeapErr
 }
 
 impl MimallocWalk<'_> {
-    /// Reads the heaps of all interpreters, whose collectors' states lie this many bytes into them.
     fn interpreters(&mut self, gc: usize) -> Result<(), HeapError> {
         let interpreter = self.interpreter;
         let layout = &interpreter.layout;
@@ -133,7 +128,7 @@ impl MimallocWalk<'_> {
             }
             let collecting = layout.heap.collecting.in_target(at + gc as u64);
             let mut flag = [0; 4];
-            self.look
+            self.reader
                 .read(collecting, &mut flag)
                 .map_err(HeapError::unreadable("the collector's state", collecting))?;
             match i32::from_le_bytes(flag) {
@@ -146,7 +141,7 @@ impl MimallocWalk<'_> {
             interpreters.push(at);
             at = self.pointer("the next interpreter", layout.interpreter.next.in_target(at))?;
         }
-        // An interpreter of which no thread is left has its objects there as well.
+        // An interpreter without threads keeps its objects there too.
         if let Some((_, mimalloc)) = self.heaps
             && let Some((pool, of)) = self.pool
         {
@@ -163,7 +158,7 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// An error of a part of the heaps; where these are followed only roughly, the rest may be sound.
+    /// Ignores an error in rough mode, because the other parts may be sound.
     fn part(&self, read: Result<(), HeapError>) -> Result<(), HeapError> {
         match (self.listing, read) {
             (HeapListing::Rough, Err(error)) if !error.is_limit() => Ok(()),
@@ -172,7 +167,7 @@ impl MimallocWalk<'_> {
     }
 
     fn pointer(&mut self, what: &'static str, at: Addr) -> Result<Addr, HeapError> {
-        self.look.pointer(at).map_err(HeapError::unreadable(what, at))
+        self.reader.pointer(at).map_err(HeapError::unreadable(what, at))
     }
 
     fn layout(&self) -> &PythonLayout {
@@ -194,12 +189,11 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// Reads the heaps of the thread whose state is at `thread`.
     fn thread(&mut self, interpreter: Addr, thread: Addr) -> Result<(), HeapError> {
         let id = self.layout().thread.python_id.in_target(thread);
-        let id = self.look.u64(id).map_err(HeapError::unreadable("a thread", thread))?;
+        let id = self.reader.u64(id).map_err(HeapError::unreadable("a thread", thread))?;
         if id == 0 {
-            return Ok(()); // It does not run yet, and has allocated nothing.
+            return Ok(()); // It does not run yet and has allocated nothing.
         }
         let (heaps, mimalloc) = match self.heaps {
             Some((offset, mimalloc)) => (thread + offset, mimalloc),
@@ -218,7 +212,7 @@ impl MimallocWalk<'_> {
         };
         let tld = self.pointer("a thread's heap", mimalloc.heap_tld.in_target(heaps))?;
         if tld == Addr(0) {
-            return Ok(()); // As above: they are made just after it has a number.
+            return Ok(()); // As above: they are created just after its id.
         }
         if !self.are_heaps(mimalloc, heaps, id) {
             return Err(HeapError::Changing);
@@ -231,7 +225,7 @@ impl MimallocWalk<'_> {
             self.part(read)?;
         }
         let at = mimalloc.tld_abandoned.in_target(tld);
-        let at = self.look.pointer(at).map_err(changing("a thread's segments", at))?;
+        let at = self.reader.pointer(at).map_err(changing("a thread's segments", at))?;
         if let (None, AbandonedSegments::Listed { .. }) = (self.pool, mimalloc.abandoned) {
             self.pool = at.0.checked_sub(interpreter.0).map(|offset| (offset, interpreter));
         }
@@ -246,20 +240,19 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// Whether the four heaps of the thread `id` lie there, one after the other, with the data that they share behind them.
     fn are_heaps(&mut self, mimalloc: &MimallocLayout, heaps: Addr, id: u64) -> bool {
         let tld = heaps + u64::from(HEAPS) * mimalloc.heap_len as u64;
         (0..u64::from(HEAPS)).all(|n| {
             let heap = heaps + n * mimalloc.heap_len as u64;
             let mut tag = [0; 1];
-            self.look.pointer(mimalloc.heap_tld.in_target(heap)) == Ok(tld)
-                && self.look.u64(mimalloc.heap_thread.in_target(heap)) == Ok(id)
-                && self.look.read(mimalloc.heap_tag.in_target(heap), &mut tag).is_ok()
+            self.reader.pointer(mimalloc.heap_tld.in_target(heap)) == Ok(tld)
+                && self.reader.u64(mimalloc.heap_thread.in_target(heap)) == Ok(id)
+                && self.reader.read(mimalloc.heap_tag.in_target(heap), &mut tag).is_ok()
                 && u64::from(tag[0]) == n
         })
     }
 
-    /// Reads a heap, in which `before` bytes come before each object, if it is one of objects.
+    /// `before`: bytes before each object.
     fn heap(
         &mut self,
         mimalloc: &MimallocLayout,
@@ -268,10 +261,10 @@ impl MimallocWalk<'_> {
     ) -> Result<(), HeapError> {
         const WHAT: &str = "a heap";
         let pages = mimalloc.heap_pages.in_target(heap);
-        let pages = self.look.u64(pages).map_err(changing(WHAT, heap))?;
+        let pages = self.reader.u64(pages).map_err(changing(WHAT, heap))?;
         let mut queues = vec![0; mimalloc.queues * mimalloc.queue_len];
         let start = heap + mimalloc.heap_queues as u64;
-        self.look.read(start, &mut queues).map_err(changing(WHAT, heap))?;
+        self.reader.read(start, &mut queues).map_err(changing(WHAT, heap))?;
         let mut seen = 0;
         for queue in queues.chunks_exact(mimalloc.queue_len) {
             let mut page = Field::<Addr>::at(0).get(queue).unwrap_or_default();
@@ -293,13 +286,12 @@ impl MimallocWalk<'_> {
         if seen == pages { Ok(()) } else { Err(HeapError::Changing) }
     }
 
-    /// Whether the segment of a thread's page is all the thread's: pages that it has left behind, in a segment of which it has
-    /// others still, are listed nowhere.
+    /// Abandoned pages in a segment that its thread still partly owns are listed nowhere.
     fn check_segment(&mut self, mimalloc: &MimallocLayout, page: Addr) -> Result<(), HeapError> {
         let segment = Addr(page.0 & !(SEGMENT - 1));
         if self.segments.insert(segment) {
             let abandoned = mimalloc.segment_abandoned.in_target(segment);
-            let abandoned = self.look.u64(abandoned).map_err(changing("a segment", segment))?;
+            let abandoned = self.reader.u64(abandoned).map_err(changing("a segment", segment))?;
             if abandoned != 0 {
                 return Err(HeapError::Changing);
             }
@@ -313,11 +305,10 @@ impl MimallocWalk<'_> {
         page: Addr,
     ) -> Result<Vec<u8>, HeapError> {
         let mut copy = vec![0; mimalloc.page_len];
-        self.look.read(page, &mut copy).map_err(changing("a page of a heap", page))?;
+        self.reader.read(page, &mut copy).map_err(changing("a page of a heap", page))?;
         Ok(copy)
     }
 
-    /// Adds the objects of the page at `page`, of which `copy` is one.
     fn page(
         &mut self,
         mimalloc: &MimallocLayout,
@@ -341,7 +332,7 @@ impl MimallocWalk<'_> {
             1 => self.uneven += 1,
             _ => return Err(HeapError::Changing),
         }
-        // Those that other threads freed count as used until the owner takes them back.
+        // Blocks that other threads freed count as used until the owner collects them.
         let by_others = list(mimalloc.page_thread_free) & !THREAD_FREE_FLAGS;
         self.free_blocks(by_others, &area, &mut is_free)?;
         for (number, is_free) in (0..).zip(is_free) {
@@ -352,7 +343,6 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// Marks the blocks of a list; how many they are.
     fn free_blocks(
         &mut self,
         first: u64,
@@ -367,22 +357,21 @@ impl MimallocWalk<'_> {
                 return Err(HeapError::Changing);
             }
             count += 1;
-            at = self.look.u64(Addr(at)).map_err(changing("a free block", Addr(at)))?;
+            at = self.reader.u64(Addr(at)).map_err(changing("a free block", Addr(at)))?;
         }
         Ok(count)
     }
 
-    /// Adds the object in the block at `block`, if the collector tracks it.
     fn object(&mut self, block: Addr, before: u64) -> Result<(), HeapError> {
         let RefcountLayout::Split { local, shared, flags } = self.layout().object.references else {
             return Ok(());
         };
         let class = self.layout().object.type_of;
-        let mark = self.look.u64(block + 8).map_err(changing("an object", block))?;
+        let mark = self.reader.u64(block + 8).map_err(changing("an object", block))?;
         let debug = if mark & !0xff == DEBUG_MARK { DEBUG_HEADER } else { 0 };
         let at = block + before + debug;
         let mut head = [0; HEAD];
-        self.look.read(at, &mut head).map_err(changing("an object", at))?;
+        self.reader.read(at, &mut head).map_err(changing("an object", at))?;
         let flags = flags.get(&head).unwrap_or_default();
         if flags & TRACKED == 0 {
             return Ok(());
@@ -395,13 +384,13 @@ impl MimallocWalk<'_> {
         let references = if local == IMMORTAL {
             -1
         } else if flags & DEFERRED != 0 {
-            // Who refers to it is not counted in it: nothing is known to be its last reference.
+            // Its count omits deferred references, so no known reference can be its last.
             i32::MAX
         } else {
             counted.clamp(0, i64::from(i32::MAX)) as i32
         };
         let class = class.get(&head).unwrap_or_default();
-        allow(&mut self.look, self.objects.len());
+        allow(&mut self.reader, self.objects.len());
         self.objects.push(TrackedObject { at, class, references });
         Ok(())
     }

@@ -1,7 +1,8 @@
-//! The objects of a CPython that stands still: what the garbage collector tracks, and what each object refers to.
+//! The objects of a stopped CPython: what the garbage collector tracks, and what each object
+//! references.
 //!
-//! All reads go through one [`PageCache`], so that what is seen fits together; a target that runs on is seen torn, which the
-//! lists show ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
+//! All reads go through one [`PageCache`] and are therefore consistent. In a running target the
+//! lists show inconsistencies ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
 
 mod blocks;
 mod c_type_fields;
@@ -40,25 +41,25 @@ use crate::target::{Addr, MemoryError, PageCache, Process};
 /// Why the heap could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeapError {
-    /// The garbage collector is at work and has taken its lists apart: try again a little later.
+    /// A collection is in progress and has split the lists; try again later.
     #[error("Python's garbage collector is at work")]
     Collecting,
     /// A list changed while it was read: the target runs.
     #[error("Python's list of objects changed while it was read")]
     Changing,
-    /// The collector's lists, or the heaps that take their place without a GIL, are not where they should be.
+    /// The collector's lists, or without a GIL the heaps, were not found.
     #[error("the list of objects of this CPython ({version}) could not be found")]
     NoLists {
         /// The version of the target's CPython.
         version: String,
     },
-    /// The reader in use knows nothing of objects.
+    /// The reader in use cannot read objects.
     #[error("the objects of CPython {version} are not known to memspy")]
     Unsupported {
         /// The version of the target's CPython.
         version: String,
     },
-    /// What has to be readable is not.
+    /// Required memory is unreadable.
     #[error("cannot read {what} at {at}: {source}")]
     Unreadable {
         /// What was to be read.
@@ -76,7 +77,7 @@ impl HeapError {
         matches!(self, HeapError::Collecting | HeapError::Changing)
     }
 
-    /// Whether it could not be read because of a limit ([`MemoryError::is_limit`]).
+    /// Whether a limit stopped the read ([`MemoryError::is_limit`]).
     pub fn is_limit(&self) -> bool {
         matches!(self, HeapError::Unreadable { source, .. } if source.is_limit())
     }
@@ -97,7 +98,6 @@ pub struct HeapObject {
     pub references: i32,
 }
 
-/// Classes by address; `None` for those that could not be read.
 type KnownClasses = FxHashMap<Addr, Option<Arc<PyClass>>>;
 
 /// The heap of one CPython at one moment.
@@ -105,30 +105,27 @@ pub struct PythonHeap<'a> {
     memory: &'a PageCache,
     layout: PythonLayout,
     runtime: Addr,
-    /// That look into its objects.
     threads: Cell<usize>,
     objects: Vec<HeapObject>,
     classes: RefCell<KnownClasses>,
-    /// How many classes are being looked up, each for the one before.
     class_depth: Cell<u32>,
     texts: RefCell<FxHashMap<Addr, Box<str>>>,
     unreadable: Cell<u64>,
     context_values: OnceCell<hidden::ContextValues>,
 }
 
-/// How exactly the list of all objects has to be read.
+/// How complete the list of all objects must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeapListing {
-    /// Whole: anything that does not fit together is an error.
+    /// Complete: any inconsistency is an error.
     Whole,
-    /// As far as it can be followed while the process runs and changes it: to learn which pages it lies in.
+    /// Best effort while the process runs, to learn which pages hold the list.
     Rough,
-    /// Only what was made last, as far as that can be told (without a GIL it cannot): a few thousand objects.
+    /// Best effort, a few thousand of the newest objects (without a GIL their age is unknown).
     Newest,
 }
 
 impl<'a> PythonHeap<'a> {
-    /// Reads the collector's lists of all interpreters.
     pub(super) fn read(
         memory: &'a PageCache,
         interpreter: &Interpreter,
@@ -151,13 +148,12 @@ impl<'a> PythonHeap<'a> {
         Ok(heap)
     }
 
-    /// The heap without the list of its objects: for following references from known places.
+    /// The heap without its object list, for following references from known addresses.
     pub(super) fn unlisted(memory: &'a PageCache, interpreter: &Interpreter) -> PythonHeap<'a> {
         let (layout, runtime) = (interpreter.layout, interpreter.runtime);
         PythonHeap::over(layout, runtime, KnownClasses::default(), memory)
     }
 
-    /// What is known of the heap, over another cache of the same memory.
     fn over<'b>(
         layout: PythonLayout,
         runtime: Addr,
@@ -178,7 +174,7 @@ impl<'a> PythonHeap<'a> {
         }
     }
 
-    /// Everything tracked, as `gc.get_objects()` lists it, and what `gc.freeze()` took out of that.
+    /// Everything tracked: `gc.get_objects()` and the `gc.freeze()` list.
     pub fn objects(&self) -> &[HeapObject] {
         &self.objects
     }
@@ -188,7 +184,7 @@ impl<'a> PythonHeap<'a> {
         self.memory
     }
 
-    /// How many objects could not be read (all of them or a part); what they refer to is missing.
+    /// Objects that were unreadable in part or whole; their references are missing.
     pub fn unreadable(&self) -> u64 {
         self.unreadable.get()
     }

@@ -1,29 +1,28 @@
-//! The objects that a NumPy array of `dtype=object` holds: pointers in a buffer of its own, which no collector sees.
+//! Items of NumPy arrays with `dtype=object`: pointers in a separate buffer that no collector
+//! tracks.
 
 use super::{PythonHeap, ReferenceKind};
 use crate::target::{Addr, Field};
 
-/// `PyArrayObject` (numpy/ndarraytypes.h, the same in NumPy 1 and 2): `data`, `nd`, `dimensions`, `descr`, `flags`.
+/// `PyArrayObject` (numpy/ndarraytypes.h, the same in NumPy 1 and 2): `data`, `nd`, `dimensions`,
+/// `descr`, `flags`.
 const DATA: Field<Addr> = Field::at(16);
 const DIMENSIONS: Field<i32> = Field::at(24);
 const SHAPE: Field<Addr> = Field::at(32);
 const DESCR: Field<Addr> = Field::at(56);
 const FLAGS: Field<u32> = Field::at(64);
-/// `PyArray_Descr.type_num`, and the number of objects (`NPY_OBJECT`).
+/// `PyArray_Descr.type_num`, and the type number of objects (`NPY_OBJECT`).
 const TYPE_NUMBER: Field<i32> = Field::at(28);
 const OBJECT: i32 = 17;
-/// `NPY_ARRAY_C_CONTIGUOUS`, `NPY_ARRAY_F_CONTIGUOUS`: all items lie one behind the other. The items of any other array are those of
-/// its `base`.
+/// `NPY_ARRAY_C_CONTIGUOUS`, `NPY_ARRAY_F_CONTIGUOUS`: items are consecutive. For other arrays,
+/// `base` holds the items.
 const CONTIGUOUS: u32 = 1 | 2;
 /// More dimensions than NumPy allows.
 const MAX_DIMENSIONS: i32 = 64;
-/// A longer one is looked into only so far.
 const MAX_ITEMS: u64 = 65_536;
-/// Bytes of the object up to its flags.
 const LEN: usize = 72;
 
 impl PythonHeap<'_> {
-    /// Passes on the items of the array at `at`, if it is one of objects.
     pub(super) fn items_of_array(&self, at: Addr, take: &mut dyn FnMut(ReferenceKind, Addr)) {
         let (memory, head) = (self.memory(), &self.layout.object);
         let read = || {
@@ -51,7 +50,7 @@ impl PythonHeap<'_> {
             let way = match dimensions {
                 0 => ReferenceKind::Call("item"),
                 1 => ReferenceKind::Item(index),
-                // Which place that is depends on the order of its dimensions.
+                // The index tuple depends on the order of its dimensions.
                 _ => ReferenceKind::Field("flat[*]"),
             };
             if let Some(item) = item.filter(|item| item.is_plausible() && item.0 % 8 == 0) {

@@ -1,25 +1,23 @@
-//! What many objects refer to, found out ahead of a walk by several threads.
+//! Reads the references of many objects in parallel, ahead of a walk.
 
 use super::threads::NextItems;
 use super::{HeapObject, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
-/// Objects that a thread looks at before it takes the next ones. Fewer than this many are not worth a thread.
+/// Objects per work portion of a thread; fewer objects do not justify threads.
 const PORTION: usize = 256;
-/// How often missing pages are copied together.
 const MAX_ROUNDS: usize = 4;
 
-/// What an object refers to of what is worth going on to, in order; `None` where that has to be asked of the object itself.
+/// The relevant references of an object, in order; `None` if the walk must read the object itself.
 pub type OnwardReferences = Option<Vec<(ReferenceKind, Addr)>>;
 
-/// Which objects are looked into.
 type IsAsked<'f> = &'f (dyn Fn(&HeapObject) -> bool + Sync);
-/// Which references of one are told: by their number, from 1 on, and what they lead to.
+/// Whether to include a reference, given its index (from 1) and target.
 type Takes<'f> = &'f (dyn Fn(&PythonHeap<'_>, usize, Addr) -> bool + Sync);
 
 impl PythonHeap<'_> {
-    /// Of each object that is `asked` about what it refers to, hidden references first, as far as `takes` says so. Without other threads
-    /// to do it, or for a few objects, all is left to the walk.
+    /// For each object accepted by `asked`: its references accepted by `takes`, hidden ones first.
+    /// With few objects or no spare threads, leaves all to the walk.
     pub fn onward_references(
         &self,
         objects: &[Addr],

@@ -1,4 +1,4 @@
-//! The references between all tracked objects: who refers to an object, and how many of its references nobody accounts for.
+//! References between all tracked objects: an object's referrers, and its references from outside.
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
@@ -14,18 +14,16 @@ pub struct ReferenceGraph<'h> {
     objects: &'h [HeapObject],
     numbers: FxHashMap<Addr, u32>,
     scanned: Vec<ScannedObjects>,
-    /// By object, where its references are.
     places: Vec<ReferencesPlace>,
-    /// What objects lead to without a counted reference that is known: a class to its dictionary.
+    /// References without a count, such as a class to its dictionary.
     uncounted: Vec<(u32, u32)>,
-    /// What objects of unknown kinds hold: a word in them is the object's address.
+    /// Holders of unknown kinds, and objects whose address appears in them.
     held: Vec<(u32, u32)>,
-    /// Of the references that are counted, those that come from no tracked object.
+    /// Counted references of each object that come from no tracked object.
     unaccounted: Vec<i64>,
     referrers: OnceCell<Referrers>,
 }
 
-/// A part of what was scanned, and the references in it.
 #[derive(Debug, Clone, Copy, Default)]
 struct ReferencesPlace {
     part: u32,
@@ -33,18 +31,18 @@ struct ReferencesPlace {
     end: u32,
 }
 
-/// The objects that lead to others, directly or through others.
+/// Objects that reference others directly or indirectly.
 #[derive(Debug, Default)]
 pub struct LeadingObjects {
-    /// All of them, with those that they lead to.
+    /// All of them, including the objects asked for.
     pub all: Vec<Addr>,
-    /// Those that something refers to which is no tracked object (C code, a frame, an object of an unknown kind), the nearest
-    /// first; without the objects that were asked about.
+    /// Those referenced from outside the tracked objects (C code, a frame, an unknown object),
+    /// nearest first; without the objects asked for.
     pub kept_from_outside: Vec<Addr>,
 }
 
 impl PythonHeap<'_> {
-    /// Looks into all tracked objects.
+    /// Scans all tracked objects.
     pub fn reference_graph(&self) -> ReferenceGraph<'_> {
         let objects = self.objects();
         let numbers: FxHashMap<Addr, u32> =
@@ -67,7 +65,7 @@ impl PythonHeap<'_> {
             uncounted.append(&mut found.uncounted);
             held.append(&mut found.held);
         }
-        // As the objects are listed, whichever thread looked at them. What one holds stays in its order.
+        // In object order, whichever thread read them. References of one object keep their order.
         uncounted.sort_unstable();
         held.sort_by_key(|(holder, _)| *holder);
         let referrers = OnceCell::new();
@@ -89,7 +87,6 @@ impl ReferenceGraph<'_> {
         self.objects
     }
 
-    /// The objects that one refers to, as often as it does.
     pub(super) fn references_of(&self, number: u32) -> &[u32] {
         let ReferencesPlace { part, start, end } = self.places[number as usize];
         let part = self.scanned.get(part as usize);
@@ -100,13 +97,13 @@ impl ReferenceGraph<'_> {
         self.numbers.get(&object).copied()
     }
 
-    /// The tracked objects that a tracked object refers to, each as often as it does.
+    /// The tracked objects that a tracked object references, with repetitions.
     pub fn targets_of(&self, object: Addr) -> impl Iterator<Item = Addr> {
         let targets = self.number_of(object).map_or(&[][..], |number| self.references_of(number));
         targets.iter().map(|to| self.objects[*to as usize].at)
     }
 
-    /// The reference count of a tracked object; `None` for others and for immortal ones.
+    /// The reference count of a tracked object; `None` for other and immortal objects.
     pub fn count_of(&self, object: Addr) -> Option<i64> {
         let references = self.objects[self.number_of(object)? as usize].references;
         (references >= 0).then_some(i64::from(references))
@@ -116,15 +113,15 @@ impl ReferenceGraph<'_> {
         self.unaccounted[number as usize]
     }
 
-    /// Which of `objects` the objects of C hold of which it is not known where their references are: a word in them is the
-    /// object's address. Holder and object.
+    /// Pairs of (holder, object) for `objects` whose address appears in a C object of unknown
+    /// layout.
     pub fn held_in_unknown_objects(&self, objects: &FxHashSet<Addr>) -> Vec<(Addr, Addr)> {
         let at = |number: u32| self.objects[number as usize].at;
         let held = self.held.iter().map(|(holder, held)| (at(*holder), at(*held)));
         held.filter(|(_, held)| objects.contains(held)).collect()
     }
 
-    /// What leads to `objects`. Behind an object that `ends` holds nothing more is looked for.
+    /// All objects that lead to `objects`. The search does not go beyond `ends`.
     pub fn leading_to(&self, objects: &[Addr], ends: &FxHashSet<Addr>) -> LeadingObjects {
         let referrers = self.referrers();
         let mut reached = vec![false; self.objects.len()];
@@ -156,7 +153,8 @@ impl ReferenceGraph<'_> {
         leading
     }
 
-    /// Divides `objects` into those that a tracked object refers to, but for `garbage`, and those that only something else does.
+    /// Splits `objects` into those that a tracked object outside `garbage` references, and the
+    /// others.
     pub fn divide(&self, objects: &[Addr], garbage: &FxHashSet<Addr>) -> (Vec<Addr>, Vec<Addr>) {
         let referrers = self.referrers();
         let is_referred_to = |at: &Addr| {
@@ -168,7 +166,6 @@ impl ReferenceGraph<'_> {
         alive.partition(is_referred_to)
     }
 
-    /// The references the other way round.
     fn referrers(&self) -> &Referrers {
         self.referrers.get_or_init(|| {
             let counted = (0u32..self.objects.len() as u32)
@@ -193,7 +190,6 @@ impl ReferenceGraph<'_> {
     }
 }
 
-/// By object, those that refer to it.
 struct Referrers {
     starts: Vec<usize>,
     sources: Vec<u32>,

@@ -1,7 +1,7 @@
-//! Which tracked objects each tracked object refers to, found out by several threads.
+//! Finds the references of each tracked object, with several threads.
 //!
-//! Where the copied memory lacks a page, an object is looked at again when the missing pages of all objects have been copied
-//! together, and at last by itself.
+//! If the copied memory lacks a page, the object is retried after the missing pages of all objects
+//! were copied together, and in the end alone.
 
 use rustc_hash::FxHashMap;
 
@@ -9,44 +9,35 @@ use super::threads::NextItems;
 use super::{ClassKind, HeapObject, PyClass, PythonHeap};
 use crate::target::{Addr, Field};
 
-/// Objects of C of which nothing is known are searched only so far.
 const MAX_BODY: u64 = 4096;
 const WORD: u64 = 8;
-/// Objects that a thread looks at before it takes the next ones.
 const PORTION: usize = 4096;
-/// References that one thread finds: more than fit into the memory of most machines. Those left out count as nobody's.
+/// References beyond this are dropped; most machines lack the memory for them.
 const MAX_TARGETS: usize = 1 << 28;
-/// How often missing pages are copied together: so many steps are between an object's head and all that it refers to.
+/// The number of pointer steps from an object's head to its references.
 const MAX_ROUNDS: usize = 12;
 
-/// What was found in some objects.
 #[derive(Debug, Default)]
 pub(super) struct ScannedObjects {
-    /// Each object with where its references begin in `targets`.
     pub(super) starts: Vec<(u32, u32)>,
     pub(super) targets: Vec<u32>,
-    /// What objects lead to without a counted reference that is known: a class to its dictionary.
     pub(super) uncounted: Vec<(u32, u32)>,
-    /// What objects of unknown kinds hold: a word in them is the object's address.
     pub(super) held: Vec<(u32, u32)>,
 }
 
-/// Looks into objects.
 struct ObjectScan<'h, 'a> {
     heap: &'h PythonHeap<'a>,
     numbers: &'h FxHashMap<Addr, u32>,
-    /// By class: whether something is not known of its instances.
     unknown: FxHashMap<Addr, bool>,
     found: ScannedObjects,
 }
 
 impl PythonHeap<'_> {
-    /// Looks into all tracked objects, whose `numbers` are given by address.
     pub(super) fn scan_references(&self, numbers: &FxHashMap<Addr, u32>) -> Vec<ScannedObjects> {
         let objects = &self.objects[..];
         let mut found = Vec::new();
         let mut left: Vec<u32> = (0..objects.len() as u32).collect();
-        // One thread reads what is missing at once: to come back to an object would only cost it time.
+        // A single thread reads missing pages at once; retries would only cost time.
         let rounds = if self.threads.get() > 1 { MAX_ROUNDS } else { 0 };
         for _ in 0..rounds {
             if left.is_empty() {
@@ -80,7 +71,7 @@ impl PythonHeap<'_> {
         found
     }
 
-    /// Whether C made a class or a base of it and nothing is known of what it keeps in its instances.
+    /// Whether it is written in C, at least in part, with unknown fields.
     fn has_unknown_part(&self, class: &PyClass) -> bool {
         let is_unknown = |base: &PyClass| {
             let is_of_c = !base.is_heap_type() || base.name.contains('.');
@@ -97,7 +88,7 @@ impl<'h, 'a> ObjectScan<'h, 'a> {
         ObjectScan { heap, numbers, unknown, found }
     }
 
-    /// Looks into an object; whether everything was there. What was found of it is forgotten where something was missing.
+    /// Discards its references and returns `false` if a page was missing.
     fn try_object(&mut self, number: u32, object: &HeapObject) -> bool {
         let ScannedObjects { starts, targets, uncounted, held } = &self.found;
         let lens = (starts.len(), targets.len(), uncounted.len(), held.len());

@@ -1,4 +1,4 @@
-//! What an object refers to, and how.
+//! The references of an object, and their kinds.
 
 use std::sync::Arc;
 
@@ -7,22 +7,23 @@ use super::locals::CELL;
 use super::{ClassKind, HeapObject, PythonHeap};
 use crate::target::{Addr, Field};
 
-/// `PyMethodObject`: the same from 3.8 to 3.15, but for the length of the head.
+/// `PyMethodObject`: the same from 3.8 to 3.15 after the object head.
 pub(super) const METHOD_FUNCTION: Field<Addr> = Field::at(16);
 pub(super) const METHOD_SELF: Field<Addr> = Field::at(24);
 
-/// How one object refers to another. Keys are addresses of their objects: most are never looked at.
+/// How one object references another. Keys and names are addresses of their objects, because most
+/// are never read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReferenceKind {
     /// An attribute.
     Attribute(Addr),
     /// An attribute in a slot.
     Slot(Arc<str>),
-    /// A part of an object that is written in C, as it is called there; in angle brackets where Python has no name for it.
+    /// A field of a C object by its Python name; in angle brackets if it has none.
     Field(&'static str),
     /// The value of a key.
     Key(Addr),
-    /// The key itself, if it is no string.
+    /// The key itself, if not a string.
     AsKey,
     /// An item of a list, tuple or deque.
     Item(usize),
@@ -30,26 +31,26 @@ pub enum ReferenceKind {
     Member,
     /// A local variable of a generator or a frame.
     Local(String),
-    /// What a cell shares.
+    /// The content of a cell.
     Cell,
     /// The default values of a function.
     Default,
-    /// Those of parameters that are given by name.
+    /// Default values of keyword-only parameters.
     KeywordDefault,
     /// A variable of a function's closure.
     Closure,
-    /// What a method is bound to.
+    /// The object that a method is bound to.
     SelfOfMethod,
-    /// What a method of it returns.
+    /// The return value of this method.
     Call(&'static str),
-    /// What a context has a context variable set to.
+    /// The value of a context variable in a context.
     Variable(Addr),
     /// Any other part.
     Part,
 }
 
 impl PythonHeap<'_> {
-    /// Passes on what `object` refers to, as far as its kind is known.
+    /// Calls back with the known references of `object`.
     pub fn references(&self, object: &HeapObject, take: &mut dyn FnMut(ReferenceKind, Addr)) {
         let memory = self.memory();
         let (at, head) = (object.at, &self.layout.object);
@@ -101,7 +102,7 @@ impl PythonHeap<'_> {
                         take(ReferenceKind::Local(local.name), local.value);
                     });
                     let mut stack = self.stack_of_frame(frame, locals).unwrap_or_default();
-                    // A coroutine that waits has what it waits for on top.
+                    // A suspended coroutine has the awaited object on top of its stack.
                     let awaited = match &*object.class.name {
                         "coroutine" => stack.pop(),
                         _ => None,
@@ -160,7 +161,7 @@ impl PythonHeap<'_> {
         self.memory().pointer(globals).ok().filter(|_| is_function)
     }
 
-    /// What a class itself has under a name.
+    /// The value of a name in a class's own namespace.
     pub fn attribute_of_class(&self, class: Addr, name: &str) -> Option<Addr> {
         self.named_value(self.class_at(class)?.dict, name)
     }

@@ -1,6 +1,6 @@
 //! `_Py_DebugOffsets`: the offsets that CPython 3.13+ publishes at the start of `_PyRuntime`.
 //!
-//! They come out of the target's memory, so each is bounded before it is used.
+//! They come from the target's memory, so each is bounded before use.
 
 use crate::python::layouts::layout::{
     AttributeLayout, CodeLayout, DebugOffsetsLayout, EntryFrame, GcState, InstructionLayout,
@@ -8,18 +8,15 @@ use crate::python::layouts::layout::{
 };
 use crate::target::{Field, Scalar};
 
-/// How much of `_PyRuntime` to read to have all of them.
+/// Bytes of `_PyRuntime` that contain all of them.
 pub(in crate::python) const LEN: usize = 1024;
-/// `cookie`.
 const COOKIE: &[u8; 8] = b"xdebugpy";
 /// `version`, written like `PY_VERSION_HEX`.
 const VERSION: Field<u64> = Field::at(8);
-/// No offset in the runtime or an interpreter is larger (they are some 100 KiB).
+/// Maximum offset in the runtime or an interpreter (they are some 100 KiB).
 const MAX_STATE_BYTES: u64 = 1 << 20;
-/// No offset in a thread state, frame or object is larger.
 const MAX_OBJECT_BYTES: u64 = 2048;
 
-/// `PY_VERSION_HEX` of an interpreter that publishes its offsets; `None` where it does not.
 pub(in crate::python) fn version(runtime: &[u8]) -> Option<u32> {
     if !runtime.starts_with(COOKIE) {
         return None;
@@ -27,12 +24,11 @@ pub(in crate::python) fn version(runtime: &[u8]) -> Option<u32> {
     VERSION.get(runtime).and_then(|v| u32::try_from(v).ok())
 }
 
-/// Whether the interpreter was built without a GIL.
 pub(in crate::python) fn free_threaded(runtime: &[u8], at: &DebugOffsetsLayout) -> bool {
     at.free_threaded.get(runtime).is_some_and(|flag| flag != 0)
 }
 
-/// `row` with the offsets that the target publishes. The error names the offset that cannot be right.
+/// `row` with the offsets that the target publishes. The error names an invalid offset.
 pub(in crate::python) fn overlay(
     row: &PythonLayout,
     at: &DebugOffsetsLayout,
@@ -111,12 +107,13 @@ pub(in crate::python) fn overlay(
     heap.tuple_items = object(at.tuple_items, "tuple_object.ob_item")?;
     heap.frame_locals = frame_len;
     let names = object(at.local_names, "code_object.localsplusnames")?;
-    // co_localspluskinds is not published, but always follows.
+    // `co_localspluskinds` is not published, but always follows.
     heap.local_names =
         LocalNames::Together { names: Field::at(names), kinds: Field::at(names + 8) };
 
     let text = &mut layout.object;
-    // The part of PyCompactUnicodeObject that follows PyASCIIObject is not published, but never changed.
+    // `PyCompactUnicodeObject` continues `PyASCIIObject`; its offset is not published, but never
+    // changed.
     text.compact_start = ascii_start + (row.object.compact_start - row.object.ascii_start);
     text.ascii_start = ascii_start;
     text.type_of = Field::at(object(at.type_of, "pyobject.ob_type")?);
@@ -131,7 +128,6 @@ pub(in crate::python) fn overlay(
     Ok(layout)
 }
 
-/// Whether the fields of the structures that are copied whole lie inside the copies.
 fn whole_fields(layout: &PythonLayout) -> Result<(), &'static str> {
     fn inside<T: Scalar>(field: Field<T>, len: usize) -> bool {
         field.end() <= len

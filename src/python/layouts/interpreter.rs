@@ -1,4 +1,4 @@
-//! Finding CPython in a process: its runtime, its version, and the layout of its structures.
+//! Finds CPython in a process: its runtime, version and layout.
 
 use crate::python::error::PythonError;
 use crate::python::layouts::debug_offsets;
@@ -8,25 +8,20 @@ use crate::target::{
     Addr, LoadedObject, Mapping, Mappings, Memory, MemoryError, ObjectError, Process, ProcessError,
 };
 
-/// More loaded files than any process has.
 const MAX_OBJECTS: usize = 4096;
-/// The most of a writable mapping searched for the version text.
 const MAX_SEARCHED_BYTES: usize = 8 << 20;
 
-/// A CPython found in a process.
 #[derive(Debug, Clone)]
 pub(in crate::python) struct Interpreter {
-    /// `_PyRuntime`.
     pub(in crate::python) runtime: Addr,
-    /// `PyCode_Type`, where it is exported.
+    /// `PyCode_Type`, if exported.
     pub(in crate::python) code_type: Option<Addr>,
-    /// `3.12.1`, `3.14.4t` without a GIL; `3.9` where the patch release could not be found.
+    /// `3.12.1`, `3.14.4t` without a GIL; `3.9` if the patch release is unknown.
     pub(in crate::python) version: String,
     pub(in crate::python) layout: PythonLayout,
     pub(in crate::python) source: LayoutSource,
 }
 
-/// Finds the CPython of `process`.
 pub(in crate::python) fn find(
     process: &Process,
     memory: &dyn Memory,
@@ -90,7 +85,6 @@ pub(in crate::python) fn find(
     Ok(Interpreter { runtime, code_type, version: version.text, layout, source })
 }
 
-/// The error for a version without a row.
 pub(in crate::python) fn unknown(found: String) -> PythonError {
     let name = |row: &&PythonLayout| {
         format!("3.{}{}", row.minor, if row.free_threaded { "t" } else { "" })
@@ -99,8 +93,8 @@ pub(in crate::python) fn unknown(found: String) -> PythonError {
     PythonError::UnknownVersion { found, known: known.join(", ") }
 }
 
-/// The object that defines `_PyRuntime`, and where that is: `libpython`, else the program, else
-/// whichever library a program that embeds Python keeps it in.
+/// The ELF object that defines `_PyRuntime`, and its address: `libpython`, else the program, else
+/// any library of a program that embeds Python.
 fn runtime(
     process: &Process,
     memory: &dyn Memory,
@@ -121,18 +115,18 @@ fn runtime(
     for mapping in objects {
         let object = match LoadedObject::read(memory, mapping) {
             Ok(object) => object,
-            // Mappings may be seen with fewer rights (CAP_PERFMON) than memory.
+            // Reading mappings needs fewer rights (CAP_PERFMON) than reading memory.
             Err(ObjectError::Memory { source: MemoryError::Denied, .. }) => {
                 return Err(PythonError::Denied { pid: process.pid() });
             }
-            // A mapped file that is no ELF object is no error: there are many (locales, data).
+            // Not an error: many mapped files are not ELF objects (locales, data).
             Err(_) => continue,
         };
         if let Ok(Some(addr)) = object.exported(memory, "_PyRuntime") {
             return Ok(Some((object, addr)));
         }
-        // Hidden symbols are looked for only where Python is expected: reading every file's full
-        // symbol table would take seconds.
+        // Hidden symbols are read only where Python is expected: the full symbol tables of all
+        // files would take seconds.
         if rank(mapping) < 2
             && let Ok(addr) = object.symbol(process, memory, "_PyRuntime")
         {
@@ -145,7 +139,7 @@ fn runtime(
     }
 }
 
-/// Why there is no `_PyRuntime`: an old Python, one still being loaded, or no Python at all.
+/// Why there is no `_PyRuntime`: an old Python, one that is being loaded, or none.
 fn without_runtime(process: &Process, memory: &dyn Memory, mappings: &Mappings) -> PythonError {
     let pid = process.pid();
     let program = process.program().map(|p| p.display().to_string()).unwrap_or_default();
@@ -164,7 +158,6 @@ fn without_runtime(process: &Process, memory: &dyn Memory, mappings: &Mappings) 
     PythonError::NotPython { pid, program }
 }
 
-/// A version of CPython.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct PythonVersion {
     major: u8,
@@ -195,8 +188,8 @@ impl PythonVersion {
         Some(PythonVersion { major, minor, text: format!("{major}.{minor}") })
     }
 
-    /// From the text that `Py_GetVersion` builds when the interpreter starts (Python/getversion.c),
-    /// for the versions that do not export `Py_Version`.
+    /// From the text that `Py_GetVersion` builds at startup (Python/getversion.c), for versions
+    /// that do not export `Py_Version`.
     fn from_memory(
         memory: &dyn Memory,
         mappings: &Mappings,

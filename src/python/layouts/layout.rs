@@ -1,20 +1,21 @@
-//! Where a CPython keeps what the reader needs: offsets and encodings, as data.
+//! CPython's structure layout as data: offsets and encodings.
 //!
-//! The walkers know no version. Everything in which versions differ is a value here; the values come
-//! from [`rows`](crate::python::layouts::layout_tables), and from the target's own `_Py_DebugOffsets` where it has one.
+//! The readers know no version. Every difference between versions is a value here, from
+//! [`rows`](crate::python::layouts::layout_tables) and from the target's own `_Py_DebugOffsets`, if
+//! present.
 
 use std::fmt;
 
 use crate::abi::PyObjectHeader;
 use crate::target::{Addr, Field, Scalar};
 
-/// Where the offsets of the interpreter's structures came from.
+/// Source of the structure offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutSource {
-    /// The offsets that the target itself publishes (`_Py_DebugOffsets`, CPython 3.13+), completed by
-    /// the row of its minor version.
+    /// Published by the target (`_Py_DebugOffsets`, CPython 3.13+), completed by the table row of
+    /// its minor version.
     DebugOffsets,
-    /// The row of its minor version, printed from CPython's headers.
+    /// The table row of its minor version, printed from CPython's headers.
     Row,
     /// None: the py-spy crate reads the stacks.
     PySpy,
@@ -30,7 +31,6 @@ impl fmt::Display for LayoutSource {
     }
 }
 
-/// Where one minor version of CPython keeps what the reader needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct PythonLayout {
     pub(in crate::python) minor: u8,
@@ -47,12 +47,12 @@ pub(in crate::python) struct PythonLayout {
     pub(in crate::python) instance: InstanceLayout,
     pub(in crate::python) heap: HeapLayout,
     pub(in crate::python) error: ErrorLayout,
-    /// Where the target itself says all this.
     pub(in crate::python) debug_offsets: Option<DebugOffsetsLayout>,
 }
 
 impl PythonLayout {
-    /// `co_stacksize`: right before `co_firstlineno` since 3.11, `co_flags` between them up to 3.10 (Include/cpython/code.h).
+    /// `co_stacksize`: right before `co_firstlineno` since 3.11, `co_flags` between them up to 3.10
+    /// (Include/cpython/code.h).
     pub(in crate::python) const fn stack_size(&self) -> Field<u32> {
         let before = if self.minor >= 11 { 4 } else { 8 };
         Field::at(self.code.first_line.offset - before)
@@ -63,7 +63,7 @@ impl PythonLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct RuntimeLayout {
     pub(in crate::python) interpreters_head: Field<Addr>,
-    /// Where the one GIL lies in it; `None` where each interpreter points to its GIL.
+    /// Offset of the single GIL; `None` if each interpreter points to its own.
     pub(in crate::python) gil: Option<usize>,
 }
 
@@ -76,7 +76,7 @@ pub(in crate::python) struct InterpreterLayout {
     pub(in crate::python) gil: Option<Field<Addr>>,
     /// `sys.modules`.
     pub(in crate::python) modules: Field<Addr>,
-    /// A count that moves whenever a code object dies.
+    /// A count that changes whenever a code object is freed.
     pub(in crate::python) code_generation: Option<Field<u64>>,
 }
 
@@ -92,19 +92,18 @@ pub(in crate::python) struct GilLayout {
 pub(in crate::python) struct ThreadLayout {
     pub(in crate::python) next: Field<Addr>,
     pub(in crate::python) interpreter: Field<Addr>,
-    /// The innermost frame, or what leads to it.
+    /// The innermost frame, or a pointer towards it.
     pub(in crate::python) head: Field<Addr>,
-    /// Where `head` leads to a `_PyCFrame` (3.11, 3.12): the innermost frame in that.
+    /// If `head` points to a `_PyCFrame` (3.11, 3.12): its field with the innermost frame.
     pub(in crate::python) head_through: Option<Field<Addr>>,
     /// `thread_id`: `pthread_self()`.
     pub(in crate::python) python_id: Field<u64>,
     /// `native_thread_id`.
     pub(in crate::python) os_id: Option<Field<u64>>,
-    /// A number that differs between two threads that use the same memory one after the other.
+    /// A number that differs between two threads that use the same memory in sequence.
     pub(in crate::python) identity: Field<u64>,
 }
 
-/// How a frame says which instruction it executes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum InstructionLayout {
     /// Offset in the bytecode, in bytes.
@@ -115,24 +114,27 @@ pub(in crate::python) enum InstructionLayout {
     Pointer(Field<u64>),
 }
 
-/// How a frame says that it saved its stack pointer, which it does before it calls a Python function.
+/// How a frame shows that it saved its stack pointer, which it does before calling a Python
+/// function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum SavedStack {
-    /// It does not (3.14+ saves it without clearing it afterwards, but in debug builds).
+    /// Not visible (3.14+ does not clear it afterwards, except in debug builds).
     Unknown,
-    /// `stacktop`: -1 exactly while the frame's own bytecode, or C code called by it, runs.
+    /// `stacktop`: -1 exactly while the frame's bytecode, or C code called by it, runs.
     Index(Field<i32>),
 }
 
-/// How the frame is marked that C code called, and below which a stack continues in its C caller.
+/// How a frame called from C is marked, below which the stack continues in its C caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum EntryFrame {
-    /// Not at all.
     Unmarked,
-    /// `is_entry` is set in it.
+    /// By `is_entry` in the frame.
     Flag(Field<u8>),
-    /// Its caller is a shim on the C stack: a frame whose owner is `from` or more, with no code.
-    Shim { owner: Field<u8>, from: u8 },
+    /// By its caller, a shim on the C stack: a frame without code whose owner is at least `from`.
+    Shim {
+        owner: Field<u8>,
+        from: u8,
+    },
 }
 
 /// `PyFrameObject` up to 3.10, `_PyInterpreterFrame` since.
@@ -148,13 +150,13 @@ pub(in crate::python) struct FrameLayout {
     pub(in crate::python) executing: Option<(Field<u8>, u8)>,
     pub(in crate::python) saved_stack: SavedStack,
     pub(in crate::python) entry: EntryFrame,
-    /// `tlbc_index`: which thread's copy of the bytecode it executes (3.14+ without a GIL).
+    /// `tlbc_index`: the thread's copy of the bytecode that it executes (3.14+ without a GIL).
     pub(in crate::python) copy: Option<Field<u32>>,
 }
 
 impl FrameLayout {
-    /// Whether a frame has no code any more once it has returned (`clear_thread_frame`, Python/ceval.c, 3.14+). Where it keeps it, a frame
-    /// without code is none.
+    /// Whether a returned frame loses its code (`clear_thread_frame`, Python/ceval.c, 3.14+).
+    /// Otherwise a frame without code is invalid.
     pub(in crate::python) fn clears_code(&self) -> bool {
         let tells_otherwise = self.executing.is_some() || self.saved_stack != SavedStack::Unknown;
         !tells_otherwise
@@ -177,34 +179,33 @@ pub(in crate::python) enum LineFormat {
 pub(in crate::python) struct CodeLayout {
     /// Bytes to copy.
     pub(in crate::python) len: usize,
-    /// `co_qualname` where there is one, else `co_name`.
+    /// `co_qualname` if present, else `co_name`.
     pub(in crate::python) name: Field<Addr>,
     pub(in crate::python) file: Field<Addr>,
     pub(in crate::python) line_table: Field<Addr>,
     pub(in crate::python) first_line: Field<u32>,
     pub(in crate::python) line_format: LineFormat,
-    /// Where the bytecode begins, for [`InstructionLayout::Pointer`].
+    /// Start of the bytecode, for [`InstructionLayout::Pointer`].
     pub(in crate::python) instructions: usize,
-    /// `co_version`: never the same in two code objects of one interpreter, unless 0.
+    /// `co_version`: unique per interpreter, unless 0.
     pub(in crate::python) version: Option<Field<u32>>,
-    /// `co_tlbc`: the copies that threads made of the bytecode (a `_PyCodeArray`: how many, then a pointer to each).
+    /// `co_tlbc`: the threads' copies of the bytecode (a `_PyCodeArray`: a count, then a pointer to
+    /// each).
     pub(in crate::python) copies: Option<Field<Addr>>,
 }
 
-/// How an object's references are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum RefcountLayout {
-    /// In one number, which is negative for immortal objects since 3.12 (Include/refcount.h).
+    /// One number, negative for immortal objects since 3.12 (Include/refcount.h).
     One(Field<i32>),
-    /// Without a GIL: by the thread that owns it, and by all others in the upper bits of a second number; bits in `flags`
-    /// say what the collector knows of it.
+    /// Without a GIL: one count for the owning thread, one for all others in the upper bits of
+    /// `shared`; `flags` has the collector's bits.
     Split { local: Field<u32>, shared: Field<i64>, flags: Field<u8> },
 }
 
 /// `PyObject`, `PyBytesObject`, `PyASCIIObject`, `PyCompactUnicodeObject`, `PyLongObject`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct ObjectLayout {
-    /// Bytes of `PyObject`, with which every object begins.
     pub(in crate::python) head_len: usize,
     pub(in crate::python) references: RefcountLayout,
     pub(in crate::python) type_of: Field<Addr>,
@@ -223,22 +224,21 @@ pub(in crate::python) struct ObjectLayout {
 }
 
 impl ObjectLayout {
-    /// The header that every object starts with.
     pub(in crate::python) const fn head(&self) -> PyObjectHeader {
         PyObjectHeader { len: self.head_len, class: self.type_of.offset }
     }
 
-    /// Where a field of an object lies, given where it lies in a build with a GIL: for what is the same in all versions but
-    /// for the length of the object's head.
+    /// Adjusts an offset of a build with a GIL, for fields whose position differs only by the
+    /// length of the object head.
     pub(in crate::python) const fn shift<T: Scalar>(&self, usual: Field<T>) -> Field<T> {
         Field::at(self.head().shift(usual.offset))
     }
 }
 
-/// How a dictionary's keys tell where their entries begin.
+/// How a dictionary's key table stores the start of its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum DictSize {
-    /// `dk_size`: the number of index slots, 1, 2, 4 or 8 bytes each by that number.
+    /// `dk_size`: number of index slots, whose width (1, 2, 4 or 8 bytes) depends on it.
     Slots(Field<u64>),
     /// `dk_log2_index_bytes`.
     IndexBytes(Field<u8>),
@@ -249,7 +249,7 @@ pub(in crate::python) enum DictSize {
 pub(in crate::python) struct DictLayout {
     pub(in crate::python) keys: Field<Addr>,
     pub(in crate::python) values: Field<Addr>,
-    /// `dk_kind`: 0 means entries with a hash; without it all entries have one.
+    /// `dk_kind`: 0 means entries with a hash; without it, all entries have one.
     pub(in crate::python) kind: Option<Field<u8>>,
     pub(in crate::python) size: DictSize,
     pub(in crate::python) entry_count: Field<u64>,
@@ -257,7 +257,7 @@ pub(in crate::python) struct DictLayout {
     pub(in crate::python) values_start: usize,
 }
 
-/// Where an instance keeps its attributes.
+/// Where an instance stores its attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum AttributeLayout {
     /// In the dictionary at `tp_dictoffset`.
@@ -280,34 +280,34 @@ pub(in crate::python) struct InstanceLayout {
     pub(in crate::python) attributes: AttributeLayout,
 }
 
-/// Where `struct _gc_runtime_state` begins.
+/// Location of `struct _gc_runtime_state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum GcState {
-    /// In `_PyRuntimeState`: one for all interpreters.
+    /// In `_PyRuntimeState`, shared by all interpreters.
     OfRuntime(usize),
     /// In each `PyInterpreterState`.
     OfInterpreter(usize),
 }
 
-/// Where a generator keeps its frame.
+/// Where a generator stores its frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum GeneratorFrame {
     /// A pointer to its `PyFrameObject`.
     Pointer(Field<Addr>),
-    /// The `_PyInterpreterFrame` is part of it.
+    /// Embedded `_PyInterpreterFrame`.
     Inside(usize),
 }
 
-/// How a code object names the local variables of its frames.
+/// How a code object names its local variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum LocalNames {
     /// `co_localsplusnames`, and a byte of `CO_FAST_*` for each in `co_localspluskinds`.
     Together { names: Field<Addr>, kinds: Field<Addr> },
-    /// `co_varnames`, `co_cellvars`, `co_freevars`, in this order in a frame.
+    /// `co_varnames`, `co_cellvars`, `co_freevars`, in frame order.
     Apart { variables: Field<Addr>, cells: Field<Addr>, free: Field<Addr> },
 }
 
-/// What holds references: the collector's lists, containers, functions, frames.
+/// Structures that hold references: the collector's lists, containers, functions, frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct HeapLayout {
     pub(in crate::python) gc: GcState,
@@ -321,7 +321,7 @@ pub(in crate::python) struct HeapLayout {
     pub(in crate::python) function_closure: Field<Addr>,
     pub(in crate::python) function_dict: Field<Addr>,
     pub(in crate::python) generator: GeneratorFrame,
-    /// Where `PyFrameObject` leads to its `_PyInterpreterFrame`, where these are two.
+    /// `PyFrameObject`'s pointer to its `_PyInterpreterFrame`, if these are separate.
     pub(in crate::python) frame_of_object: Option<Field<Addr>>,
     /// `localsplus` in a frame.
     pub(in crate::python) frame_locals: usize,
@@ -329,13 +329,13 @@ pub(in crate::python) struct HeapLayout {
     pub(in crate::python) local_names: LocalNames,
 }
 
-/// Exceptions: what a thread is raising and handling (`PyThreadState`, `_PyErr_StackItem`), `PyBaseExceptionObject`,
-/// `PyTracebackObject`.
+/// Exceptions: what a thread is raising and handling (`PyThreadState`, `_PyErr_StackItem`),
+/// `PyBaseExceptionObject`, `PyTracebackObject`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct ErrorLayout {
-    /// In the thread: what is being raised.
+    /// In the thread: the exception being raised.
     pub(in crate::python) current: Field<Addr>,
-    /// In the thread: its traceback, where the exception does not have it yet.
+    /// In the thread: its traceback, if not yet in the exception.
     pub(in crate::python) current_traceback: Option<Field<Addr>>,
     /// In the thread: the innermost `_PyErr_StackItem`.
     pub(in crate::python) handled: Field<Addr>,
@@ -349,11 +349,11 @@ pub(in crate::python) struct ErrorLayout {
     pub(in crate::python) frame: Field<Addr>,
     /// Offset in the bytecode, in bytes in every version.
     pub(in crate::python) instruction: Field<i32>,
-    /// Less than 0 until somebody asks for it (3.12+).
+    /// Negative until computed (3.12+).
     pub(in crate::python) line: Field<i32>,
 }
 
-/// `_Py_DebugOffsets` (Include/internal/pycore_debug_offsets.h): where in it each offset is written.
+/// `_Py_DebugOffsets` (Include/internal/pycore_debug_offsets.h): the position of each offset in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct DebugOffsetsLayout {
     pub(in crate::python) free_threaded: Field<u64>,

@@ -1,4 +1,5 @@
-//! One [`PythonLayout`] per minor version of CPython (64-bit Linux), with and without a GIL, printed from its headers by a script.
+//! One [`PythonLayout`] per minor version of CPython (64-bit Linux), with and without a GIL,
+//! printed from its headers by a script.
 
 use crate::python::layouts::layout::{
     AttributeLayout, CodeLayout, DebugOffsetsLayout, DictLayout, DictSize, EntryFrame, ErrorLayout,
@@ -17,7 +18,8 @@ pub(in crate::python) fn row(minor: u8, free_threaded: bool) -> Option<&'static 
     ROWS.into_iter().find(|row| row.minor == minor && row.free_threaded == free_threaded)
 }
 
-/// CPython 3.8, printed by `scripts/print-cpython-layout.sh` from the headers of 3.8.18.
+/// CPython 3.8, printed by `scripts/print-cpython-layout.sh`
+/// from the headers of 3.8.18.
 #[rustfmt::skip]
 pub(in crate::python) const V3_8: PythonLayout = PythonLayout {
     minor: 8, free_threaded: false,
@@ -38,7 +40,8 @@ pub(in crate::python) const V3_8: PythonLayout = PythonLayout {
     debug_offsets: None,
 };
 
-/// CPython 3.9, printed by `scripts/print-cpython-layout.sh` from the headers of 3.9.18.
+/// CPython 3.9, printed by `scripts/print-cpython-layout.sh`
+/// from the headers of 3.9.18.
 #[rustfmt::skip]
 pub(in crate::python) const V3_9: PythonLayout = PythonLayout {
     minor: 9, free_threaded: false,
@@ -59,7 +62,8 @@ pub(in crate::python) const V3_9: PythonLayout = PythonLayout {
     debug_offsets: None,
 };
 
-/// CPython 3.10, printed by `scripts/print-cpython-layout.sh` from the headers of 3.10.13.
+/// CPython 3.10, printed by `scripts/print-cpython-layout.sh`
+/// from the headers of 3.10.13.
 #[rustfmt::skip]
 pub(in crate::python) const V3_10: PythonLayout = PythonLayout {
     minor: 10, free_threaded: false,
@@ -80,7 +84,8 @@ pub(in crate::python) const V3_10: PythonLayout = PythonLayout {
     debug_offsets: None,
 };
 
-/// CPython 3.11, printed by `scripts/print-cpython-layout.sh` from the headers of 3.11.7.
+/// CPython 3.11, printed by `scripts/print-cpython-layout.sh`
+/// from the headers of 3.11.7.
 #[rustfmt::skip]
 pub(in crate::python) const V3_11: PythonLayout = PythonLayout {
     minor: 11, free_threaded: false,
@@ -101,7 +106,8 @@ pub(in crate::python) const V3_11: PythonLayout = PythonLayout {
     debug_offsets: None,
 };
 
-/// CPython 3.12, printed by `scripts/print-cpython-layout.sh` from the headers of 3.12.1.
+/// CPython 3.12, printed by `scripts/print-cpython-layout.sh`
+/// from the headers of 3.12.1.
 #[rustfmt::skip]
 pub(in crate::python) const V3_12: PythonLayout = PythonLayout {
     minor: 12, free_threaded: false,
@@ -122,7 +128,8 @@ pub(in crate::python) const V3_12: PythonLayout = PythonLayout {
     debug_offsets: None,
 };
 
-/// CPython 3.13, printed by `scripts/print-cpython-layout.sh` from the headers of 3.13.0.
+/// CPython 3.13, printed by `scripts/print-cpython-layout.sh`
+/// from the headers of 3.13.0.
 #[rustfmt::skip]
 pub(in crate::python) const V3_13: PythonLayout = PythonLayout {
     minor: 13, free_threaded: false,
@@ -149,7 +156,8 @@ pub(in crate::python) const V3_13: PythonLayout = PythonLayout {
     }),
 };
 
-/// CPython 3.14, printed by `scripts/print-cpython-layout.sh` from the headers of 3.14.10.
+/// CPython 3.14, printed by `scripts/print-cpython-layout.sh`
+/// from the headers of 3.14.10.
 #[rustfmt::skip]
 pub(in crate::python) const V3_14: PythonLayout = PythonLayout {
     minor: 14, free_threaded: false,
@@ -176,7 +184,8 @@ pub(in crate::python) const V3_14: PythonLayout = PythonLayout {
     }),
 };
 
-/// CPython 3.15, printed by `scripts/print-cpython-layout.sh` from the headers of 3.15.2.
+/// CPython 3.15, printed by `scripts/print-cpython-layout.sh`
+/// from the headers of 3.15.2.
 #[rustfmt::skip]
 pub(in crate::python) const V3_15: PythonLayout = PythonLayout {
     minor: 15, free_threaded: false,
@@ -203,7 +212,8 @@ pub(in crate::python) const V3_15: PythonLayout = PythonLayout {
     }),
 };
 
-/// CPython 3.13 without a GIL, printed by `scripts/print-cpython-layout.sh` from the headers of 3.13.15.
+/// CPython 3.13 without a GIL, printed by `scripts/print-cpython-layout.sh`
+/// from the headers of 3.13.15.
 #[rustfmt::skip]
 pub(in crate::python) const V3_13T: PythonLayout = PythonLayout {
     minor: 13, free_threaded: true,
@@ -230,7 +240,8 @@ pub(in crate::python) const V3_13T: PythonLayout = PythonLayout {
     }),
 };
 
-/// CPython 3.14 without a GIL, printed by `scripts/print-cpython-layout.sh` from the headers of 3.14.4.
+/// CPython 3.14 without a GIL, printed by `scripts/print-cpython-layout.sh`
+/// from the headers of 3.14.4.
 #[rustfmt::skip]
 pub(in crate::python) const V3_14T: PythonLayout = PythonLayout {
     minor: 14, free_threaded: true,
@@ -257,7 +268,8 @@ pub(in crate::python) const V3_14T: PythonLayout = PythonLayout {
     }),
 };
 
-/// CPython 3.15 without a GIL, printed by `scripts/print-cpython-layout.sh` from the headers of 3.15.2.
+/// CPython 3.15 without a GIL, printed by `scripts/print-cpython-layout.sh`
+/// from the headers of 3.15.2.
 #[rustfmt::skip]
 pub(in crate::python) const V3_15T: PythonLayout = PythonLayout {
     minor: 15, free_threaded: true,

@@ -1,4 +1,5 @@
-//! Where CPython keeps things: offsets per version, printed from headers or told by the interpreter itself.
+//! CPython's structure layouts: offsets per version, printed from headers or published by the
+//! interpreter.
 
 pub(super) mod debug_offsets;
 pub(super) mod interpreter;

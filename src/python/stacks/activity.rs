@@ -1,11 +1,11 @@
-//! Whether a thread is doing anything, as far as that shows from outside.
+//! Decides whether a thread is active, from outside evidence.
 
 use crate::model::ThreadActivity;
 use crate::target::{AddressRange, KernelWait};
 
-/// Places in the standard library in which a thread only waits: end of the file's path
-/// and function. What C code waits in (`time.sleep`, `Lock.acquire`, `SimpleQueue.get`) leaves no frame,
-/// so the function that calls it counts where it does nothing else.
+/// Standard library functions in which a thread only waits: path suffix and function names. C waits
+/// (`time.sleep`, `Lock.acquire`, `SimpleQueue.get`) have no frame, so their caller is listed if it
+/// does nothing else.
 const WAITING: [(&str, &[&str]); 11] = [
     (
         "/threading.py",
@@ -23,15 +23,13 @@ const WAITING: [(&str, &[&str]); 11] = [
     ("/subprocess.py", &["_wait", "_try_wait", "wait"]),
 ];
 
-/// Whether a thread whose innermost frame is this function waits without allocating on a GPU.
+/// Whether a thread with this innermost frame waits without allocating on a GPU.
 pub(in crate::python) fn is_wait_function(file: &str, name: &str) -> bool {
-    // Qualified names end in the function's own.
     let own = name.rsplit('.').next().unwrap_or(name);
     WAITING.iter().any(|(suffix, names)| file.ends_with(suffix) && names.contains(&own))
 }
 
-/// Whether a thread whose innermost frame is this function waits for threads that allocate on its behalf: those of the autograd
-/// engine.
+/// Whether it waits for the autograd engine's threads, which allocate on its behalf.
 pub(in crate::python) fn is_engine_function(file: &str, name: &str) -> bool {
     let own = name.rsplit('.').next().unwrap_or(name);
     match own {
@@ -41,38 +39,30 @@ pub(in crate::python) fn is_engine_function(file: &str, name: &str) -> bool {
     }
 }
 
-/// What is known of a thread at a sample.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::python) struct ThreadEvidence {
-    /// It held the GIL.
     pub(in crate::python) gil: bool,
-    /// Its innermost frame is a place where threads wait.
-    pub(in crate::python) in_waiting_place: bool,
-    /// Its innermost frame is a place where threads wait for others that work for them.
+    pub(in crate::python) in_known_wait: bool,
     pub(in crate::python) in_engine: bool,
-    /// Its innermost frame or instruction differs from the last sample's.
     pub(in crate::python) moved: bool,
-    /// The kernel's state of it (`RSD…`), at most 50 ms old; `None` when it was not looked up.
+    /// At most 50 ms old.
     pub(in crate::python) os_state: Option<char>,
-    /// What it did in the kernel before its stack was read and after it; `None` where that is not known.
+    /// Before and after its stack was read.
     pub(in crate::python) waits: [Option<WaitKind>; 2],
 }
 
-/// What a thread does in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum WaitKind {
     /// It sleeps, or waits for a lock, a file, a socket, a child.
     Idle,
-    /// It waits for what it needs to go on with its work: the GIL, the allocator's lock.
+    /// It waits for the GIL or the allocator's lock.
     ForItsWork,
-    /// It waits for something that is not known.
     MayWork,
     /// It runs, or is in a call that works for it.
     Working,
 }
 
 impl WaitKind {
-    /// Of what the kernel says, beside the locks that a thread takes in the middle of its work.
     pub(in crate::python) fn of(wait: KernelWait, working: &[AddressRange]) -> WaitKind {
         match wait {
             KernelWait::Working => WaitKind::Working,
@@ -83,23 +73,28 @@ impl WaitKind {
     }
 }
 
-/// Decides, in this order: a thread that holds the GIL is active; one in a known waiting place is idle, and so is one that waits in
-/// the kernel, but for the GIL or the allocator's lock; one that moved since the last sample is active, unless it waits for
-/// one of these; one that the kernel says runs, works for it, or waits for a disk is active. That a thread waits is believed
-/// where the kernel says so both before its stack was read and after it; that it works, where it says so once. One that
-/// waits for threads that allocate in its name (`loss.backward()`), or sleeps in the kernel for what is not known: unknown.
+/// Decides in this order:
+///
+/// 1. A thread that holds the GIL is active.
+/// 2. One in a known wait is idle. So is one whose kernel wait is idle both before and after its
+///    stack was read, unless it waits for the autograd engine's threads (`loss.backward()`).
+/// 3. One that otherwise waited both times (for the engine, the GIL or the allocator's lock) is
+///    unknown.
+/// 4. One that moved since the last sample, worked at either time, or is in state `R` or `D` is
+///    active.
+/// 5. Any other is unknown.
 pub(in crate::python) fn classify(signs: ThreadEvidence) -> ThreadActivity {
     if signs.gil {
         return ThreadActivity::Active;
     }
-    if signs.in_waiting_place {
+    if signs.in_known_wait {
         return ThreadActivity::Idle;
     }
     match signs.waits {
         [Some(WaitKind::Idle), Some(WaitKind::Idle)] if !signs.in_engine => {
             return ThreadActivity::Idle;
         }
-        // It came here and waits: whether it allocated before that is not to be seen.
+        // It arrived here and waits; whether it allocated before is not visible.
         [
             Some(WaitKind::Idle | WaitKind::ForItsWork),
             Some(WaitKind::Idle | WaitKind::ForItsWork),
@@ -122,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waiting_places_are_known_by_file_and_function() {
+    fn known_waits_are_matched_by_file_and_function() {
         assert!(is_wait_function("/usr/lib/python3.12/threading.py", "Condition.wait"));
         assert!(is_wait_function("/usr/lib/python3.8/selectors.py", "select"));
         assert!(!is_wait_function("/home/me/my_threading.py", "wait"));
@@ -130,10 +125,10 @@ mod tests {
     }
 
     #[test]
-    fn the_gil_outweighs_the_place_and_the_place_the_kernel() {
+    fn gil_outranks_known_wait_outranks_kernel_state() {
         let signs = ThreadEvidence {
             gil: false,
-            in_waiting_place: true,
+            in_known_wait: true,
             in_engine: false,
             moved: true,
             os_state: Some('R'),
@@ -141,7 +136,7 @@ mod tests {
         };
         assert_eq!(classify(signs), ThreadActivity::Idle);
         assert_eq!(classify(ThreadEvidence { gil: true, ..signs }), ThreadActivity::Active);
-        let elsewhere = ThreadEvidence { in_waiting_place: false, ..signs };
+        let elsewhere = ThreadEvidence { in_known_wait: false, ..signs };
         assert_eq!(classify(elsewhere), ThreadActivity::Active);
         let waiting = ThreadEvidence { waits: [Some(WaitKind::Idle); 2], ..elsewhere };
         assert_eq!(classify(waiting), ThreadActivity::Idle, "it came here and waits");
@@ -157,15 +152,15 @@ mod tests {
         );
     }
 
-    /// It waited for the autograd engine when its state was looked up, and is called as such for 50 ms: at two samples, what
-    /// it allocated in between was `[not seen]`.
+    /// It waited for the autograd engine when its state was read, which was then used for 50 ms. At
+    /// two samples, its allocations in between became `[not seen]`.
     #[test]
-    fn a_thread_that_runs_is_not_called_asleep_because_it_slept_some_samples_ago() {
+    fn running_threads_are_not_idle_because_of_old_state() {
         let running = Some(WaitKind::Working);
         let asleep = Some(WaitKind::MayWork);
         let signs = |waits| ThreadEvidence {
             gil: false,
-            in_waiting_place: false,
+            in_known_wait: false,
             in_engine: false,
             moved: false,
             os_state: Some('S'),

@@ -1,8 +1,8 @@
-//! Stacks that a probe in the kernel walked: how it finds the frames, and what they are called.
+//! Stacks walked by a kernel program: how it finds the frames, and their names.
 //!
-//! The kernel's program copies a code object when it meets it first, so that it is named as it was at that
-//! moment, whatever becomes of it; and it tells of every one of these that dies. So an address stands
-//! for one code object from its copy on until it is copied again.
+//! The kernel program copies a code object when it first sees it, so its name is the one of that
+//! moment, and reports when one is freed. So an address identifies one code object from its copy
+//! until the next copy.
 
 use rustc_hash::FxHashMap;
 
@@ -17,14 +17,12 @@ use crate::python::objects::ObjectDecodeError;
 use crate::python::stacks::thread_list::ThreadEntry;
 use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, MemoryImage};
 
-/// Where in glibc's `struct pthread` the slots of thread-specific values lie at most: after the header
-/// of the thread control block, before the stack's description (nptl/descr.h).
+/// Range of the thread-specific slots in glibc's `struct pthread`: after the thread control block's
+/// header, before the stack description (nptl/descr.h).
 const SLOTS: std::ops::Range<usize> = 0x100..0x910;
 /// `tp_dealloc` in `PyTypeObject` (Include/cpython/object.h, 3.8 to 3.15).
 const TYPE_DEALLOC: Field<Addr> = Field::at(48);
 
-/// How a kernel program walks the stacks of `interpreter`, whose main interpreter state is at `state`
-/// with the threads `threads`, the newest first.
 pub(in crate::python) fn unwind_info(
     memory: &dyn Memory,
     interpreter: &Interpreter,
@@ -50,7 +48,8 @@ pub(in crate::python) fn unwind_info(
         EntryFrame::Flag(flag) => Some(offset(flag.offset)),
         EntryFrame::Unmarked | EntryFrame::Shim { .. } => None,
     };
-    // A type that cannot be read only means that deaths go unnoticed, as on a build that hides it.
+    // If the type is unreadable, freed code objects go unnoticed, as on a build that hides the
+    // symbol.
     let code_dealloc = interpreter
         .code_type
         .and_then(|class| memory.pointer(layout.object.shift(TYPE_DEALLOC).in_target(class)).ok())
@@ -82,9 +81,9 @@ pub(in crate::python) fn unwind_info(
     })
 }
 
-/// Offset from `pthread_self()` to the slot of `autoTSSkey`, found by its content: the first slot at which
-/// most threads hold their own thread state. Other libraries (pybind11) keep the same pointer in slots
-/// of their own, with higher numbers, of some of the threads.
+/// Offset from `pthread_self()` to the slot of `autoTSSkey`: the first slot in which most threads
+/// store their own thread state. Other libraries (pybind11) store the same pointer for some threads
+/// in higher slots.
 fn own_thread_slot(memory: &dyn Memory, threads: &[ThreadEntry]) -> Option<u32> {
     let mut votes: FxHashMap<usize, usize> = FxHashMap::default();
     for thread in threads {
@@ -107,18 +106,15 @@ pub struct StackSymbolizer {
     shims_from: u8,
     by_address: FxHashMap<u64, CopiedCode>,
     frames: Vec<FrameId>,
-    /// Grows with each look for code objects that are not used any more.
     age: u32,
 }
 
-/// A code object as it was copied.
 struct CopiedCode {
     function: Function,
     number: Option<FunctionId>,
     lines: CodeLines,
     bytecode: BytecodeLocation,
     frames: FxHashMap<i64, FrameId>,
-    /// The age at which a stack was named with it last.
     used: u32,
 }
 
@@ -141,24 +137,24 @@ impl StackSymbolizer {
         }
     }
 
-    /// Takes the copy of the code object at `code`: stretches of memory by address.
+    /// Takes the copy of the code object at `code`: memory ranges by address.
     pub fn add_code(&mut self, code: u64, spans: &[(u64, &[u8])]) {
         let mut copy = MemoryImage::default();
         for (at, bytes) in spans {
             copy.insert(Addr(*at), bytes);
         }
-        let both = CopyFirst { copy, live: &*self.memory };
+        let both = CopyOrLive { copy, live: &*self.memory };
         match self.read(&both, Addr(code)) {
             Ok(known) => self.by_address.insert(code, known),
-            // What was there before is not there any more; frames that use it stay unknown.
+            // The previous code object is gone; frames that use the new one stay unknown.
             Err(_) => self.by_address.remove(&code),
         };
     }
 
-    fn read(&self, memory: &CopyFirst<'_>, at: Addr) -> Result<CopiedCode, ObjectDecodeError> {
+    fn read(&self, memory: &CopyOrLive<'_>, at: Addr) -> Result<CopiedCode, ObjectDecodeError> {
         let object = CodeObject::read(memory, &self.layout, self.code_type, at)?;
-        // What was longer than its copy was read from the live process: that counts only while the code
-        // object is still the one copied.
+        // What exceeded the copy was read from the live process. It counts only if the code object
+        // is still the one copied.
         let reached_beyond = !memory.has(object.name.at, object.name.stored.len())
             || !memory.has(object.file.at, object.file.stored.len())
             || !memory.has(object.table_at, object.table.len());
@@ -183,7 +179,8 @@ impl StackSymbolizer {
         })
     }
 
-    /// The code objects that no stack was named with since the last call that gave some, if more than `most` are known.
+    /// If more than `most` code objects are known: those unused since the last call that returned
+    /// some.
     pub fn idle_codes(&mut self, most: usize) -> Vec<u64> {
         if self.by_address.len() <= most {
             return Vec::new();
@@ -194,14 +191,14 @@ impl StackSymbolizer {
         idle
     }
 
-    /// Forgets the code objects at these addresses; they have to be seen again before they are met.
+    /// Forgets the code objects at these addresses; a new copy must precede their next use.
     pub fn forget_codes(&mut self, codes: &[u64]) {
         for code in codes {
             self.by_address.remove(code);
         }
     }
 
-    /// Forgets the numbers it was given: the next stack has another table.
+    /// Forgets assigned ids: the next stack has another table.
     pub fn forget_numbers(&mut self) {
         for known in self.by_address.values_mut() {
             known.number = None;
@@ -209,13 +206,13 @@ impl StackSymbolizer {
         }
     }
 
-    /// How many of these frames run in each call of the interpreter's C function, the innermost call first. On CPython 3.11
-    /// the probe has to be one that takes native stacks.
+    /// The number of these frames per call of the interpreter's C function, innermost call first.
+    /// On CPython 3.11 the probe must be one that takes native stacks.
     pub fn frames_by_call(&self, probed: &[BpfFrame]) -> Vec<u32> {
         let (mut calls, mut frames) = (Vec::new(), 0);
         for frame in probed {
             let is_shim = frame.owner >= self.shims_from;
-            // What has returned has no code any more (3.14 and newer).
+            // A returned frame has no code (3.14+).
             if !is_shim && frame.code != 0 {
                 frames += 1;
             }
@@ -234,8 +231,7 @@ impl StackSymbolizer {
         calls
     }
 
-    /// The stack with these frames, innermost first; `None` when one of them has a code object of which
-    /// no good copy came.
+    /// The stack of these frames, innermost first; `None` if a code object has no valid copy.
     pub fn stack(&mut self, probed: &[BpfFrame], table: &mut StackTable) -> Option<StackId> {
         self.frames.clear();
         for frame in probed.iter().filter(|f| f.code != 0 && f.owner < self.shims_from) {
@@ -264,19 +260,19 @@ impl StackSymbolizer {
     }
 }
 
-/// A copy, and the live process for what it does not hold.
-struct CopyFirst<'a> {
+/// A copy, with the live process for what it lacks.
+struct CopyOrLive<'a> {
     copy: MemoryImage,
     live: &'a dyn Memory,
 }
 
-impl CopyFirst<'_> {
+impl CopyOrLive<'_> {
     fn has(&self, at: Addr, len: usize) -> bool {
         self.copy.read(at, &mut vec![0; len]).is_ok()
     }
 }
 
-impl Memory for CopyFirst<'_> {
+impl Memory for CopyOrLive<'_> {
     fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError> {
         let mut from = 0;
         for (index, span) in spans.iter().enumerate() {

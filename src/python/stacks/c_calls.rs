@@ -1,13 +1,15 @@
-//! Which frames of Python run in one call of the interpreter's C function (`_PyEval_EvalFrameDefault`), for a thread that stands still.
+//! Counts Python frames per call of the interpreter's C function (`_PyEval_EvalFrameDefault`), for
+//! a stopped thread.
 //!
-//! Up to 3.10 each frame has a call of its own. Since 3.11 Python functions that call each other share one: the outermost frame of a call
-//! is marked (3.11, `is_entry`), or a shim lies between it and its caller (3.12 and newer).
+//! Up to 3.10 each frame has its own call. Since 3.11 Python functions that call each other share
+//! one: the outermost frame of a call is marked (3.11, `is_entry`), or a shim is between it and its
+//! caller (3.12+).
 
 use crate::python::layouts::layout::{EntryFrame, PythonLayout};
 use crate::python::stacks::walk::{FrameFields, MAX_FRAMES};
 use crate::target::{Addr, Memory};
 
-/// How many frames run in each call, the innermost call first; `None` where that cannot be read, or there are too many frames.
+/// Frames per call, innermost call first; `None` if unreadable or too many.
 pub(in crate::python) fn frames_by_call(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -29,7 +31,7 @@ pub(in crate::python) fn frames_by_call(
         let bytes = memory.vec(at, layout.frame.len).ok()?;
         let frame = FrameFields::parse(&layout.frame, &bytes)?;
         at = frame.previous;
-        // What has returned has no code any more (3.14 and newer).
+        // A returned frame has no code (3.14+).
         if !frame.shim && frame.code != Addr(0) {
             frames += 1;
         }

@@ -1,4 +1,4 @@
-//! The py-spy crate behind the same door, for the CPythons that the own reader does not know.
+//! The py-spy crate as a fallback for CPythons that the built-in reader does not know.
 
 use py_spy::config::LockingStrategy;
 use py_spy::{Config, PythonSpy, StackTrace};
@@ -10,7 +10,6 @@ use crate::python::error::PythonError;
 use crate::python::stacks::stack_sampler::SampleStats;
 use crate::target::Process;
 
-/// Reads stacks with py-spy, without stopping the target.
 pub(in crate::python) struct PySpyReader {
     process: Process,
     spy: PythonSpy,
@@ -51,7 +50,7 @@ impl PySpyReader {
         let traces = match self.spy.get_stack_traces() {
             Ok(traces) => traces,
             Err(_) if !self.process.is_alive() => return Err(PythonError::Gone { pid }),
-            // py-spy fails as a whole when the target changes under it.
+            // py-spy fails completely when the target changes during the read.
             Err(_) => return Ok(SampleStats { torn: 1, reads: 1, ..SampleStats::default() }),
         };
         self.threads.clear();
@@ -79,7 +78,6 @@ fn stack(trace: &StackTrace, table: &mut StackTable) -> Option<StackId> {
         let function = table.function(Function {
             name: frame.name.as_str().into(),
             file: frame.filename.as_str().into(),
-            // py-spy does not tell where a function begins and ends.
             first_line: 0,
             last_line: 0,
             is_native: false,

@@ -1,4 +1,4 @@
-//! Thread stacks: from a thread's frames to names of functions and lines, in one read per sample.
+//! Thread stacks: from frames to names of functions and lines, in one read per sample.
 
 pub(super) mod activity;
 pub(super) mod bpf_stacks;

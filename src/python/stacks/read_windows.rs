@@ -1,27 +1,25 @@
-//! The stretches of memory in which one thread's frames lay last time, so that one read finds them again.
+//! The memory ranges of one thread's last frames, so that one read finds them again.
 //!
-//! Frames of CPython 3.11+ lie one after the other in 16 KiB chunks, older ones and those of generators
-//! anywhere on the heap. A window is a stretch that held frames; neighbours are one window. Gaps are
-//! bridged only below the size of a page, so a window never touches a page that no frame touched.
+//! Frames of CPython 3.11+ are consecutive in 16 KiB chunks; older frames and those of generators
+//! are anywhere on the heap. A window is a range that held frames. Nearby windows merge, only
+//! across gaps below the page size, so a window never touches a page without frames.
 
 use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::target::Addr;
 
 const PAGE: u64 = 4096;
-/// Stretches closer than this become one window: copying the gap is cheaper than a further piece.
+/// Copying a smaller gap is cheaper than one more piece.
 const MAX_GAP_BYTES: u64 = 1024;
-/// Bytes beyond the innermost frame, for the frames that will be there next time.
+/// For frames of the next sample.
 const HEADROOM: u64 = 512;
-/// No window is longer.
 const MAX_WINDOW_LEN: u64 = 4 << 20;
-/// After this many samples, windows shrink to what was used of them meanwhile.
+/// Samples after which windows shrink to what was used.
 const EPOCH: u32 = 64;
 
 #[derive(Debug, Clone, Copy)]
 struct ReadWindow {
     start: u64,
     end: u64,
-    /// What was used of it in this epoch; empty when `low > high`.
     low: u64,
     high: u64,
     slot: ReadSlot,
@@ -34,20 +32,16 @@ struct SecondRead {
     slot: ReadSlot,
 }
 
-/// The windows of one thread.
 #[derive(Debug, Default)]
 pub(in crate::python) struct ReadWindows {
-    /// By address, not overlapping.
     list: Vec<ReadWindow>,
-    /// What is read a second time: the innermost frames.
     again: Vec<SecondRead>,
-    /// The window found last.
     last: usize,
     samples: u32,
 }
 
 impl ReadWindows {
-    /// Asks for all windows, and then once more for the innermost frames.
+    /// Requests all windows, then the innermost frames again.
     pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead) {
         for window in &mut self.list {
             window.slot = batch.push(Addr(window.start), (window.end - window.start) as usize);
@@ -57,7 +51,6 @@ impl ReadWindows {
         }
     }
 
-    /// The copy of `len` bytes at `at`; `None` when no window contains them.
     pub(in crate::python) fn first<'b>(
         &mut self,
         batch: &'b ScatterRead,
@@ -76,7 +69,6 @@ impl ReadWindows {
         batch.get(window.slot)?.get(from..from + len)
     }
 
-    /// The second copy of `len` bytes at `at`; `None` when they were not read twice.
     pub(in crate::python) fn second<'b>(
         &self,
         batch: &'b ScatterRead,
@@ -89,7 +81,7 @@ impl ReadWindows {
         batch.get(again.slot)?.get(from..from + len)
     }
 
-    /// Makes sure that the next batch has the `len` bytes at `at`, and what lies around them in their page.
+    /// Adds the bytes and their surroundings within the page to the next batch.
     pub(in crate::python) fn want(&mut self, at: Addr, len: usize) {
         if !at.is_plausible() {
             return;
@@ -100,7 +92,6 @@ impl ReadWindows {
         self.cover(page, (end + HEADROOM).min(page_end), at.0, end);
     }
 
-    /// Sets what is read a second time: the frames at `frames`.
     pub(in crate::python) fn read_again(&mut self, frames: impl Iterator<Item = Addr>, len: usize) {
         self.again.clear();
         for at in frames {
@@ -123,13 +114,12 @@ impl ReadWindows {
         }
     }
 
-    /// Forgets the window that was asked for in this place: it cannot be read any more.
     pub(in crate::python) fn forget(&mut self, slot: ReadSlot) {
         self.list.retain(|w| w.slot != slot);
         self.again.retain(|w| w.slot != slot);
     }
 
-    /// To be called after each sample: shrinks windows now and then.
+    /// Call after each sample; sometimes shrinks windows.
     pub(in crate::python) fn settle(&mut self) {
         self.samples += 1;
         if !self.samples.is_multiple_of(EPOCH) {
@@ -159,7 +149,7 @@ impl ReadWindows {
             to += 1;
         }
         if new.end - new.start > MAX_WINDOW_LEN {
-            // A foreign pointer chain gone wild: start again from what is wanted now.
+            // The pointer chain was invalid: restart from what is wanted now.
             self.list.clear();
             self.list.push(ReadWindow { start, end, low, high, slot: ReadSlot::default() });
             return;
@@ -180,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_wanted_is_there_next_time_and_neighbours_are_one_window() {
+    fn wanted_bytes_are_read_next_time_and_neighbours_merge() {
         let mut windows = ReadWindows::default();
         let mut batch = ScatterRead::default();
         windows.want(Addr(0x5100), 80);
@@ -201,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_windows_go_and_long_ones_shrink() {
+    fn unused_windows_are_dropped_and_long_ones_shrink() {
         let mut windows = ReadWindows::default();
         windows.want(Addr(0x5100), 80);
         windows.want(Addr(0xf000), 80);

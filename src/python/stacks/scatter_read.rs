@@ -1,24 +1,21 @@
-//! Many small pieces of the target's memory, asked for one by one and read by one system call.
+//! Reads many small pieces of the target's memory with one system call.
 
 use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
-/// Where a piece will be found in a [`ScatterRead`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(in crate::python) struct ReadSlot(usize);
 
-/// Pieces in the order in which the kernel copies them. The buffers are kept between uses.
+/// Pieces in the order in which the kernel copies them. Buffers are reused.
 #[derive(Debug, Default)]
 pub(in crate::python) struct ScatterRead {
     spans: Vec<AddressRange>,
     starts: Vec<usize>,
     bytes: Vec<u8>,
     wanted: usize,
-    /// How many of the spans were read.
     read: usize,
 }
 
 impl ScatterRead {
-    /// Forgets all pieces.
     pub(in crate::python) fn clear(&mut self) {
         self.spans.clear();
         self.starts.clear();
@@ -26,7 +23,6 @@ impl ScatterRead {
         self.read = 0;
     }
 
-    /// Asks for `len` bytes at `addr`.
     pub(in crate::python) fn push(&mut self, addr: Addr, len: usize) -> ReadSlot {
         self.spans.push(AddressRange { addr, len });
         self.starts.push(self.wanted);
@@ -34,7 +30,7 @@ impl ScatterRead {
         ReadSlot(self.spans.len() - 1)
     }
 
-    /// Reads them. When one cannot be read, neither are those after it: [`Self::fault`] tells.
+    /// Pieces after an unreadable one are not read either; see [`Self::fault`].
     pub(in crate::python) fn read(&mut self, memory: &dyn Memory) -> Result<(), MemoryError> {
         if self.bytes.len() < self.wanted {
             self.bytes.resize(self.wanted, 0);
@@ -47,12 +43,10 @@ impl ScatterRead {
         Ok(())
     }
 
-    /// The piece that could not be read, if any.
     pub(in crate::python) fn fault(&self) -> Option<ReadSlot> {
         (self.read < self.spans.len()).then_some(ReadSlot(self.read))
     }
 
-    /// The bytes of a piece; `None` when it was not read.
     pub(in crate::python) fn get(&self, slot: ReadSlot) -> Option<&[u8]> {
         if slot.0 >= self.read {
             return None;

@@ -1,4 +1,4 @@
-//! The own reader: samples of all threads, some three system calls each while nothing new appears.
+//! The built-in reader: samples all threads, with about three system calls while nothing is new.
 
 use std::time::{Duration, Instant};
 
@@ -14,39 +14,39 @@ use crate::python::stacks::bpf_stacks;
 use crate::python::stacks::c_calls::frames_by_call;
 use crate::python::stacks::scatter_read::ScatterRead;
 use crate::python::stacks::thread::{ReadBuffers, ReadOutcome, SampleContext, SampledThread};
-use crate::python::stacks::thread_list::{InterpreterList, ListError, ThreadEntry, tell_apart};
+use crate::python::stacks::thread_list::{
+    InterpreterList, ListError, ThreadEntry, make_ids_unique,
+};
 use crate::python::stacks::thread_names::ThreadNames;
 use crate::target::{Addr, AddressRange, KernelWait, Memory, MemoryError, Process};
 
-/// A thread whose stack was inconsistent this many times in one sample is left out of it.
+/// Torn reads after which a sample omits a thread.
 const MAX_TORN_READS: u32 = 24;
-/// Nothing new is looked for after this many reads in one sample.
+/// Reads of one sample after which it looks for nothing new.
 const MAX_READS: u32 = 96;
-/// The kernel's states of threads are looked up no more often than this.
 const OS_STATES_INTERVAL: Duration = Duration::from_millis(50);
-/// Threads of which a sample asks the kernel what they wait for.
 const MAX_WAIT_CHECKS: u32 = 8;
-/// Samples in which at least one stack has to be whole before the layout is believed: of a thread that calls and returns all the time without
-/// ever working in C for some microseconds, nine in ten can be torn.
+/// Samples within which one stack must be consistent to accept the layout. For a thread that calls
+/// and returns all the time without some microseconds of C work, nine of ten can be torn.
 const VERIFIED_BY: u32 = 200;
 
-/// What one sample took and missed.
+/// Statistics of one sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SampleStats {
     /// Thread stacks read.
     pub stacks: u32,
-    /// Threads left out because they changed during every attempt.
+    /// Threads omitted because they changed during every attempt.
     pub torn: u32,
-    /// Stacks deeper than 4,096 frames; their outer frames are replaced by one that says so.
+    /// Stacks deeper than 4,096 frames; a marker frame replaces their outer frames.
     pub cut: u32,
-    /// Batched reads of the target's memory, each one system call up to 1,024 pieces.
+    /// Batched reads of the target's memory, each one system call per 1,024 pieces.
     pub reads: u32,
 }
 
-/// The reader for the versions whose layout is known.
+/// The reader for versions with a known layout.
 pub(in crate::python) struct StackSampler {
     pid: u32,
-    /// `None` over a captured image.
+    /// `None` for captured memory.
     process: Option<Process>,
     memory: Box<dyn Memory>,
     interpreter: Interpreter,
@@ -94,17 +94,14 @@ impl StackSampler {
         &self.interpreter
     }
 
-    /// The process; `None` over a captured image.
     pub(in crate::python) fn process(&self) -> Option<&Process> {
         self.process.as_ref()
     }
 
-    /// The threads as last listed.
     pub(in crate::python) fn threads(&self) -> impl Iterator<Item = ThreadId> {
         self.threads.iter().map(|thread| thread.id)
     }
 
-    /// The threads as last listed, for a poller.
     pub(in crate::python) fn poll_targets(&self) -> Vec<PollTarget> {
         self.threads
             .iter()
@@ -117,18 +114,17 @@ impl StackSampler {
             .collect()
     }
 
-    /// The allocator's locks: a thread that waits for one is at work.
+    /// Sets the allocator's locks: a thread that waits for one is working.
     pub(in crate::python) fn set_allocator_locks(&mut self, locks: Vec<AddressRange>) {
         self.allocator_locks = locks;
     }
 
-    /// The locks that a thread takes in the middle of its work.
     pub(in crate::python) fn working_locks(&self) -> Vec<AddressRange> {
         self.heads.gils().chain(self.allocator_locks.iter().copied()).collect()
     }
 
-    /// How many frames of each thread last listed run in each call of the interpreter, the innermost call first. The process has to
-    /// stand still.
+    /// Frames per interpreter call of each listed thread, innermost call first. The process must be
+    /// stopped.
     pub(in crate::python) fn frames_by_call(&self) -> Vec<(ThreadId, Option<Vec<u32>>)> {
         let of = |thread: &SampledThread| {
             let at = thread.place.at;
@@ -137,7 +133,7 @@ impl StackSampler {
         self.threads.iter().map(of).collect()
     }
 
-    /// Whether the structures of the target look as the layout says: reads until one stack is whole.
+    /// Checks that the target's structures match the layout: reads until one stack is consistent.
     pub(in crate::python) fn verify(&mut self) -> Result<(), PythonError> {
         let (mut table, mut out) = (StackTable::new(), Vec::new());
         let mut torn = 0;
@@ -145,7 +141,7 @@ impl StackSampler {
             let stats = self.sample(&mut table, &mut out)?;
             torn += stats.torn;
             if stats.stacks > 0 {
-                // What was learned has numbers of a table that ends here.
+                // The cached ids belong to a table that ends here.
                 self.forget_numbers();
                 return Ok(());
             }
@@ -160,16 +156,14 @@ impl StackSampler {
         })
     }
 
-    /// Forgets all that has a number.
     pub(in crate::python) fn forget_numbers(&mut self) {
         self.codes = CodeCache::default();
         self.threads.clear();
         self.listed = false;
-        // The threads listed next have not been looked up yet.
+        // Newly listed threads have no kernel state yet.
         self.os_states_at = None;
     }
 
-    /// Reads all threads once.
     pub(in crate::python) fn sample(
         &mut self,
         table: &mut StackTable,
@@ -185,7 +179,7 @@ impl StackSampler {
         if !self.listed {
             self.list(table)?;
         }
-        // At least once, for a process without a thread may be one that has ended.
+        // At least once: a process without threads may have ended.
         while stats.reads == 0 || (stats.reads < MAX_READS && self.threads.iter().any(|t| !t.done))
         {
             stats.reads += 1;
@@ -214,10 +208,9 @@ impl StackSampler {
         Ok(stats)
     }
 
-    /// Asks the kernel which threads wait, and for what: of those that ran Python at the last sample.
     fn find_waits(&mut self) {
         let mut checks = 0;
-        // The oldest thread is listed last: it is the main one.
+        // The oldest thread, the main one, is last in the list.
         for thread in self.threads.iter_mut().rev() {
             let may_wait = matches!(thread.found, Some(ReadOutcome::Stack { .. }));
             thread.waited_before = None;
@@ -230,7 +223,6 @@ impl StackSampler {
         }
     }
 
-    /// One system call for everything still wanted.
     fn read_batch(&mut self) -> Result<(), PythonError> {
         let layout = &self.interpreter.layout;
         self.batch.clear();
@@ -245,7 +237,7 @@ impl StackSampler {
         })
     }
 
-    /// Looks at every thread of the batch; `true` when the list of threads has to be walked anew.
+    /// Decodes every thread of the batch; `true` if the thread list must be walked again.
     fn decode_threads(&mut self, table: &mut StackTable) -> bool {
         let fault = self.batch.fault();
         let mut shared = SampleContext {
@@ -279,7 +271,7 @@ impl StackSampler {
         false
     }
 
-    /// Looks again at the threads of which only the code objects had not been checked.
+    /// Decodes threads again that only lacked checked code objects.
     fn decode_threads_unchecked(&mut self, table: &mut StackTable) {
         let mut shared = SampleContext {
             layout: &self.interpreter.layout,
@@ -304,13 +296,12 @@ impl StackSampler {
         PythonError::unreadable(self.pid, "a code object", self.interpreter.runtime, error)
     }
 
-    /// Reads the code objects met for the first time.
     fn learn(&mut self) -> Result<(), PythonError> {
         let Interpreter { layout, code_type, .. } = &self.interpreter;
         while let Some(at) = self.scratch.unknown.pop() {
             match self.codes.learn(&*self.memory, layout, *code_type, at) {
                 Ok(()) | Err(ObjectDecodeError::Malformed) => {}
-                // It died meanwhile: the next read will not meet it again.
+                // Freed meanwhile: the next read will not see it again.
                 Err(ObjectDecodeError::Memory(MemoryError::Fault { .. })) => {}
                 Err(ObjectDecodeError::Memory(error)) => {
                     return Err(PythonError::unreadable(self.pid, "a code object", at, error));
@@ -320,7 +311,6 @@ impl StackSampler {
         Ok(())
     }
 
-    /// How a kernel program walks the stacks of this interpreter.
     pub(in crate::python) fn unwind_info(&mut self) -> Result<UnwindInfo, PythonError> {
         let places = self.thread_entries()?;
         let waiting_for = "there is no interpreter";
@@ -328,7 +318,6 @@ impl StackSampler {
         bpf_stacks::unwind_info(&*self.memory, &self.interpreter, main, &places, self.pid)
     }
 
-    /// All threads, as the interpreters list them.
     fn thread_entries(&mut self) -> Result<Vec<ThreadEntry>, PythonError> {
         self.heads.list(&*self.memory, &self.interpreter.layout).map_err(|fault| match fault {
             ListError::Memory(what, at, error) => {
@@ -344,11 +333,11 @@ impl StackSampler {
         })
     }
 
-    /// Walks the list of threads and keeps what is known of those that are still there.
+    /// Walks the thread list and keeps the state of threads that remain.
     fn list(&mut self, table: &mut StackTable) -> Result<(), PythonError> {
         self.listed = false;
         let mut places = self.thread_entries()?;
-        tell_apart(&mut places);
+        make_ids_unique(&mut places);
         let mut old = std::mem::take(&mut self.threads);
         let mut is_new = false;
         for place in places {
@@ -377,7 +366,6 @@ impl StackSampler {
         Ok(())
     }
 
-    /// Gives the threads their names.
     fn name_threads(&mut self, table: &mut StackTable) {
         let layout = &self.interpreter.layout;
         self.names.refresh(
@@ -392,7 +380,6 @@ impl StackSampler {
         }
     }
 
-    /// Turns what was found into the sample.
     fn finish(&mut self, table: &StackTable, stats: &mut SampleStats, out: &mut Vec<ThreadSample>) {
         let now = Instant::now();
         let look_up = self.os_states_at.is_none_or(|at| now - at >= OS_STATES_INTERVAL);
@@ -411,21 +398,21 @@ impl StackSampler {
             let gil = self.holders.contains(&thread.place.at);
             let process =
                 || self.process.as_ref().zip(self.names.id_here(&*self.memory, &thread.place));
-            // Before the stack was read and after it: else it may have come here from what was read.
+            // Both before and after the stack was read, because it may have moved in between.
             let before = thread.waited_before.filter(|_| !gil && !waits);
             let needs_after = before.is_some_and(|wait| wait != KernelWait::Working);
             let after =
                 process().filter(|_| needs_after).and_then(|(process, id)| process.kernel_wait(id));
             let kind = |wait: Option<KernelWait>| wait.map(|wait| WaitKind::of(wait, &working));
-            // What was true of another place says nothing of this one.
+            // A state from another frame does not apply here.
             thread.os_state = thread.os_state.filter(|_| !thread.moved);
-            // One small file per thread, at a low rate, and only where nothing else tells.
+            // One small file per thread, at a low rate, and only without other evidence.
             if (look_up || thread.os_state.is_none()) && !gil && !waits && !thread.moved {
                 thread.os_state = process().and_then(|(process, id)| process.thread_state(id));
             }
             let signs = ThreadEvidence {
                 gil,
-                in_waiting_place: waits,
+                in_known_wait: waits,
                 in_engine: ends_in_engine(table, stack),
                 moved: thread.moved,
                 os_state: thread.os_state,

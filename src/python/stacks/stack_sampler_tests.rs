@@ -1,4 +1,4 @@
-//! The own reader over captured memory: with pieces missing, with pieces damaged, and for ever bounded.
+//! The built-in reader over captured memory: pieces missing, pieces damaged, always bounded.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -10,11 +10,10 @@ use crate::model::ThreadActivity;
 use crate::python::layouts::interpreter;
 use crate::target::{AddressRange, MemoryImage, RecordingMemory};
 
-/// Memory that several may hold, and that fails now and then.
 struct FlakyMemory<M> {
     inner: Arc<M>,
     reads: Arc<AtomicU64>,
-    /// Every how many reads one fails, at which of its pieces; 0 for never.
+    /// Every how many reads one fails, and at which piece; 0 for never.
     fails_every: u64,
 }
 
@@ -64,7 +63,7 @@ print('READY', flush=True)
 sys.stdin.read()
 ";
 
-/// What the reader reads of a small target, at rest. `None` where there is no `python3`.
+/// What the reader reads of a small idle target. `None` without `python3`.
 fn capture() -> Option<CapturedProcess> {
     let mut child: Child = Command::new("python3")
         .args(["-c", SCRIPT])
@@ -105,7 +104,7 @@ fn captured_memory_gives_the_stacks_again() {
     assert_eq!((stats.stacks, stats.torn), (4, 0));
     let depths: Vec<usize> = out.iter().map(|s| table.frames(s.stack).count()).collect();
     assert_eq!(depths.iter().filter(|&&depth| depth > 14).count(), 3, "{depths:?}");
-    // A second time everything is where it was.
+    // The second time, everything is at the same address.
     assert_eq!(reader.sample(&mut table, &mut out).unwrap().reads, 1);
 }
 
@@ -123,9 +122,9 @@ lock.release()
 sys.stdin.read()
 ";
 
-/// What the kernel said of a place where a thread slept was told of the next place too, for 50 ms.
+/// The kernel state of a sleeping thread was reused for its next line, for 50 ms.
 #[test]
-fn a_thread_that_works_in_c_code_is_not_called_asleep_because_it_slept_before() {
+fn working_in_c_after_a_sleep_is_not_idle() {
     let mut child = match Command::new("python3")
         .args(["-c", WAITS_THEN_WORKS])
         .stdin(Stdio::piped())
@@ -169,7 +168,7 @@ fn a_thread_that_works_in_c_code_is_not_called_asleep_because_it_slept_before() 
 }
 
 #[test]
-fn reads_that_fail_leave_threads_out_or_end_in_an_error() {
+fn failed_reads_omit_threads_or_return_an_error() {
     let Some(CapturedProcess { interpreter, image }) = capture() else { return };
     for fails_every in 1..60 {
         let memory = FlakyMemory::new(image.clone(), fails_every);
@@ -193,7 +192,7 @@ fn damaged_memory_gives_errors_or_stacks_within_bounds() {
     let Some(CapturedProcess { interpreter, image }) = capture() else { return };
     let mut stored = Vec::new();
     image.write_to(&mut stored).unwrap();
-    // A small generator of its own: the same damage in every run.
+    // A local generator, for the same damage in every run.
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = move || {
         state ^= state << 13;
@@ -204,14 +203,14 @@ fn damaged_memory_gives_errors_or_stacks_within_bounds() {
     for _ in 0..300 {
         let mut damaged = image.clone();
         for _ in 0..1 + random() % 40 {
-            // Anywhere in what was read; writing it back by address keeps the image well-formed.
+            // Anywhere in what was read; writing by address keeps the image well-formed.
             let at = 16 + (random() as usize) % (stored.len() - 32);
             let addr = Addr(u64::from_le_bytes(stored[at..at + 8].try_into().unwrap()));
             let aim = Addr(addr.0 & !7);
             if damaged.read(aim, &mut [0; 8]).is_ok() {
                 damaged.insert(aim, &random().to_le_bytes());
             }
-            // And a pointer bent to point into the middle of something else that was read.
+            // And a pointer changed to point into other captured memory.
             if let Ok(old) = (&damaged as &dyn Memory).u64(aim) {
                 damaged.insert(aim, &(old ^ (random() & 0xff8)).to_le_bytes());
             }

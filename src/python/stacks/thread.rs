@@ -1,4 +1,5 @@
-//! One thread of the target between samples: where its frames lay, what it did last, and its part of a batch.
+//! One thread of the target between samples: where its frames were, its last stack, its part of a
+//! batch.
 
 use crate::model::{FrameId, StackId, StackTable, ThreadId};
 use crate::python::code::code_cache::{CodeCache, CodeLookup};
@@ -9,42 +10,39 @@ use crate::python::stacks::thread_list::{ThreadEntry, thread_len};
 use crate::python::stacks::walk::{COMPARED, RawFrame, WalkOutcome, walk};
 use crate::target::{Addr, KernelWait, Scalar};
 
-/// How many `_PyCFrame`s are kept in view: one per C call that calls back, of which the newest matter.
+/// Number of `_PyCFrame`s to track: one per C call that calls back; the newest matter.
 const MAX_CFRAMES: usize = 8;
 
-/// What one batch said about a thread.
+/// The result of one batch for a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum ReadOutcome {
-    /// Its stack; whether it ends in a waiting place; whether it was cut.
-    Stack { stack: StackId, waits: bool, cut: bool },
-    /// It has no Python frames.
+    /// Its stack; whether it ends in a known wait; whether it was cut.
+    Stack {
+        stack: StackId,
+        waits: bool,
+        cut: bool,
+    },
     NoFrames,
     /// It changed while it was copied.
     Torn,
-    /// It has to be read again with what is asked for now.
+    /// Read it again with the pieces requested now.
     Again,
-    /// Its stack is whole, but some of its code objects have not been checked yet.
+    /// Its stack is consistent, but some code objects are unchecked.
     Unchecked,
-    /// It is not the thread it was, or its neighbours in the list changed.
+    /// The thread or its neighbours in the list changed.
     Relist,
 }
 
-/// A thread that is being sampled.
 #[derive(Debug)]
 pub(in crate::python) struct SampledThread {
     pub(in crate::python) place: ThreadEntry,
     pub(in crate::python) id: ThreadId,
     /// Whether the innermost frame or its instruction changed between the last two samples.
     pub(in crate::python) moved: bool,
-    /// The kernel's state of the thread when it was last looked up.
     pub(in crate::python) os_state: Option<char>,
-    /// What it waited for in the kernel when this sample began; `None` when that was not asked.
     pub(in crate::python) waited_before: Option<KernelWait>,
-    /// What this sample found; `None` until then.
     pub(in crate::python) found: Option<ReadOutcome>,
-    /// How often this sample found it torn.
     pub(in crate::python) tears: u32,
-    /// Whether this sample needs no further read of it.
     pub(in crate::python) done: bool,
     windows: ReadWindows,
     cframes: Vec<(Addr, ReadSlot, ReadSlot)>,
@@ -52,20 +50,17 @@ pub(in crate::python) struct SampledThread {
     head_again: ReadSlot,
     end_slot: ReadSlot,
     last: Option<RawFrame>,
-    /// The stack of the last sample, outermost first: most of it is the next one's too.
+    /// The stack of the last sample, outermost first; the next one shares most of it.
     stacks: Vec<(FrameId, StackId)>,
 }
 
-/// Buffers shared by all threads.
 #[derive(Debug, Default)]
 pub(in crate::python) struct ReadBuffers {
     raw: Vec<RawFrame>,
     frames: Vec<FrameId>,
-    /// Code objects to be read.
     pub(in crate::python) unknown: Vec<Addr>,
 }
 
-/// What all threads of a reader share while they are examined.
 pub(in crate::python) struct SampleContext<'a> {
     pub(in crate::python) layout: &'a PythonLayout,
     pub(in crate::python) codes: &'a mut CodeCache,
@@ -74,7 +69,6 @@ pub(in crate::python) struct SampleContext<'a> {
 }
 
 impl SampledThread {
-    /// A thread not read yet.
     pub(in crate::python) fn new(place: ThreadEntry, id: ThreadId) -> SampledThread {
         SampledThread {
             place,
@@ -95,14 +89,13 @@ impl SampledThread {
         }
     }
 
-    /// To be called at the begin of each sample.
     pub(in crate::python) fn begin_sample(&mut self) {
         self.found = None;
         self.tears = 0;
         self.done = false;
     }
 
-    /// Asks for the thread state, the frames, the innermost frames again and the head again.
+    /// Requests the state, the frames, the innermost frames again and the head again.
     pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead, layout: &PythonLayout) {
         self.state_slot = batch.push(self.place.at, thread_len(layout));
         let through = layout.thread.head_through;
@@ -121,28 +114,23 @@ impl SampledThread {
         self.end_slot = self.head_again;
     }
 
-    /// Whether this piece was asked for by this thread.
     pub(in crate::python) fn asked_for(&self, slot: ReadSlot) -> bool {
         (self.state_slot..=self.end_slot).contains(&slot)
     }
 
-    /// Whether this piece is the thread state itself.
     pub(in crate::python) fn is_state(&self, slot: ReadSlot) -> bool {
         slot == self.state_slot
     }
 
-    /// Forgets the place that could not be read.
     pub(in crate::python) fn forget(&mut self, slot: ReadSlot) {
         self.windows.forget(slot);
         self.cframes.retain(|&(_, first, again)| first != slot && again != slot);
     }
 
-    /// To be called at the end of each sample.
     pub(in crate::python) fn settle(&mut self) {
         self.windows.settle();
     }
 
-    /// Decodes this thread's part of the batch.
     pub(in crate::python) fn decode(
         &mut self,
         batch: &ScatterRead,
@@ -161,7 +149,7 @@ impl SampledThread {
         };
         let heads = match thread.head_through {
             None => [head, again],
-            // 3.11 and 3.12 are without a `_PyCFrame` only while the thread is made or unmade.
+            // 3.11 and 3.12 lack a `_PyCFrame` only during a thread's creation or deletion.
             Some(_) if !head.is_plausible() => return ReadOutcome::NoFrames,
             Some(_) if head != again => return ReadOutcome::Torn,
             Some(_) => match self.through(head, batch) {
@@ -208,7 +196,7 @@ impl SampledThread {
         }
     }
 
-    /// Both copies of the head in the `_PyCFrame` at `at`; `None` when it was not asked for.
+    /// Both copies of the head; `None` if not requested.
     fn through(&mut self, at: Addr, batch: &ScatterRead) -> Option<[Addr; 2]> {
         match self.cframes.iter().find(|cframe| cframe.0 == at) {
             Some(&(_, first, again)) => Some([pointer(batch, first)?, pointer(batch, again)?]),
@@ -245,7 +233,7 @@ impl SampledThread {
         if unchecked {
             return ReadOutcome::Unchecked;
         }
-        let mark = if cut { Some(codes.mark_of_a_cut(table)) } else { None };
+        let mark = if cut { Some(codes.cut_frame(table)) } else { None };
         let Some(stack) = self.intern(mark, table, &scratch.frames) else {
             return ReadOutcome::NoFrames;
         };
@@ -255,7 +243,7 @@ impl SampledThread {
         ReadOutcome::Stack { stack, waits, cut }
     }
 
-    /// The number of the stack, taking over what it shares with the last one.
+    /// Reuses what the stack shares with the last one.
     fn intern(
         &mut self,
         mark: Option<FrameId>,

@@ -1,4 +1,4 @@
-//! The interpreters of the runtime and the list of their threads.
+//! The interpreters of the runtime and their thread lists.
 
 use rustc_hash::FxHashSet;
 
@@ -7,45 +7,37 @@ use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
 use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, Scalar};
 
-/// A list that changed under every one of this many walks is given up for now.
 const MAX_LIST_ATTEMPTS: usize = 8;
 
-/// Bytes of `struct _gil_runtime_state`, at most: what a thread waits for is in it.
+/// Bytes of `struct _gil_runtime_state`, at most; it contains what threads wait for.
 const GIL: usize = 256;
 
-/// Why the threads could not be listed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum ListError {
-    /// `what` at this address could not be read.
     Memory(&'static str, Addr, MemoryError),
-    /// There is no interpreter (yet, or any more).
+    /// There is no interpreter yet, or no longer.
     NoInterpreter,
-    /// Threads came and went during every attempt.
     Changing,
 }
 
-/// A thread as the interpreter lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct ThreadEntry {
-    /// Its `PyThreadState`.
     pub(in crate::python) at: Addr,
-    /// The next one in the list.
     pub(in crate::python) next: Addr,
     pub(in crate::python) python_id: u64,
     pub(in crate::python) os_id: Option<u64>,
     pub(in crate::python) identity: u64,
-    /// Which interpreter's it is, from the newest on; the last one is the main one.
+    /// Index of its interpreter, newest first; the last is the main one.
     pub(in crate::python) interpreter: usize,
-    /// Whether another interpreter has a state for the thread of this id, too: then the id may be that of the thread that
-    /// made the interpreter, and not of the one that runs it (CPython 3.11 and older).
+    /// Whether another interpreter also has a state with this thread id. Then the id may be the
+    /// thread that created the interpreter, not the one that runs it (up to CPython 3.11).
     pub(in crate::python) is_shared: bool,
 }
 
-/// Tells apart the states that several interpreters have for a thread: those of sub-interpreters are known by their
-/// addresses.
-pub(in crate::python) fn tell_apart(threads: &mut [ThreadEntry]) {
+/// Sub-interpreters' states use their addresses as ids if another interpreter has the same thread.
+pub(in crate::python) fn make_ids_unique(threads: &mut [ThreadEntry]) {
     let mut known = FxHashSet::default();
-    // The main interpreter's, which are listed last, keep theirs.
+    // States of the main interpreter, listed last, keep their ids.
     let main = threads.last().map_or(0, |thread| thread.interpreter);
     for thread in threads.iter_mut().rev() {
         if !known.insert(thread.python_id) && thread.interpreter != main {
@@ -54,7 +46,6 @@ pub(in crate::python) fn tell_apart(threads: &mut [ThreadEntry]) {
     }
 }
 
-/// How much of a `PyThreadState` is copied.
 pub(in crate::python) fn thread_len(layout: &PythonLayout) -> usize {
     let thread = &layout.thread;
     [
@@ -82,7 +73,6 @@ struct InterpreterEntry {
     generation_after: ReadSlot,
 }
 
-/// The interpreters of a runtime, as last listed.
 #[derive(Debug)]
 pub(in crate::python) struct InterpreterList {
     runtime: Addr,
@@ -91,23 +81,21 @@ pub(in crate::python) struct InterpreterList {
 }
 
 impl InterpreterList {
-    /// Those of the runtime at `runtime`, not listed yet.
     pub(in crate::python) fn new(runtime: Addr) -> InterpreterList {
         InterpreterList { runtime, interpreters: Vec::new(), head_slot: ReadSlot::default() }
     }
 
-    /// `PyInterpreterState` of the first interpreter listed is the newest; the main one is the last.
+    /// `PyInterpreterState` of the main interpreter. The list begins with the newest; the main one
+    /// is last.
     pub(in crate::python) fn main(&self) -> Option<Addr> {
         self.interpreters.last().map(|interpreter| interpreter.at)
     }
 
-    /// Where the GILs lie.
     pub(in crate::python) fn gils(&self) -> impl Iterator<Item = AddressRange> + '_ {
         let gils = self.interpreters.iter().filter_map(|interpreter| interpreter.gil);
         gils.map(|addr| AddressRange { addr, len: GIL })
     }
 
-    /// Walks the lists anew and returns all threads.
     pub(in crate::python) fn list(
         &mut self,
         memory: &dyn Memory,
@@ -116,7 +104,7 @@ impl InterpreterList {
         let mut last = ListError::Changing;
         for _ in 0..MAX_LIST_ATTEMPTS {
             match self.list_once(memory, layout) {
-                // A freed thread state may lie in memory given back: the next attempt sees the new list.
+                // A freed thread state may be unmapped; the next attempt sees the new list.
                 Err(fault @ ListError::Memory(_, _, MemoryError::Fault { .. })) => last = fault,
                 Err(ListError::Changing) => last = ListError::Changing,
                 other => return other,
@@ -168,7 +156,6 @@ impl InterpreterList {
         Ok(places)
     }
 
-    /// Asks for the heads of the lists, the holders of the GILs and the counts of dead code objects.
     pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead, layout: &PythonLayout) {
         let head = layout.runtime.interpreters_head;
         self.head_slot = batch.push(head.in_target(self.runtime), 8);
@@ -185,7 +172,6 @@ impl InterpreterList {
         }
     }
 
-    /// Asks for the counts of dead code objects once more.
     pub(in crate::python) fn push_generation(
         &mut self,
         batch: &mut ScatterRead,
@@ -197,7 +183,7 @@ impl InterpreterList {
         }
     }
 
-    /// Whether the lists still begin as they did; `None` when they could not be read.
+    /// Whether the list heads are unchanged; `None` if unreadable.
     pub(in crate::python) fn unchanged(
         &self,
         batch: &ScatterRead,
@@ -219,7 +205,6 @@ impl InterpreterList {
         Some(expected == Addr(0))
     }
 
-    /// Adds the thread states that hold a GIL to `holders`.
     pub(in crate::python) fn gil_holders(
         &self,
         batch: &ScatterRead,
@@ -231,7 +216,8 @@ impl InterpreterList {
             let holder = interpreter.gil.and_then(|_| {
                 let bytes = batch.get(interpreter.gil_slot)?;
                 let locked = within(bytes, layout.gil.locked, from)?;
-                // -1 before threads are used, 0 when released; `last_holder` stays after a release.
+                // -1 before threads are used, 0 when released; `last_holder` persists after a
+                // release.
                 if locked == 1 { within(bytes, layout.gil.last_holder, from) } else { None }
             });
             if let Some(holder) = holder
@@ -242,8 +228,7 @@ impl InterpreterList {
         }
     }
 
-    /// The sums of the counts of dead code objects before and after the frames were copied; `None`
-    /// where the version does not count.
+    /// Sums before and after the frames were copied; `None` if the version does not count.
     pub(in crate::python) fn generations(
         &self,
         batch: &ScatterRead,
@@ -260,7 +245,6 @@ impl InterpreterList {
     }
 }
 
-/// Where the two fields of an interpreter that chain lists lie: first byte and length.
 fn list_fields(layout: &PythonLayout) -> (usize, usize) {
     spanning(layout.interpreter.next, layout.interpreter.threads_head)
 }
@@ -274,7 +258,7 @@ fn spanning<A: Scalar, B: Scalar>(a: Field<A>, b: Field<B>) -> (usize, usize) {
     (from, a.end().max(b.end()) - from)
 }
 
-/// A field in a copy that begins `from` bytes into its structure.
+/// `from`: offset of the copy in its structure.
 fn within<T: Scalar>(bytes: &[u8], field: Field<T>, from: usize) -> Option<T> {
     Field::<T>::at(field.offset.checked_sub(from)?).get(bytes)
 }

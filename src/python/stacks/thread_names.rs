@@ -1,4 +1,4 @@
-//! Who a thread is: its id for the kernel, whether it is the main one, and its name.
+//! A thread's kernel id, name, and whether it is the main one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,30 +12,26 @@ use crate::python::objects::{ObjectDecodeError, small_int, text};
 use crate::python::stacks::thread_list::ThreadEntry;
 use crate::target::{Addr, Field, Memory, Process};
 
-/// Names are looked up this often, and soon after a new thread appears.
+/// Intervals between reads of names; shorter after a new thread appears.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// How much of a `struct pthread` is searched (glibc keeps the id at 720, musl at 48).
+/// Bytes of a `struct pthread` that are searched (glibc keeps the id at 720, musl at 48).
 const PTHREAD: usize = 1024;
 
-/// What is known of the threads besides their stacks.
 #[derive(Debug, Default)]
 pub(in crate::python) struct ThreadNames {
-    /// The target's pid as the target sees it.
     pid_in_target: Option<u64>,
-    /// Whether thread ids are the same here as in the target.
     same_namespace: bool,
-    /// Ids here of the threads by their ids in the target, and their kernel names.
+    /// Kernel ids here and kernel names, by kernel id in the target.
     kernel: FxHashMap<u64, (u32, Arc<str>)>,
     /// `threading.Thread.name` by `PyThreadState.thread_id`.
     threading: FxHashMap<u64, Arc<str>>,
-    /// `threading._active`, once found.
     active: Option<Addr>,
-    /// How long to wait before it is looked for again: a program may never import `threading`.
+    /// Wait before the next search: a program may never import `threading`.
     timeout: Duration,
     searched: Option<Instant>,
-    /// Where `struct pthread` keeps the thread's id for the kernel, where the interpreter does not.
+    /// Offset of the kernel id in `struct pthread`, if the interpreter does not store it.
     tid_in_pthread: Option<u64>,
     due: Option<Instant>,
 }
@@ -50,18 +46,16 @@ impl ThreadNames {
         }
     }
 
-    /// Whether [`Self::refresh`] is due.
     pub(in crate::python) fn are_due(&self) -> bool {
         self.due.is_none_or(|due| Instant::now() >= due)
     }
 
-    /// A thread appeared: its name is wanted soon (it is not in `threading` before it runs).
+    /// A new thread is not in `threading` before it runs.
     pub(in crate::python) fn refresh_soon(&mut self) {
         let soon = Instant::now() + RETRY_INTERVAL;
         self.due = Some(self.due.map_or(soon, |due| due.min(soon)));
     }
 
-    /// Reads the names, and the kernel's ids where the interpreter does not store them.
     pub(in crate::python) fn refresh<'a>(
         &mut self,
         process: Option<&Process>,
@@ -93,13 +87,13 @@ impl ThreadNames {
         if let Some(active) = self.active {
             match names(memory, layout, active) {
                 Ok(names) => self.threading = names,
-                // It was being changed, or is no dictionary any more: look for it anew.
+                // It changed, or is not a dictionary any more: search again.
                 Err(_) => self.active = None,
             }
         }
     }
 
-    /// The first offset at which every thread's `struct pthread` holds another id of the kernel's.
+    /// The first offset at which every `struct pthread` holds a different kernel id.
     fn find_tid(&self, memory: &dyn Memory, pthreads: &[u64]) -> Option<u64> {
         let heads: Vec<Vec<u8>> =
             pthreads.iter().map(|&at| memory.vec(Addr(at), PTHREAD).ok()).collect::<Option<_>>()?;
@@ -116,7 +110,6 @@ impl ThreadNames {
         })
     }
 
-    /// The thread at `place`, as far as it is known now.
     pub(in crate::python) fn describe(&self, memory: &dyn Memory, place: &ThreadEntry) -> Thread {
         let os_id = self.os_id(memory, place);
         let name = self
@@ -124,7 +117,7 @@ impl ThreadNames {
             .get(&place.python_id)
             .cloned()
             .or_else(|| self.kernel.get(&os_id?).map(|(_, name)| name.clone()))
-            // A core file tells the kernel's name of the main thread only.
+            // A core file has only the main thread's kernel name.
             .filter(|name| !name.is_empty())
             .or_else(|| place.is_shared.then(|| "sub-interpreter".into()));
         Thread {
@@ -135,7 +128,6 @@ impl ThreadNames {
         }
     }
 
-    /// Its id for the kernel, in the target's own pid namespace.
     pub(in crate::python) fn os_id(&self, memory: &dyn Memory, place: &ThreadEntry) -> Option<u64> {
         if place.os_id.is_some() || place.is_shared {
             return place.os_id;
@@ -144,7 +136,6 @@ impl ThreadNames {
         memory.u32(at).ok().map(u64::from).filter(|id| self.kernel.contains_key(id))
     }
 
-    /// The thread's id in memspy's own pid namespace.
     pub(in crate::python) fn id_here(
         &self,
         memory: &dyn Memory,
@@ -158,7 +149,7 @@ impl ThreadNames {
     }
 }
 
-/// `threading._active` of an interpreter; `None` when it has not imported `threading`.
+/// `threading._active` of an interpreter; `None` if it has not imported `threading`.
 fn active_threads(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -182,7 +173,7 @@ fn names(
     let mut names = FxHashMap::default();
     for (ident, thread) in dicts::entries(memory, layout, active)? {
         let ident = small_int(memory, &layout.object, ident)?;
-        // A thread that ends meanwhile has no attributes any more; the others still do.
+        // A thread that has just ended has no attributes; the others still do.
         let Ok(attributes) = dicts::attributes(memory, layout, thread) else { continue };
         let Some(name) = dicts::get(memory, layout, &attributes, "_name") else { continue };
         if let Ok(name) = text(memory, &layout.object, name) {

@@ -1,14 +1,13 @@
-//! The thread states of a target, by the lists that CPython keeps of them.
+//! The thread states of a target, from CPython's lists.
 
 use crate::python::layouts::layout::PythonLayout;
 use crate::target::{Addr, Field, Memory};
 
-/// More than any program has; a longer list is damage.
+/// A longer list is damaged.
 pub(in crate::python) const MAX_INTERPRETERS: usize = 256;
-/// The same.
 pub(in crate::python) const MAX_THREADS: usize = 16384;
 
-/// Every `PyThreadState` of every interpreter; a list ends where it cannot be read.
+/// A list ends where it is unreadable.
 pub(in crate::python) fn thread_states(
     memory: &dyn Memory,
     layout: &PythonLayout,

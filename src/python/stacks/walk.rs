@@ -1,28 +1,30 @@
-//! One thread's stack out of copies of its memory, and the tests that tell whether it is one instant's truth.
+//! Extracts one thread's stack from copies of its memory, and checks that it existed at one
+//! instant.
 //!
-//! Nothing stops the target, so the copies are a few hundred nanoseconds apart, in which it may have
-//! returned and called many times. One system call copies, in this order:
+//! Nothing stops the target. The copies are a few hundred nanoseconds apart, in which it may return
+//! and call many times. One system call copies, in this order:
 //!
-//! 1. the thread state (with the head: where the innermost frame is),
-//! 2. all stretches in which the frames lay last time,
-//! 3. the innermost frames a second time,
-//! 4. the head a second time.
+//! 1. the thread state (with the head, the pointer to the innermost frame),
+//! 2. all ranges that held frames last time,
+//! 3. the innermost frames again,
+//! 4. the head again.
 //!
-//! From the first head, or else from the second, callers are followed through the first copy. Frames
-//! that turn out to have returned are dropped with all above them: they have no code any more (3.14+),
-//! or their caller runs, not having saved its stack pointer as it does before it calls (3.11 to 3.13).
-//! What remains is accepted when all of this holds; else everything is read again:
+//! Callers are followed through the first copy, from the first head, or else from the second.
+//! Returned frames and those above them are dropped: a returned frame has no code (3.14+), or its
+//! caller runs, without the stack pointer that it saves before it calls (3.11 to 3.13). The rest is
+//! accepted if all of these hold; otherwise everything is read again:
 //!
-//! * the two copies of the innermost frames agree on code, caller and, but for the running frame, instruction;
-//! * the innermost frame runs, or it stood still between the copies and so did the head (3.11 to 3.13,
-//!   where a frame that returned looks like one that calls);
-//! * every frame carries the mark of an executing frame, where the version has one (up to 3.10);
-//! * the outermost frame was called from C, where the version marks that (since 3.11).
+//! * the two copies of the innermost frames agree on code, caller and, except for the running
+//!   frame, instruction;
+//! * the innermost frame runs, or neither it nor the head changed between the copies (3.11 to 3.13,
+//!   where a returned frame looks like a calling one);
+//! * every frame is marked as executing, if the version has such a mark (up to 3.10);
+//! * the outermost frame was called from C, if the version marks that (since 3.11).
 //!
-//! So a stack shown was the thread's, or the outer part of it while its innermost frame was about to
-//! call or had just returned. What remains possible is a target that comes through the same state twice
-//! within the time of one read, with another state in between at just the instants of copying; tests
-//! count such stacks and find none in ten thousands.
+//! So an accepted stack was the thread's, or its outer part while the innermost frame was about to
+//! call or had just returned. One error remains possible: a target that passes the same state twice
+//! within one read, with another state exactly at the instants of copying. Tests count such stacks
+//! and find none in ten thousands.
 
 use crate::python::layouts::layout::{EntryFrame, FrameLayout, InstructionLayout, SavedStack};
 use crate::python::stacks::read_windows::ReadWindows;
@@ -31,43 +33,36 @@ use crate::target::Addr;
 
 /// Deeper stacks are cut at their outer end, and marked.
 pub(crate) const MAX_FRAMES: usize = 4096;
-/// How many of the innermost frames are compared between the two copies.
 pub(in crate::python) const COMPARED: usize = 4;
-/// Frames no further apart than this are copied in one go.
+/// Frames within this distance are copied together.
 const NEAR: u64 = 4096;
-/// The tag bits of a `_PyStackRef` (Include/internal/pycore_stackref.h, 3.14); objects are aligned.
+/// Tag bits of a `_PyStackRef` (Include/internal/pycore_stackref.h, 3.14); objects are aligned.
 const TAG: u64 = 7;
 
-/// A frame as the target stores it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct RawFrame {
-    /// Where it is.
     pub(in crate::python) at: Addr,
-    /// Its code object.
     pub(in crate::python) code: Addr,
-    /// Its caller's frame, or the shim between them.
+    /// Or the shim between them.
     pub(in crate::python) previous: Addr,
-    /// Its [`InstructionLayout`]: a pointer, or an offset in bytes.
+    /// A pointer, or an offset in bytes ([`InstructionLayout`]).
     pub(in crate::python) instruction: u64,
 }
 
-/// What a walk found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum WalkOutcome {
-    /// A whole stack; `cut` when it was deeper than [`MAX_FRAMES`].
-    Whole { cut: bool },
-    /// A stack without a frame.
+    /// A consistent stack; `cut` if deeper than [`MAX_FRAMES`].
+    Whole {
+        cut: bool,
+    },
     Empty,
-    /// No instant's truth: read again.
+    /// Inconsistent: read again.
     Torn,
-    /// A frame lies where nothing was read.
     Missing(Addr),
-    /// The innermost frames were not read twice.
     Once,
 }
 
-/// Walks from `head` through what `batch` holds of `windows`, innermost frame first. `settled` tells
-/// that both copies of the head are equal.
+/// `settled`: both copies of the head are equal.
 pub(in crate::python) fn walk(
     layout: &FrameLayout,
     head: Addr,
@@ -82,13 +77,13 @@ pub(in crate::python) fn walk(
         Err(walked) => return walked,
     };
     if out.is_empty() {
-        // The shim that a thread begins with (3.15), and nothing called yet.
+        // The shim that a thread begins with (3.15), before the first call.
         return if settled { WalkOutcome::Empty } else { WalkOutcome::Torn };
     }
     if !cut && !called_from_c && layout.entry != EntryFrame::Unmarked {
         return WalkOutcome::Torn;
     }
-    // A generator's frame lies elsewhere than its caller's: copied so far apart, they need the head too.
+    // A generator's frame is far from its caller's. Copied so far apart, they also need the head.
     let apart = layout.entry != EntryFrame::Unmarked
         && leaf_runs.is_none()
         && out.iter().take(2).any(|frame| frame.at.0.abs_diff(out[0].at.0) > NEAR);
@@ -102,18 +97,15 @@ pub(in crate::python) fn walk(
     }
 }
 
-/// What the frames of one copy say besides their callers.
 pub(in crate::python) struct FrameCallers {
-    /// Whether there are more than [`MAX_FRAMES`].
     pub(in crate::python) cut: bool,
-    /// Whether the outermost frame was called from C.
     pub(in crate::python) called_from_c: bool,
-    /// Whether the innermost frame's own bytecode runs; `None` where the version does not tell.
+    /// Whether the innermost frame's bytecode runs; `None` if the version does not show it.
     pub(in crate::python) leaf_runs: Option<bool>,
 }
 
-/// Follows callers from `head` on through copies of frames, which `fetch` gives by their address. An error is
-/// [`WalkOutcome::Torn`] or [`WalkOutcome::Missing`].
+/// `fetch` returns copies of frames by address. The error is [`WalkOutcome::Torn`] or
+/// [`WalkOutcome::Missing`].
 pub(in crate::python) fn follow_callers<'b>(
     layout: &FrameLayout,
     head: Addr,
@@ -126,7 +118,7 @@ pub(in crate::python) fn follow_callers<'b>(
     let mut leaf_runs = None;
     let mut cut = false;
     let mut passed = Addr(0);
-    // Shims are no frames, but count as steps: no chain is followed for ever.
+    // Shims are not frames, but count as steps, so every walk is bounded.
     for step in 0.. {
         if at == Addr(0) {
             break;
@@ -135,7 +127,7 @@ pub(in crate::python) fn follow_callers<'b>(
             cut = true;
             break;
         }
-        // What was written meanwhile may lead in circles.
+        // Memory written meanwhile may form a cycle.
         if at == passed || !at.is_plausible() || !at.0.is_multiple_of(8) {
             return Err(WalkOutcome::Torn);
         }
@@ -153,7 +145,7 @@ pub(in crate::python) fn follow_callers<'b>(
             if !layout.clears_code() {
                 return Err(WalkOutcome::Torn);
             }
-            // It returned, and so did all that it had called.
+            // It returned, and so did everything that it called.
             out.clear();
             (called_from_c, leaf_runs) = (false, None);
             at = read.previous;
@@ -177,14 +169,14 @@ pub(in crate::python) fn follow_callers<'b>(
         });
         at = read.previous;
     }
-    // A generator that is about to go on has no caller yet (3.11).
+    // A generator that is about to resume has no caller yet (3.11).
     if leaf_runs == Some(false) && matches!(out[..], [RawFrame { previous: Addr(0), .. }]) {
         return Err(WalkOutcome::Torn);
     }
     Ok(FrameCallers { cut, called_from_c, leaf_runs })
 }
 
-/// Whether both copies of the innermost frames agree; `None` when there is only one.
+/// `None` if there is only one copy.
 fn unchanged(
     layout: &FrameLayout,
     leaf_runs: Option<bool>,
@@ -205,22 +197,19 @@ fn unchanged(
     Some(true)
 }
 
-/// One frame's fields.
 pub(in crate::python) struct FrameFields {
     pub(in crate::python) code: Addr,
     pub(in crate::python) previous: Addr,
     pub(in crate::python) instruction: u64,
     executing: bool,
-    /// Whether its own bytecode runs; `None` where the version does not tell.
+    /// Whether its bytecode runs; `None` if the version does not show it.
     runs: Option<bool>,
-    /// Whether it was called from C, where the version marks that in the frame (3.11).
     pub(in crate::python) entry: bool,
-    /// Whether it is none of Python's.
+    /// Whether it is a shim, not a Python frame.
     pub(in crate::python) shim: bool,
 }
 
 impl FrameFields {
-    /// Those in a copy of the frame; `None` when it is too short.
     pub(in crate::python) fn parse(layout: &FrameLayout, bytes: &[u8]) -> Option<FrameFields> {
         let (entry, shim) = match layout.entry {
             EntryFrame::Unmarked => (false, false),
@@ -254,9 +243,10 @@ mod tests {
     use super::*;
     use crate::python::layouts::layout_tables;
 
-    /// Two polls can agree on a place of the C stack that was given to something else: it has no code, and is no frame that has returned.
+    /// Two polls can agree on reused memory of the C stack: it has no code, but is not a returned
+    /// frame.
     #[test]
-    fn only_where_a_frame_loses_its_code_has_one_without_code_returned() {
+    fn frames_without_code_are_returned_only_where_code_is_cleared() {
         let stack = |minor: u8| {
             let layout = &layout_tables::row(minor, false).unwrap().frame;
             let empty = vec![0; layout.len];
@@ -268,9 +258,10 @@ mod tests {
         assert_eq!([14, 15].map(stack), [Ok(0); 2]);
     }
 
-    /// A place of the C stack can lead to itself, as it was left by calls that have returned: 8,000 steps for each such poll.
+    /// Returned calls may leave memory on the C stack that points to itself: 8,000 steps in each
+    /// such poll.
     #[test]
-    fn circles_end_at_once() {
+    fn cyclic_frame_chains_end_at_once() {
         let layout = &layout_tables::row(13, false).unwrap().frame;
         let EntryFrame::Shim { owner, from } = layout.entry else { panic!("3.13 has shims") };
         for length in 1..6 {

@@ -20,7 +20,7 @@ use crate::sampler::priority::raise_priority;
 use crate::sampler::processor_time::processor_time;
 use crate::sampler::worker::{StopSignal, Worker};
 use crate::target::{Memory, MemoryError, Process};
-use crate::torch::{AddressOutcome, AddressReading, AddressTables};
+use crate::torch::{AddressDelta, AddressOutcome, AddressTables};
 
 /// A smaller part of a processor is of no use.
 const LEAST_SHARE: f64 = 0.05;
@@ -43,7 +43,7 @@ struct ReaderShared {
     plans: AtomicU64,
     tables: Mutex<Option<AddressTables>>,
     /// With the time, in nanoseconds since the recording began, up to which each was true.
-    readings: Mutex<Vec<(u64, AddressReading)>>,
+    readings: Mutex<Vec<(u64, AddressDelta)>>,
     cpu_nanos: AtomicU64,
 }
 
@@ -93,7 +93,7 @@ impl AddressReader {
     }
 
     /// What was read until now, in order.
-    pub(super) fn take(&self) -> Vec<(u64, AddressReading)> {
+    pub(super) fn take(&self) -> Vec<(u64, AddressDelta)> {
         std::mem::take(&mut self.shared.readings.lock())
     }
 
@@ -223,30 +223,30 @@ impl ReadingThread<'_> {
 /// Puts what comes late to the readings that should have told it, of the last `late` that were not taken yet. Of several that may be it these, and all
 /// between them, become one: together they are right.
 fn put_late(
-    readings: &mut Vec<(u64, AddressReading)>,
+    readings: &mut Vec<(u64, AddressDelta)>,
     late: usize,
-    (now, reading): (u64, AddressReading),
+    (now, reading): (u64, AddressDelta),
 ) {
     let first = readings.len().saturating_sub(late);
     let last = readings.last().map(|(_, last)| last.totals);
     // Nothing of it is its own: it says what was allocated and freed before the last reading.
     let is_before = last == Some(reading.totals);
-    let those = |may_be: &dyn Fn(&AddressReading) -> bool| -> Option<(usize, usize)> {
-        let is_it = |(_, of): &(u64, AddressReading)| may_be(of);
+    let those = |may_be: &dyn Fn(&AddressDelta) -> bool| -> Option<(usize, usize)> {
+        let is_it = |(_, of): &(u64, AddressDelta)| may_be(of);
         let from = readings[first..].iter().position(is_it)?;
         Some((first + from, first + readings[first..].iter().rposition(is_it)?))
     };
-    let exactly = those(&|of| is_before && of.untold.and(reading.untold).is_nothing());
-    let found = exactly.or_else(|| those(&|of| !of.untold.is_nothing()));
+    let exactly = those(&|of| is_before && of.missing.and(reading.missing).is_nothing());
+    let found = exactly.or_else(|| those(&|of| !of.missing.is_nothing()));
     let from = found.map_or(first, |(from, _)| from);
     let until = found.filter(|_| is_before).map_or(readings.len(), |(_, to)| to + 1);
     let mut all = reading;
     let mut time = now;
-    let parts: Vec<(u64, AddressReading)> = readings.drain(from..until).collect();
+    let parts: Vec<(u64, AddressDelta)> = readings.drain(from..until).collect();
     if let Some((ended, of)) = parts.last().filter(|_| is_before) {
         (time, all.totals) = (*ended, of.totals);
     }
-    all.untold = parts.iter().fold(all.untold, |sum, (_, part)| sum.and(part.untold));
+    all.missing = parts.iter().fold(all.missing, |sum, (_, part)| sum.and(part.missing));
     let changes = parts.into_iter().map(|(_, part)| part.changes).chain([all.changes.take()]);
     all.changes = changes.reduce(|sum, then| Some(sum?.followed_by(then?))).flatten();
     readings.insert(from, (time, all));
@@ -266,27 +266,27 @@ fn moving_if_replaced(
 mod tests {
     use super::*;
     use crate::model::AddressedBlock;
-    use crate::torch::{AddressChanges, AllocationTotals, UntoldChanges};
+    use crate::torch::{AddressChanges, AllocationTotals, MissingChanges};
 
     /// The reading after so many changes: blocks of 512 bytes were allocated and freed at these addresses, and some more of so many bytes were.
     fn reading(
         at: i64,
         allocated: &[u64],
         freed: &[u64],
-        untold: (i64, i64),
-    ) -> (u64, AddressReading) {
+        missing: (i64, i64),
+    ) -> (u64, AddressDelta) {
         let block = |address: &u64| AddressedBlock { address: *address, size: 512, requested: 512 };
         let allocated = allocated.iter().map(block).collect();
-        let (count, allocated_bytes) = untold;
-        let untold = UntoldChanges { allocations: count, frees: count, allocated_bytes };
+        let (count, allocated_bytes) = missing;
+        let missing = MissingChanges { allocations: count, frees: count, allocated_bytes };
         let totals = AllocationTotals { allocations: at, frees: 0 };
         let changes = Some(AddressChanges { allocated, freed: freed.to_vec() });
-        (at as u64, AddressReading { totals, changes, untold })
+        (at as u64, AddressDelta { totals, changes, missing })
     }
 
     /// Of each reading its totals, and the addresses that were allocated and freed.
-    fn told(readings: &[(u64, AddressReading)]) -> Vec<(i64, Vec<u64>, Vec<u64>)> {
-        let told = |(_, of): &(u64, AddressReading)| {
+    fn told(readings: &[(u64, AddressDelta)]) -> Vec<(i64, Vec<u64>, Vec<u64>)> {
+        let told = |(_, of): &(u64, AddressDelta)| {
             let changes = of.changes.clone().unwrap();
             let allocated = changes.allocated.iter().map(|block| block.address).collect();
             (of.totals.allocations, allocated, changes.freed)
@@ -294,7 +294,7 @@ mod tests {
         readings.iter().map(told).collect()
     }
 
-    fn four(second: (i64, i64), third: (i64, i64)) -> Vec<(u64, AddressReading)> {
+    fn four(second: (i64, i64), third: (i64, i64)) -> Vec<(u64, AddressDelta)> {
         vec![
             reading(1, &[10], &[], (0, 0)),
             reading(2, &[], &[], second),
@@ -314,7 +314,7 @@ mod tests {
             (4, vec![40], vec![]),
         ];
         assert_eq!(told(&readings), expected);
-        assert!(readings[1].1.untold.is_nothing() && !readings[2].1.untold.is_nothing());
+        assert!(readings[1].1.missing.is_nothing() && !readings[2].1.missing.is_nothing());
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
         put_late(&mut readings, 3, reading(4, &[7], &[7], (-1, -512)));
         let expected = [(1, vec![10], vec![]), (3, vec![7], vec![7]), (4, vec![40], vec![])];
         assert_eq!(told(&readings), expected);
-        assert_eq!((readings[1].0, readings[1].1.untold.allocations), (3, 1));
+        assert_eq!((readings[1].0, readings[1].1.missing.allocations), (3, 1));
     }
 
     /// Of what is told now a part is its own, and which is not known.

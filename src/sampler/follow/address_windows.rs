@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use crate::model::{FollowedAddresses, FollowedChange};
-use crate::torch::{AddressChanges, AddressReading, AllocationTotals};
+use crate::torch::{AddressChanges, AddressDelta, AllocationTotals};
 
 /// Readings that are kept until the changes come that they belong to.
 const MAX_WAITING: usize = 1 << 16;
@@ -15,7 +15,7 @@ const MAX_WAITING: usize = 1 << 16;
 /// Takes the readings and the changes of one device, each in order.
 #[derive(Default)]
 pub(super) struct AddressWindows {
-    waiting: VecDeque<(u64, AddressReading)>,
+    waiting: VecDeque<(u64, AddressDelta)>,
     /// What was read since the last change that was given addresses; `None` while it is not known what was allocated at that change.
     unmatched: Option<AddressChanges>,
     /// Changes since then.
@@ -24,7 +24,7 @@ pub(super) struct AddressWindows {
 
 impl AddressWindows {
     /// Takes readings, each with the time at which it ended.
-    pub(super) fn add(&mut self, readings: Vec<(u64, AddressReading)>) {
+    pub(super) fn add(&mut self, readings: Vec<(u64, AddressDelta)>) {
         self.waiting.extend(readings);
         if self.waiting.len() > MAX_WAITING {
             self.forget();
@@ -77,7 +77,7 @@ impl AddressWindows {
 mod tests {
     use super::*;
     use crate::model::{AddressedBlock, Nanos};
-    use crate::torch::UntoldChanges;
+    use crate::torch::MissingChanges;
 
     fn change(totals: (i64, i64)) -> (FollowedChange, AllocationTotals) {
         (FollowedChange::empty(), AllocationTotals { allocations: totals.0, frees: totals.1 })
@@ -87,14 +87,14 @@ mod tests {
         AddressedBlock { address, size: 512, requested: 512 }
     }
 
-    fn reading(totals: (i64, i64), allocated: &[u64], freed: &[u64]) -> (u64, AddressReading) {
+    fn reading(totals: (i64, i64), allocated: &[u64], freed: &[u64]) -> (u64, AddressDelta) {
         let totals = AllocationTotals { allocations: totals.0, frees: totals.1 };
         let allocated = allocated.iter().map(|at| block(*at)).collect();
         let changes = Some(AddressChanges { allocated, freed: freed.to_vec() });
-        (1, AddressReading { totals, changes, untold: UntoldChanges::default() })
+        (1, AddressDelta { totals, changes, missing: MissingChanges::default() })
     }
 
-    fn first(totals: (i64, i64)) -> (u64, AddressReading) {
+    fn first(totals: (i64, i64)) -> (u64, AddressDelta) {
         let (time, mut reading) = reading(totals, &[], &[]);
         reading.changes = None;
         (time, reading)

@@ -33,7 +33,7 @@ use crate::sampler::quiet_moment::LastChange;
 use crate::sampler::time_slice::shorten_time_slice;
 use crate::sampler::worker::{StopSignal, Worker};
 use crate::target::{MemoryError, Process};
-use crate::torch::{AddressReading, AddressTables};
+use crate::torch::{AddressDelta, AddressTables};
 
 use address_reader::AddressReader;
 use blocked_threads::BlockedThreads;
@@ -148,7 +148,7 @@ impl PollerHandle {
     }
 
     /// All readings of addresses until now, in order.
-    fn take_addresses(&self) -> Vec<(u64, AddressReading)> {
+    fn take_addresses(&self) -> Vec<(u64, AddressDelta)> {
         self.addresses.as_ref().map(AddressReader::take).unwrap_or_default()
     }
 

@@ -1,21 +1,23 @@
-//! The clock of the events: the processor's counter, and what PyTorch measured of it.
+//! The clock of recorded events: the processor's counter, and PyTorch's calibration of it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::target::{Addr, Field, Memory, time_stamp_counter};
 
-/// Pairs of times that an `ApproximateClockToUnixTimeConverter` keeps (c10/util/ApproximateClock.h, torch 2.1 to 2.15).
+/// Time pairs in an `ApproximateClockToUnixTimeConverter` (c10/util/ApproximateClock.h, torch 2.1
+/// to 2.15).
 const REPLICATES: usize = 1001;
 /// Bytes of a pair: nanoseconds since the epoch, and the counter.
 const PAIR: usize = 16;
-/// Bytes that may lie between the pairs and the vector of devices: nothing to torch 2.4, since 2.5 a flag and a ring buffer.
+/// Bytes between the pairs and the vector of devices: 0 up to torch 2.4, since 2.5 a flag and a
+/// ring buffer.
 const MAX_GAP: usize = 0x100;
-/// 2015: before there was PyTorch.
+/// 2015, before PyTorch existed.
 const MIN_UNIX_NANOS: i64 = 1_420_070_400_000_000_000;
-/// Longest time in which the pairs are measured, in nanoseconds.
+/// Maximum duration of a calibration, in nanoseconds.
 const MAX_MEASURING: i64 = 60_000_000_000;
 
-/// What PyTorch measured when its allocator was made, and what is measured now.
+/// PyTorch's calibration when its allocator was created, and one made now.
 #[derive(Debug)]
 pub(super) struct TraceClock {
     start: Vec<(i64, i64)>,
@@ -23,7 +25,6 @@ pub(super) struct TraceClock {
 }
 
 impl TraceClock {
-    /// The `clock_converter` that lies before the vector of devices.
     pub(super) fn find(memory: &dyn Memory, vector: Addr) -> Option<TraceClock> {
         let len = REPLICATES * PAIR + MAX_GAP;
         let bytes = memory.vec(vector - len as u64, len).ok()?;
@@ -35,15 +36,14 @@ impl TraceClock {
         Some(TraceClock { start, end })
     }
 
-    /// Whether an event can have this time.
     pub(super) fn can_be(&self, time: i64) -> bool {
         let (Some(start), Some(end)) = (self.start.first(), self.end.last()) else { return false };
-        // An event may be newer than what was measured before it was read.
+        // An event may be newer than the calibration that preceded its read.
         let most = end.1.saturating_add(end.1.saturating_sub(start.1)).saturating_add(1 << 40);
         (start.1..=most).contains(&time)
     }
 
-    /// From the counter to nanoseconds since the epoch, as `makeConverter` of PyTorch does it.
+    /// Converts the counter to nanoseconds since the epoch, as PyTorch's `makeConverter` does.
     pub(super) fn converter(&self) -> impl Fn(i64) -> i64 + use<> {
         let mut scales: Vec<f64> = self
             .start
@@ -57,13 +57,13 @@ impl TraceClock {
         let correction = |&(time, counter): &(i64, i64)| {
             (time - t0) - ((counter - counter0) as f64 * scale) as i64
         };
-        // PyTorch takes the middle one as they stand, not the median.
+        // PyTorch takes the middle element in stored order, not the median.
         let t0 = t0 + self.start.get(REPLICATES / 2 + 1).map_or(0, correction);
         move |counter| ((counter - counter0) as f64 * scale) as i64 + t0
     }
 }
 
-/// The pairs in `bytes`; `None` when they are none, measured before `now`.
+/// `None` if these are not pairs measured before `now`.
 fn pairs(bytes: &[u8], now: i64) -> Option<Vec<(i64, i64)>> {
     let pairs: Vec<(i64, i64)> = bytes
         .chunks_exact(PAIR)
@@ -78,7 +78,7 @@ fn pairs(bytes: &[u8], now: i64) -> Option<Vec<(i64, i64)>> {
     sound.then_some(pairs)
 }
 
-/// Measures as PyTorch does: the clock between two looks at the counter.
+/// Calibrates as PyTorch does: the clock between two reads of the counter.
 fn measure() -> Option<Vec<(i64, i64)>> {
     let counter = || time_stamp_counter().and_then(|counter| i64::try_from(counter).ok());
     let pair = |_| {

@@ -9,34 +9,31 @@ use super::ring::RingState;
 use crate::model::{HistoryAction, HistoryEvent, PoolId};
 use crate::target::{Addr, Field, Memory};
 
-/// Where the time lies: since torch 2.9 after `mempool_`.
+/// Offsets of the time; since torch 2.9 it follows `mempool_`.
 const TIMES: [usize; 2] = [0x30, 0x40];
-/// `std::string`s after the time: `compile_context_`, `user_metadata_`, `internal_metadata_`, as versions added them.
+/// Maximum number of `std::string`s after the time: `compile_context_`, `user_metadata_`,
+/// `internal_metadata_`, added by successive versions.
 const MAX_STRINGS: usize = 3;
 /// Bytes of a `std::string` (libstdc++, cxx11 ABI).
 const STRING: usize = 0x20;
-/// How many characters a `std::string` holds in itself.
+/// Characters that a `std::string` stores inline.
 const IN_PLACE: u64 = 15;
-/// The longest text read.
 const MAX_TEXT: u64 = 1 << 16;
-/// How many entries at either end are looked at to tell the layout.
+/// Entries at either end that determine the layout.
 const SAMPLES: u64 = 64;
 
-/// How entries are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EntryLayout {
     time: usize,
     strings: usize,
 }
 
-/// A `std::string` as it is stored.
 #[derive(Debug, Clone, Copy)]
 enum StoredText {
     InPlace([u8; IN_PLACE as usize], u8),
     Elsewhere(Addr, u64),
 }
 
-/// An entry that looks as one must.
 #[derive(Debug)]
 pub(super) struct RawEntry {
     action: HistoryAction,
@@ -50,14 +47,15 @@ pub(super) struct RawEntry {
 }
 
 impl EntryLayout {
-    /// Bytes of an entry.
     pub(super) fn size(self) -> usize {
         self.time + 8 + self.strings * STRING
     }
 
-    /// The entry in `bytes`, which lie at `at`; `None` when it cannot be one of device `index`.
+    /// Decodes the entry in `bytes`, copied from `at`; `None` if it cannot be one of device
+    /// `index`.
     ///
-    /// `action_` i32, `device_` i8 (i32 to torch 2.2), `addr_`, `context_` (pointer and control block), `stream_`, `size_`.
+    /// `action_` i32, `device_` i8 (i32 up to torch 2.2), `addr_`, `context_` (pointer and control
+    /// block), `stream_`, `size_`.
     pub(super) fn decode(
         self,
         bytes: &[u8],
@@ -97,7 +95,6 @@ impl EntryLayout {
     }
 }
 
-/// The `std::string` in `bytes`, which lie at `at`; `None` when that is none.
 fn string_at(bytes: &[u8], at: Addr) -> Option<StoredText> {
     let word = |at: usize| Field::<u64>::at(at).get(bytes);
     let (start, len) = (Addr(word(0)?), word(8)?);
@@ -112,7 +109,6 @@ fn string_at(bytes: &[u8], at: Addr) -> Option<StoredText> {
 }
 
 impl RawEntry {
-    /// The event it is, without its stack.
     pub(super) fn event(
         &self,
         memory: &dyn Memory,
@@ -135,7 +131,7 @@ impl RawEntry {
     }
 }
 
-/// Reads texts, and keeps each content once.
+/// Reads strings, and keeps each content once.
 #[derive(Debug, Default)]
 pub(super) struct StringReader {
     kept: FxHashMap<Vec<u8>, Arc<str>>,
@@ -162,7 +158,7 @@ impl StringReader {
     }
 }
 
-/// The one layout that fits the first and the last entries.
+/// The only layout that fits the first and the last entries.
 pub(super) fn find_layout(
     memory: &dyn Memory,
     state: &RingState,

@@ -1,8 +1,8 @@
 //! The history that a job records of itself: ring buffer, stacks and clock, found by their shape.
 //!
-//! Since torch 2.3, `DeviceCachingAllocator::alloc_buffer` is a `RingBuffer<TraceEntry>`; 2.1 and 2.2 keep its parts as members of
-//! their own. The layout of the entries differs between versions. It is told from the entries themselves, and
-//! what fits no known layout is refused.
+//! Since torch 2.3, `DeviceCachingAllocator::alloc_buffer` is a `RingBuffer<TraceEntry>`; 2.1 and
+//! 2.2 have its parts as separate members. The entry layout differs between versions. It is derived
+//! from the entries themselves; unknown layouts are refused.
 
 mod clock;
 mod entry;
@@ -23,53 +23,46 @@ use clock::TraceClock;
 use ring::RingState;
 use traceback::TracebackReader;
 
-/// How often reading is repeated while the job changes what is read.
 const ATTEMPTS: u32 = 16;
 
-/// What a job recorded of one device, as it stores it.
+/// A job's recording of one device, as stored.
 #[derive(Debug, Default)]
 pub struct RecordedHistory {
     /// Whether stacks are recorded now.
     pub has_recorder: bool,
-    /// Room in the ring buffer, in events.
+    /// Capacity of the ring buffer, in events.
     pub max_entries: u64,
-    /// The events, the oldest first; where their stacks are is in `stacks`.
+    /// The events, oldest first; `stacks` has their stacks.
     pub events: Vec<HistoryEvent>,
-    /// How many of the oldest events were overwritten while they were read.
+    /// Oldest events that were overwritten while they were read.
     pub overwritten: u64,
-    /// How many of the oldest events there are beyond those read.
+    /// Oldest events that were not read because of the limit.
     pub beyond_limit: u64,
-    /// The stacks of the events, and of blocks and segments by the blocks' `context` members.
+    /// The stacks of the events, and those of blocks and segments (`Block.context` members).
     pub stacks: Vec<RecordedStack>,
-    /// The stacks that allocated blocks, by device address.
+    /// Allocation stacks of blocks, by device address.
     pub block_stacks: Vec<(u64, u32)>,
-    /// The stacks that made the allocator obtain segments, by the device address of their first block.
+    /// Allocation stacks of segments, by device address of their first block.
     pub segment_stacks: Vec<(u64, u32)>,
-    /// Stacks that could not be read.
+    /// Unreadable stacks.
     pub unreadable_stacks: u64,
 }
 
-/// What is read of one device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct HistoryInput<'a> {
-    /// Its number.
     pub(super) index: u32,
-    /// Its `DeviceCachingAllocator`.
     pub(super) device: Addr,
-    /// Where the vector of devices lies in the `NativeCachingAllocator`: the clock lies before it.
+    /// Address of the vector of devices in the `NativeCachingAllocator`; the clock precedes it.
     pub(super) vector: Addr,
-    /// Where in the device's object the pools and tables end that are known.
     pub(super) tables: usize,
-    /// How its blocks are laid out, once there are some.
     pub(super) block: Option<BlockLayout>,
-    /// Its blocks: device address, and where the `Block` lies.
+    /// Its blocks: device address, and address of the `Block`.
     pub(super) blocks: &'a [(u64, Addr)],
-    /// The version of PyTorch, for errors.
     pub(super) version: &'a str,
 }
 
-/// Reads the history of one device. `keep` is called with all events and stacks before the ring is looked at once more: what the
-/// stacks refer to (code objects) is to be read in it.
+/// Reads the history of one device. Calls `keep` with all events and stacks before the final check
+/// of the ring: it must read what the stacks reference (code objects).
 pub(super) fn read(
     memory: &dyn Memory,
     input: HistoryInput<'_>,
@@ -90,7 +83,7 @@ pub(super) fn read(
     Err(last)
 }
 
-/// One attempt; the inner error says what was not as it must be.
+/// The inner error names the failed expectation.
 fn attempt(
     memory: &dyn Memory,
     input: HistoryInput<'_>,
@@ -145,7 +138,7 @@ fn attempt(
     history.unreadable_stacks = tracebacks.unreadable;
     history.stacks = tracebacks.stacks;
     keep(&history);
-    // An event that was overwritten meanwhile gave up its stack: its memory may be something else by now.
+    // An overwritten event released its stack, whose memory may have been reused.
     let after = RingState::read(memory, input.device, place)
         .map_err(reading("the ring buffer of allocations", input.device))?;
     let overwritten = after.and_then(|after| state.overwritten(memory, &after, newest));

@@ -1,4 +1,4 @@
-//! The ring buffer of a device's events: where it lies, and its content.
+//! The ring buffer of a device's events: its location and content.
 
 use super::clock::TraceClock;
 use super::entry::{EntryLayout, StringReader};
@@ -6,9 +6,9 @@ use crate::model::HistoryEvent;
 use crate::target::{Addr, Field, Memory, MemoryError};
 use crate::torch::layout::MUTEX_OWNER;
 
-/// More events than are read of one device: the newest of them. Without `max_entries` PyTorch keeps all there ever were.
+/// Maximum number of events read per device, newest first. Without `max_entries` PyTorch keeps all
+/// events.
 const MAX_EVENTS: u64 = 1 << 24;
-/// Entries copied at once.
 const PIECE: u64 = 1 << 14;
 /// `PTHREAD_MUTEX_TIMED_NP`: what `std::mutex` is (glibc nptl).
 const MUTEX_PLAIN: u32 = 0;
@@ -17,9 +17,8 @@ const MAX_CONTEXT: u32 = 3;
 /// More devices, entries or bytes than any job has.
 const MAX_BYTES: u64 = 1 << 40;
 
-/// Where the parts of a ring buffer lie in a `DeviceCachingAllocator`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct RingPlace {
+pub(super) struct RingLayout {
     max_entries: usize,
     next: usize,
     entries: usize,
@@ -27,11 +26,10 @@ pub(super) struct RingPlace {
     pub(super) has_recorder: bool,
 }
 
-/// A ring buffer at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RingState {
     pub(super) max_entries: u64,
-    /// Where the oldest entry is once the ring is full.
+    /// Index of the oldest entry once the ring is full.
     next: u64,
     begin: Addr,
     end: Addr,
@@ -40,27 +38,25 @@ pub(super) struct RingState {
     is_busy: bool,
 }
 
-/// What was read of a ring buffer.
 #[derive(Debug, Default)]
 pub(super) struct RingEntries {
     pub(super) events: Vec<HistoryEvent>,
-    /// The `GatheredContext` of each event.
     pub(super) contexts: Vec<Addr>,
     pub(super) beyond_limit: u64,
-    /// Where the newest entry lies, and its bytes.
     pub(super) newest: Option<(Addr, Vec<u8>, u64)>,
 }
 
 /// Finds the ring buffer in a copy of the object, after its known tables.
 ///
-/// Before it lie `context_recorder_`, a pointer to a function, and `record_context_`. `RingBuffer` (torch 2.3 to 2.15) has the greatest
-/// number of entries, a mutex, the next entry to overwrite, and a pointer to a vector; torch 2.1 and 2.2 keep the next entry before
-/// `record_context_` and the rest after it.
-pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<RingPlace> {
+/// `context_recorder_`, a function pointer, and `record_context_` precede it. `RingBuffer` (torch
+/// 2.3 to 2.15) has the maximum number of entries, a mutex, the next entry to overwrite, and a
+/// pointer to a vector. Torch 2.1 and 2.2 have the next entry before `record_context_` and the rest
+/// after it.
+pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<RingLayout> {
     let word = |at: usize| Field::<u64>::at(at).get(copy);
     let half = |at: usize| Field::<u32>::at(at).get(copy);
     let is_function = |at: usize| word(at).is_some_and(|w| w == 0 || Addr(w).is_plausible());
-    let is_ring = |place: &RingPlace| {
+    let is_ring = |place: &RingLayout| {
         let (Some(most), Some(next), Some(vector)) =
             (word(place.max_entries), word(place.next), word(place.entries))
         else {
@@ -74,7 +70,7 @@ pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<Rin
             && vector_at(memory, object).is_ok_and(|vector| vector.is_some())
     };
     let newer = |at: usize| {
-        let place = RingPlace {
+        let place = RingLayout {
             max_entries: at,
             next: at + 0x30,
             entries: at + 0x38,
@@ -89,7 +85,7 @@ pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<Rin
         (fits && is_ring(&place)).then_some(place)
     };
     let older = |at: usize| {
-        let place = RingPlace {
+        let place = RingLayout {
             max_entries: at + 0x10,
             next: at,
             entries: at + 0x18,
@@ -103,7 +99,7 @@ pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<Rin
     places().find_map(newer).or_else(|| places().find_map(older))
 }
 
-/// The `std::vector` object at `at`: begin, end, end of its room; `None` when that is none.
+/// Begin, end, end of capacity; `None` if invalid.
 fn vector_at(memory: &dyn Memory, at: Addr) -> Result<Option<[Addr; 3]>, MemoryError> {
     let bytes: [u8; 24] = memory.bytes(at)?;
     let word = |at: usize| Addr(Field::<u64>::at(at).get(&bytes).unwrap_or(u64::MAX));
@@ -118,13 +114,12 @@ fn vector_at(memory: &dyn Memory, at: Addr) -> Result<Option<[Addr; 3]>, MemoryE
 }
 
 impl RingState {
-    /// The state now; `None` when it cannot be one.
     pub(super) fn read(
         memory: &dyn Memory,
         device: Addr,
-        place: RingPlace,
+        place: RingLayout,
     ) -> Result<Option<RingState>, MemoryError> {
-        // Entries are written by a thread that holds the allocator's lock.
+        // A thread that holds the allocator's lock writes entries.
         let is_busy = memory.u32(MUTEX_OWNER.in_target(device))? != 0;
         let next = memory.u64(device + place.next as u64)?;
         let max_entries = memory.u64(device + place.max_entries as u64)?;
@@ -133,23 +128,19 @@ impl RingState {
         Ok(Some(RingState { max_entries, next, begin, end, capacity, is_busy }))
     }
 
-    /// Whether it has no entries.
     pub(super) fn is_empty(&self) -> bool {
         self.begin == self.end
     }
 
-    /// Bytes of its entries.
     pub(super) fn bytes(&self) -> u64 {
         self.end.0 - self.begin.0
     }
 
-    /// Where its first entry lies, in the order of memory.
     pub(super) fn begin(&self) -> Addr {
         self.begin
     }
 
-    /// How many of the oldest entries were overwritten until `after`; `None` when that is not the same ring any more, or
-    /// all of them may be.
+    /// `None` if the ring is a different one, or all entries may be overwritten.
     pub(super) fn overwritten(
         &self,
         memory: &dyn Memory,
@@ -157,7 +148,6 @@ impl RingState {
         newest: Option<(Addr, Vec<u8>, u64)>,
     ) -> Option<u64> {
         let Some((at, expected, count)) = newest else {
-            // Nothing was read of it.
             return Some(0);
         };
         if after.begin != self.begin || after.end < self.end {
@@ -167,7 +157,7 @@ impl RingState {
         if now != expected {
             return None;
         }
-        // The oldest may be just being overwritten: it is counted only after that.
+        // The oldest entry may be half overwritten; it is counted only afterwards.
         let is_full = count >= self.max_entries;
         let under_way = u64::from(is_full && (self.is_busy || after.is_busy));
         let overwritten = if after.next >= self.next {
@@ -179,7 +169,6 @@ impl RingState {
     }
 }
 
-/// Reads all entries, the oldest first. `None` when one of them cannot be an entry.
 pub(super) fn read_entries(
     memory: &dyn Memory,
     state: &RingState,

@@ -1,4 +1,5 @@
-//! The stacks of events: `torch::CapturedTraceback` objects (torch/csrc/profiler/combined_traceback.h, torch 2.1 to 2.15).
+//! The stacks of events: `torch::CapturedTraceback` objects
+//! (torch/csrc/profiler/combined_traceback.h, torch 2.1 to 2.15).
 
 use rustc_hash::FxHashMap;
 
@@ -6,49 +7,47 @@ use crate::target::{Addr, AddressRange, Field, Memory};
 use crate::torch::class_names::class_of_vtable;
 use crate::torch::layout::BlockLayout;
 
-/// Bytes of an object that are read: vtable, `frames_`, `cpp_frames_`, `script_frames_` (a vector each), `python_`.
+/// Bytes read of an object: vtable, `frames_`, `cpp_frames_`, `script_frames_` (a vector each),
+/// `python_`.
 const OBJECT: usize = 0x58;
-/// Bytes of a `PyFrame`: code object, offset of the instruction.
+/// Bytes of a `PyFrame`: code object, instruction offset.
 const PY_FRAME: u64 = 16;
-/// Bytes of a `jit::StackEntry` are more than this: only whether there are any is told.
+/// Lower bound for the bytes of a `jit::StackEntry`; only their presence is reported.
 const MIN_SCRIPT_FRAME: u64 = 0x20;
-/// More frames than a stack of Python has.
+/// More frames than a Python stack has.
 const MAX_FRAMES: u64 = 1 << 14;
-/// Spans read at once.
 const BATCH: usize = 1024;
 
-/// A Python frame, as it was recorded.
+/// A recorded Python frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RecordedFrame {
     /// The code object.
     pub code: Addr,
-    /// `PyFrame_GetLasti`: where in its bytecode, in bytes.
+    /// `PyFrame_GetLasti`: byte offset in its bytecode.
     pub instruction: i32,
 }
 
-/// A stack, as it was recorded.
+/// A recorded stack.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
 pub struct RecordedStack {
-    /// Its Python frames, the innermost first.
+    /// Its Python frames, innermost first.
     pub frames: Vec<RecordedFrame>,
-    /// How many frames of C++ it has.
+    /// Number of C++ frames.
     pub native: u32,
-    /// Whether it has frames of TorchScript.
+    /// Whether it has TorchScript frames.
     pub has_script: bool,
 }
 
-/// Reads the objects, and keeps each stack once.
 #[derive(Debug, Default)]
 pub(super) struct TracebackReader {
     pub(super) stacks: Vec<RecordedStack>,
     pub(super) unreadable: u64,
     numbers: FxHashMap<RecordedStack, u32>,
-    /// Which vtables are those of the class.
     classes: FxHashMap<u64, bool>,
 }
 
 impl TracebackReader {
-    /// Reads the objects at `wanted`; `numbers` tells afterwards which stack each of them has.
+    /// Afterwards `numbers` maps each object to its stack.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,
@@ -85,7 +84,6 @@ impl TracebackReader {
         }
     }
 
-    /// Whether the object whose vtable pointer this is, is a `CapturedTraceback`.
     fn is_traceback(&mut self, memory: &dyn Memory, vtable: u64) -> bool {
         *self.classes.entry(vtable).or_insert_with(|| {
             class_of_vtable(memory, vtable).as_deref() == Some("CapturedTraceback")
@@ -114,7 +112,6 @@ impl TracebackReader {
     }
 }
 
-/// What an object says of its stack.
 #[derive(Debug)]
 struct TracebackHead {
     frames: AddressRange,
@@ -137,7 +134,6 @@ impl TracebackHead {
 
 const EMPTY: AddressRange = AddressRange { addr: Addr(0), len: 0 };
 
-/// The content of each span; `None` where it cannot be read.
 fn read_each(memory: &dyn Memory, spans: &[AddressRange]) -> Vec<Option<Vec<u8>>> {
     let filled: Vec<AddressRange> = spans.iter().copied().filter(|span| span.len > 0).collect();
     let mut bytes = vec![0; filled.iter().map(|span| span.len).sum()];
@@ -157,10 +153,11 @@ fn read_each(memory: &dyn Memory, spans: &[AddressRange]) -> Vec<Option<Vec<u8>>
     spans.iter().map(&mut content).collect()
 }
 
-/// The `context_when_allocated` and `context_when_segment_allocated` of each block, by its device address; null where there is none.
+/// The `context_when_allocated` and `context_when_segment_allocated` of each block, by device
+/// address; null if absent.
 ///
-/// The two `shared_ptr`s lie right before `expandable_segment_`, of which two places are known. Only a place
-/// that has nothing but tracebacks and null in all blocks is believed.
+/// The two `shared_ptr`s directly precede `expandable_segment_`, which has two known offsets. An
+/// offset is accepted only if all blocks have tracebacks or null there.
 pub(super) fn block_contexts(
     memory: &dyn Memory,
     layout: BlockLayout,

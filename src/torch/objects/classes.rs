@@ -1,4 +1,4 @@
-//! C++ classes of objects, by the run-time type information that their vtables lead to.
+//! Classes of C++ objects, from their vtables' run-time type information.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -8,29 +8,23 @@ use rustc_hash::FxHashMap;
 use crate::target::{Addr, Memory};
 use crate::torch::class_names::class_of_vtable;
 
-/// What kind of object a class makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CppKind {
-    /// A `TensorImpl` or derived from it.
     Tensor,
-    /// The one `UndefinedTensorImpl`: no tensor.
+    /// The single `UndefinedTensorImpl`, which is not a tensor.
     Undefined,
-    /// `SavedVariableHooks` or derived from it.
     Hooks,
     Other,
 }
 
-/// A class: its name without namespaces, and its kind.
 type CppClass = (Arc<str>, CppKind);
 
-/// Classes by vtable, each looked up once.
 #[derive(Debug, Default)]
 pub(super) struct CppClasses {
     known: RefCell<FxHashMap<u64, Option<CppClass>>>,
 }
 
 impl CppClasses {
-    /// Class and kind of the object at `at`; `None` when there is no vtable there.
     pub(super) fn class_at(&self, memory: &dyn Memory, at: Addr) -> Option<CppClass> {
         if !at.is_plausible() || !at.0.is_multiple_of(8) {
             return None;
@@ -52,8 +46,8 @@ impl CppClasses {
     }
 }
 
-/// Every class derived from `TensorImpl` in PyTorch is named so (`SparseTensorImpl`, `OpaqueTensorImpl<…>`), but for
-/// the wrappers of functorch and functionalization.
+/// Classes derived from `TensorImpl` are named like it (`SparseTensorImpl`, `OpaqueTensorImpl<…>`),
+/// except for the wrappers of functorch and functionalization.
 fn kind(name: &str) -> CppKind {
     match name {
         "UndefinedTensorImpl" => CppKind::Undefined,

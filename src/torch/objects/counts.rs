@@ -1,5 +1,4 @@
-//! How often C++ objects are held: who holds the last reference to a tensor or a node keeps it
-//! alive.
+//! Reference counts of C++ objects. The last reference to a tensor or node keeps it alive.
 
 use super::layout::EDGE_OF_SHARED;
 use super::tensor::TensorDecoder;
@@ -8,19 +7,19 @@ use crate::target::Addr;
 /// `intrusive_ptr_target.refcount_` (c10/util/intrusive_ptr.h): the lower half of the word since
 /// 2.10.
 const STRONG: u64 = 8;
-/// `std::enable_shared_from_this`: a pointer to the object itself and one to what counts it.
+/// `std::enable_shared_from_this`: a pointer to the object and one to its control block.
 const SHARED_SELF: u64 = 8;
 const SHARED_COUNTS: u64 = 16;
 /// `_Sp_counted_base._M_use_count` (libstdc++).
 const SHARED_USES: u64 = 8;
 
 impl TensorDecoder<'_> {
-    /// How many references hold the `TensorImpl` at `tensor`; its Python object is one of them.
+    /// References to the `TensorImpl` at `tensor`, including the one of its Python object.
     pub fn references_of_tensor(&self, tensor: Addr) -> Option<i64> {
         self.memory.u32(tensor + STRONG).ok().map(i64::from)
     }
 
-    /// How many references hold the node at `node`; `None` where that is not known.
+    /// References to the node at `node`; `None` if unknown.
     pub fn references_of_node(&self, node: Addr) -> Option<i64> {
         if self.layout.node.edge_len != EDGE_OF_SHARED {
             return self.memory.u32(node + STRONG).ok().map(i64::from);

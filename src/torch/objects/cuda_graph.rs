@@ -1,20 +1,20 @@
-//! CUDA graphs and `torch.cuda.MemPool`s: which private pool of the allocator each uses.
+//! The private pool that a CUDA graph or `torch.cuda.MemPool` uses.
 
 use super::tensor::TensorDecoder;
 use crate::model::PoolId;
 use crate::target::{Addr, Field};
 
-/// The word of `at::cuda::CUDAGraph` (ATen/cuda/CUDAGraph.h) in which `mempool_id_` begins: after
-/// two pointers, flags and the number of the capture; up to 2.1 after one number more.
+/// The word of `at::cuda::CUDAGraph` (ATen/cuda/CUDAGraph.h) where `mempool_id_` begins: after two
+/// pointers, flags and the capture's id; up to 2.1 after one more number.
 const OF_GRAPH: &[usize] = &[4, 5];
-/// That of `c10::cuda::MemPool` in which `id_` begins: after a pointer and a flag.
+/// The word of `c10::cuda::MemPool` where `id_` begins: after a pointer and a flag.
 const OF_MEM_POOL: &[usize] = &[2, 3];
 const WORDS: usize = 7;
 
 impl TensorDecoder<'_> {
-    /// The pool of `pools` that a graph, or a `MemPool`, of Python uses. pybind11 keeps a pointer
-    /// to the C++ object behind the usual head of the Python object; the pool's two numbers are
-    /// found there by being those of a pool that exists.
+    /// The pool of `pools` that a Python graph or `MemPool` uses. pybind11 stores a pointer to the
+    /// C++ object after the object head. The pool's two numbers are identified there by an existing
+    /// pool's.
     pub fn pool_of(&self, object: Addr, is_graph: bool, pools: &[PoolId]) -> Option<PoolId> {
         let at = self.memory.pointer(object + self.head.len as u64).ok()?;
         let bytes = self.memory.vec(at, 8 * WORDS).ok()?;

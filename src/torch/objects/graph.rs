@@ -1,9 +1,10 @@
-//! The autograd graph: every node that can be reached, and the tensors it keeps for the backward pass.
+//! The autograd graph: all reachable nodes, and the tensors that they save for the backward pass.
 //!
-//! A node's own fields follow `AutogradNode` and differ between some 700 classes. Where they end is told by the size that malloc
-//! wrote before the node; within, a `SavedVariable` is told by its shape: a pointer to an object with the vtable of a
-//! `TensorImpl`, flags that are 0 or 1, small numbers. Vectors of them are told by their three pointers, which must fit the
-//! size of their own piece of memory. Nothing is unpacked: hooks (checkpointing, offload) are counted, not called.
+//! A node's own fields follow `AutogradNode` and differ between some 700 classes. The size that
+//! malloc stores before the node gives their end. A `SavedVariable` within is recognised by its
+//! shape: a pointer to an object with a `TensorImpl` vtable, flags that are 0 or 1, small numbers.
+//! A vector of them is recognised by its three pointers, which must match the size of its heap
+//! chunk. Nothing is unpacked: hooks (checkpointing, offload) are counted, not called.
 
 use std::sync::Arc;
 
@@ -16,83 +17,79 @@ use super::tensor::TensorDecoder;
 use crate::model::SavedIn;
 use crate::target::{Addr, Field};
 
-/// More nodes than a graph has.
 const MAX_NODES: usize = 1 << 22;
 /// Edges, saved and packed variables of all nodes.
 const MAX_PARTS: usize = 1 << 23;
-/// Those that one node keeps.
 const MAX_KEPT: usize = 1 << 16;
-/// Bytes of the edges of one node.
 const MAX_EDGES: u64 = 1 << 20;
-/// Sizes of pieces of memory that a node may lie in.
+/// Sizes of heap chunks that can contain a node.
 const CHUNKS: std::ops::Range<u64> = 16..65536;
-/// What is looked at of a node when nothing tells its size.
+/// Bytes read of a node of unknown size.
 const UNKNOWN_LEN: usize = 1536;
-/// Bytes of a vector of saved variables.
 const MAX_SAVED: u64 = 1 << 20;
-/// No counter of a saved variable is larger.
+/// Maximum counters of a saved variable.
 const MAX_VERSION: u32 = 1 << 24;
 const MAX_OUTPUTS: u32 = 1 << 16;
 /// `PyTypeObject.tp_name` and `tp_basicsize`, after the usual head of an object.
 const NAME: usize = 24;
 const BASIC_SIZE: usize = 32;
-/// More than a `THPFunction` has.
 const MAX_FUNCTION_BYTES: u64 = 4096;
-/// Hooks of Python, and bytes of a vector of pointers to them.
+/// Python hooks, and the maximum bytes of a vector of pointers to them.
 const PYTHON_HOOKS: [&str; 3] =
     ["PyFunctionTensorPreHook", "PyFunctionPreHook", "PyFunctionPostHook"];
 const MAX_HOOKS: u64 = 1 << 16;
 /// `PySavedVariableHooks.data_`: what the hook packed.
 const PACKED: Field<Addr> = Field::at(24);
 
-/// A tensor kept for the backward pass.
+/// A tensor saved for the backward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SavedTensor {
     /// Its `TensorImpl`.
     pub tensor: Addr,
-    /// How it is kept.
+    /// How it is saved.
     pub by: SavedIn,
     /// Whether it is an output of the node.
     pub is_output: bool,
-    /// How often it had been changed in place when it was saved.
+    /// Its version (number of in-place changes) when saved.
     pub version: u32,
 }
 
 /// An autograd node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AutogradNode {
-    /// Its address: tells nodes apart.
+    /// Its address, which identifies the node.
     pub at: Addr,
-    /// Its class: `AddmmBackward0`; for functions written in Python that of its `THPFunction`, `PyNode` if unknown.
+    /// Its class: `AddmmBackward0`. For functions written in Python that of its `THPFunction`,
+    /// `PyNode` if unknown.
     pub class: Arc<str>,
-    /// The nodes that come after it in the backward pass.
+    /// The next nodes in the backward pass.
     pub next: Vec<Addr>,
-    /// What it keeps.
+    /// The tensors that it saves.
     pub saved: Vec<SavedTensor>,
-    /// What hooks packed in place of tensors: Python objects.
+    /// Python objects that hooks packed instead of tensors.
     pub packed: Vec<Addr>,
     /// The `TensorImpl` of the leaf that it accumulates into.
     pub variable: Option<Addr>,
-    /// Elements of each result of its operation; `None` where the shape is not known.
+    /// Number of elements of each output of its operation; `None` for an unknown shape.
     pub outputs: Vec<Option<u64>>,
     /// The `THPFunction` of a function written in Python.
     pub function: Option<Addr>,
-    /// Python's dictionaries of hooks on it and on its results.
+    /// Python dictionaries of hooks on the node and its outputs.
     pub hooks: Vec<Addr>,
 }
 
-/// All nodes that can be reached.
+/// All reachable nodes.
 #[derive(Debug, Clone, Default)]
 pub struct AutogradGraph {
-    /// In the order found.
+    /// In discovery order.
     pub nodes: Vec<AutogradNode>,
-    /// Nodes whose size is not known (another malloc than glibc's), which were looked at up to the next object: what is left
-    /// there of others may be taken for theirs.
+    /// Nodes of unknown size (malloc is not glibc's). They are read up to the next object, so freed
+    /// data behind them may be taken for theirs.
     pub unsized_nodes: u64,
 }
 
 impl TensorDecoder<'_> {
-    /// The graph that can be reached from these nodes.
+    /// The graph reachable from these nodes.
     pub fn graph(&self, roots: impl IntoIterator<Item = Addr>) -> AutogradGraph {
         let mut graph = AutogradGraph::default();
         let mut seen = FxHashSet::default();
@@ -160,8 +157,9 @@ impl TensorDecoder<'_> {
         edges.chunks_exact(layout.edge_len).filter_map(node).collect()
     }
 
-    /// What `pre_hooks_`, `tensor_pre_hooks_` and `post_hooks_` hold for Python: vectors of pointers to objects with a vtable and a
-    /// dictionary (torch/csrc/autograd/python_hook.h). Between `next_edges_` and `input_metadata_` (torch/csrc/autograd/function.h).
+    /// Python hooks in `pre_hooks_`, `tensor_pre_hooks_` and `post_hooks_`, vectors of pointers to
+    /// objects with a vtable and a dictionary (torch/csrc/autograd/python_hook.h). They are between
+    /// `next_edges_` and `input_metadata_` (torch/csrc/autograd/function.h).
     fn hooks(&self, head: &[u8]) -> Vec<Addr> {
         let layout = &self.layout.node;
         let word = |at: usize| Field::<u64>::at(at).get(head).unwrap_or_default();
@@ -191,19 +189,18 @@ impl TensorDecoder<'_> {
         hooks
     }
 
-    /// The bytes that malloc gave for the object at `at` (glibc: malloc/malloc.c, `struct malloc_chunk`).
+    /// Usable bytes of the heap chunk at `at` (glibc: malloc/malloc.c, `struct malloc_chunk`).
     fn chunk(&self, at: Addr) -> Option<u64> {
         let header = self.memory.u64(at - 8).ok().filter(|_| self.has_sizes)?;
-        // The flags say that the piece before is in use, that it was mapped by itself (which small ones never are),
-        // and that another thread's arena has it.
+        // The flags: the previous chunk is in use; the chunk is mapped separately (small ones never
+        // are); it belongs to another thread's arena.
         let len = (header & !7).checked_sub(8)?;
         let whole = header & 2 == 0 && (len + 8).is_multiple_of(16);
         (whole && CHUNKS.contains(&len)).then_some(len)
     }
 
-    /// Finds the saved variables in `len` bytes from `at` on.
     fn scan(&self, at: Addr, len: usize, by: SavedIn, node: &mut AutogradNode) {
-        // Where no size tells the end, it may reach beyond the heap.
+        // Without a known size, the range may exceed the heap.
         let bytes = self.memory.vec_up_to(at, len & !7);
         let saved_len = self.layout.saved.len;
         let word = |offset: usize| Field::<u64>::at(offset).get(&bytes).unwrap_or_default();
@@ -224,7 +221,7 @@ impl TensorDecoder<'_> {
                 offset += 24;
                 continue;
             }
-            // Where no size tells the end, another object does.
+            // Without a known size, the next object ends the range.
             if !self.has_sizes
                 && by == SavedIn::Field
                 && self.classes.class_at(self.memory, at + offset as u64).is_some()
@@ -235,7 +232,6 @@ impl TensorDecoder<'_> {
         }
     }
 
-    /// Takes the saved variable in `bytes`, if there is one.
     fn saved(&self, bytes: &[u8], by: SavedIn, node: &mut AutogradNode) -> bool {
         let layout = &self.layout.saved;
         let Some(tensor) = Field::<Addr>::at(0).get(bytes).filter(|at| at.is_plausible()) else {
@@ -257,7 +253,7 @@ impl TensorDecoder<'_> {
                 node.saved.push(SavedTensor { tensor, by, is_output, version });
                 true
             }
-            // What was packed stands in for the tensor.
+            // A packed object replaces the tensor.
             Some((_, CppKind::Undefined)) => {
                 let is_packed =
                     matches!(self.classes.class_at(self.memory, hooks), Some((_, CppKind::Hooks)));
@@ -270,7 +266,7 @@ impl TensorDecoder<'_> {
         }
     }
 
-    /// Whether these are the three pointers of a `std::vector<SavedVariable>`; its bytes.
+    /// `None` if the pointers are invalid.
     fn vector(&self, [begin, end, capacity]: [u64; 3]) -> Option<u64> {
         let len = end.checked_sub(begin).filter(|len| (1..=MAX_SAVED).contains(len))?;
         let room = capacity.checked_sub(begin).filter(|room| *room >= len)?;
@@ -286,11 +282,11 @@ impl TensorDecoder<'_> {
         }
         let header = self.memory.u64(Addr(begin) - 8).ok()?;
         let chunk = (header & !7).checked_sub(8)?;
-        // Rounded up to 16 bytes, and to 16 more where what would be left over is too little for another piece.
+        // Rounded up to 16 bytes, and by 16 more if the remainder is too small for a chunk.
         (room..=room + 24).contains(&chunk).then_some(len)
     }
 
-    /// Whether all elements of a vector look like saved variables, some of which may be empty.
+    /// Whether all elements look like saved variables; some may be empty.
     fn are_saved(&self, at: Addr, len: u64) -> bool {
         let layout = &self.layout.saved;
         let Ok(bytes) = self.memory.vec(at, len as usize) else { return false };
@@ -310,7 +306,6 @@ impl TensorDecoder<'_> {
         }
     }
 
-    /// A node whose function is written in Python: the class, and what its `THPFunction` keeps.
     fn function(&self, at: Addr, node: &mut AutogradNode) -> Option<()> {
         let function = self.memory.pointer(self.layout.node.python.in_target(at)).ok()?;
         let class = self.memory.pointer(function + self.head.class as u64).ok()?;

@@ -1,16 +1,17 @@
-//! Where tensors, storages and autograd nodes keep what is read of them: six families of PyTorch versions, and two C++ ABIs.
+//! Layouts of tensors, storages and autograd nodes: six families of PyTorch versions, and two C++
+//! ABIs.
 //!
-//! Offsets compiled from the headers of the PyPI wheels of 2.1 to 2.15. Which family a process has is not taken from its
-//! version but found out: by tensors that must look like tensors (`verify`).
+//! Offsets are compiled from the headers of the PyPI wheels of 2.1 to 2.15. The family is not taken
+//! from the version but verified: its tensors must look like tensors (`verify`).
 
 use crate::target::{Addr, Field};
 
-/// `c10::TensorImpl`, `c10::StorageImpl`, `torch::autograd::Node` and what hangs on them.
+/// `c10::TensorImpl`, `c10::StorageImpl`, `torch::autograd::Node` and related structures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ObjectsLayout {
     /// First minor version of PyTorch 2 with it.
     pub(super) since: u32,
-    /// `THPVariable.cdata`, after the usual head of an object: the `TensorImpl`.
+    /// `THPVariable.cdata`, after the usual object head: the `TensorImpl`.
     pub(super) python: Field<Addr>,
     pub(super) tensor: TensorLayout,
     pub(super) node: NodeLayout,
@@ -20,11 +21,12 @@ pub(super) struct ObjectsLayout {
 /// `c10::TensorImpl` (c10/core/TensorImpl.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TensorLayout {
-    /// `storage_`, which also tells the size of `intrusive_ptr_target`.
+    /// `storage_`, which also gives the size of `intrusive_ptr_target`.
     pub(super) storage: usize,
     /// `sizes_and_strides_`.
     pub(super) sizes: usize,
-    /// Whether `device_opt_` begins with the byte that says whether there is a device (`c10::optional` until 2.1), not ends with it.
+    /// Whether the has-value byte of `device_opt_` is its first (`c10::optional` up to 2.1), not
+    /// its last.
     pub(super) device_flag_first: bool,
 }
 
@@ -37,17 +39,16 @@ impl TensorLayout {
         Field::at(self.storage + 8)
     }
 
-    /// `extra_meta_`, which few tensors have; it begins with a pointer to symbolic sizes, if there are any.
+    /// `extra_meta_`, which few tensors have; it begins with a pointer to symbolic sizes, or null.
     pub(super) const fn extra_meta(self) -> Field<Addr> {
         Field::at(self.storage + 16)
     }
 
-    /// `version_counter_`, a pointer.
     pub(super) const fn version_counter(self) -> Field<Addr> {
         Field::at(self.storage + 24)
     }
 
-    /// The number in a `VersionCounter`, which is an `intrusive_ptr_target` too.
+    /// The number in a `VersionCounter`, which is also an `intrusive_ptr_target`.
     pub(super) const fn version(self) -> Field<u32> {
         Field::at(self.storage)
     }
@@ -56,7 +57,7 @@ impl TensorLayout {
         Field::at(self.sizes)
     }
 
-    /// Inline sizes, or a pointer to sizes and strides of more than [`INLINE_DIMENSIONS`].
+    /// Inline sizes, or a pointer to sizes and strides beyond [`INLINE_DIMENSIONS`].
     pub(super) const fn inline_sizes(self) -> usize {
         self.sizes + 8
     }
@@ -78,7 +79,7 @@ impl TensorLayout {
         Field::at(self.sizes + 104)
     }
 
-    /// `device_opt_`: kind, index and whether there is one, out of its three bytes.
+    /// `device_opt_`: kind, index and has-value, from its three bytes.
     pub(super) fn device(self, tensor: &[u8]) -> Option<[u8; 3]> {
         let at = self.sizes + 106;
         let bytes = *tensor.get(at..)?.first_chunk::<3>()?;
@@ -86,12 +87,10 @@ impl TensorLayout {
         Some(if self.device_flag_first { [second, third, first] } else { bytes })
     }
 
-    /// Where the fields of derived classes may begin.
     pub(super) const fn derived(self) -> usize {
         self.sizes + 120
     }
 
-    /// Bytes to copy of any tensor.
     pub(super) const fn len(self) -> usize {
         self.sizes + 112
     }
@@ -106,10 +105,11 @@ impl TensorLayout {
     }
 }
 
-/// Dimensions kept in a `TensorImpl` itself (`C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE`).
+/// Dimensions stored in a `TensorImpl` itself (`C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE`).
 pub(super) const INLINE_DIMENSIONS: usize = 5;
 
-/// `torch::autograd::AutogradMeta`, whose first field is a `std::string`: 8 bytes before the C++11 ABI, 32 since.
+/// `torch::autograd::AutogradMeta`, whose first field is a `std::string`: 8 bytes before the C++11
+/// ABI, 32 since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AutogradLayout {
     pub(super) grad: Field<Addr>,
@@ -117,13 +117,11 @@ pub(super) struct AutogradLayout {
     pub(super) requires_grad: Field<u8>,
 }
 
-/// Bytes to copy of an `AutogradMeta`.
 pub(super) const AUTOGRAD_LEN: usize = 152;
-/// Its `name_`: with the C++11 ABI the text of an empty one is its own buffer.
+/// Its `name_`: with the C++11 ABI an empty string points to its own buffer.
 pub(super) const AUTOGRAD_NAME: usize = 8;
 pub(super) const NAME_BUFFER: usize = 24;
 
-/// By whether the C++11 ABI is used.
 pub(super) fn autograd(layout: &ObjectsLayout, cxx11: bool) -> AutogradLayout {
     let (grad, requires_grad) = match (cxx11, layout.node.edge_len) {
         (false, _) => (16, 120),
@@ -145,7 +143,6 @@ pub(super) struct NodeLayout {
     pub(super) edge_len: usize,
     /// `input_metadata_`: a small vector.
     pub(super) inputs: usize,
-    /// Where the fields of derived classes begin.
     pub(super) len: usize,
     /// `PyNode`: its `THPFunction` object.
     pub(super) python: Field<Addr>,
@@ -184,7 +181,7 @@ const SAVED: SavedLayout = SavedLayout { len: 104, version: 40, flags: 48, hooks
 const SHORT_SAVED: SavedLayout =
     SavedLayout { len: 80, version: 32, flags: 40, hooks: Field::at(48) };
 
-/// All families, newest first: an unknown version is most like the newest.
+/// All families, newest first, because an unknown version most likely matches the newest.
 pub(super) const FAMILIES: [ObjectsLayout; 6] = [
     ObjectsLayout {
         since: 13,
@@ -234,9 +231,9 @@ pub(super) const FAMILIES: [ObjectsLayout; 6] = [
 mod tests {
     use super::*;
 
-    /// PyTorch 2.1 said "no device" of every tensor on a GPU, so all its memory was in no tensor.
+    /// memspy read "no device" for every GPU tensor of PyTorch 2.1, so its memory was in no tensor.
     #[test]
-    fn the_device_of_a_tensor_of_2_1_has_its_flag_first() {
+    fn pytorch_2_1_stores_the_device_flag_first() {
         let device = |since: u32, bytes: [u8; 3]| {
             let family = FAMILIES.iter().find(|family| family.since == since)?;
             let mut tensor = vec![0; family.tensor.len()];

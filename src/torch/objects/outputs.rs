@@ -1,27 +1,28 @@
-//! What the operation of a node resulted in: `Node::input_metadata_`, which says how the gradients that come in look.
+//! Outputs of a node's operation, from `Node::input_metadata_`, which describes incoming gradients.
 
 use crate::target::{Addr, Field, Memory};
 
-/// `c10::SmallVector` (c10/util/SmallVector.h): where the elements are, how many, room for how many.
+/// `c10::SmallVector` (c10/util/SmallVector.h): elements, count, capacity.
 const ELEMENTS: Field<Addr> = Field::at(0);
 const COUNT: Field<u32> = Field::at(8);
 const ROOM: Field<u32> = Field::at(12);
 const SMALL_VECTOR: usize = 16;
 /// `InputMetadata` (torch/csrc/autograd/input_metadata.h, PyTorch 2.1 to 2.15).
 const METADATA: usize = 96;
-/// Bits of `TensorOptions`, of which the fourth says that there is a type.
+/// Bits of `TensorOptions`; the fourth says that there is a type.
 const HAS: Field<u8> = Field::at(6);
 const HAS_DTYPE: u8 = 1 << 3;
-/// The shape: a small vector of sizes or, for a nested tensor, a tensor; and which of the two (`std::variant`).
+/// The shape: a small vector of sizes or, for a nested tensor, a tensor; and which of the two
+/// (`std::variant`).
 const SHAPE: usize = 8;
 const WHICH: Field<u8> = Field::at(64);
 const SIZES: u8 = 0;
-/// No operation has more results, no tensor more dimensions.
+/// More outputs or dimensions than any operation has.
 const MAX_OUTPUTS: u32 = 1 << 16;
 const MAX_DIMENSIONS: u32 = 64;
 
-/// Elements of each result of the node whose `input_metadata_` begins `vector`: `None` for one of unknown (symbolic, nested)
-/// shape; those that take no part in the graph are left out.
+/// Number of elements of each output of the node whose `input_metadata_` begins `vector`; `None`
+/// for an unknown (symbolic, nested) shape. Omits outputs outside the graph.
 pub(super) fn elements(memory: &dyn Memory, vector: &[u8]) -> Option<Vec<Option<u64>>> {
     let (at, count) = head(vector, MAX_OUTPUTS)?;
     let bytes = memory.vec(at, METADATA * count).ok()?;
@@ -30,7 +31,6 @@ pub(super) fn elements(memory: &dyn Memory, vector: &[u8]) -> Option<Vec<Option<
     Some(in_graph.map(|one| product(memory, one)).collect())
 }
 
-/// Where the elements of a small vector are and how many; `None` when it contradicts itself.
 fn head(vector: &[u8], most: u32) -> Option<(Addr, usize)> {
     let (elements, count) = (ELEMENTS.get(vector)?, COUNT.get(vector)?);
     let sound = count <= ROOM.get(vector)? && count <= most && elements.is_plausible();

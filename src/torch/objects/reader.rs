@@ -1,4 +1,4 @@
-//! The way to tensors: which Python types are theirs, and which layout this libtorch has.
+//! Attaches to tensors: finds their Python types, and this libtorch's layout.
 
 use parking_lot::Mutex;
 
@@ -11,15 +11,16 @@ use super::classes::CppClasses;
 use super::layout::{FAMILIES, ObjectsLayout};
 use super::tensor::{FoundLayout, LayoutFit, TensorDecoder};
 
-/// `tp_base` in `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15 after the usual head.
+/// `tp_base` in `PyTypeObject` (Include/cpython/object.h), the same from 3.8 to 3.15 after the
+/// usual head.
 const TYPE_BASE: usize = 256;
-/// Tensors that have to fit before a layout is believed, if there are this many.
+/// Tensors that a layout is checked with.
 const VERIFIED_BY: usize = 64;
 
 /// The Python types of tensors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TensorTypes {
-    /// `torch._C.TensorBase`, in the bases of every class of tensors.
+    /// `torch._C.TensorBase`, a base of every tensor class.
     pub base: Addr,
     /// `torch.nn.Parameter`.
     pub parameter: Addr,
@@ -30,12 +31,11 @@ pub struct TensorReader {
     version: Option<String>,
     variable_class: Addr,
     parameter_class: Addr,
-    /// How tensors were laid out at the last look.
     found: Mutex<Option<FoundLayout>>,
 }
 
 impl TensorReader {
-    /// Attaches to `process`; `Ok(None)` when PyTorch is not loaded in it.
+    /// Attaches to `process`; `Ok(None)` if PyTorch is not loaded.
     pub fn attach(process: &Process) -> Result<Option<TensorReader>, TorchError> {
         let memory = process.memory();
         let mappings = process.mappings()?;
@@ -57,12 +57,12 @@ impl TensorReader {
         Ok(Some(TensorReader { version, variable_class, parameter_class, found: Mutex::default() }))
     }
 
-    /// The version of PyTorch; `None` where it could not be read.
+    /// The version of PyTorch; `None` if unreadable.
     pub fn version(&self) -> Option<&str> {
         self.version.as_deref()
     }
 
-    /// The types; `None` while PyTorch is being imported. Python's objects begin with `head`.
+    /// The types; `None` while PyTorch is being imported. Python objects begin with `head`.
     pub fn types(
         &self,
         memory: &dyn Memory,
@@ -77,11 +77,12 @@ impl TensorReader {
         Ok(Some(TensorTypes { base, parameter }))
     }
 
-    /// What reads tensors out of `memory`, whose process has to stand still; `objects` are tensors of Python
-    /// (`THPVariable`), which begin with `head` and by which the layout is told.
+    /// A decoder for tensors in `memory`, whose process must be stopped. `objects`: Python tensors
+    /// (`THPVariable`) with object head `head`, which determine the layout.
     ///
     /// # Errors
-    /// [`TorchError::UnknownLayout`] when no known layout makes tensors of them.
+    ///
+    /// [`TorchError::UnknownLayout`] if no known layout fits them.
     pub fn tensors<'a>(
         &self,
         memory: &'a dyn Memory,
@@ -93,8 +94,8 @@ impl TensorReader {
         Ok(tensors)
     }
 
-    /// The same by the layout found at an earlier look, if there was one: objects of a process that runs may be gone, and would
-    /// tell a wrong one.
+    /// The same with the layout verified earlier, if any. In a running process objects may be gone
+    /// and would suggest a wrong one.
     pub fn tensors_as_before<'a>(
         &self,
         memory: &'a dyn Memory,
@@ -115,9 +116,9 @@ impl TensorReader {
     ) -> Result<TensorDecoder<'a>, TorchError> {
         let minor = self.version.as_deref().and_then(minor_version);
         let mut families: Vec<&ObjectsLayout> = FAMILIES.iter().collect();
-        // The family of this version first; the others for builds that differ from the wheels.
+        // This version's family first; the others for builds that differ from the wheels.
         families.sort_by_key(|family| minor.is_some_and(|minor| family.since > minor));
-        // Spread over all, for neighbours are alike.
+        // Evenly spaced, because neighbours are alike.
         let step = objects.len().div_ceil(VERIFIED_BY).max(1);
         let samples: Vec<Addr> = objects.iter().copied().step_by(step).take(VERIFIED_BY).collect();
         let mut most: Option<(TensorDecoder<'a>, LayoutFit)> = None;
@@ -131,7 +132,7 @@ impl TensorReader {
                 most = Some((tensors, verified));
             }
         }
-        // A few that do not fit are damaged: a wrong layout fits none, or those that are alike in both.
+        // Some may be damaged. A wrong layout fits none, or only those alike in both.
         if let Some((tensors, _)) = most.filter(|(_, verified)| verified.is_most()) {
             return Ok(tensors);
         }
@@ -142,7 +143,7 @@ impl TensorReader {
     }
 }
 
-/// 11 of `2.11.0+cu130`.
+/// 11 for `2.11.0+cu130`.
 fn minor_version(version: &str) -> Option<u32> {
     let mut numbers = version.split('.');
     (numbers.next()? == "2").then(|| numbers.next()?.parse().ok())?

@@ -1,4 +1,4 @@
-//! Tensors and storages, copied and checked.
+//! Reads and checks tensors and storages.
 
 use super::classes::{CppClasses, CppKind};
 use super::layout::{
@@ -9,26 +9,25 @@ use crate::abi::PyObjectHeader;
 use crate::model::{DType, Storage, TensorDevice, TensorInfo};
 use crate::target::{Addr, Field, Memory};
 
-/// More dimensions than PyTorch allows.
 const MAX_DIMENSIONS: u64 = 64;
-/// How far the fields of a derived class are searched for the tensors it is made of.
+/// Bytes of a derived class that are searched for its component tensors.
 const DERIVED_LEN: usize = 120;
-/// `c10::Layout` (c10/core/Layout.h; indices never change), the field of a `SparseCsrTensorImpl` after its tensors.
+/// `c10::Layout` (c10/core/Layout.h; indices never change), the field of a `SparseCsrTensorImpl`
+/// after its tensors.
 const SPARSE_CSC: u8 = 4;
 const SPARSE_BSC: u8 = 6;
-/// `ScalarType::Long`, of the sizes of nested tensors; how many of these are read.
+/// `ScalarType::Long`, the type of nested tensors' sizes; maximum number of sizes read.
 const INT64: DType = DType(4);
 const MAX_NESTED: usize = 1 << 16;
-/// `intrusive_ptr_target.combined_refcount_`, and the bit of it that says that there is an object of Python: `kHasPyObject`.
-/// Before it stood two counters there, the upper of which never comes to this.
+/// `intrusive_ptr_target.combined_refcount_`, and its bit `kHasPyObject`: a Python object exists.
+/// Older versions have two counters there, the upper of which never sets this bit.
 const COMBINED_REFCOUNT: u64 = 8;
 const HAS_PY_OBJECT: u64 = 1 << 63;
 /// `DeviceType::CPU` (c10/core/DeviceType.h).
 const CPU: u8 = 0;
-/// No `ScalarType` has a larger index.
+/// Greater than any `ScalarType`.
 const MAX_DTYPES: u16 = 64;
 
-/// How many of the tensors that a layout was tried with fit it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LayoutFit {
     pub(super) fitting: usize,
@@ -40,13 +39,12 @@ impl LayoutFit {
         self.fitting == self.of
     }
 
-    /// Whether so many fit that only those that do not can be wrong, and not the layout.
+    /// Whether enough fit that the rest must be damaged, and not the layout wrong.
     pub(super) fn is_most(self) -> bool {
         4 * self.fitting >= 3 * self.of
     }
 }
 
-/// How the tensors of a process were found to be laid out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FoundLayout {
     head: PyObjectHeader,
@@ -55,14 +53,14 @@ pub(super) struct FoundLayout {
     has_sizes: bool,
 }
 
-/// Reads tensors of a process that stands still.
+/// Reads tensors of a stopped process.
 pub struct TensorDecoder<'a> {
     pub(super) memory: &'a dyn Memory,
     pub(super) head: PyObjectHeader,
     pub(super) layout: ObjectsLayout,
     autograd: AutogradLayout,
     pub(super) classes: CppClasses,
-    /// Whether the word before an object is that of glibc's malloc, which tells its size.
+    /// Whether glibc's malloc stores a size before each object.
     pub(super) has_sizes: bool,
 }
 
@@ -77,7 +75,6 @@ impl<'a> TensorDecoder<'a> {
         TensorDecoder { memory, head, layout, autograd, classes, has_sizes: true }
     }
 
-    /// By a layout that was found before.
     pub(super) fn laid_out(memory: &'a dyn Memory, found: FoundLayout) -> TensorDecoder<'a> {
         let FoundLayout { head, layout, autograd, has_sizes } = found;
         TensorDecoder { memory, head, layout, autograd, classes: CppClasses::default(), has_sizes }
@@ -88,13 +85,14 @@ impl<'a> TensorDecoder<'a> {
         FoundLayout { head, layout, autograd, has_sizes }
     }
 
-    /// Itself, with the C++ ABI found out, and what part of `samples` are tensors by this layout; `None` where hardly any is.
+    /// Determines the C++ ABI, and how many of `samples` are tensors in this layout; `None` if
+    /// hardly any.
     pub(super) fn verified_by(
         mut self,
         samples: &[Addr],
     ) -> Option<(TensorDecoder<'a>, LayoutFit)> {
         let impls: Vec<Addr> = samples.iter().filter_map(|object| self.impl_of(*object)).collect();
-        // A tensor being made has none yet, but most have.
+        // A tensor under construction has none yet, but most have.
         if 2 * impls.len() < samples.len() {
             return None;
         }
@@ -114,7 +112,6 @@ impl<'a> TensorDecoder<'a> {
         Some((self, LayoutFit { fitting, of: impls.len() }))
     }
 
-    /// Whether malloc's word says of most tensors that they are as large as they are.
     fn sizes_fit(&self, impls: &[Addr]) -> bool {
         let asked = self.layout.tensor.derived() as u64;
         let fits = |at: &&Addr| {
@@ -126,37 +123,39 @@ impl<'a> TensorDecoder<'a> {
         2 * impls.iter().filter(is_plain).filter(fits).count() >= plain
     }
 
-    /// Whether the numbers of a tensor fit together, as they do unless the layout is wrong or its memory is damaged.
+    /// Whether the numbers of a tensor are consistent; otherwise the layout is wrong or the memory
+    /// damaged.
     pub fn fits(&self, tensor: &TensorInfo) -> bool {
         let product = tensor.shape.as_ref().is_none_or(|shape| {
             shape.iter().try_fold(1i64, |product, size| product.checked_mul(*size)) == tensor.numel
         });
         let grad = |grad: u64| self.classes.class_at(self.memory, Addr(grad)).is_some();
-        // Sparse and wrapping tensors count their elements in their own way.
-        // The processor has one memory, and every tensor is somewhere.
+        // Sparse and wrapper tensors count elements differently. Every tensor has a device, and the
+        // CPU has index 0 only.
         let somewhere = |device: TensorDevice| device.kind != CPU || device.index.unwrap_or(0) == 0;
         let is_whole = product && tensor.device.is_some_and(somewhere);
         let plain = &*tensor.class != "TensorImpl" || is_whole;
         plain && tensor.dtype.0 < MAX_DTYPES && tensor.grad_fn.is_none_or(grad)
     }
 
-    /// The `TensorImpl` of a Python tensor; `None` for one that is being made, or is not one.
+    /// The `TensorImpl` of a Python tensor; `None` if under construction, or not a tensor.
     pub fn impl_of(&self, object: Addr) -> Option<Addr> {
         let at = object + self.head.shift(self.layout.python.offset) as u64;
         let at = self.memory.pointer(at).ok()?;
         self.classes.is_tensor(self.memory, at).then_some(at)
     }
 
-    /// Whether C++ holds the `TensorImpl` of a Python tensor, and by that one reference to the object itself, as PyTorch since
-    /// 2.10 says in one word (`combined_refcount_`, c10/util/intrusive_ptr.h); `false` for older versions, which do not.
+    /// Whether C++ keeps the `TensorImpl` of a Python tensor, and thereby the Python object. One
+    /// word shows it since PyTorch 2.10 (`combined_refcount_`, c10/util/intrusive_ptr.h); `false`
+    /// for older versions.
     pub fn is_kept_by_cpp(&self, object: Addr) -> bool {
         let word = self.impl_of(object).and_then(|at| self.memory.u64(at + COMBINED_REFCOUNT).ok());
-        // The object holds one of the references, all others are of C++.
+        // One reference is the Python object's; all others are from C++.
         word.is_some_and(|word| word & HAS_PY_OBJECT != 0 && word as u32 > 1)
     }
 
-    /// The dictionaries of hooks that a Python tensor has (`THPVariable.backward_hooks`, `.post_accumulate_grad_hooks`: after its
-    /// `cdata`, torch/csrc/autograd/python_variable.h).
+    /// The hook dictionaries of a Python tensor (`THPVariable.backward_hooks`,
+    /// `.post_accumulate_grad_hooks`: after its `cdata`, torch/csrc/autograd/python_variable.h).
     pub fn hooks_of(&self, object: Addr) -> Vec<(&'static str, Addr)> {
         let first = object + self.head.shift(self.layout.python.offset) as u64 + 8;
         let Ok(fields) = self.memory.vec(first, 16) else { return Vec::new() };
@@ -167,7 +166,7 @@ impl<'a> TensorDecoder<'a> {
         names.into_iter().zip(hooks).filter_map(set).collect()
     }
 
-    /// The node that the tensor at `at` is a result of.
+    /// The node whose output is the tensor at `at`.
     pub fn node_of(&self, at: Addr) -> Option<Addr> {
         let meta = self.memory.pointer(self.layout.tensor.autograd_meta().in_target(at)).ok()?;
         let node = self.memory.pointer(
@@ -176,12 +175,12 @@ impl<'a> TensorDecoder<'a> {
         node.ok().filter(|node| node.is_plausible())
     }
 
-    /// Whether there is a `TensorImpl` at `at`.
+    /// Whether a `TensorImpl` is at `at`.
     pub fn is_tensor(&self, at: Addr) -> bool {
         self.classes.is_tensor(self.memory, at)
     }
 
-    /// The tensor at `at`; `None` when there is none, or its numbers are out of bounds.
+    /// The tensor at `at`; `None` if there is none, or its numbers are out of bounds.
     pub fn tensor(&self, at: Addr) -> Option<TensorInfo> {
         let (class, CppKind::Tensor) = self.classes.class_at(self.memory, at)? else { return None };
         let layout = &self.layout.tensor;
@@ -195,7 +194,7 @@ impl<'a> TensorDecoder<'a> {
             let outside = self.memory.vec(outside, 16 * dimensions).ok()?;
             (numbers(&outside, 0, dimensions)?, numbers(&outside, 8 * dimensions, dimensions)?)
         };
-        // A symbolic size is a pointer with its topmost bits set, where it is not kept apart altogether.
+        // A symbolic size is a pointer with its topmost bits set, or is stored separately.
         let extra = layout.extra_meta().get(&bytes).filter(|extra| extra.is_plausible());
         let apart = extra.is_some_and(|extra| self.memory.u64(extra).is_ok_and(|sizes| sizes != 0));
         let known =
@@ -206,14 +205,14 @@ impl<'a> TensorDecoder<'a> {
             _ => return None,
         };
         let (mut shape, mut strides) = (known(shape), known(strides));
-        // Where sizes are symbolic the number of elements is not kept up either.
+        // With symbolic sizes, the number of elements is not maintained.
         let is_known = shape.is_some() && strides.is_some();
         let part_names = self.part_names(at, &class);
         let parts = if part_names.is_empty() { Vec::new() } else { self.parts(at) };
         let mut numel = layout.numel().get(&bytes).filter(|_| is_known);
         let mut nested = None;
         if &*class == "NestedTensorImpl" {
-            // It keeps no sizes of its own.
+            // It has no sizes of its own.
             (shape, strides) = (None, None);
             nested = parts.first().and_then(|sizes| self.rows(Addr(*sizes)));
             numel = nested.as_ref().and_then(|rows| {
@@ -243,7 +242,7 @@ impl<'a> TensorDecoder<'a> {
         Some(tensor)
     }
 
-    /// `AutogradMeta`, which tensors without gradients do not have.
+    /// Reads `AutogradMeta`, which tensors without gradients lack.
     fn autograd(&self, meta: Addr, tensor: &mut TensorInfo) -> Option<()> {
         if !meta.is_plausible() {
             return None;
@@ -251,7 +250,7 @@ impl<'a> TensorDecoder<'a> {
         let bytes = self.memory.vec(meta, AUTOGRAD_LEN).ok()?;
         let pointer = |field: Field<Addr>| field.get(&bytes).filter(|p| p.is_plausible());
         tensor.grad_fn = pointer(self.autograd.grad_fn).map(|at| at.0);
-        // An undefined tensor is an object too.
+        // An undefined tensor is also an object.
         tensor.grad = pointer(self.autograd.grad).filter(|at| self.is_tensor(*at)).map(|at| at.0);
         let wants = self.autograd.requires_grad.get(&bytes) == Some(1);
         tensor.requires_grad = wants || tensor.grad_fn.is_some();
@@ -279,7 +278,7 @@ impl<'a> TensorDecoder<'a> {
         self.memory.u32(self.layout.tensor.version().in_target(counter)).ok()
     }
 
-    /// The rows of a matrix of `int64` on the CPU; `None` for anything else, and for a large one.
+    /// `None` for anything else, or a large one.
     fn rows(&self, at: Addr) -> Option<Vec<Vec<i64>>> {
         let matrix = self.tensor(at)?;
         let [height, width] = matrix.shape.as_deref()? else { return None };
@@ -295,7 +294,7 @@ impl<'a> TensorDecoder<'a> {
         Some(all.chunks_exact(width).map(<[i64]>::to_vec).collect())
     }
 
-    /// How the tensors are called that one of this class is made of; nothing for one that has memory of its own only.
+    /// Empty if it only has its own memory.
     fn part_names(&self, at: Addr, class: &str) -> &'static [&'static str] {
         match class {
             "SparseTensorImpl" => &["._indices()", "._values()"],
@@ -318,7 +317,6 @@ impl<'a> TensorDecoder<'a> {
         }
     }
 
-    /// The tensors that such a one is made of, in the order of its fields.
     fn parts(&self, at: Addr) -> Vec<u64> {
         let start = at + self.layout.tensor.derived() as u64;
         let Ok(bytes) = self.memory.vec(start, DERIVED_LEN) else { return Vec::new() };
@@ -327,7 +325,7 @@ impl<'a> TensorDecoder<'a> {
             let part = Field::<Addr>::at(0).get(word).filter(|part| self.is_tensor(*part));
             match part {
                 Some(part) => parts.push(part.0),
-                // They stand side by side; what comes later belongs to something else.
+                // They are adjacent; later fields are something else.
                 None if parts.is_empty() => {}
                 None => break,
             }

@@ -133,7 +133,7 @@ pub const THREADS: &[&str] = &[
 /// second may not import the first. Each is a value or an error, nothing that reads a target.
 pub const HANDED_ON: &[(&str, &str)] = &[
     ("gpu", "GpuError"),
-    ("owners", "LookOptions"),
+    ("owners", "SnapshotOptions"),
     ("owners", "OwnerError"),
     ("owners", "StopEstimate"),
     ("owners", "StopPolicy"),

@@ -1,10 +1,9 @@
-//! Where the blocks of a page of mimalloc lie.
+//! The blocks of a mimalloc page.
 
 use super::super::blocks::{MimallocLayout, PageBlocks};
 use super::{MIDDLE_BLOCK, MIN_BLOCK_BYTES, SEGMENT, SLICE, SMALL_BLOCK};
 use crate::target::Addr;
 
-/// Where the blocks of a page lie.
 pub(super) struct BlockArea {
     pub(super) start: Addr,
     pub(super) block: u64,
@@ -33,12 +32,11 @@ impl BlockArea {
             PageBlocks::Computed { .. } => slice,
             PageBlocks::Recorded { start, .. } => start.get(copy)?,
         };
-        // Not far behind the begin of its first slice.
+        // The blocks begin within its first slice.
         let near = (slice.0..slice.0 + SLICE).contains(&start.0);
         (fits && near).then_some(BlockArea { start, block, capacity })
     }
 
-    /// The number of the block at `at`.
     pub(super) fn number(&self, at: u64) -> Option<u64> {
         let into = at.checked_sub(self.start.0)?;
         let number = into / self.block;

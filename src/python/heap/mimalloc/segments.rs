@@ -1,4 +1,4 @@
-//! The segments of mimalloc that no thread owns any more, and all the segments of its map.
+//! mimalloc segments of ended threads, and the scan for all segments.
 
 use super::super::HeapError;
 use super::super::blocks::{AbandonedSegments, MimallocLayout};
@@ -6,7 +6,6 @@ use super::{MAX_SEGMENTS, MimallocWalk, OBJECTS, SEGMENT, SLICE, changing};
 use crate::target::{Addr, Process};
 
 impl MimallocWalk<'_> {
-    /// Reads the segments that threads left behind, which are kept at `at`.
     pub(super) fn abandoned(
         &mut self,
         mimalloc: &MimallocLayout,
@@ -17,7 +16,7 @@ impl MimallocWalk<'_> {
             AbandonedSegments::Listed { lists, next } => {
                 let mut segments = 0;
                 for list in lists {
-                    let first = self.look.u64(list.in_target(at)).map_err(changing(WHAT, at))?;
+                    let first = self.reader.u64(list.in_target(at)).map_err(changing(WHAT, at))?;
                     let mut segment = Addr(first & !(SEGMENT - 1));
                     while segment != Addr(0) {
                         segments += 1;
@@ -27,23 +26,24 @@ impl MimallocWalk<'_> {
                         let read = self.segment(mimalloc, segment);
                         self.part(read)?;
                         let next = next.in_target(segment);
-                        let next = self.look.u64(next).map_err(changing(WHAT, segment))?;
+                        let next = self.reader.u64(next).map_err(changing(WHAT, segment))?;
                         segment = Addr(next & !(SEGMENT - 1));
                     }
                 }
             }
             AbandonedSegments::Counted { count, owner, thread } => {
-                let count = self.look.u64(count.in_target(at)).map_err(changing(WHAT, at))?;
+                let count = self.reader.u64(count.in_target(at)).map_err(changing(WHAT, at))?;
                 if count == 0 {
                     return Ok(());
                 }
-                // They are listed in bitmaps of arenas that no symbol leads to, but tell themselves what they are.
+                // They are listed in arena bitmaps that no symbol leads to, but each identifies
+                // itself.
                 let found: Vec<Addr> = self
                     .places_of_segments()
                     .into_iter()
                     .filter(|segment| {
-                        self.look.pointer(owner.in_target(*segment)) == Ok(at)
-                            && self.look.u64(thread.in_target(*segment)) == Ok(0)
+                        self.reader.pointer(owner.in_target(*segment)) == Ok(at)
+                            && self.reader.u64(thread.in_target(*segment)) == Ok(0)
                     })
                     .collect();
                 if found.len() as u64 != count {
@@ -57,7 +57,7 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// Wherever a segment may begin.
+    /// Every address where a segment may begin.
     pub(super) fn places_of_segments(&self) -> Vec<Addr> {
         let Some(Ok(mappings)) = self.process.map(Process::mappings) else { return Vec::new() };
         let private = mappings.iter().filter(|m| m.readable && m.writable && m.path.is_none());
@@ -68,14 +68,13 @@ impl MimallocWalk<'_> {
         begins.map(Addr).take(MAX_SEGMENTS).collect()
     }
 
-    /// Reads the pages of objects in a segment.
     pub(super) fn segment(
         &mut self,
         mimalloc: &MimallocLayout,
         segment: Addr,
     ) -> Result<(), HeapError> {
         let entries = mimalloc.segment_entries.in_target(segment);
-        let entries = self.look.u64(entries).map_err(changing("a segment", segment))?;
+        let entries = self.reader.u64(entries).map_err(changing("a segment", segment))?;
         let mut entry = 0;
         while entry < entries.min(SEGMENT / SLICE) {
             let page = segment + mimalloc.segment_slices + entry * mimalloc.page_len as u64;
@@ -84,7 +83,7 @@ impl MimallocWalk<'_> {
             let tag =
                 mimalloc.page_tag.get(&copy).unwrap_or_default() >> mimalloc.page_tag_bit & 0xf;
             let objects = OBJECTS.into_iter().find(|(objects, _)| *objects == tag);
-            // The first stands for what describes the segment itself.
+            // The first entry describes the segment itself.
             if let Some((_, before)) = objects
                 && mimalloc.blocks.size(&copy) > 0
                 && entry > 0

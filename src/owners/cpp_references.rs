@@ -1,4 +1,5 @@
-//! Ways to Python objects that lead through C++: hooks of tensors and of autograd nodes, the `ctx` of a function written in Python.
+//! References to Python objects through C++: hooks of tensors and autograd nodes, the `ctx` of a
+//! function written in Python.
 
 use std::sync::Arc;
 
@@ -8,25 +9,23 @@ use super::walk::RelevantObjects;
 use crate::target::Addr;
 use crate::torch::{AutogradGraph, TensorDecoder};
 
-/// What C++ holds for Python, and whose it is.
-pub(super) struct CppWays<'t> {
+/// Python objects that C++ references, by their C++ owner.
+pub(super) struct CppReferences<'t> {
     tensors: &'t TensorDecoder<'t>,
-    /// `TensorImpl`s and their objects.
     objects: FxHashMap<Addr, Addr>,
-    /// By tensor of Python: attribute and what it leads to.
+    /// By Python tensor: attribute and target.
     of_tensors: FxHashMap<Addr, Vec<(Arc<str>, Addr)>>,
-    /// What only the graph leads to, each with a text for its node.
+    /// Targets of the graph only, each with a text for its node.
     pub(super) of_nodes: Vec<(String, Addr)>,
 }
 
-impl<'t> CppWays<'t> {
-    /// Those of the tensors of Python and of all nodes.
+impl<'t> CppReferences<'t> {
     pub(super) fn new(
         tensors: &'t TensorDecoder<'t>,
         graph: &AutogradGraph,
         found: &RelevantObjects,
-    ) -> CppWays<'t> {
-        let mut ways = CppWays {
+    ) -> CppReferences<'t> {
+        let mut ways = CppReferences {
             tensors,
             objects: FxHashMap::default(),
             of_tensors: FxHashMap::default(),
@@ -60,13 +59,12 @@ impl<'t> CppWays<'t> {
         ways
     }
 
-    /// The `TensorImpl` that a capsule keeps, and the tensor's object, if it has one.
+    /// The `TensorImpl` that a capsule keeps, and the tensor's object, if any.
     pub(super) fn of_capsule(&self, capsule: Addr) -> Option<(Addr, Option<Addr>)> {
         let tensor = self.tensors.tensor_of_capsule(capsule)?;
         Some((tensor, self.objects.get(&tensor).copied()))
     }
 
-    /// What a tensor leads to through C++.
     pub(super) fn of_tensor(&self, tensor: Addr) -> &[(Arc<str>, Addr)] {
         self.of_tensors.get(&tensor).map_or(&[], Vec::as_slice)
     }
