@@ -1,6 +1,6 @@
 //! Addresses and offsets that readers share with each other and with the kernel program.
 //!
-//! Data only: `python` and `torch` fill it, `probe` and its BPF program (`cuda/probe.h`) use it.
+//! Turns what `python` and `torch` find into data for `probe` and its BPF program (`cuda/probe.h`).
 //! May import nothing. Never reads a target. Start reading at [`UnwindInfo`].
 
 mod object_header;
