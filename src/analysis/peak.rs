@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::AttributedSnapshot;
-use crate::analysis::profile::high_water::{HighWater, SeenLevel};
+use crate::analysis::profile::high_water::{HighWater, PeakTime, SeenLevel};
 use crate::model::{CudaIndex, Nanos};
 
 /// The peak of a device.
@@ -39,6 +39,12 @@ impl DevicePeak {
     /// The most bytes that were allocated at once while it was recorded.
     pub fn bytes(&self) -> u64 {
         self.mark.within.max(0) as u64
+    }
+
+    /// Whether the allocator's own mark is older than the recording, so that the height is that of
+    /// the highest level read.
+    pub fn was_read(&self) -> bool {
+        self.mark.reached == PeakTime::BeforeRecording && self.mark.bytes > self.mark.within
     }
 }
 

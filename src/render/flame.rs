@@ -20,6 +20,9 @@ use crate::analysis::{
 };
 use crate::model::{CudaIndex, SnapshotConsistency};
 
+/// Characters of a subtitle that a picture of 1,200 pixels shows whole.
+const MAX_SUBTITLE: usize = 165;
+
 /// How a flamegraph is drawn.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FlamePicture {
@@ -226,7 +229,7 @@ pub(super) fn draw(
     if let Some(percent) = picture.min_width {
         options.min_width = percent;
     }
-    options.subtitle = Some(subtitle);
+    options.subtitle = Some(fit_picture(subtitle));
     options.count_name = "bytes".to_owned();
     options.name_type = name_type.to_owned();
     options.colors = Palette::Basic(BasicPalette::Mem);
@@ -268,7 +271,26 @@ fn title(folded: &FoldedProfile, named: Option<&str>) -> String {
     format!("{what} {moment}: {}{place}", bytes(folded.total))
 }
 
-/// Which moment, how far below the peak, how sharp. Has to fit on one line of the picture.
+/// What the peak is: the allocator keeps a mark of its own, which can be older than the recording.
+fn peak_name(folded: &FoldedProfile) -> &'static str {
+    if folded.peak_was_read { "the highest level read" } else { "the allocator's own peak" }
+}
+
+/// As many parts of a subtitle as a picture shows whole, the first ones first.
+fn fit_picture(subtitle: String) -> String {
+    let mut text = String::new();
+    for part in subtitle.split("; ") {
+        let separator = if text.is_empty() { "" } else { "; " };
+        if text.chars().count() + separator.len() + part.chars().count() > MAX_SUBTITLE {
+            break;
+        }
+        text += separator;
+        text += part;
+    }
+    text
+}
+
+/// Which moment, how far below the peak, how sharp: the most important first.
 fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
     let snapshot = &folded.snapshot;
     if let Some(memory) = folded.memory {
@@ -281,11 +303,12 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
     let below = match (folded.below_peak(), folded.true_peak) {
         // The peak up to then is none of the recording.
         _ if named.is_some() => "the last recorded look up to then".to_owned(),
-        (Some(0), _) => "the allocator's own peak".to_owned(),
+        (Some(0), _) => peak_name(folded).to_owned(),
         (Some(below), Some(peak)) => format!(
-            "{} ({:.2} %) below the true peak of {}",
+            "{} ({:.2} %) below {} of {}",
             bytes(below),
             percent(below, peak),
+            peak_name(folded),
             bytes(peak)
         ),
         _ => "true peak unknown".to_owned(),
@@ -297,7 +320,7 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
     text += &more_cached(snapshot);
     text += whose_is_before(folded);
     if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {
-        text += "; map torn";
+        text += "; read while the job changed it";
     }
     text
 }
@@ -321,9 +344,9 @@ fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&st
     }
     let mut text = format!("{sure}, at {:.3} s", snapshot.time.seconds());
     match (folded.moment, folded.below_peak(), folded.true_peak) {
-        (Moment::Peak, Some(0), _) => text += ", the allocator's own peak",
+        (Moment::Peak, Some(0), _) => text += &format!(", {}", peak_name(folded)),
         (Moment::Peak, Some(below), Some(peak)) => {
-            text += &format!(", {} below the true peak of {}", bytes(below), bytes(peak));
+            text += &format!(", {} below {} of {}", bytes(below), peak_name(folded), bytes(peak));
         }
         _ => {}
     }
@@ -343,7 +366,7 @@ fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&st
 fn whose_is_before(folded: &FoldedProfile) -> &'static str {
     let is_known = !folded.before_by_owner().is_empty();
     match !is_known && percent(folded.before_without_owner(), folded.total) >= MUCH_BEFORE {
-        true => "; whose [before recording] is: record --owners",
+        true => "; record --owners tells what [before recording] belongs to",
         false => "",
     }
 }
@@ -390,6 +413,14 @@ fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_subtitle_loses_its_last_parts_where_the_picture_has_no_room() {
+        let whole = "at 1.000 s, the allocator's own peak; proven 1 %".to_owned();
+        assert_eq!(fit_picture(whole.clone()), whole);
+        let long = format!("{whole}; {}; more", "x".repeat(MAX_SUBTITLE - whole.len()));
+        assert_eq!(fit_picture(long), whole);
+    }
 
     #[test]
     fn tooltips_get_sizes_and_everything_else_stays() {

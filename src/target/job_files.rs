@@ -415,7 +415,7 @@ mod tests {
     #[test]
     fn a_relative_path_starts_at_the_working_directory() {
         let text = own().read_file(Path::new("src/target/job_files.rs"), 1 << 20).unwrap();
-        assert!(text.starts_with(b"//! Files that a target names"));
+        assert_eq!(text, std::fs::read("src/target/job_files.rs").unwrap());
         assert!(own().read_file(Path::new("no/such/file"), 1).is_err());
     }
 

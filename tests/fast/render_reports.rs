@@ -119,7 +119,7 @@ fn the_flamegraph_is_an_svg_that_says_what_it_shows() {
     let end = svg(&profile, Moment::End, false, NameStyle::default());
     assert!(
         end.contains("at the end of the recording")
-            && end.contains("below the true peak of 952.00 MiB")
+            && end.contains("below the allocator&apos;s own peak of 952.00 MiB")
     );
 }
 

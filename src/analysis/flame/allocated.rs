@@ -49,6 +49,7 @@ impl Profile {
             stacks,
             total: by_origin.values().sum(),
             true_peak: None,
+            peak_was_read: false,
             resolution: TimeResolution {
                 seen: bytes,
                 one_stack: totals.one_stack,

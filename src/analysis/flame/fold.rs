@@ -135,6 +135,9 @@ pub struct FoldedProfile {
     pub total: u64,
     /// The device's peak ([`Profile::peak`]); `None` of memory that has none.
     pub true_peak: Option<u64>,
+    /// Whether the allocator's own mark is older than the recording: the peak is then the highest
+    /// level that was read, and the job can have been higher in between.
+    pub peak_was_read: bool,
     /// How sharply it is known who allocated what.
     pub resolution: TimeResolution,
     /// Stacks that were not spelled out, as all of them would be too much text: [`PseudoFrame::LeftOut`] has their bytes.
@@ -324,6 +327,7 @@ impl Profile {
         }
         let peak = self.peak(device);
         let true_peak = peak.as_ref().map(DevicePeak::bytes);
+        let peak_was_read = peak.as_ref().is_some_and(DevicePeak::was_read);
         let snapshot = match moment {
             Moment::Peak if !options.with_addresses => peak.and_then(|peak| peak.moment?.snapshot),
             _ => self.snapshot(device, moment).cloned(),
@@ -349,6 +353,7 @@ impl Profile {
             resolution: resolution(&snapshot),
             stacks,
             true_peak,
+            peak_was_read,
             snapshot,
             unlisted: budget.left_out.0,
             left_out: 0,
@@ -464,6 +469,8 @@ impl Profile {
             stacks,
             total: folded.total,
             true_peak,
+            // Events show every level.
+            peak_was_read: false,
             resolution,
             unlisted: folded.unlisted,
             left_out: folded.left_out,

@@ -55,7 +55,11 @@ function headline(track, state, sums) {
     const isChange = window && state.view === "difference";
     const amount = isChange ? `${bytesText(top.own - top.before)} more` : `${shareText(top.own, sums.total)} of it (${bytesText(top.own)})`;
     // A sample says who was near, not who it was.
-    const by = recording.sharpness === "sampled" ? (isChange ? "is from or near" : "was allocated in or near") : isChange ? "is from" : "was allocated by";
+    const verbs = {
+      sampled: ["was allocated in or near", "is from or near"],
+      followed: ["was most likely allocated by", "is most likely from"],
+    };
+    const by = (verbs[recording.sharpness] ?? ["was allocated by", "is from"])[isChange ? 1 : 0];
     parts.push(` ${amount} ${by} `, code, ` in ${placeText(top)}.`);
   }
   return parts;
@@ -112,10 +116,11 @@ function cards(recording, track, state) {
       const when = Math.abs(map.time - time) < 1000 ? "" : `, at ${secondsText(map.time)}`;
       shown.push(["Largest free piece", bytesText(pieces.largest), `${bytesText(pieces.bytes)} free in ${countText(pieces.count)} pieces${when}`]);
     }
-    if (track.capacity) shown.push(["Memory of the GPU", bytesText(track.capacity), `${shareText(reserved ?? total, track.capacity)} of it reserved`]);
+    const [used, word] = reserved === null ? [total, "allocated"] : [reserved, "reserved"];
+    if (track.capacity) shown.push(["Memory of the GPU", bytesText(track.capacity), `${shareText(used, track.capacity)} of it ${word}`]);
   }
-  const words = { exact: "exact", estimated: "estimated", sampled: "sampled" };
-  const notes = { exact: "every allocation recorded", estimated: "some allocations have stacks", sampled: "lines: see what is proven and probable" };
+  const words = { exact: "exact", estimated: "estimated", followed: "followed", sampled: "sampled" };
+  const notes = { exact: "every allocation recorded", estimated: "some allocations have stacks", followed: "lines: see what is proven and probable", sampled: "lines: see what is proven and probable" };
   shown.push(["How it is known", words[recording.sharpness], notes[recording.sharpness]]);
   return shown;
 }

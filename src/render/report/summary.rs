@@ -19,6 +19,8 @@ pub(super) enum SummarySharpness {
     Exact,
     /// A sample of the allocations has stacks.
     Estimated,
+    /// The allocator's counters were followed.
+    Followed,
     /// Stacks were sampled beside the allocator.
     Sampled,
 }
@@ -27,6 +29,7 @@ pub(super) fn sharpness(recording: &ReportedRecording<'_>) -> SummarySharpness {
     match recording.profile.exact() {
         Some(exact) if exact.is_estimated() => SummarySharpness::Estimated,
         Some(_) => SummarySharpness::Exact,
+        None if recording.profile.followed_changes() > 0 => SummarySharpness::Followed,
         None => SummarySharpness::Sampled,
     }
 }
