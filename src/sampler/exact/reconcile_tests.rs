@@ -1,9 +1,9 @@
-//! The comparison of events with counters, of jobs at rest and of jobs that never are.
+//! Tests of comparing events with counters, in jobs at rest and jobs that never rest.
 
 use super::*;
 use crate::model::Stat;
 
-/// An allocator, and what the probes tell of it.
+/// An allocator and its probes.
 #[derive(Default)]
 struct Job {
     blocks: i64,
@@ -56,7 +56,7 @@ fn freed() -> Event {
     Event { time: Nanos(2), change, site: None }
 }
 
-/// A reconciler of a job that had counted a thousand blocks when the probes were placed.
+/// A reconciler for a job that had counted a thousand blocks when the probes were placed.
 fn started() -> (CounterReconciler, Job) {
     let mut reconciler = CounterReconciler::new(true);
     let job = Job { blocks: 100, allocated: 1000, freed: 900, requested: 5000 };
@@ -108,7 +108,7 @@ fn a_beginning_with_something_under_way_gives_way_to_a_better_one() {
 fn a_job_that_resets_its_statistics_between_any_two_looks_is_compared_all_the_same() {
     let (mut reconciler, mut job) = started();
     for round in 0..20 {
-        // From a reset to a reset: the counters are the same at both looks.
+        // The counters are the same at both reads, from reset to reset.
         job.reset();
         for _ in 0..round {
             job.allocate(64);
@@ -173,7 +173,7 @@ fn an_event_that_was_lost_is_missing_however_busy_the_job_is() {
         let expected = (second + 1 >= MAX_RESTLESS).then_some((1, Some(0), 200));
         assert_eq!(differs(&mut reconciler), expected, "second {second}");
     }
-    // Frees that were not seen: fewer blocks than ever at rest.
+    // Missed frees: fewer blocks than ever at rest.
     let (mut reconciler, mut job) = started();
     for _ in 0..CERTAIN_SIGHTINGS {
         reconciler.on_counters(&job.counters());
