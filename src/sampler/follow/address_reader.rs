@@ -1,9 +1,11 @@
-//! A second thread, where processors are many: after each change that the poller saw it reads which addresses the allocator has given out.
+//! On machines with many processors, a second thread reads which addresses the allocator has given
+//! out after each counter delta.
 //!
-//! It reads on its own, for the poller has no time: the next change comes within microseconds. Each reading carries the running
-//! totals of allocations and frees at which it was true; `address_windows.rs` finds the change that ended with these.
-//! While polls rest it reads nothing: each change is dozens of blocks then, whose tables the job would have to fetch back, and what became of such blocks is
-//! known from the iterations that were followed. The first reading behind that only says what is counted from.
+//! It is separate because the poller has no time: the next delta comes within microseconds. Each
+//! reading carries the running totals at which it was true; `address_windows.rs` finds the delta
+//! with these totals. It reads nothing while polls rest: each delta is then dozens of blocks, and
+//! the job would have to fetch their tables back into its caches. Such blocks are attributed from
+//! iterations that were followed. The first reading after a rest is only a new base.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -22,39 +24,39 @@ use crate::sampler::worker::{StopSignal, Worker};
 use crate::target::{Memory, MemoryError, Process};
 use crate::torch::{AddressDelta, AddressOutcome, AddressTables};
 
-/// A smaller part of a processor is of no use.
+/// A smaller share of a processor is useless.
 const LEAST_SHARE: f64 = 0.05;
-/// After so many attempts in a row that came to nothing the tables are given up: they are not what they seemed to be.
+/// After this many failures in a row, the tables are not what they seemed and are given up.
 const MOST_FAILURES: u32 = 100_000;
-/// After so many it sleeps for so long: a thread may have been interrupted between the tables and the counters.
+/// After this many failures it sleeps this long: a job's thread may have been interrupted between
+/// tables and counters.
 const MOST_TRIES: u32 = 16;
 const REST: Duration = Duration::from_micros(100);
-/// While polls rest.
+/// Sleep while polls rest.
 const WAIT_FOR_POLLS: Duration = Duration::from_micros(200);
-/// While there are no tables to read.
+/// Sleep while there are no tables.
 const WAIT_FOR_TABLES: Duration = Duration::from_millis(5);
-/// Readings that are kept until they are taken; what is read beyond is lost.
+/// Maximum readings kept until they are taken; later ones are lost.
 const MAX_READINGS: usize = 1 << 15;
 
-/// What the thread and the recorder share.
+/// Shared by this thread and the recorder.
 #[derive(Default)]
 struct ReaderShared {
-    /// Grows when other tables are to be read.
+    /// Increases with each new set of tables.
     plans: AtomicU64,
     tables: Mutex<Option<AddressTables>>,
-    /// With the time, in nanoseconds since the recording began, up to which each was true.
+    /// Each with the end of its read, in nanoseconds since the recording started.
     readings: Mutex<Vec<(u64, AddressDelta)>>,
     cpu_nanos: AtomicU64,
 }
 
-/// The handle of the thread.
 pub(super) struct AddressReader {
     shared: Arc<ReaderShared>,
     thread: Option<Worker>,
 }
 
 impl AddressReader {
-    /// Starts it where the budget has something to spare for it. `signals` are what the poller tells.
+    /// Starts the thread if the budget has something to spare. The poller sets `signals`.
     pub(super) fn start(
         process: &Process,
         part: Arc<BudgetPart>,
@@ -80,46 +82,45 @@ impl AddressReader {
                 failures: 0,
                 lost: false,
             };
-            // A target that has ended is noticed by the recorder; without addresses the recording goes on.
+            // The recorder notices that a target has ended. A recording goes on without addresses.
             let _ = reading.run(&part);
         })?;
         Ok(Some(AddressReader { shared, thread: Some(thread) }))
     }
 
-    /// Sets what is read from now on.
+    /// Sets the tables to read.
     pub(super) fn set(&self, tables: Option<AddressTables>) {
         *self.shared.tables.lock() = tables;
         self.shared.plans.fetch_add(1, Ordering::Release);
     }
 
-    /// What was read until now, in order.
+    /// All readings since the last call, in order.
     pub(super) fn take(&self) -> Vec<(u64, AddressDelta)> {
         std::mem::take(&mut self.shared.readings.lock())
     }
 
-    /// Time of a processor that it has used, in nanoseconds, as of some milliseconds ago.
+    /// Processor time used, in nanoseconds, some milliseconds old.
     pub(super) fn cpu_nanos(&self) -> u64 {
         self.shared.cpu_nanos.load(Ordering::Relaxed)
     }
 
-    /// Ends it.
     pub(super) fn end(&mut self) {
         self.thread = None;
     }
 }
 
-/// The thread's own.
+/// The state of the thread.
 struct ReadingThread<'a> {
     shared: &'a ReaderShared,
     stop: &'a StopSignal,
     memory: Box<dyn Memory>,
     start: Instant,
     signals: &'a PollSignals,
-    /// How many changes there were at the last reading.
+    /// The number of deltas at the last reading.
     seen: u64,
-    /// Attempts in a row that came to nothing.
+    /// Failures in a row.
     failures: u32,
-    /// Whether a reading was lost or left out: what changed in it is not known.
+    /// Whether a reading was lost or skipped, so the changes in it are unknown.
     lost: bool,
 }
 
@@ -220,8 +221,8 @@ impl ReadingThread<'_> {
     }
 }
 
-/// Puts what comes late to the readings that should have told it, of the last `late` that were not taken yet. Of several that may be it these, and all
-/// between them, become one: together they are right.
+/// Adds late addresses to the readings that missed them: the last `late` readings not taken yet. If
+/// several may have missed them, merges these and all between them: their sum is right.
 fn put_late(
     readings: &mut Vec<(u64, AddressDelta)>,
     late: usize,
@@ -229,7 +230,7 @@ fn put_late(
 ) {
     let first = readings.len().saturating_sub(late);
     let last = readings.last().map(|(_, last)| last.totals);
-    // Nothing of it is its own: it says what was allocated and freed before the last reading.
+    // Nothing here is its own: all was allocated and freed before the last reading.
     let is_before = last == Some(reading.totals);
     let those = |may_be: &dyn Fn(&AddressDelta) -> bool| -> Option<(usize, usize)> {
         let is_it = |(_, of): &(u64, AddressDelta)| may_be(of);
@@ -252,7 +253,7 @@ fn put_late(
     readings.insert(from, (time, all));
 }
 
-/// A table that was replaced by a larger one is not where it was.
+/// A table that was replaced by a larger one has moved.
 fn moving_if_replaced(
     outcome: Result<AddressOutcome, MemoryError>,
 ) -> Result<AddressOutcome, MemoryError> {
@@ -268,7 +269,8 @@ mod tests {
     use crate::model::AddressedBlock;
     use crate::torch::{AddressChanges, AllocationTotals, MissingChanges};
 
-    /// The reading after so many changes: blocks of 512 bytes were allocated and freed at these addresses, and some more of so many bytes were.
+    /// A reading after this many deltas: blocks of 512 bytes allocated and freed at these
+    /// addresses, and more bytes allocated without one.
     fn reading(
         at: i64,
         allocated: &[u64],
@@ -284,7 +286,7 @@ mod tests {
         (at as u64, AddressDelta { totals, changes, missing })
     }
 
-    /// Of each reading its totals, and the addresses that were allocated and freed.
+    /// For each reading its totals and the allocated and freed addresses.
     fn told(readings: &[(u64, AddressDelta)]) -> Vec<(i64, Vec<u64>, Vec<u64>)> {
         let told = |(_, of): &(u64, AddressDelta)| {
             let changes = of.changes.clone().unwrap();
@@ -326,7 +328,7 @@ mod tests {
         assert_eq!((readings[1].0, readings[1].1.missing.allocations), (3, 1));
     }
 
-    /// Of what is told now a part is its own, and which is not known.
+    /// A part of these addresses is its own, but nobody knows which.
     #[test]
     fn a_reading_with_changes_of_its_own_is_one_with_those_since_the_first_that_lacks_some() {
         let mut readings = four((0, 0), (1, 512));
