@@ -110,6 +110,7 @@ impl Drop for QueueReader {
 }
 
 impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
+    /// Starts the thread.
     pub fn new(sink: S) -> io::Result<Self> {
         let (to_thread, batches) = channel();
         let queue = Arc::new(RecordQueue::default());
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_to_be_written_is_bounded_by_its_bytes_not_its_records() {
+    fn the_queue_is_bounded_by_bytes_not_records() {
         use crate::model::{DriverEvent, EventBatch, EventKind};
 
         /// Takes nothing until the test allows it.
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sink_adds_by_itself_is_left_out_when_the_end_waits_for_it() {
+    fn a_hurried_sink_skips_its_additions_at_the_end() {
         /// Slow for each record unless asked to hurry.
         #[derive(Default)]
         struct Adding {

@@ -33,6 +33,7 @@ pub struct MachineReading {
 
 /// One target's part of a reading.
 pub struct TargetReading {
+    /// Its pid.
     pub pid: u32,
     /// Whether memspy has paused it, and for how long (`None` inside: the clock was set back).
     pub paused: Option<Option<Duration>>,
@@ -70,6 +71,7 @@ impl DevicePoll {
         }
     }
 
+    /// Reads the devices and all targets once.
     pub fn poll(&mut self, host: &str) -> Result<MachineReading, GpuError> {
         let mut ended = Vec::new();
         self.targets.retain(|target| {

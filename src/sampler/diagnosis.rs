@@ -32,6 +32,7 @@ pub struct StackCoverage {
 pub struct TimedSnapshot {
     /// The snapshot, or why there is none.
     pub snapshot: Result<AllocatorSnapshot, TorchError>,
+    /// How long reading it took.
     pub took: Duration,
 }
 

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_between_none_and_all_of_its_processors_idle() {
+    fn this_machine_has_from_zero_to_all_processors_idle() {
         let idle = IdleMeter::start().idle().unwrap();
         let all = sched_getaffinity(None).unwrap().count();
         assert!((0.0..=f64::from(all) + 0.2).contains(&idle), "{idle}");

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_that_do_not_help_are_given_up_for_a_while() {
+    fn useless_moves_pause_for_a_while() {
         let mut own = OwnProcessor { allowed: None, interruptions: 0, moves: 0, moved: ms(0) };
         let moved = (0..100).filter(|n| own.may_move(ms(1000 + n))).count();
         assert_eq!(moved as u32, MOST_MOVES);

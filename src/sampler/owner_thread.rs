@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_that_failed_slowly_does_not_keep_the_next_one_away_for_a_minute() {
+    fn a_slow_failed_snapshot_does_not_delay_the_next_a_minute() {
         let seconds = Duration::from_secs_f64;
         let rest = |took, paused, has_failed| {
             rest_after(seconds(took), seconds(paused), 0.01, has_failed).as_secs_f64()

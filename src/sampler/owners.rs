@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_pause_at_a_busy_job_is_told_as_torn_and_not_as_an_unknown_layout() {
+    fn an_unstopped_busy_job_is_reported_as_torn() {
         let unknown = || {
             let (version, what) = ("2.11.0".to_owned(), "no known layout".to_owned());
             OwnerError::Torch(TorchError::UnknownLayout { version, what })

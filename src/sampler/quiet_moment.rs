@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_waits_until_the_counters_have_stood_still_and_no_longer_than_it_may() {
+    fn it_waits_for_quiet_counters_until_the_deadline() {
         let last_change = LastChange::default();
         let start = Instant::now();
         let takes = Duration::from_micros(500);

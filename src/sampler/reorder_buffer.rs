@@ -127,7 +127,7 @@ mod tests {
 
     /// Otherwise its blocks would belong to deltas that the trace has after it.
     #[test]
-    fn a_snapshot_that_comes_late_divides_the_changes_of_a_batch() {
+    fn a_late_snapshot_splits_a_batch_of_deltas() {
         let mut sink = Vec::new();
         let mut order = ReorderBuffer::new(&mut sink);
         order.expect_late();

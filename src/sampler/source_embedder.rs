@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_has_ended_has_the_source_of_its_files_by_relative_names_too() {
+    fn an_ended_job_has_source_for_relative_file_names() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("job.py"), "def f():\n    return 1\n").unwrap();
         let mut job = std::process::Command::new("sleep");

@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_shape_it_is_time_at_once_and_in_vain_is_waited_no_longer_than_asked() {
+    fn a_snapshot_is_taken_without_a_shape_or_at_the_timeout() {
         let mut shape = StepShape::default();
         assert!(shape.is_time(Duration::ZERO, MAX_WAIT));
         let moment = |level| StepMoment { allocations: level, level, is_backward: false };

@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_has_the_slice_that_it_asks_for_and_keeps_its_nice_value() {
+    fn a_thread_gets_its_slice_and_keeps_its_nice_value() {
         std::thread::spawn(|| {
             let nice = || rustix::process::getpriority_process(Some(rustix::thread::gettid()));
             let before = nice().unwrap();

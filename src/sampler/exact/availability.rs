@@ -7,6 +7,7 @@ use crate::probe::{ProbeAvailability, ProbeError, detect, try_keeper, try_way};
 use crate::target::Process;
 use crate::torch::{BackwardError, autograd_info};
 
+/// What an exact recording of one process would see.
 pub struct ExactAvailability {
     /// The ways to place probes, the best first, and why each is refused.
     pub ways: Vec<(ProbeBackend, Result<(), ProbeError>)>,

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cheap_job_stays_exact_and_its_figure_is_told_after_a_second() {
+    fn a_cheap_job_stays_exact_and_reports_cost_after_a_second() {
         let watch = CostWatch::trial(0.02);
         assert_eq!(run(&watch, 3_000, 0, 1_100), None);
         let [CostNews::First(cost)] = watch.take_news()[..] else { panic!("no figure") };
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_costly_job_is_given_up_as_soon_as_that_is_clear() {
+    fn a_costly_trial_ends_early() {
         // 10 % is far above 2 % and ends early; 3 % ends once the second's budget is spent.
         let watch = CostWatch::trial(0.02);
         assert_eq!(run(&watch, 100_000, 0, 2_000), Some(150));
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_set_up_cuda_are_no_part_of_the_trial() {
+    fn cuda_setup_calls_are_not_part_of_the_trial() {
         let watch = CostWatch::trial(0.02);
         let runs = |runs| ProgramTime { runs, timed: runs, nanos: 400 * runs };
         // 1.5 s with 200 driver calls, then the job starts to work.
@@ -371,12 +371,12 @@ mod tests {
     }
 
     #[test]
-    fn without_programs_in_the_kernel_there_is_no_cost_to_tell() {
+    fn without_kernel_programs_the_cost_is_unknown() {
         assert_eq!(CostWatch::only_tell(0.02).unjudged(), None);
     }
 
     #[test]
-    fn what_is_asked_for_goes_on_and_what_gets_costlier_is_told_once() {
+    fn a_requested_recording_continues_and_reports_higher_cost_once() {
         let watch = CostWatch::only_tell(0.02);
         assert_eq!(run(&watch, 100_000, 0, 12_000), None);
         let news = watch.take_news();

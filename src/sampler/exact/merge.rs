@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn native_frames_stand_between_those_of_python_and_the_start_of_the_program_is_left_out() {
+    fn native_frames_go_between_python_frames_without_the_program_start() {
         let unwound =
             stack(&["malloc", "at::empty", EVAL, "list_sort", EVAL, "main", "_start"], None);
         assert_eq!(
@@ -156,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn a_native_stack_that_is_cut_keeps_what_the_innermost_python_frame_called() {
+    fn a_truncated_native_stack_keeps_what_innermost_python_called() {
         let unwound = stack(&["malloc", "at::empty", EVAL, "list_sort"], Some("it is cut"));
         let expected = "1 2 3 [native frames unknown: it is cut] at::empty malloc";
         assert_eq!(merged(&unwound, &[3, 2, 1], &[1, 2], false), expected);
     }
 
     #[test]
-    fn native_frames_that_do_not_fit_to_pythons_are_never_put_between_them() {
+    fn mismatched_native_frames_are_never_put_between_python_frames() {
         let unwound = stack(&["malloc", EVAL, "list_sort", EVAL, "x", EVAL, "main"], None);
         let text = merged(&unwound, &[3, 2, 1], &[1, 2], false);
         assert!(
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_python_stack_deeper_than_is_followed_has_the_native_frames_of_what_is_known_of_it() {
+    fn a_truncated_python_stack_gets_native_frames_for_its_known_calls() {
         let unwound = stack(&["malloc", EVAL, "list_sort", EVAL, "x", EVAL, "main"], None);
         assert_eq!(merged(&unwound, &[3, 2, 1], &[1, 2], true), "1 2 list_sort 3 malloc");
     }

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_finds_no_room_is_lost_and_no_other_one() {
+    fn only_a_copy_without_room_is_lost() {
         let mut stacks = start();
         stacks.push(1, [0; 17], &[0; 64], false);
         stacks.push(2, [0; 17], &vec![0; MAX_WAITING + 1], false);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn results_that_nobody_asks_for_are_given_up_while_others_come() {
+    fn unclaimed_results_are_dropped_while_others_arrive() {
         let mut stacks = start();
         stacks.waiting = MAX_WAITING; // None finds room, so each is a result at once.
         // The numbers wrap.
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_copied_by_other_probes_is_no_stack_of_these() {
+    fn copies_of_old_probes_are_not_stacks_of_new_ones() {
         let mut stacks = start();
         stacks.push(1, [0; 17], &[0; 64], false);
         stacks.begin_anew();

@@ -330,7 +330,7 @@ mod tests {
 
     /// A part of these addresses is its own, but nobody knows which.
     #[test]
-    fn a_reading_with_changes_of_its_own_is_one_with_those_since_the_first_that_lacks_some() {
+    fn a_late_address_merges_readings_that_may_have_missed_it() {
         let mut readings = four((0, 0), (1, 512));
         put_late(&mut readings, 4, reading(5, &[7, 50], &[7], (-1, -512)));
         let expected = [(1, vec![10], vec![]), (2, vec![], vec![]), (5, vec![7, 40, 50], vec![7])];
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn where_none_is_left_that_lacks_it_all_that_may_become_one() {
+    fn all_readings_that_may_lack_an_address_merge() {
         let mut readings = vec![reading(3, &[30], &[], (0, 0)), reading(4, &[40], &[], (0, 0))];
         put_late(&mut readings, 1, reading(5, &[7], &[7], (-1, -512)));
         assert_eq!(told(&readings), [(3, vec![30], vec![]), (5, vec![7, 40], vec![7])]);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_is_told_with_the_change_that_ended_with_its_totals() {
+    fn a_reading_goes_to_the_delta_with_its_totals() {
         let mut windows = AddressWindows::default();
         windows.add(vec![first((1, 0)), reading((2, 0), &[7], &[]), reading((3, 1), &[9], &[7])]);
         assert_eq!(
@@ -130,7 +130,7 @@ mod tests {
 
     /// Block 7 was allocated and freed in between; 5 was freed and allocated again.
     #[test]
-    fn a_state_that_the_poller_did_not_see_is_told_with_the_next() {
+    fn an_unseen_state_goes_to_the_next_delta() {
         let mut windows = AddressWindows::default();
         let between = reading((2, 1), &[7], &[5]);
         windows.add(vec![first((1, 0)), between, reading((4, 2), &[5, 8], &[7])]);
@@ -141,7 +141,7 @@ mod tests {
     /// The first reading fell within a delta: what that delta contains is unknown, and so is any
     /// with unknown predecessors.
     #[test]
-    fn a_change_is_told_only_where_it_is_known_what_was_allocated_before() {
+    fn a_delta_needs_known_earlier_allocations_to_get_addresses() {
         let mut windows = AddressWindows::default();
         windows.add(vec![first((1, 0)), reading((2, 0), &[7], &[]), reading((3, 0), &[8], &[])]);
         assert_eq!(told(&mut windows, &[(2, 0), (3, 0)]), [None, Some((1, vec![8], vec![]))]);
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_that_come_later_belong_to_changes_that_are_still_to_come() {
+    fn later_readings_belong_to_later_deltas() {
         let mut windows = AddressWindows::default();
         windows.add(vec![first((1, 0))]);
         assert_eq!(told(&mut windows, &[(1, 0), (2, 0)]), [None, None]);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_of_before_a_reset_are_of_no_use_after_it() {
+    fn totals_from_before_a_reset_are_dropped() {
         let mut windows = AddressWindows::default();
         windows.add(vec![first((9, 0)), reading((10, 0), &[7], &[])]);
         assert_eq!(told(&mut windows, &[(9, 0)]), [None]);

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn polling_gives_way_where_threads_sleep_less_while_it_rests_and_tries_anew_later() {
+    fn polling_yields_if_threads_sleep_less_during_rest_then_retries() {
         let mut blocked = BlockedThreads::default();
         let ms = Duration::from_millis;
         assert!(often(&mut blocked, 70), "it rests");
@@ -188,7 +188,7 @@ mod tests {
 
     /// The threads hand work to each other.
     #[test]
-    fn polling_goes_on_where_threads_sleep_as_often_while_it_rests() {
+    fn polling_continues_if_threads_sleep_as_often_during_rest() {
         let mut blocked = BlockedThreads::default();
         assert!(often(&mut blocked, 70));
         assert!(!counted(&mut blocked, &[(7, 200)], 110));

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn no_process_uses_more_than_two_processors_however_large_the_budget() {
+    fn no_process_uses_more_than_two_processors() {
         let budget = FollowBudget::for_machine(128);
         assert_eq!((budget.processors(), budget.of_one_process()), (16.0, 2.0));
         let part = budget.join();

@@ -262,8 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stacks_copied_while_the_counters_changed_are_trusted_only_for_a_thread_caught_inside_the_allocator()
-     {
+    fn stacks_copied_during_a_change_count_only_inside_the_allocator() {
         let copies = |threads, took| StackCopies { threads, took };
         assert!(!stacks_may_be_later(Some(7), copies(1, 1_000)));
         assert!(!stacks_may_be_later(Some(7), copies(FEW_THREADS, SHORT_COPY)));

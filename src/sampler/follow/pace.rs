@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn polls_follow_each_other_after_a_change_and_back_off_when_nothing_happens() {
+    fn polls_spin_after_a_change_and_back_off_when_idle() {
         let mut pace = FollowPace::new(0.5, us(0), us(0));
         assert_eq!(pace.next(us(1)), NextPoll::Poll);
         assert_eq!(pace.next(us(2_100)), NextPoll::Sleep(us(21)));
@@ -161,7 +161,7 @@ mod tests {
 
     /// Over any long time, no more is used than the budget allows.
     #[test]
-    fn the_budget_is_kept_and_the_rest_of_the_time_slept() {
+    fn polls_keep_the_budget_and_sleep_otherwise() {
         let (mut now, mut used) = (us(0), us(0));
         let mut pace = FollowPace::new(0.25, now, used);
         let mut held_back = 0;

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn when_the_job_does_something_else_every_change_is_followed_soon() {
+    fn new_behaviour_makes_polls_follow_every_delta_again() {
         let mut repetition = Repetition::new();
         let apart = Duration::from_micros(10);
         let mut now = Duration::ZERO;
