@@ -28,7 +28,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Recording:
-    """memspy recording a process: in place after construction."""
+    """A memspy that records a process; its probes are placed after construction."""
 
     def __init__(self, memspy, words=(), pid=None):
         self.memspy = memspy
@@ -146,7 +146,7 @@ def native_frames(recording):
 
 
 class Server:
-    """Threads that answer requests of any size and keep some of the answers, without pause while they work."""
+    """Threads that answer requests of any size without pause and keep some of the answers."""
 
     def __init__(self, threads=4):
         self.works, self.resting = threading.Event(), threading.Barrier(threads + 1)
@@ -166,7 +166,7 @@ class Server:
                 kept.append(torch.empty(dice.randrange(1, 40 << 20), dtype=torch.uint8, device="cuda"))
                 while len(kept) > 8:
                     kept.pop(dice.randrange(len(kept)))
-                with self.lock:  # Another thread frees it.
+                with self.lock:  # another thread frees it
                     self.shared.append(kept.pop())
                     del self.shared[:-6]
             del batch
@@ -210,7 +210,7 @@ def server(memspy):
             check(f"{name}: total bytes allocated", recording.total("--total-allocated")[0], grown("allocated_bytes.all.allocated"))
             check(f"{name}: peak", exact["peak_allocated"]["seen_in_recording"], after["allocated_bytes.all.peak"])
             check(f"{name}: bytes of the stacks at the peak", recording.total()[0], after["allocated_bytes.all.peak"])
-            # What is older than the recording lives on, and is not in the view of its end.
+            # Blocks older than the recording are not in its final state.
             check(f"{name}: live bytes", recording.total("--at", "end")[0] + before["allocated_bytes.all.current"],
                   after["allocated_bytes.all.current"])
         off = exact["exact"]

@@ -28,7 +28,7 @@ def check(what, good, more=""):
 
 
 class Target:
-    """A script of tests/targets, spoken to by lines."""
+    """A script of tests/targets, driven by lines."""
 
     def __init__(self, script, *words):
         command = [*arguments.run_with, "python3", os.path.join(ROOT, "tests/targets", script), *words]
@@ -96,7 +96,7 @@ def out_of_memory(way, exact):
     recording = record(target, trace, "--keep", "3s", "--until", "oom", "--until", "exit", "--exact" if exact else "--follow")
     target.ask("late")
     time.sleep(6)
-    part = total // 2 // 16 // 2 * 2  # Segments are multiples of 2 MiB.
+    part = total // 2 // 16 // 2 * 2  # segments are multiples of 2 MiB
     target.ask(f"grow {part} 16")
     asked = (total + 1000) // 2 * 2
     target.ask(f"{way} {asked}", wait=way == "caught")
@@ -176,7 +176,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         for exact in [False] if arguments.no_exact else [False, True]:
             for way in ["caught", "fatal", "abrupt"]:
-                # Samples may come too late for a process that is gone at once.
+                # Samples may come too late for a process that ends at once.
                 if exact or way != "abrupt":
                     out_of_memory(way, exact)
         levels()

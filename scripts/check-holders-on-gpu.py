@@ -64,7 +64,7 @@ free = torch.cuda.memory_allocated()
 batch = max(1, int((gib * 2**30 - free) / (one - free)) + 1)
 optimizer.zero_grad(set_to_none=True)
 step(batch)
-# Some Python objects, as real jobs have.
+# Some Python objects, as in real jobs.
 objects = [[i] for i in range(100_000)]
 print("READY", flush=True)
 steps = 0
@@ -191,7 +191,7 @@ def main():
             while time.perf_counter() < end:
                 if kind == "looks":
                     seen, took, said = look(args.memspy, pid)
-                    # At most 1 % of the time standing.
+                    # Stopped for at most 1 % of the time.
                     time.sleep(max(0, 99 * seen["pause_seconds"] - took))
                 else:
                     time.sleep(0.1)

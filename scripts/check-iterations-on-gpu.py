@@ -68,7 +68,7 @@ class Job:
 
 
 def recorded(memspy, job, words, request):
-    """What the job says, and memspy's iterations of it."""
+    """The job's output, and its iterations according to memspy."""
     trace = os.path.join(FOLDER, f"{time.monotonic_ns()}.bin")
     recording = subprocess.Popen([memspy, "record", "--exact", "-p", str(job.process.pid), "-o", trace, *words],
                                  stderr=subprocess.PIPE, text=True)
@@ -85,7 +85,7 @@ def recorded(memspy, job, words, request):
 
 
 def compare(name, truth, rows, what="peak_allocated"):
-    """Truth: by (epoch, step) a number."""
+    """The truth maps (epoch, step) to a number."""
     known = {(row["epoch"], row["step"]): row for row in rows if row["steps"] == 1}
     exact = {key: row for key, row in known.items() if row["peak_is_exact"]}
     both = [key for key in truth if key in exact]

@@ -55,7 +55,7 @@ def memspy(arguments, pid, *words):
 
 
 def same_counters(found, truth):
-    """Keys of torch.cuda.memory_stats that memspy gives differently or not at all."""
+    """Keys of torch.cuda.memory_stats that memspy lacks or reports differently."""
     ignored = {"max_split_size", "active.compressed"}
     return {key: (found.get(key), value) for key, value in truth.items()
             if key not in ignored and found.get(key) != value}

@@ -65,7 +65,7 @@ def check(what, holds, told):
 
 
 def run(memspy, ranks, seconds, words, look=None):
-    """One run of the job; its truths, and what memspy left in the folder."""
+    """One run of the job: its truths, and the files that memspy wrote."""
     folder = pathlib.Path(tempfile.mkdtemp())
     (folder / "job.py").write_text(JOB)
     job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
@@ -90,7 +90,7 @@ def collapsed(memspy, trace, *words):
 
 
 def devices(memspy, ranks):
-    """A look at the parts while all ranks train."""
+    """Reads `memspy devices` while all ranks train."""
     def look(folder):
         pids = [folder / f"pid-{rank}" for rank in range(ranks)]
         end = time.monotonic() + 120

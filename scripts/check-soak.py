@@ -90,7 +90,7 @@ def main():
     parser.add_argument("--run-with", type=str.split, default=[], help="runs the job and memspy, such as scripts/with-sim")
     parser.add_argument("--python", default="python3")
     args = parser.parse_args()
-    # A shell's background job ignores SIGINT, and hands that on to memspy, which goes on then.
+    # A shell's background job ignores SIGINT, and memspy would inherit that and keep running.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = tempfile.mkdtemp(prefix="memspy-soak-")
     command = [*args.run_with, args.python, os.path.join(HERE, "tests/targets/transformer12.py")]
@@ -98,7 +98,7 @@ def main():
     while (line := job.stdout.readline()).strip() != "READY":
         if not line:
             sys.exit("the job ended before it was ready")
-    # One window for the whole time, and more: it is ended when all is done.
+    # One window longer than the whole run; the test ends it.
     job.stdin.write(f"window {args.minutes * 60 + 600}\n")
     job.stdin.flush()
     recordings = [Recording(args, mode, folder, str(job.pid)) for mode in MODES]
