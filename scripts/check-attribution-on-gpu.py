@@ -1,19 +1,25 @@
-"""Checks on a machine with a real GPU which stacks a followed recording gives the memory to, and what following costs.
+"""Checks on a real GPU the attribution of a followed recording, and its cost.
 
-    python scripts/check-attribution-on-gpu.py MEMSPY [--jobs trainer,lora,...] [--steps N] [--after SECONDS] [--seconds SECONDS] [--words "--cpu 25"]
+    python scripts/check-attribution-on-gpu.py MEMSPY [--jobs trainer,lora,...] [--steps N]
+        [--after SECONDS] [--seconds SECONDS] [--words "--cpu 25"]
 
-For its speed, each job runs by itself, with MEMSPY following it, and by itself again, in one process. For the truth, it
-runs in a process of its own (what an earlier job left behind would be older than the recording) beside MEMSPY and
-PyTorch's own memory history with Python stacks. There it stands still in the middle of its last
-step, after the forward pass, and both are compared: sum over stacks of the smaller of the two. "proven" are the bytes that
-memspy says are on the stack that allocated them; "wrong among proven" has to be about 0. Bytes that the autograd engine's
-C++ threads allocated have no Python stack in the history; memspy has to give them to [autograd thread].
-Besides the live bytes every allocation is compared, freed or not: the shares of all bytes that each stack allocated (memspy begins a little before
-the history does: proven bytes count as wrong from 2 % more on). The history has what was asked for; how large the block was is replayed
-(attribution/blocks.py).
-With --after, MEMSPY and the history begin that long after the job, as when one attaches to a job that runs: compared is what was
-allocated since, and what is older has to be [before recording].
-Jobs whose libraries (transformers, peft, lightning, timm, torchvision) are missing are left out, and named.
+Cost: each job runs in one process, first followed by MEMSPY, then alone.
+
+Truth: each job runs in a process of its own (memory left by an earlier job would be older than the
+recording), beside MEMSPY and PyTorch's own memory history with Python stacks. It pauses in the
+middle of its last step, after the forward pass. The check sums over stacks the smaller of both
+figures. "proven" are the bytes that memspy gives to a proven stack; "wrong among proven" must be
+about 0. The history has no Python stack for allocations of the autograd engine's C++ threads;
+memspy must give them to [autograd thread].
+
+Besides live bytes, every allocation is compared, freed or not: each stack's share of all allocated
+bytes. memspy starts slightly before the history, so proven bytes count as wrong from 2 % more on.
+The history has requested bytes; attribution/blocks.py replays the block sizes.
+
+With --after, MEMSPY and the history start that long after the job, like attaching to a running
+job. Only later allocations are compared; older ones must be [before recording].
+Jobs with missing libraries (transformers, peft, lightning, timm, torchvision) are skipped and
+listed.
 """
 import argparse
 import collections

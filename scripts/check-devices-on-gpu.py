@@ -1,12 +1,15 @@
-"""Checks `memspy devices`, `pause` and `resume` on a machine with a real GPU. No Rust is needed there.
+"""Checks `memspy devices`, `pause` and `resume` on a machine with a real GPU. Needs no Rust.
 
-    python scripts/check-devices-on-gpu.py MEMSPY [--steps N] [--cycles N] [--gib N] [--only devices|pause] [-o FILE]
+    python scripts/check-devices-on-gpu.py MEMSPY [--steps N] [--cycles N] [--gib N]
+        [--only devices|pause] [-o FILE]
 
-A training job (small transformer, fixed seed, loss of every step logged bit by bit) runs in a process of its own. Devices:
-every column of `devices --format csv` against `nvidia-smi --query-gpu`, and the parts of `devices --json -p` against NVML's
-used memory and the job's own torch.cuda figures. Pause: the job is paused and resumed mid-run again and again; seconds, MiB
-before and after, and whether its losses and its last weights are those of an undisturbed run, bit by bit. Then what goes
-wrong: --for with SIGTERM, a killed memspy, too little host memory. Prints JSON; exit code 1 when a check failed.
+A training job (small transformer, fixed seed, logs each loss bit by bit) runs in its own process.
+Devices: compares every column of `devices --format csv` with `nvidia-smi --query-gpu`, and the
+parts of `devices --json -p` with NVML's used memory and the job's torch.cuda figures.
+Pause: pauses and resumes the job again and again. Prints seconds and MiB before and after, and
+whether losses and final weights equal those of an undisturbed run, bit by bit.
+Faults: --for with SIGTERM, a killed memspy, too little host memory.
+Prints JSON; exit code 1 if a check failed.
 """
 import argparse
 import csv

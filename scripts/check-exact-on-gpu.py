@@ -1,12 +1,16 @@
-"""Checks exact recordings on a machine with a real GPU, and measures what they cost. No Rust is needed there.
+"""Checks exact recordings on a machine with a real GPU and measures their cost. Needs no Rust.
 
-    python scripts/check-exact-on-gpu.py MEMSPY [--rounds N] [--seconds S] [--only equal,server,driver,native,cost]
+    python scripts/check-exact-on-gpu.py MEMSPY [--rounds N] [--seconds S]
+        [--only equal,server,driver,native,cost]
 
-Equalities: a training job (transformer, conv net, with DataLoader workers) records itself by MEMSPY and compares events,
-frees, bytes, the peak and segments with PyTorch's own counters. Server: four threads allocate and free without pause; three recordings of
-10 s that begin and end while they rest, and one that begins while they work: live bytes, peak and totals against PyTorch's own. Driver: cuda/workloads/driver_api.c, and CuPy where it is
-installed, without PyTorch. Native: the same jobs with frames of C and C++ code, which operators they name and what is unknown; what that costs. Cost: the iterations per second of a 12-layer transformer in windows without anything,
-under MEMSPY and under PyTorch's own memory history, in turn in one process.
+equal: a training job (transformer, conv net, DataLoader workers) records itself with MEMSPY and
+compares events, frees, bytes, the peak and segments with PyTorch's own counters.
+server: four threads allocate and free without pause. Three recordings of 10 s start and end while
+they rest, one starts while they work; compares live bytes, peak and totals with PyTorch's own.
+driver: cuda/workloads/driver_api.c, and CuPy if installed, without PyTorch.
+native: the same jobs with native frames: the named operators, the unknown part, and the cost.
+cost: iterations per second of a 12-layer transformer, in one process, in turns: alone, under
+MEMSPY, and under PyTorch's own memory history.
 """
 import argparse
 import json

@@ -1,11 +1,12 @@
-"""Checks the flight recorder on a machine with a real GPU. No Rust is needed there.
+"""Checks the flight recorder on a machine with a real GPU. Needs no Rust.
 
     python scripts/check-flight-on-gpu.py MEMSPY [--run-with scripts/with-sim] [--no-exact]
 
-tests/targets/oom.py holds half the device's memory and then asks for more than all of it: caught, uncaught, and with an
-abrupt end of the process. For each, sampled and exact, the recording ends by itself, the trace's live bytes are what
-memory_allocated() said, and the verdict names the line; exact ones name the bytes asked for and every block's line.
-Also: used> does not come true before, does then; a ring under load stays within its size.
+tests/targets/oom.py holds half the device's memory and then asks for more than all of it: caught,
+uncaught, and with an abrupt end of the process. In each case, sampled and exact, the recording ends
+by itself, the trace's live bytes equal memory_allocated(), and the verdict names the line. Exact
+ones name the requested bytes and every block's line. Also: used> is not met before the failure and
+is met at it; a ring under load stays within its size.
 """
 import argparse
 import json

@@ -1,11 +1,12 @@
-"""Checks the iterations of exact recordings on a machine with a real GPU. No Rust is needed there.
+"""Checks the iterations of exact recordings on a machine with a real GPU. Needs no Rust.
 
     python scripts/check-iterations-on-gpu.py MEMSPY [--steps N] [--only short,compiled]
 
-Short: the iterations of a millisecond or two of tests/targets/iterations_truth.py, by a local, a nested, a global variable and
-by Adam's counter, and a chain with known intermediate gradients; each iteration against PyTorch's own peak of it. Training:
-a transformer with fused AdamW, whose counter is on the GPU, by the variables of its loop. Compiled: a look at a model that
-torch.compile runs, with and without CUDA graphs: sums, what is in graphs' pools, and for how long the job stands still.
+short: iterations of 1 to 2 ms in tests/targets/iterations_truth.py, counted by a local, nested or
+global variable and by Adam's counter, and a chain with known intermediate gradients. Compares each
+iteration with PyTorch's own peak. Training: a transformer with fused AdamW, whose counter is on the
+GPU, counted by its loop's variables. compiled: an owner snapshot of a model run by torch.compile,
+with and without CUDA graphs: sums, bytes in graph pools, and how long the job was stopped.
 """
 import argparse
 import json

@@ -1,11 +1,12 @@
-"""Checks on a machine with a real GPU that `memspy summary` names what fills it, in five jobs of the kinds that people run.
+"""Checks on a real GPU that `memspy summary` names what fills it, in five common kinds of jobs.
 
-    python scripts/check-summary-on-gpu.py MEMSPY [--jobs server,metrics,...] [--seconds N] [-o FOLDER]
+    python scripts/check-summary-on-gpu.py MEMSPY [--jobs server,metrics,...] [--seconds N]
+        [-o FOLDER]
 
-Each job runs in a process of its own. After N seconds of its work `memspy summary` and `memspy tensors` are asked once each;
-what is to be found has to stand in the first three rows of owners, or among the findings. The longest time that the job stood still, and
-how long the commands took, are printed beside it. With -o what was printed is kept, for the documentation.
-Jobs whose libraries (transformers, peft, lightning, timm) are missing are left out, and named.
+Each job runs in its own process. After N seconds, `memspy summary` and `memspy tensors` run once
+each; the expected text must be in the first three owner rows or in the findings. Prints the job's
+longest stop and the commands' time. With -o, keeps the output for the documentation.
+Jobs with missing libraries (transformers, peft, lightning, timm) are skipped and listed.
 """
 import argparse
 import pathlib

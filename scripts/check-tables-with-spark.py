@@ -1,11 +1,11 @@
-"""Runs the five queries of docs/export.md over exported tables with Spark, on 4 workers, and compares them with DuckDB's answers.
+"""Runs the five queries of docs/export.md with Spark on 4 workers; compares with DuckDB's answers.
 
     memspy export rank-*.bin -f parquet -o tables
-    pip install pyspark duckdb                       # Spark needs Java: apt-get install default-jre-headless
+    pip install pyspark duckdb    # Spark needs Java: apt-get install default-jre-headless
     python scripts/check-tables-with-spark.py FOLDER     FOLDER: the one that has tables/
 
-Spark takes the same SQL, with its own name for the files of a table: read_parquet('tables/T/*.parquet') is parquet.`tables/T`.
-Ends with an error where an answer differs.
+Spark takes the same SQL, with its own name for the files of a table:
+read_parquet('tables/T/*.parquet') is parquet.`tables/T`. Ends with an error if an answer differs.
 """
 import os
 import re

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Makes the recordings of tests/corpus, with PyTorch's own history as the truth beside each.
+"""Records the traces of tests/corpus, each with PyTorch's own history as the truth.
 
     scripts/record-corpus.py MEMSPY --out FOLDER --machine h200 [--only NAME,NAME] [--prefix fresh-]
     scripts/record-corpus.py MEMSPY --out FOLDER --machine simulated --env target/envs/torch-2.11
 
-The first form runs on a machine with a GPU and 16 or more processors, the second on the simulated device. Both need root:
-recordings "as a user" give up their rights, and all run in mount and host namespaces of their own, so that the paths and
-names in a trace are those of no machine. Each recording is a process of its own. Those of two processors run beside
-each other where there are enough. `cargo test --test score` judges what comes out (tests/corpus/README.md).
+The first form runs on a machine with a GPU and 16 or more processors, the second on the simulated
+device. Both need root: recordings "as a user" drop their rights, and all run in their own mount and
+host namespaces, so that paths and names in a trace belong to no machine. Each recording is a
+process of its own; those on two processors run in parallel if there are enough.
+`cargo test --test score` judges the result (tests/corpus/README.md).
 """
 import argparse
 import collections
