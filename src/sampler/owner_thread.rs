@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::optimizer_counter::OptimizerCounter;
-use super::owners::{OwnerReading, learn, look_prepared, prepare};
+use super::owners::{OwnerReading, learn, prepare, read_prepared};
 use super::readers::{TargetIdentity, TargetReaders};
 use super::worker::{StopSignal, Worker};
 use crate::model::{
@@ -104,7 +104,7 @@ impl OwnerThread {
                     continue;
                 }
                 let (looked, paused, took) =
-                    aimed_look(&mut readers, options, start, (&told, stop), timeout);
+                    timed_snapshot(&mut readers, options, start, (&told, stop), timeout);
                 let Some(mut looked) = looked else {
                     stop.sleep(rest_after(took, paused, budget, true));
                     continue;
@@ -172,7 +172,7 @@ fn rest_after(took: Duration, paused: Duration, budget: f64, has_failed: bool) -
 
 /// Takes one snapshot at its moment. Returns how long the process was stopped and how long memspy
 /// worked. None is taken while PyTorch is being imported: its libraries are there before its types.
-fn aimed_look(
+fn timed_snapshot(
     readers: &mut TargetReaders,
     options: SnapshotOptions,
     start: Instant,
@@ -195,7 +195,7 @@ fn aimed_look(
             request => request.with_one_stop(),
         };
         let began = Instant::now();
-        let looked = prepared.and_then(|()| look_prepared(readers, request, &mut stops));
+        let looked = prepared.and_then(|()| read_prepared(readers, request, &mut stops));
         if matches!(looked, Err(OwnerError::Moved)) {
             took += began.elapsed();
             misses += 1;

@@ -65,7 +65,7 @@ pub(super) fn read_with_retries(
     stops: &mut StopTotals,
 ) -> Result<OwnerReading, OwnerError> {
     prepare(readers)?;
-    look_prepared(readers, SnapshotRequest::new(options, asked), stops)
+    read_prepared(readers, SnapshotRequest::new(options, asked), stops)
 }
 
 /// Removes another process's tensors from a snapshot and notes their size.
@@ -107,7 +107,7 @@ pub(super) fn prepare(readers: &mut TargetReaders) -> Result<(), OwnerError> {
 }
 
 /// Takes a prepared snapshot.
-pub(super) fn look_prepared(
+pub(super) fn read_prepared(
     readers: &mut TargetReaders,
     mut request: SnapshotRequest<'_>,
     stops: &mut StopTotals,

@@ -62,10 +62,10 @@ enum TreeRoots {
 
 struct KnownProcess {
     process: Arc<Process>,
-    state: ProcessStanding,
+    state: MemberState,
 }
 
-enum ProcessStanding {
+enum MemberState {
     /// No sign of CUDA yet.
     Idle,
     /// It may use CUDA later.
@@ -126,20 +126,20 @@ impl ProcessTree {
     fn inspect(&mut self, pid: u32) -> Option<RankProcess> {
         if self.known.get(&pid).is_none_or(|known| !known.process.is_alive()) {
             let process = Arc::new(Process::open(pid).ok()?);
-            self.known.insert(pid, KnownProcess { process, state: ProcessStanding::Idle });
+            self.known.insert(pid, KnownProcess { process, state: MemberState::Idle });
         }
         let known = self.known.get_mut(&pid)?;
         let process = Arc::clone(&known.process);
-        let readers = match std::mem::replace(&mut known.state, ProcessStanding::Idle) {
-            ProcessStanding::Selected => {
-                known.state = ProcessStanding::Selected;
+        let readers = match std::mem::replace(&mut known.state, MemberState::Idle) {
+            MemberState::Selected => {
+                known.state = MemberState::Selected;
                 return None;
             }
-            ProcessStanding::Copy(asked) if asked.elapsed() < RECHECK_INTERVAL => {
-                known.state = ProcessStanding::Copy(asked);
+            MemberState::Copy(asked) if asked.elapsed() < RECHECK_INTERVAL => {
+                known.state = MemberState::Copy(asked);
                 return None;
             }
-            ProcessStanding::Idle | ProcessStanding::Copy(_) => {
+            MemberState::Idle | MemberState::Copy(_) => {
                 let mappings = process.mappings().ok()?;
                 if !has(&mappings, &CUDA) {
                     return None;
@@ -147,10 +147,10 @@ impl ProcessTree {
                 Box::new(attach(&process, self.any)?)
             }
             // An exec ended what was attached to.
-            ProcessStanding::Waiting(readers) if !readers.process.same_start() => {
+            MemberState::Waiting(readers) if !readers.process.same_start() => {
                 Box::new(attach(&process, self.any)?)
             }
-            ProcessStanding::Waiting(mut readers) => {
+            MemberState::Waiting(mut readers) => {
                 readers.refresh();
                 readers
             }
@@ -160,18 +160,18 @@ impl ProcessTree {
         let seems = !is_copy && (is_rank(&process) || uses_cuda(&readers));
         let standing = if seems || holds_memory(&readers) {
             let rank = rank(&process);
-            self.set_standing(pid, ProcessStanding::Selected);
+            self.set_standing(pid, MemberState::Selected);
             return Some(RankProcess { readers: *readers, rank });
         } else if is_copy {
-            ProcessStanding::Copy(Instant::now())
+            MemberState::Copy(Instant::now())
         } else {
-            ProcessStanding::Waiting(readers)
+            MemberState::Waiting(readers)
         };
         self.set_standing(pid, standing);
         None
     }
 
-    fn set_standing(&mut self, pid: u32, standing: ProcessStanding) {
+    fn set_standing(&mut self, pid: u32, standing: MemberState) {
         if let Some(known) = self.known.get_mut(&pid) {
             known.state = standing;
         }
@@ -181,7 +181,7 @@ impl ProcessTree {
     fn is_copy(&self, process: &Process) -> bool {
         let mut parent = process.parent();
         while let Some(known) = parent.and_then(|pid| self.known.get(&pid)) {
-            if matches!(known.state, ProcessStanding::Selected)
+            if matches!(known.state, MemberState::Selected)
                 && known.process.shares_program_start(process)
             {
                 return true;

@@ -450,7 +450,7 @@ impl RecordingSource for Recorder {
 
     fn refresh(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         if self.session.refresh(sink)? {
-            self.following.as_mut().map(Following::plan_anew);
+            self.following.as_mut().map(Following::replan);
         }
         self.session.record_waiting(sink)
     }

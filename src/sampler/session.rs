@@ -104,11 +104,11 @@ impl RecordingSession {
         if self.forget_after.is_none_or(|most| self.table.size() <= most) {
             return Ok(None);
         }
-        self.begin_anew(sink).map(Some)
+        self.restart_numbers(sink).map(Some)
     }
 
     /// The same at any size.
-    pub(super) fn begin_anew(&mut self, sink: &mut dyn RecordSink) -> SinkResult<StackTable> {
+    pub(super) fn restart_numbers(&mut self, sink: &mut dyn RecordSink) -> SinkResult<StackTable> {
         self.record_definitions(sink)?;
         sink.record(&Record::Definition(Definition::Reset))?;
         self.backward.clear();

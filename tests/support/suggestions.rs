@@ -95,7 +95,7 @@ pub fn all_are_understood(text: &str) -> usize {
 }
 
 #[test]
-fn commands_are_found_wherever_they_stand() {
+fn commands_are_found_anywhere_in_a_text() {
     let text = "held by (memspy tensors -p 4)\n    memspy referrers -p 4 'it'\\''s: a b'\n\
                 memspy: warning: 'memspy doctor -p PID' says why\n  memspy lines 'a b'    # it's all\n";
     assert_eq!(

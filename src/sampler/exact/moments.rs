@@ -15,7 +15,7 @@ pub(super) struct Moments {
 }
 
 impl Moments {
-    pub(super) fn saw(&mut self, raw: &RawEvent) {
+    pub(super) fn observe(&mut self, raw: &RawEvent) {
         if let EventKind::Allocated {
             memory_kind: MemoryKind::Torch(device),
             levels: Some(levels),

@@ -155,7 +155,7 @@ impl NativeStacks {
     }
 
     /// From now on, numbers belong to new probes.
-    pub(super) fn begin_anew(&mut self) {
+    pub(super) fn restart_numbers(&mut self) {
         self.probes += 1;
         self.given_up = None;
         self.results.clear();
@@ -274,7 +274,7 @@ mod tests {
     fn copies_of_old_probes_are_not_stacks_of_new_ones() {
         let mut stacks = start();
         stacks.push(1, [0; 17], &[0; 64], false);
-        stacks.begin_anew();
+        stacks.restart_numbers();
         wait(&mut stacks);
         assert!(matches!(stacks.outcome(1), NativeOutcome::Waiting));
         stacks.push(1, [0; 17], &[0; 64], false);

@@ -12,7 +12,7 @@ mod step_watch;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use allocator_check::CounterLook;
+use allocator_check::CounterRead;
 use attach::{AttachOutcome, detach};
 use failure_capture::FailureCapture;
 use forgetting::MAX_MORE_NUMBERS;
@@ -98,7 +98,7 @@ pub struct ExactRecorder {
     reconciler: CounterReconciler,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
     /// The last read of the counters, to be compared with the events.
-    look: Option<CounterLook>,
+    look: Option<CounterRead>,
     /// When counters at rest were last recorded (CLOCK_MONOTONIC, nanoseconds).
     settled: Option<u64>,
     /// Whether the allocator did not exist when the probes were placed.
@@ -278,7 +278,7 @@ impl ExactRecorder {
                 }
             };
             let event = self.name(&raw);
-            self.moments.saw(&raw);
+            self.moments.observe(&raw);
             self.reconciler.on_event(&event);
             self.batch.events.push(event);
             if self.batch.events.len() == MAX_EVENTS {
@@ -384,7 +384,7 @@ impl RecordingSource for ExactRecorder {
         self.session.see_moment(self.moments.take());
         self.session.record_watched(sink)?;
         self.session.record_oom_exceptions(sink)?;
-        self.look_at_counters();
+        self.read_counters_once();
         Ok(None)
     }
 
@@ -405,19 +405,19 @@ impl RecordingSource for ExactRecorder {
         if let TorchState::Attached(torch) = &self.session.readers.torch
             && (changed || torch.levels().count() != self.plan.levels.len())
         {
-            self.tell_levels();
+            self.send_counter_addresses();
         }
         Ok(())
     }
 
     fn check(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         self.check_events(sink)?;
-        self.begin_anew(false, sink)
+        self.restart_numbers(false, sink)
     }
 
     fn on_observed(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         // Tables that fill fast must not wait for the next second.
-        self.begin_anew(true, sink)?;
+        self.restart_numbers(true, sink)?;
         if self.is_emptied {
             std::thread::sleep(if self.samples_stacks() {
                 SAMPLED_RING_POLL_INTERVAL

@@ -10,7 +10,7 @@ use crate::model::{StackId, ThreadActivity, ThreadId, ThreadSample};
 const MAX_SAMPLES: usize = 128;
 
 /// Samples in a row that may miss a thread.
-const LOOKS_BACK: usize = 16;
+const MAX_MISSED_SAMPLES: usize = 16;
 
 #[derive(Debug, Default)]
 pub(super) struct SampledStacks {
@@ -37,7 +37,7 @@ impl SampledStacks {
     /// fast thread. `Some(None)` if it waited.
     pub(super) fn last(&self, thread: ThreadId, time: u64) -> Option<Option<StackId>> {
         let before = self.looks.partition_point(|(at, _)| *at <= time);
-        let looks = self.looks.range(..before).rev().take(LOOKS_BACK);
+        let looks = self.looks.range(..before).rev().take(MAX_MISSED_SAMPLES);
         looks.filter_map(|(_, stacks)| stacks.get(&thread).copied()).next()
     }
 }

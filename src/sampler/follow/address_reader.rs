@@ -164,7 +164,7 @@ impl ReadingThread<'_> {
             }
             let before = std::mem::replace(&mut now, self.start.elapsed());
             processor.took(now.saturating_sub(before), now);
-            pace.saw(now, changed, false);
+            pace.observe(now, changed, false);
             if pace.wants_use(now) {
                 let used = processor_time();
                 pace.set_share(part.to_spare());
@@ -173,8 +173,8 @@ impl ReadingThread<'_> {
             }
             if let NextPoll::Sleep(time)
             | NextPoll::Rest(time)
-            | NextPoll::GiveWay(time)
-            | NextPoll::HoldBack(time) = pace.next(now)
+            | NextPoll::Yield(time)
+            | NextPoll::Throttle(time) = pace.next(now)
             {
                 std::thread::sleep(time);
                 now = self.start.elapsed();
@@ -215,7 +215,7 @@ impl ReadingThread<'_> {
             reading.changes = None;
         }
         match late {
-            Some(late) => put_late(&mut readings, late, (now, reading)),
+            Some(late) => merge_late(&mut readings, late, (now, reading)),
             None => readings.push((now, reading)),
         }
     }
@@ -223,7 +223,7 @@ impl ReadingThread<'_> {
 
 /// Adds late addresses to the readings that missed them: the last `late` readings not taken yet. If
 /// several may have missed them, merges these and all between them: their sum is right.
-fn put_late(
+fn merge_late(
     readings: &mut Vec<(u64, AddressDelta)>,
     late: usize,
     (now, reading): (u64, AddressDelta),
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn what_comes_late_goes_to_the_reading_that_lacks_it() {
         let mut readings = four((1, 512), (1, 1024));
-        put_late(&mut readings, 3, reading(4, &[7], &[7], (-1, -512)));
+        merge_late(&mut readings, 3, reading(4, &[7], &[7], (-1, -512)));
         let expected = [
             (1, vec![10], vec![]),
             (2, vec![7], vec![7]),
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn readings_that_may_both_lack_it_become_one() {
         let mut readings = four((1, 512), (1, 512));
-        put_late(&mut readings, 3, reading(4, &[7], &[7], (-1, -512)));
+        merge_late(&mut readings, 3, reading(4, &[7], &[7], (-1, -512)));
         let expected = [(1, vec![10], vec![]), (3, vec![7], vec![7]), (4, vec![40], vec![])];
         assert_eq!(told(&readings), expected);
         assert_eq!((readings[1].0, readings[1].1.missing.allocations), (3, 1));
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn a_late_address_merges_readings_that_may_have_missed_it() {
         let mut readings = four((0, 0), (1, 512));
-        put_late(&mut readings, 4, reading(5, &[7, 50], &[7], (-1, -512)));
+        merge_late(&mut readings, 4, reading(5, &[7, 50], &[7], (-1, -512)));
         let expected = [(1, vec![10], vec![]), (2, vec![], vec![]), (5, vec![7, 40, 50], vec![7])];
         assert_eq!(told(&readings), expected);
     }
@@ -340,10 +340,10 @@ mod tests {
     #[test]
     fn all_readings_that_may_lack_an_address_merge() {
         let mut readings = vec![reading(3, &[30], &[], (0, 0)), reading(4, &[40], &[], (0, 0))];
-        put_late(&mut readings, 1, reading(5, &[7], &[7], (-1, -512)));
+        merge_late(&mut readings, 1, reading(5, &[7], &[7], (-1, -512)));
         assert_eq!(told(&readings), [(3, vec![30], vec![]), (5, vec![7, 40], vec![7])]);
         let mut none = Vec::new();
-        put_late(&mut none, 9, reading(5, &[7], &[7], (-1, -512)));
+        merge_late(&mut none, 9, reading(5, &[7], &[7], (-1, -512)));
         assert_eq!(told(&none), [(5, vec![7], vec![7])]);
     }
 }

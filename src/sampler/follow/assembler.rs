@@ -13,7 +13,7 @@ use crate::target::MemoryError;
 use crate::torch::AllocationTotals;
 
 /// A thread is polled for this many samples after it was last seen active.
-const STAYS_FOR: u32 = 200;
+const KEPT_SAMPLES: u32 = 200;
 
 /// A delta, and the allocator's totals after it.
 pub(super) type TotaledChange = (FollowedChange, AllocationTotals);
@@ -92,7 +92,7 @@ impl Assembler {
             let works = activity(target.thread) != Some(ThreadActivity::Idle)
                 || target.os_id.is_some_and(|id| self.allocating.contains(&(id as u32)));
             if works {
-                let known = self.polled.insert(key, STAYS_FOR).is_some();
+                let known = self.polled.insert(key, KEPT_SAMPLES).is_some();
                 self.newcomers |= !known && !before.is_empty();
             } else if let Some(left) = self.polled.get_mut(&key) {
                 *left -= 1;
@@ -125,7 +125,7 @@ impl Assembler {
     }
 
     /// The plan was lost: the next [`Self::plan`] returns it again.
-    pub(super) fn plan_anew(&mut self) {
+    pub(super) fn replan(&mut self) {
         self.planned = Default::default();
     }
 

@@ -20,7 +20,7 @@ const TOO_LONG: Duration = Duration::from_millis(40);
 /// Sleeps a second of all polled threads that only waiting for the lock explains.
 const MOST_SLEEPS: f64 = 5_000.0;
 /// How long polling yields before the next trial.
-const GIVES_WAY_FOR: Duration = Duration::from_millis(200);
+const YIELDS_FOR: Duration = Duration::from_millis(200);
 /// How long a positive trial is believed.
 const BELIEVED_FOR: Duration = Duration::from_secs(10);
 /// After a negative trial, the wait before the next one: at first, and at most.
@@ -79,7 +79,7 @@ impl BlockedThreads {
         now: Duration,
     ) {
         let passed = now.saturating_sub(self.since);
-        if passed < WINDOW || self.gives_way(now) {
+        if passed < WINDOW || self.yields(now) {
             return;
         }
         let of_target = |target: &PollTarget| {
@@ -113,9 +113,9 @@ impl BlockedThreads {
                 self.patient_until = now + self.patience;
                 self.patience = (2 * self.patience).min(MOST_PATIENCE);
             }
-            Trial::Polling if is_often => self.give_way(now),
+            Trial::Polling if is_often => self.start_yielding(now),
             Trial::None if is_often && self.counts_sleeps && now < self.believed_until => {
-                self.give_way(now);
+                self.start_yielding(now);
             }
             Trial::None if is_often && self.counts_sleeps && now >= self.patient_until => {
                 self.trial = Trial::Resting;
@@ -130,14 +130,14 @@ impl BlockedThreads {
     }
 
     /// The polls are the cause.
-    fn give_way(&mut self, now: Duration) {
-        self.until = now + GIVES_WAY_FOR;
+    fn start_yielding(&mut self, now: Duration) {
+        self.until = now + YIELDS_FOR;
         self.believed_until = self.until + BELIEVED_FOR;
         self.patience = PATIENCE;
     }
 
     /// Whether polling rests after each poll.
-    pub(super) fn gives_way(&self, now: Duration) -> bool {
+    pub(super) fn yields(&self, now: Duration) -> bool {
         now < self.until
     }
 }
@@ -150,7 +150,7 @@ mod tests {
     fn counted(blocked: &mut BlockedThreads, counts: &[(u32, u64)], end: u64) -> bool {
         let now = Duration::from_millis(end);
         blocked.count(counts.to_vec(), now.saturating_sub(blocked.since), now);
-        blocked.gives_way(now)
+        blocked.yields(now)
     }
 
     /// Threads that sleep all the time, in two windows.
@@ -177,13 +177,13 @@ mod tests {
         let mut blocked = BlockedThreads::default();
         let ms = Duration::from_millis;
         assert!(often(&mut blocked, 70), "it rests");
-        assert!(blocked.gives_way(ms(109)) && !blocked.gives_way(ms(110)));
+        assert!(blocked.yields(ms(109)) && !blocked.yields(ms(110)));
         assert!(!counted(&mut blocked, &[(7, 110)], 110), "they sleep no more, and it goes on");
         assert!(counted(&mut blocked, &[(7, 210)], 120), "now they sleep again");
-        assert!(blocked.gives_way(ms(319)) && !blocked.gives_way(ms(320)));
+        assert!(blocked.yields(ms(319)) && !blocked.yields(ms(320)));
         assert!(!counted(&mut blocked, &[(7, 9_000)], 320), "polling rested for most of that");
         assert!(counted(&mut blocked, &[(7, 9_100)], 330), "it is known that it is the polls");
-        assert!(blocked.gives_way(ms(529)));
+        assert!(blocked.yields(ms(529)));
     }
 
     /// The threads hand work to each other.

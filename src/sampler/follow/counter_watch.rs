@@ -38,11 +38,11 @@ pub(super) struct CounterChange {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CopyMoment {
     /// Counters only.
-    Alone,
+    CountersOnly,
     /// Before the stacks.
-    Ahead(StackCopies),
+    BeforeStacks(StackCopies),
     /// After the stacks.
-    Behind(StackCopies),
+    AfterStacks(StackCopies),
 }
 
 /// How the stacks were copied.
@@ -153,7 +153,7 @@ impl WatchedDevice {
         let is_half = self.counters.is_some_and(|old| is_half_counted(&old, &new));
         if (!new.fit || is_half) && self.unfit < MAX_UNFIT {
             // A delta in progress will be complete before all stacks are copied.
-            if let CopyMoment::Ahead(copies) | CopyMoment::Behind(copies) = moment {
+            if let CopyMoment::BeforeStacks(copies) | CopyMoment::AfterStacks(copies) = moment {
                 self.half_changed_beside = Some(copies);
             }
             return true;
@@ -161,8 +161,8 @@ impl WatchedDevice {
         self.unfit = 0;
         let half_changed_beside = self.half_changed_beside.take();
         let beside = match moment {
-            CopyMoment::Behind(copies) => Some(copies),
-            CopyMoment::Alone | CopyMoment::Ahead(_) => half_changed_beside,
+            CopyMoment::AfterStacks(copies) => Some(copies),
+            CopyMoment::CountersOnly | CopyMoment::BeforeStacks(_) => half_changed_beside,
         };
         self.changing_part.clear();
         self.changing_part.extend_from_slice(part);

@@ -88,18 +88,18 @@ impl Following {
     }
 
     /// The allocator has moved.
-    pub(in crate::sampler) fn plan_anew(&mut self) {
+    pub(in crate::sampler) fn replan(&mut self) {
         if self.addressed.take().is_some() {
             self.poller.set_tables(None);
             self.addresses.forget();
         }
-        self.assembler.plan_anew();
+        self.assembler.replan();
     }
 
     /// All numbers restart.
     pub(in crate::sampler) fn forget_numbers(&mut self) {
         self.assembler.forget_numbers();
-        self.assembler.plan_anew();
+        self.assembler.replan();
     }
 
     /// Records the deltas up to `until`.

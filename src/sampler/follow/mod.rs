@@ -248,9 +248,9 @@ impl PollingThread<'_> {
             if outcome.changed {
                 self.last_change.set(ended);
             }
-            pace.saw(now, outcome.changed, outcome.moved);
+            pace.observe(now, outcome.changed, outcome.moved);
             blocked.look(self.process, self.state.targets(), now);
-            pace.set_gives_way(blocked.gives_way(now));
+            pace.set_yields(blocked.yields(now));
             let rests = self.state.rests(now);
             pace.set_rests(rests);
             self.signals.rests.store(rests, Ordering::Relaxed);
@@ -267,7 +267,7 @@ impl PollingThread<'_> {
                     self.rest(time, ended);
                     last = None;
                 }
-                NextPoll::Sleep(time) | NextPoll::GiveWay(time) | NextPoll::HoldBack(time) => {
+                NextPoll::Sleep(time) | NextPoll::Yield(time) | NextPoll::Throttle(time) => {
                     self.totals.held_back += u64::from(!matches!(next, NextPoll::Sleep(_)));
                     self.sleep(time);
                     last = None;

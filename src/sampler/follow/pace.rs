@@ -19,7 +19,7 @@ const SAVED_UP: Duration = Duration::from_secs(1);
 /// The rest after each poll while the target repeats itself.
 const PAUSE: Duration = Duration::from_micros(300);
 /// The rest after each poll while polling yields.
-const GIVE_WAY: Duration = Duration::from_micros(500);
+const YIELD_PAUSE: Duration = Duration::from_micros(500);
 /// The rest when the budget is used up.
 const REST: Duration = Duration::from_millis(5);
 
@@ -33,9 +33,9 @@ pub(super) enum NextPoll {
     /// Sleep, because the target repeats itself.
     Rest(Duration),
     /// Sleep, because polls block the target.
-    GiveWay(Duration),
+    Yield(Duration),
     /// Sleep, because the budget is used up.
-    HoldBack(Duration),
+    Throttle(Duration),
 }
 
 /// The pace of one poller. Times may start at any moment.
@@ -52,7 +52,7 @@ pub(super) struct FollowPace {
     moved: Duration,
     /// Poll without sleep until then.
     spin_until: Duration,
-    gives_way: bool,
+    yields: bool,
     rests: bool,
 }
 
@@ -66,14 +66,14 @@ impl FollowPace {
             changed: now,
             moved: now,
             spin_until: now + AFTER_CHANGE,
-            gives_way: false,
+            yields: false,
             rests: false,
         }
     }
 
     /// Sets whether polls block the target (`blocked_threads.rs`).
-    pub(super) fn set_gives_way(&mut self, gives_way: bool) {
-        self.gives_way = gives_way;
+    pub(super) fn set_yields(&mut self, yields: bool) {
+        self.yields = yields;
     }
 
     /// Sets whether the target repeats itself (`repetition.rs`).
@@ -87,7 +87,7 @@ impl FollowPace {
     }
 
     /// Takes the result of the last poll: whether counters changed, or else a thread moved.
-    pub(super) fn saw(&mut self, now: Duration, changed: bool, moved: bool) {
+    pub(super) fn observe(&mut self, now: Duration, changed: bool, moved: bool) {
         if changed {
             self.changed = now;
             self.spin_until = self.spin_until.max(now + AFTER_CHANGE);
@@ -119,10 +119,10 @@ impl FollowPace {
     /// The action before the next poll.
     pub(super) fn next(&self, now: Duration) -> NextPoll {
         if self.saved <= 0.0 {
-            return NextPoll::HoldBack(REST);
+            return NextPoll::Throttle(REST);
         }
-        if self.gives_way {
-            return NextPoll::GiveWay(GIVE_WAY);
+        if self.yields {
+            return NextPoll::Yield(YIELD_PAUSE);
         }
         if now < self.spin_until {
             return if self.rests { NextPoll::Rest(PAUSE) } else { NextPoll::Poll };
@@ -153,9 +153,9 @@ mod tests {
         assert_eq!(pace.next(us(900_000)), NextPoll::Sleep(us(50)));
         assert_eq!(pace.next(us(20_000_000)), NextPoll::Sleep(us(500)));
         assert_eq!(pace.next(us(999_000_000)), NextPoll::Sleep(LONGEST));
-        pace.saw(us(999_000_000), false, true);
+        pace.observe(us(999_000_000), false, true);
         assert_eq!(pace.next(us(999_000_200)), NextPoll::Poll, "a thread moved");
-        pace.saw(us(999_000_300), true, true);
+        pace.observe(us(999_000_300), true, true);
         assert_eq!(pace.next(us(999_002_200)), NextPoll::Poll, "memory was allocated");
     }
 
@@ -166,16 +166,16 @@ mod tests {
         let mut pace = FollowPace::new(0.25, now, used);
         let mut held_back = 0;
         while now < Duration::from_secs(10) {
-            pace.saw(now, true, true);
+            pace.observe(now, true, true);
             if pace.wants_use(now) {
                 pace.take_use(now, used);
             }
             match pace.next(now) {
                 NextPoll::Poll => (now, used) = (now + us(2), used + us(2)),
-                NextPoll::Sleep(time) | NextPoll::Rest(time) | NextPoll::GiveWay(time) => {
+                NextPoll::Sleep(time) | NextPoll::Rest(time) | NextPoll::Yield(time) => {
                     now += time;
                 }
-                NextPoll::HoldBack(time) => {
+                NextPoll::Throttle(time) => {
                     held_back += 1;
                     now += time;
                 }

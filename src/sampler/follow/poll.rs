@@ -226,7 +226,7 @@ impl PollState {
             Err(MemoryError::Fault { .. }) => return Ok(true),
             Err(error) => return Err(error),
         }
-        Ok(self.watch.see(&self.counters_now, CopyMoment::Alone, &mut self.changed))
+        Ok(self.watch.see(&self.counters_now, CopyMoment::CountersOnly, &mut self.changed))
     }
 
     /// Polls once; `clock` gives nanoseconds.
@@ -268,7 +268,7 @@ impl PollState {
         let counters_again = self.read_again()?;
         let mut outcome = self.compare(began, ended, clock);
         let copies = self.again_copy.get(counters_again..).unwrap_or_default();
-        outcome.changed |= self.watch.see(copies, CopyMoment::Alone, &mut self.changed);
+        outcome.changed |= self.watch.see(copies, CopyMoment::CountersOnly, &mut self.changed);
         if outcome.changed {
             // These stacks are from before the deltas since they were copied.
             self.waits.look(clock);
@@ -313,7 +313,7 @@ impl PollState {
         let stacks = StackCopies { threads, took: ended.saturating_sub(began) };
         let len = self.watch.spans().map(|span| span.len).sum();
         let copies = self.now.get(..len).unwrap_or_default();
-        let ahead = self.watch.see(copies, CopyMoment::Ahead(stacks), &mut self.changed);
+        let ahead = self.watch.see(copies, CopyMoment::BeforeStacks(stacks), &mut self.changed);
         let changes = std::mem::take(&mut self.changed);
         let mut outcome = PollOutcome { changed: ahead, moved };
         outcome.changed |= !changes.is_empty();
@@ -326,14 +326,15 @@ impl PollState {
         }
         let copies = self.now.get(self.now.len().saturating_sub(len)..).unwrap_or_default();
         // The next poll's stacks are those after it.
-        outcome.changed |= self.watch.see(copies, CopyMoment::Behind(stacks), &mut self.changed);
+        outcome.changed |=
+            self.watch.see(copies, CopyMoment::AfterStacks(stacks), &mut self.changed);
         outcome
     }
 
     /// Stores a delta with the stacks of the last two polls.
     fn change(&mut self, mut change: RawChange) {
         let CounterChange { device, live, .. } = change.counters;
-        self.repetition.saw(device.0, live, change.counters.blocks());
+        self.repetition.observe(device.0, live, change.counters.blocks());
         if self.batch.changes.len() >= MAX_CHANGES || self.batch.chains.is_full() {
             return self.join(change);
         }

@@ -66,7 +66,7 @@ impl Repetition {
     }
 
     /// Takes a delta of this many blocks that ends with `live` bytes in the pools of a device.
-    pub(super) fn saw(&mut self, device: u32, live: [i64; 2], blocks: u64) {
+    pub(super) fn observe(&mut self, device: u32, live: [i64; 2], blocks: u64) {
         self.blocks = self.blocks.saturating_add(blocks);
         let hash = live.into_iter().fold(u64::from(device) + 1, |hash, bytes| {
             // The finalizer of MurmurHash3.
@@ -117,7 +117,7 @@ mod tests {
         let count = |time: Duration| (time.as_nanos() / apart.as_nanos()) as u32;
         let (first, last) = (count(Duration::from_secs(4)), count(Duration::from_secs(14)));
         let mut rests = (0..last).map(|nth| {
-            repetition.saw(0, [0, live(i64::from(nth))], 1);
+            repetition.observe(0, [0, live(i64::from(nth))], 1);
             repetition.rests(apart * nth)
         });
         assert!(!rests.by_ref().take(count(LEARNS_FOR) as usize).any(|rests| rests));
@@ -151,7 +151,7 @@ mod tests {
         let mut rests = false;
         for nth in 0..600_000 {
             now += apart;
-            repetition.saw(0, [0, 512 * (nth % 1000)], 1);
+            repetition.observe(0, [0, 512 * (nth % 1000)], 1);
             rests = repetition.rests(now);
             if rests {
                 break;
@@ -159,7 +159,7 @@ mod tests {
         }
         assert!(rests);
         let other = |nth: &i64| {
-            repetition.saw(0, [7, 512 * nth], 1);
+            repetition.observe(0, [7, 512 * nth], 1);
             repetition.rests(now)
         };
         assert!((0..100).take_while(other).count() < 10);

@@ -34,7 +34,7 @@ struct WatchedThread {
     /// Whether it waited at the last poll of the stacks, and at the one before.
     now: bool,
     before: bool,
-    looks_again: u64,
+    checked_again: u64,
 }
 
 /// A thread off the processor.
@@ -70,7 +70,7 @@ impl ThreadWaits {
                     off: None,
                     now: false,
                     before: false,
-                    looks_again: 0,
+                    checked_again: 0,
                 },
             });
         }
@@ -85,7 +85,7 @@ impl ThreadWaits {
         for thread in &mut self.threads {
             thread.before = thread.now;
             if paused {
-                thread.looks_again = 0;
+                thread.checked_again = 0;
             }
             if moved(thread.key) {
                 (thread.off, thread.now) = (None, false);
@@ -105,7 +105,7 @@ impl ThreadWaits {
     /// Polls pause: the last one has the stacks from before all that happens meanwhile.
     pub(super) fn pause(&mut self, clock: &impl Fn() -> u64) {
         for thread in &mut self.threads {
-            thread.looks_again = 0;
+            thread.checked_again = 0;
         }
         self.looked = false;
         self.look(clock);
@@ -133,13 +133,13 @@ impl WatchedThread {
             return;
         }
         (self.off, self.now) = (None, false);
-        if clock() < self.looks_again {
+        if clock() < self.checked_again {
             return;
         }
         self.off = off_processor(watch, working, clock);
         match self.off {
             Some(off) => self.now = off.waits,
-            None => self.looks_again = clock() + RUNS_FOR,
+            None => self.checked_again = clock() + RUNS_FOR,
         }
     }
 }

@@ -12,22 +12,22 @@ use crate::torch::TorchError;
 /// How long to retry a snapshot until it is consistent.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(20);
 /// How long the end waits for a read of the counters at rest.
-const MAX_LAST_LOOKS: Duration = Duration::from_millis(100);
+const MAX_FINAL_READS: Duration = Duration::from_millis(100);
 /// How often to reread counters because an event came meanwhile.
 const MAX_READS_BETWEEN_EVENTS: usize = 16;
 /// What is written to the ring has been read from it after this time.
-const LAST_LOOK_INTERVAL: Duration = Duration::from_millis(2);
+const FINAL_READ_INTERVAL: Duration = Duration::from_millis(2);
 
 /// The counters were read between these times (CLOCK_MONOTONIC, nanoseconds).
 #[derive(Debug, Clone, Copy)]
-pub(super) struct CounterLook {
+pub(super) struct CounterRead {
     before: u64,
     after: u64,
 }
 
 impl ExactRecorder {
     /// Reads the counters. They are compared once all events of that time have left the ring.
-    pub(super) fn look_at_counters(&mut self) {
+    pub(super) fn read_counters_once(&mut self) {
         self.look = None;
         let TorchState::Attached(torch) = &mut self.session.readers.torch else { return };
         if *torch.backend() != AllocatorBackend::Native || self.probe.is_none() {
@@ -35,13 +35,13 @@ impl ExactRecorder {
         }
         let before = monotonic();
         if torch.counters(&mut self.counters).is_err() {
-            return; // The next look is 5 ms away.
+            return; // The next read is 5 ms away.
         }
-        self.look = Some(CounterLook { before, after: monotonic() });
+        self.look = Some(CounterRead { before, after: monotonic() });
         self.observe_failures();
     }
 
-    /// Compares the counters from [`Self::look_at_counters`] with the events before them, if no
+    /// Compares the counters from [`Self::read_counters_once`] with the events before them, if no
     /// event came during the read. Returns whether nothing was in flight.
     pub(super) fn compare_counters(&mut self, sink: &mut dyn RecordSink) -> SinkResult<bool> {
         let Some(look) = self.look.take() else { return Ok(false) };
@@ -79,25 +79,25 @@ impl ExactRecorder {
     }
 
     /// Compares the last read before later events are recorded.
-    pub(super) fn finish_look(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
+    pub(super) fn compare_last_read(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         if self.look.is_some() {
-            std::thread::sleep(LAST_LOOK_INTERVAL);
+            std::thread::sleep(FINAL_READ_INTERVAL);
             self.empty_ring();
             self.compare_counters(sink)?;
         }
         Ok(())
     }
 
-    /// At the end: reads until nothing is in flight, for at most [`MAX_LAST_LOOKS`].
+    /// At the end: reads until nothing is in flight, for at most [`MAX_FINAL_READS`].
     pub(super) fn compare_at_end(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.settled = None;
-        let until = monotonic() + MAX_LAST_LOOKS.as_nanos() as u64;
+        let until = monotonic() + MAX_FINAL_READS.as_nanos() as u64;
         loop {
-            self.look_at_counters();
+            self.read_counters_once();
             if self.look.is_none() {
                 return Ok(());
             }
-            std::thread::sleep(LAST_LOOK_INTERVAL);
+            std::thread::sleep(FINAL_READ_INTERVAL);
             self.empty_ring();
             if self.compare_counters(sink)? || monotonic() > until {
                 return Ok(());
@@ -136,7 +136,7 @@ impl ExactRecorder {
     }
 
     fn record_blocks(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
-        self.finish_look(sink)?;
+        self.compare_last_read(sink)?;
         let TorchState::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
         if *torch.backend() != AllocatorBackend::Native {
             return Ok(());

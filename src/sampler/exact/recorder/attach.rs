@@ -93,7 +93,7 @@ impl ExactRecorder {
 
     /// Replaces the probes if more can be probed now. The old ones record until then.
     pub(super) fn reattach_probes(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
-        self.finish_look(sink)?;
+        self.compare_last_read(sink)?;
         self.empty_ring();
         let before = self.probe.take();
         match self.try_place() {
@@ -121,7 +121,7 @@ impl ExactRecorder {
                 // Stack numbers belong to one program in the kernel.
                 self.sites.forget_stacks();
                 if let Some(native) = self.sites.native() {
-                    native.begin_anew();
+                    native.restart_numbers();
                 }
                 self.record_placed(sink)
             }
@@ -160,7 +160,7 @@ impl ExactRecorder {
     pub(super) fn record_placed(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let starts_empty = self.starts_empty;
         self.session.record_runtime(sink)?;
-        self.tell_levels();
+        self.send_counter_addresses();
         let Some(probe) = &self.probe else { return Ok(()) };
         if starts_empty {
             self.reconciler.start_empty();

@@ -27,13 +27,13 @@ impl ExactRecorder {
             return Ok(());
         }
         if self.session.refresh(sink)? {
-            self.tell_levels();
+            self.send_counter_addresses();
         }
         Ok(())
     }
 
     /// Gives the kernel's program the addresses of the devices' counters.
-    pub(super) fn tell_levels(&mut self) {
+    pub(super) fn send_counter_addresses(&mut self) {
         let (Some(probe), TorchState::Attached(torch)) =
             (&mut self.probe, &self.session.readers.torch)
         else {

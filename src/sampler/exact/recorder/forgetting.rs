@@ -11,7 +11,11 @@ pub(super) const MAX_MORE_NUMBERS: usize = 1 << 16;
 
 impl ExactRecorder {
     /// Restarts all numbers if there are too many; with `at_once`, only if there are far too many.
-    pub(super) fn begin_anew(&mut self, at_once: bool, sink: &mut dyn RecordSink) -> SinkResult {
+    pub(super) fn restart_numbers(
+        &mut self,
+        at_once: bool,
+        sink: &mut dyn RecordSink,
+    ) -> SinkResult {
         let Some(most) = self.options.common.forget_after else { return Ok(()) };
         let size = self.session.table.size();
         let is_due =
@@ -27,7 +31,7 @@ impl ExactRecorder {
         }
         self.empty_ring();
         self.sites.forget_codes(&codes);
-        let old = self.session.begin_anew(sink)?;
+        let old = self.session.restart_numbers(sink)?;
         let waiting: FxHashSet<_> = self.waiting.stacks().collect();
         let table = &mut self.session.table;
         if !self.sites.renumber(&old, table, most / 2, &waiting)

@@ -102,7 +102,7 @@ impl ExactRecorder {
         self.empty_ring();
         self.record_events(sink)?;
         if !self.is_emptied || self.waiting.len() > 0 || self.session.last_step().0 != told.0 {
-            return Ok(()); // The next look is 5 ms away.
+            return Ok(()); // The next read is 5 ms away.
         }
         self.last = self.last.max(Nanos(before.saturating_sub(self.epoch)));
         let within = match self.watching.is_told {
