@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_python_stand_where_the_interpreter_is_called() {
+    fn python_frames_replace_interpreter_calls() {
         let eval = "_PyEval_EvalFrameDefault";
         let stack = native(&["sleep", eval, "list_sort", "_PyEval_EvalFrameDefault.cold", "main"]);
         let python = python(4);

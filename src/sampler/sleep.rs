@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleep_ends_when_it_is_over_or_told_to() {
+    fn a_sleep_ends_on_time_or_on_request() {
         assert!(sleep_unless(Duration::from_millis(1), || false));
         assert!(!sleep_unless(Duration::ZERO, || true));
         let mut asked = 0;

@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_fall_to_the_end_of_the_forward_pass() {
+    fn snapshots_come_at_the_end_of_forward() {
         for every in [1, 3, 7] {
             let made = looks(train(every, 1), 40);
             let late = made[3..].iter().filter(|at| (50..62).contains(*at)).count();
@@ -171,7 +171,7 @@ mod tests {
     /// A backward pass of 1 ms is seen in one step of seven: counted from there, no allocation was
     /// near the end of the forward pass.
     #[test]
-    fn looks_fall_there_also_where_most_backward_passes_are_missed() {
+    fn snapshots_come_there_even_if_most_backward_passes_are_missed() {
         let steps = train(3, 1).map(|(at, mut now)| {
             now.is_backward &= now.allocations / 100 % 7 == 0;
             (at, now)
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_elsewhere_gets_every_third_look() {
+    fn a_peak_elsewhere_gets_every_third_snapshot() {
         let made = looks(train(1, 20), 40);
         let forward = made[3..].iter().filter(|at| (50..62).contains(*at)).count();
         let peak = made[3..].iter().filter(|at| **at >= 97).count();

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_is_told_to_stop_and_waited_for() {
+    fn a_dropped_worker_is_stopped_and_joined() {
         let done = Arc::new(AtomicBool::new(false));
         let tell = Arc::clone(&done);
         let worker = Worker::spawn("test", move |stop| {

@@ -75,7 +75,7 @@ fn differs(reconciler: &mut CounterReconciler) -> Option<(i64, Option<i64>, i64)
 const EQUAL: Option<(i64, Option<i64>, i64)> = Some((0, Some(0), 0));
 
 #[test]
-fn a_look_with_something_under_way_is_not_compared() {
+fn a_read_with_work_in_flight_is_not_compared() {
     let (mut reconciler, mut job) = started();
     job.allocate(64);
     assert!(!reconciler.on_counters(&job.counters()), "it is counted, its event comes later");
@@ -105,7 +105,7 @@ fn a_beginning_with_something_under_way_gives_way_to_a_better_one() {
 }
 
 #[test]
-fn a_job_that_resets_its_statistics_between_any_two_looks_is_compared_all_the_same() {
+fn a_job_that_resets_counts_between_reads_is_compared() {
     let (mut reconciler, mut job) = started();
     for round in 0..20 {
         // The counters are the same at both reads, from reset to reset.
@@ -150,7 +150,7 @@ fn a_job_that_had_counted_nothing_is_compared_from_its_first_allocation_on() {
 }
 
 #[test]
-fn what_no_event_told_stays_missing_also_over_a_reset() {
+fn what_no_event_showed_stays_missing_across_a_reset() {
     let (mut reconciler, mut job) = started();
     job.allocate(200);
     job.free();

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_look_before_counts() {
+    fn the_last_reading_before_counts() {
         let mut stacks = SampledStacks::default();
         let thread = ThreadId(1);
         for time in 0..200 {
