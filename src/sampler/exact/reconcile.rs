@@ -20,7 +20,7 @@ const MIN_SIGHTINGS: u32 = 3;
 const MIN_LOOKS: u32 = 20;
 /// After this many sightings, fewer blocks than at rest mean that frees were missed.
 const CERTAIN_SIGHTINGS: u32 = 50;
-/// Block numbers remembered.
+/// Maximum remembered counts of blocks.
 const MAX_LEVELS: usize = 64;
 /// After this many calls of [`CounterReconciler::take_checks`] without a read at rest, a difference
 /// counts as missing.
