@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# Builds a Debian package with the program, its man pages and its completions: target/debian/memspy_VERSION_amd64.deb
+# Builds a Debian package with the program, its man pages and its completions:
+# target/debian/memspy_VERSION_amd64.deb
 #
-#   scripts/build-deb.sh [PROGRAM]     [default: the program that scripts/build-wheel.sh has built, which runs with an old glibc, else
-#                                      that of 'cargo build --release', which needs a glibc as new as this machine's]
+#   scripts/build-deb.sh [PROGRAM]     [default: the program of scripts/build-wheel.sh, which runs
+#                                      with an old glibc; else 'cargo build --release', which needs
+#                                      this machine's glibc or a newer one]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
 program=${1:-target/x86_64-unknown-linux-gnu/release/memspy}
 if [ -z "${1:-}" ] && [ ! -x "$program" ]; then

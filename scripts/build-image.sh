@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Builds a container image from nothing but the program, the C library that it needs and its loader: target/image/memspy.tar, for
-# 'docker load -i' and 'podman load -i'. No docker or podman is needed to build it.
+# Builds a container image with only the program, its C library and its loader:
+# target/image/memspy.tar, for 'docker load -i' and 'podman load -i'. Needs no docker or podman.
 #
-#   scripts/build-image.sh [PROGRAM]     [default: the program that scripts/build-wheel.sh has built]
+#   scripts/build-image.sh [PROGRAM]     [default: the program of scripts/build-wheel.sh]
 #
-# The program is not linked statically: it loads the driver's libnvidia-ml.so.1, which the NVIDIA container toolkit puts into the
-# container, and a static program cannot load libraries.
+# The program is not linked statically: it loads the driver's libnvidia-ml.so.1, which the NVIDIA
+# container toolkit puts into the container, and a static program cannot load libraries.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
 program=${1:-target/x86_64-unknown-linux-gnu/release/memspy}
 version=$("$program" --version | cut -d' ' -f2)
@@ -16,13 +16,13 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 root=$work/root
 install -Dm755 "$program" "$root/usr/bin/memspy"
-# Also what libnvidia-ml.so.1 needs.
+# Includes what libnvidia-ml.so.1 needs.
 libraries=$(ldd "$program" | grep -o '/[^ ]*'; for name in libdl.so.2 libpthread.so.0 libm.so.6 librt.so.1; do
   ldconfig -p | awk -v name=$name '$1 == name && /x86-64/ { print $NF; exit }'; done)
 for library in $(sort -u <<<"$libraries"); do
   install -Dm755 "$(readlink -f "$library")" "$root$library"
 done
-# Where the kernel looks for the loader, whatever the distribution here.
+# The kernel expects the loader here, whatever the distribution.
 [ -e "$root/lib64/ld-linux-x86-64.so.2" ] || install -Dm755 "$(readlink -f /lib64/ld-linux-x86-64.so.2)" "$root/lib64/ld-linux-x86-64.so.2"
 mkdir -p "$root/tmp" "$root/work" "$root/etc"
 chmod 1777 "$root/tmp"

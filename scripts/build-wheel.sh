@@ -1,23 +1,26 @@
 #!/usr/bin/env bash
-# Builds the Python wheel with memspy's program, which 'pip install' puts on the PATH: target/wheels/memspy-*.whl
+# Builds the Python wheel with memspy's program, which 'pip install' puts on the PATH:
+# target/wheels/memspy-*.whl
 #
-#   scripts/build-wheel.sh [MAJOR.MINOR]     the oldest glibc that it is to run on [default: 2.17, every distribution since 2014]
+#   scripts/build-wheel.sh [MAJOR.MINOR]     the oldest glibc that it must run on
+#                                            [default: 2.17, every distribution since 2014]
 #
-# The program is linked against that glibc by zig (PyPI), whatever the glibc here. The object for the kernel (exact mode) is inside of the
-# program: clang and libbpf-dev have to be there, as for every build. The build says which glibc the program came to need.
+# zig (PyPI) links the program against that glibc, whatever the glibc here. The program contains the
+# kernel's object (exact mode), so clang and libbpf-dev are needed, as for every build. The build
+# prints the glibc that the program really needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 glibc=${1:-2.17}
 
 scripts/setup-rust.sh
 tools=target/wheel-tools
 [ -x $tools/bin/maturin ] || { python3 -m venv $tools && $tools/bin/pip install -q "maturin>=1.7,<2" "ziglang>=0.13,<0.16"; }
-# In folders of its own, so that wheels of other versions do not lie beside it.
+# In its own folder, apart from wheels of other versions.
 out=$PWD/target/wheels
 mkdir -p "$out"
 rm -f "$out"/memspy-*.whl
-# Flags for another linker (a user's ~/.cargo/config.toml) are none for zig's.
+# Drop flags for another linker (a user's ~/.cargo/config.toml): zig's does not take them.
 export RUSTFLAGS="${MEMSPY_RUSTFLAGS- }" PATH="$PWD/$tools/bin:$PATH"
 (cd scripts/wheel && maturin build --release --zig --target x86_64-unknown-linux-gnu --compatibility "manylinux_${glibc/./_}" --out "$out")
 
@@ -26,7 +29,7 @@ if command -v objdump >/dev/null; then
   needs=$(objdump -T $program | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
   echo "build-wheel: the program needs ${needs/_/ } or newer"
 fi
-# An empty object for the kernel is one that could not be compiled here.
+# An empty kernel object means that it could not be compiled here.
 object=$(find target/x86_64-unknown-linux-gnu/release/build -name probe.bpf.o -printf '%T@ %p\n' | sort -n | tail -n 1 | cut -d' ' -f2-)
 [ -s "$object" ] || { echo "build-wheel: without exact mode: $(cat "${object%.o}.why")" >&2; exit 1; }
 ls -l "$out"/memspy-*.whl

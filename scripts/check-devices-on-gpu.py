@@ -1,12 +1,15 @@
-"""Checks `memspy devices`, `pause` and `resume` on a machine with a real GPU. No Rust is needed there.
+"""Checks `memspy devices`, `pause` and `resume` on a machine with a real GPU. Needs no Rust.
 
-    python scripts/check-devices-on-gpu.py MEMSPY [--steps N] [--cycles N] [--gib N] [--only devices|pause] [-o FILE]
+    python scripts/check-devices-on-gpu.py MEMSPY [--steps N] [--cycles N] [--gib N]
+        [--only devices|pause] [-o FILE]
 
-A training job (small transformer, fixed seed, loss of every step logged bit by bit) runs in a process of its own. Devices:
-every column of `devices --format csv` against `nvidia-smi --query-gpu`, and the parts of `devices --json -p` against NVML's
-used memory and the job's own torch.cuda figures. Pause: the job is paused and resumed mid-run again and again; seconds, MiB
-before and after, and whether its losses and its last weights are those of an undisturbed run, bit by bit. Then what goes
-wrong: --for with SIGTERM, a killed memspy, too little host memory. Prints JSON; exit code 1 when a check failed.
+A training job (small transformer, fixed seed, logs each loss bit by bit) runs in its own process.
+Devices: compares every column of `devices --format csv` with `nvidia-smi --query-gpu`, and the
+parts of `devices --json -p` with NVML's used memory and the job's torch.cuda figures.
+Pause: pauses and resumes the job again and again. Prints seconds and MiB before and after, and
+whether losses and final weights equal those of an undisturbed run, bit by bit.
+Faults: --for with SIGTERM, a killed memspy, too little host memory.
+Prints JSON; exit code 1 if a check failed.
 """
 import argparse
 import csv
@@ -54,7 +57,7 @@ class Model(nn.Module):
         return self.head(self.blocks(self.embed(ids)))
 model = Model().cuda()
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
-# Contents that have to survive: a checksum of them goes into the log at the end.
+# Contents that must survive; the log ends with their checksum.
 ballast = torch.randint(0, 2**31, (max(1, int(gib * 2**30 / 8)),), device="cuda")
 data = torch.randint(0, vocabulary, (64, 16, length + 1))
 def step(number):
@@ -109,7 +112,7 @@ class Job:
         return [line.split()[0] for line in self.lines() if not line.startswith("weights")]
 
     def step_seconds(self):
-        """Median time of a step; pauses are too few to show in it."""
+        """Median step time; pauses are too few to affect it."""
         times = [float(line.split()[1]) for line in self.lines() if not line.startswith("weights") and " " in line]
         return statistics.median(b - a for a, b in zip(times, times[1:]))
 
@@ -139,7 +142,7 @@ def run(memspy, *words):
 
 def check_devices(args, checks):
     job = Job(args)
-    # Both within one blink, at rest; nvidia-smi in plain units, its memory in MiB.
+    # Read both at almost the same time, at rest; nvidia-smi in plain units, its memory in MiB.
     for _ in range(3):
         done, took = run(args.memspy, "devices", "--format", "csv")
         smi = subprocess.run(["nvidia-smi", "--query-gpu=" + ",".join(QUERY), "--format=csv,noheader,nounits"], capture_output=True, text=True)
@@ -162,7 +165,7 @@ def check_devices(args, checks):
             elif key == "temperature.gpu":
                 same = mine.isdigit() and abs(int(mine) - int(smis)) <= 3
             elif key in ("utilization.gpu", "utilization.memory", "pstate", "pcie.link.gen.current"):
-                same = mine == smis or bool(mine)  # these change from one moment to the next
+                same = mine == smis or bool(mine)  # these vary from moment to moment
             else:
                 same = mine == smis
             rows.append({"key": key, "memspy": mine, "nvidia-smi": smis, "equal": our[key] == smis})
@@ -191,10 +194,10 @@ def check_devices(args, checks):
         checks.that("parts add up to NVML's used within 1 %", abs(off) <= device["used"] / 100, f"{parts}, used {device['used']}, off {off}")
         smis = smi_used[device["index"]] * MIB
         checks.that("parts add up to nvidia-smi's used within 1 %", abs(total_of_parts - smis) <= smis / 100, (total_of_parts, smis))
-        # What the driver uses without a process is small; if it is not, a process is missing.
+        # The driver's own use is small; if it is not, a process is missing.
         checks.that("of no process: below 1 % of used", parts["no_process"] <= device["used"] / 100, parts["no_process"])
     else:
-        # Where a pid namespace hides the job from the driver's list, memspy has to say so.
+        # If a pid namespace hides the job from the driver's list, memspy must say so.
         why = device["outside_pytorch_unknown_because"]
         checks.report["parts_unknown_because"] = why
         checks.that("parts are unknown, and the reason is told", bool(why), why)

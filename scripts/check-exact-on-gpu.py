@@ -1,12 +1,16 @@
-"""Checks exact recordings on a machine with a real GPU, and measures what they cost. No Rust is needed there.
+"""Checks exact recordings on a machine with a real GPU and measures their cost. Needs no Rust.
 
-    python scripts/check-exact-on-gpu.py MEMSPY [--rounds N] [--seconds S] [--only equal,server,driver,native,cost]
+    python scripts/check-exact-on-gpu.py MEMSPY [--rounds N] [--seconds S]
+        [--only equal,server,driver,native,cost]
 
-Equalities: a training job (transformer, conv net, with DataLoader workers) records itself by MEMSPY and compares events,
-frees, bytes, the peak and segments with PyTorch's own counters. Server: four threads allocate and free without pause; three recordings of
-10 s that begin and end while they rest, and one that begins while they work: live bytes, peak and totals against PyTorch's own. Driver: cuda/workloads/driver_api.c, and CuPy where it is
-installed, without PyTorch. Native: the same jobs with frames of C and C++ code, which operators they name and what is unknown; what that costs. Cost: the iterations per second of a 12-layer transformer in windows without anything,
-under MEMSPY and under PyTorch's own memory history, in turn in one process.
+equal: a training job (transformer, conv net, DataLoader workers) records itself with MEMSPY and
+compares events, frees, bytes, the peak and segments with PyTorch's own counters.
+server: four threads allocate and free without pause. Three recordings of 10 s start and end while
+they rest, one starts while they work; compares live bytes, peak and totals with PyTorch's own.
+driver: cuda/workloads/driver_api.c, and CuPy if installed, without PyTorch.
+native: the same jobs with native frames: the named operators, the unknown part, and the cost.
+cost: iterations per second of a 12-layer transformer, in one process, in turns: alone, under
+MEMSPY, and under PyTorch's own memory history.
 """
 import argparse
 import json
@@ -28,7 +32,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Recording:
-    """memspy recording a process: in place after construction."""
+    """A memspy that records a process; its probes are placed after construction."""
 
     def __init__(self, memspy, words=(), pid=None):
         self.memspy = memspy
@@ -146,7 +150,7 @@ def native_frames(recording):
 
 
 class Server:
-    """Threads that answer requests of any size and keep some of the answers, without pause while they work."""
+    """Threads that answer requests of any size without pause and keep some of the answers."""
 
     def __init__(self, threads=4):
         self.works, self.resting = threading.Event(), threading.Barrier(threads + 1)
@@ -166,7 +170,7 @@ class Server:
                 kept.append(torch.empty(dice.randrange(1, 40 << 20), dtype=torch.uint8, device="cuda"))
                 while len(kept) > 8:
                     kept.pop(dice.randrange(len(kept)))
-                with self.lock:  # Another thread frees it.
+                with self.lock:  # another thread frees it
                     self.shared.append(kept.pop())
                     del self.shared[:-6]
             del batch
@@ -210,7 +214,7 @@ def server(memspy):
             check(f"{name}: total bytes allocated", recording.total("--total-allocated")[0], grown("allocated_bytes.all.allocated"))
             check(f"{name}: peak", exact["peak_allocated"]["seen_in_recording"], after["allocated_bytes.all.peak"])
             check(f"{name}: bytes of the stacks at the peak", recording.total()[0], after["allocated_bytes.all.peak"])
-            # What is older than the recording lives on, and is not in the view of its end.
+            # Blocks older than the recording are not in its final state.
             check(f"{name}: live bytes", recording.total("--at", "end")[0] + before["allocated_bytes.all.current"],
                   after["allocated_bytes.all.current"])
         off = exact["exact"]

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Makes things go wrong beside memspy, and checks what is left of them. Prints a table.
+"""Injects faults beside memspy and checks what is left. Prints a table.
 
-    scripts/check-faults.py MEMSPY [--count 20] [--run-with scripts/with-sim] [--python python3] [--only NAME ...] [--seed 0]
+    scripts/check-faults.py MEMSPY [--count 20] [--run-with scripts/with-sim] [--python python3]
+                            [--only NAME ...] [--seed 0]
 
-The job trains a small model on the GPU, or on the simulated one with --run-with, and counts its steps in shared memory.
-What happens to it at a random moment of each command: SIGKILL, SIGSTOP and SIGCONT, exec of another program, forks, more memory than its control group
-has (as root: the kernel's OOM killer). What happens to memspy: SIGKILL, also just after Ctrl-C, a clock that jumps (needs cc). Then the
-job must run (no thread stopped or traced, its counter moves), no breakpoint may be left in its libraries, and what was
-recorded can be read. Then: a full disk, a mount that vanishes (as root), 4,096 threads, a recursion of 100,000 calls,
-5,000,000 objects, a memspy that stands still while the job allocates, and an NVML that is missing, hangs or fails (the last two need --run-with and cc).
-The exit code is 0 when all went as it should.
+The job trains a small model on the GPU, or on the simulated one with --run-with, and counts its
+steps in shared memory. At a random moment of each command the job meets: SIGKILL, SIGSTOP and
+SIGCONT, exec of another program, forks, more memory than its cgroup has (as root: the kernel's OOM
+killer). memspy meets: SIGKILL, also just after Ctrl-C, and a clock that jumps (needs cc).
+
+Afterwards the job must run (no thread stopped or traced, its counter moves), its libraries must
+have no breakpoints, and the recording must be readable. Further faults: a full disk, a mount that
+vanishes (as root), 4,096 threads, a recursion of 100,000 calls, 5,000,000 objects, a memspy that is
+stopped while the job allocates, and an NVML that is missing, hangs or fails (the last two need
+--run-with and cc). The exit code is 0 when all checks pass.
 """
 import argparse
 import contextlib
@@ -74,7 +78,7 @@ def work(path, words):
         if os.path.exists(path + ".exec"):
             os.execv(sys.executable, [sys.executable, "-c", OTHER, path])
         if os.path.exists(path + ".pause"):
-            # What its own allocator counted up to here; then it waits.
+            # Prints its allocator's counts, then waits.
             stats = torch.cuda.memory_stats()
             keys = [f"{what}.all.{which}" for what in ("allocation", "segment") for which in ("allocated", "freed")]
             with open(path + ".new", "w") as file:
@@ -112,13 +116,14 @@ for line in sys.stdin:
         finally:
             os._exit(1)
     print(child, flush=True)
-    # Whoever has ended is no zombie for long.
+    # Ended children must not stay zombies.
     def reap(child=child):
         os.waitpid(child, 0)
     threading.Thread(target=reap, daemon=True).start()
 '''
 
-# NVML's calls ask the simulator whether they are absent: here they hang or fail from the n-th on.
+# The simulator's NVML calls ask whether they are absent: here they hang or fail from the n-th call
+# on.
 SHIM = r'''
 #include <stdlib.h>
 #include <string.h>
@@ -133,7 +138,7 @@ int sim_is_listed(const char *list, const char *call) {
 }
 '''
 
-# The clock of the day goes on, and jumps by up to a day forward or back at every 50th reading.
+# CLOCK_REALTIME jumps by up to a day forward or back at every 50th reading.
 CLOCK = r'''
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -148,7 +153,7 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 }
 '''
 
-# Follows, and samples a job that cannot be followed.
+# Follows, or samples a job that cannot be followed.
 FOLLOWS = ["--cpu", "10" if (os.cpu_count() or 1) < 4 else "100"]
 MODES = {
     "sampled": ["record", "-r", "200", "-o", "OUT", "--force"],
@@ -162,13 +167,13 @@ MODES = {
     "dump": ["dump"],
     "top": ["top"],
 }
-# How long a command may go on after what it looked at is gone, or after it was asked to end.
+# How long a command may run after its target is gone or after it was asked to end.
 PATIENCE = 60
 PROBED = ("libc10_cuda", "libcuda.so", "libcudart", "libpython")
 
 
 class Failure(Exception):
-    """What was not as it should be."""
+    """A failed check."""
 
 
 class Jobs:
@@ -192,7 +197,7 @@ class Jobs:
         if self.environment is None:
             self.environment = {}
             if self.args.run_with:
-                # As they are beside the job: memspy is started without the shell between.
+                # The same as in the job: memspy starts without a shell in between.
                 said = subprocess.run([*self.args.run_with, "--share", str(pid), "env", "-0"], capture_output=True, text=True, check=True).stdout
                 said = dict(entry.split("=", 1) for entry in said.split("\0") if entry)
                 self.environment = {name: said[name] for name in ("LD_LIBRARY_PATH", "SIM_CUDA_STATE")}
@@ -218,7 +223,9 @@ class Job:
         open(f"{self.path}.{word}", "w").close()
 
     def pause(self):
-        """How many allocations and frees the job's allocator has counted; the job waits until it is asked to go on."""
+        """The allocations and frees counted by the job's allocator; the job waits until it is
+        resumed.
+        """
         self.ask("pause")
         wait_until(lambda: os.path.exists(self.path + ".paused"), 60, "the job pauses")
         with open(self.path + ".paused") as file:
@@ -235,14 +242,14 @@ class Job:
                 yield fields["State"][0], int(fields["TracerPid"])
 
     def check_runs(self):
-        """No thread is stopped or traced, and the job's own counter moves."""
+        """No thread is stopped or traced, and the job's counter moves."""
         wait_until(lambda: all(state not in "Tt" and not tracer for state, tracer in self.threads()), 5,
                    "no thread of the job is stopped or traced", lambda: sorted(set(self.threads())))
         before = self.steps()
         wait_until(lambda: self.steps() > before + 2, 30, "the job goes on")
 
     def breakpoints(self):
-        """Bytes of probed libraries that are others in memory than in the file."""
+        """Bytes of probed libraries that differ between memory and file."""
         found = []
         with open(f"/proc/{self.pid}/maps") as maps, open(f"/proc/{self.pid}/mem", "rb", 0) as memory:
             for line in maps:
@@ -280,7 +287,7 @@ def wait_until(is_so, seconds, what, now=lambda: ""):
 
 
 class Memspy:
-    """A run of memspy beside a job; `top` on a terminal of its own."""
+    """A memspy beside a job; `top` runs in its own terminal."""
 
     def __init__(self, args, job, words, out, environment={}, share=True):
         words = [out if word == "OUT" else word for word in words]
@@ -304,12 +311,12 @@ class Memspy:
                 pass
 
     def signal(self, number):
-        # Not by send_signal, which takes the exit code away.
+        # Not send_signal, which would take the exit code.
         if self.process.returncode is None:
             os.kill(self.process.pid, number)
 
     def ended(self, patience=PATIENCE):
-        """Its exit code and what it said; panics and signals are failures."""
+        """Its exit code and output; panics and signals are failures."""
         try:
             status = self.wait(patience)
         except subprocess.TimeoutExpired:
@@ -321,7 +328,7 @@ class Memspy:
             self.terminal = None
         said = self.text()
         if self.words[0] == "dump" and self.process.returncode == -signal.SIGINT:
-            # It has nothing to write at its end, and leaves Ctrl-C to the system.
+            # It writes nothing at its end and leaves Ctrl-C to the system.
             return 0, said
         if "panicked" in said or os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) not in (0, 1):
             raise Failure(f"'{self.words[0]}' ended with {os.waitstatus_to_exitcode(status)}: {said}")
@@ -331,7 +338,7 @@ class Memspy:
         return code, said
 
     def wait(self, patience):
-        """Its exit status; its greatest memory is noted meanwhile."""
+        """Its exit status; records its largest memory meanwhile."""
         end = time.monotonic() + patience
         while True:
             with contextlib.suppress(OSError), open(f"/proc/{self.process.pid}/status") as status:
@@ -349,17 +356,17 @@ class Memspy:
         return os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def text(self):
-        # Not by seek, which would move where memspy writes.
+        # Not seek, which would move memspy's write position.
         return os.pread(self.said.fileno(), 1 << 24, 0).decode(errors="replace")
 
 
 def check_readable(args, out):
-    """What is there of a recording can be read, or has nothing in it yet, which is said in one line."""
+    """A partial recording must be readable, or be reported as empty in one line."""
     for what, words in ((out, ["lines"]), (os.path.splitext(out)[0] + ".ring", ["oom-report"])):
         if not os.path.exists(what):
             continue
         done = subprocess.run([args.memspy, *words, what], capture_output=True, text=True)
-        # Else the next one would be blamed for it.
+        # Otherwise the next command would be blamed.
         remove(what)
         errors = [line for line in done.stderr.splitlines() if line.startswith("memspy: error: ")]
         is_empty = any(part in done.stderr for part in ("no whole block", "has no segments", "no GPU at all", "no GPU memory", "no counters", "no snapshot",
@@ -379,7 +386,7 @@ class Table:
         self.rows, self.failures = [], []
 
     def many(self, fault, mode, count, once):
-        """Runs `once` so many times; what it answers is the time to note."""
+        """Calls `once` `count` times and records the returned times."""
         done, good, longest = 0, 0, 0.0
         for number in range(count):
             done += 1
@@ -398,7 +405,7 @@ class Table:
 
 @contextlib.contextmanager
 def little_memory(pid):
-    """The process in a control group that has little memory; None without the right to make one."""
+    """Puts the process into a cgroup with little memory; None without the right to make one."""
     first = "/sys/fs/cgroup/memory" if os.path.isdir("/sys/fs/cgroup/memory") else "/sys/fs/cgroup"
     group = os.path.join(first, f"memspy-faults-{pid}")
     try:
@@ -419,7 +426,7 @@ def little_memory(pid):
 
 
 def faults_of_the_job(args, jobs, table, dice):
-    # A job that is still there is used again.
+    # Reuse a job that still runs.
     kept = []
 
     def once(fault, mode):
@@ -453,7 +460,8 @@ def faults_of_the_job(args, jobs, table, dice):
                 is_killed = fault.startswith("killed")
                 ends = (is_killed or fault == "exec") and mode != "top"
                 if fault == "exec":
-                    # Where memspy came after it, it has the other program before it, which goes on.
+                    # A memspy that comes after the exec sees the other program, which keeps
+                    # running.
                     with contextlib.suppress(Failure):
                         wait_until(memspy.is_over, 5, "memspy ends")
                     ends = ends and "CUDA part is not loaded" not in memspy.text()
@@ -501,7 +509,7 @@ def kills_of_memspy(args, jobs, table, dice):
             job = kept.pop() if kept else jobs.start()
             memspy = Memspy(args, job, MODES[mode], out)
             if at_end:
-                # It takes away its probes, and writes what is left.
+                # It removes its probes and writes the rest.
                 with contextlib.suppress(Failure):
                     wait_until(lambda: "Ctrl-C ends" in memspy.text() or memspy.is_over(), 5, "memspy has attached")
                 time.sleep(dice.uniform(0.2, 0.2 + args.moment / 2))
@@ -516,7 +524,7 @@ def kills_of_memspy(args, jobs, table, dice):
                 job.check_no_probes()
                 check_readable(args, out)
             except Failure:
-                # What is left in this job is not to be blamed on the next try.
+                # Do not blame leftovers in this job on the next try.
                 job.end()
                 raise
             kept.append(job)
@@ -690,7 +698,7 @@ def overflows(args, jobs, table, dice):
         job.check_runs()
         happened = job.pause() - before
         memspy.signal(signal.SIGCONT)
-        # It takes what is left in the ring.
+        # It drains the ring.
         time.sleep(3)
         memspy.signal(signal.SIGINT)
         code, said = memspy.ended(120)
@@ -700,7 +708,8 @@ def overflows(args, jobs, table, dice):
             raise Failure(f"{code}: {said}")
         allocations, frees, lost = (int(number.replace(",", "")) for number in told.groups())
         overflow.note = f"{happened:,} in the job: {allocations:,} allocations and {frees:,} frees recorded, {lost:,} lost"
-        # Events of other kinds get lost, too: what is missing is at most what is said to be lost, and nothing is made up.
+        # Other kinds of events get lost, too. At most the reported losses may be missing, and
+        # nothing may be invented.
         if not allocations + frees <= happened <= allocations + frees + lost:
             raise Failure(f"the figures do not agree: {overflow.note}")
         if lost == 0:
@@ -760,7 +769,7 @@ def main():
     parser.add_argument("--moment", type=float, default=1.5, help="seconds after its start within which a fault comes")
     parser.add_argument("--overflow", type=float, default=20, help="seconds for which memspy stands still")
     args = parser.parse_args()
-    # A shell's background job ignores SIGINT, and hands that on to memspy, which goes on then.
+    # A shell's background job ignores SIGINT, and memspy would inherit that and keep running.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     args.memspy = os.path.abspath(args.memspy)
     for mode in [mode for mode in MODES if args.modes and mode not in args.modes]:

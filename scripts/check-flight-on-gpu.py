@@ -1,11 +1,12 @@
-"""Checks the flight recorder on a machine with a real GPU. No Rust is needed there.
+"""Checks the flight recorder on a machine with a real GPU. Needs no Rust.
 
     python scripts/check-flight-on-gpu.py MEMSPY [--run-with scripts/with-sim] [--no-exact]
 
-tests/targets/oom.py holds half the device's memory and then asks for more than all of it: caught, uncaught, and with an
-abrupt end of the process. For each, sampled and exact, the recording ends by itself, the trace's live bytes are what
-memory_allocated() said, and the verdict names the line; exact ones name the bytes asked for and every block's line.
-Also: used> does not come true before, does then; a ring under load stays within its size.
+tests/targets/oom.py holds half the device's memory and then asks for more than all of it: caught,
+uncaught, and with an abrupt end of the process. In each case, sampled and exact, the recording ends
+by itself, the trace's live bytes equal memory_allocated(), and the verdict names the line. Exact
+ones name the requested bytes and every block's line. Also: used> is not met before the failure and
+is met at it; a ring under load stays within its size.
 """
 import argparse
 import json
@@ -28,7 +29,7 @@ def check(what, good, more=""):
 
 
 class Target:
-    """A script of tests/targets, spoken to by lines."""
+    """A script of tests/targets, driven by lines."""
 
     def __init__(self, script, *words):
         command = [*arguments.run_with, "python3", os.path.join(ROOT, "tests/targets", script), *words]
@@ -96,7 +97,7 @@ def out_of_memory(way, exact):
     recording = record(target, trace, "--keep", "3s", "--until", "oom", "--until", "exit", "--exact" if exact else "--follow")
     target.ask("late")
     time.sleep(6)
-    part = total // 2 // 16 // 2 * 2  # Segments are multiples of 2 MiB.
+    part = total // 2 // 16 // 2 * 2  # segments are multiples of 2 MiB
     target.ask(f"grow {part} 16")
     asked = (total + 1000) // 2 * 2
     target.ask(f"{way} {asked}", wait=way == "caught")
@@ -176,7 +177,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         for exact in [False] if arguments.no_exact else [False, True]:
             for way in ["caught", "fatal", "abrupt"]:
-                # Samples may come too late for a process that is gone at once.
+                # Samples may come too late for a process that ends at once.
                 if exact or way != "abrupt":
                     out_of_memory(way, exact)
         levels()

@@ -1,11 +1,12 @@
-"""Checks who-holds-it looks on a machine with a real GPU, and measures them. No Rust is needed there.
+"""Checks and measures owner snapshots on a machine with a real GPU. Needs no Rust.
 
     python scripts/check-holders-on-gpu.py MEMSPY [--gib N] [--looks N] [--kills N]
 
-A training job of N GiB or more (GPT-like, AdamW, live activations) runs in a process of its own; MEMSPY attaches late. Sums:
-while the job stands, categories add up to memory_allocated(), and the part with a name or a node is told. Under load:
-looks again and again at full speed, none of which may be inconsistent. Kills: MEMSPY is killed at any moment of a look, and
-the job goes on. Cost: the pause, the whole command, the job's iterations per second during looks at 1 % of the time.
+A training job of N GiB or more (GPT-like, AdamW, live activations) runs in its own process; MEMSPY
+attaches late. Sums: while the job is paused, categories add up to memory_allocated(); prints the
+part with a name or node. Load: snapshots at full speed, none of which may be inconsistent.
+Kills: MEMSPY is killed at random moments of a snapshot, and the job continues. Cost: the stop, the
+whole command, and the job's iterations per second with snapshots at 1 % of the time.
 """
 import argparse
 import json
@@ -64,7 +65,7 @@ free = torch.cuda.memory_allocated()
 batch = max(1, int((gib * 2**30 - free) / (one - free)) + 1)
 optimizer.zero_grad(set_to_none=True)
 step(batch)
-# Some Python objects, as real jobs have.
+# Some Python objects, as in real jobs.
 objects = [[i] for i in range(100_000)]
 print("READY", flush=True)
 steps = 0
@@ -191,7 +192,7 @@ def main():
             while time.perf_counter() < end:
                 if kind == "looks":
                     seen, took, said = look(args.memspy, pid)
-                    # At most 1 % of the time standing.
+                    # Stopped for at most 1 % of the time.
                     time.sleep(max(0, 99 * seen["pause_seconds"] - took))
                 else:
                     time.sleep(0.1)

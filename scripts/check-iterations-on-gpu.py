@@ -1,11 +1,12 @@
-"""Checks the iterations of exact recordings on a machine with a real GPU. No Rust is needed there.
+"""Checks the iterations of exact recordings on a machine with a real GPU. Needs no Rust.
 
     python scripts/check-iterations-on-gpu.py MEMSPY [--steps N] [--only short,compiled]
 
-Short: the iterations of a millisecond or two of tests/targets/iterations_truth.py, by a local, a nested, a global variable and
-by Adam's counter, and a chain with known intermediate gradients; each iteration against PyTorch's own peak of it. Training:
-a transformer with fused AdamW, whose counter is on the GPU, by the variables of its loop. Compiled: a look at a model that
-torch.compile runs, with and without CUDA graphs: sums, what is in graphs' pools, and for how long the job stands still.
+short: iterations of 1 to 2 ms in tests/targets/iterations_truth.py, counted by a local, nested or
+global variable and by Adam's counter, and a chain with known intermediate gradients. Compares each
+iteration with PyTorch's own peak. Training: a transformer with fused AdamW, whose counter is on the
+GPU, counted by its loop's variables. compiled: an owner snapshot of a model run by torch.compile,
+with and without CUDA graphs: sums, bytes in graph pools, and how long the job was stopped.
 """
 import argparse
 import json
@@ -68,7 +69,7 @@ class Job:
 
 
 def recorded(memspy, job, words, request):
-    """What the job says, and memspy's iterations of it."""
+    """The job's output, and its iterations according to memspy."""
     trace = os.path.join(FOLDER, f"{time.monotonic_ns()}.bin")
     recording = subprocess.Popen([memspy, "record", "--exact", "-p", str(job.process.pid), "-o", trace, *words],
                                  stderr=subprocess.PIPE, text=True)
@@ -85,7 +86,7 @@ def recorded(memspy, job, words, request):
 
 
 def compare(name, truth, rows, what="peak_allocated"):
-    """Truth: by (epoch, step) a number."""
+    """The truth maps (epoch, step) to a number."""
     known = {(row["epoch"], row["step"]): row for row in rows if row["steps"] == 1}
     exact = {key: row for key, row in known.items() if row["peak_is_exact"]}
     both = [key for key in truth if key in exact]

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Checks memspy against PyTorch's own figures on a real GPU, and prints what it measured.
+"""Checks memspy against PyTorch's own figures on a real GPU and prints what it measured.
 
-    scripts/check-on-gpu.py [--memspy target/release/memspy] [--out FOLDER] [--seconds 20] [--run-with scripts/with-sim]
+    scripts/check-on-gpu.py [--memspy target/release/memspy] [--out FOLDER] [--seconds 20]
+        [--run-with scripts/with-sim]
 
 Needs a python3 with PyTorch. With --run-with scripts/with-sim it runs on the simulated device.
-1. Standing still: every counter and every block of several allocator states.
-2. A training job recorded from outside: peak to the byte; flamegraph and tables left in FOLDER.
-Ends with exit code 1 if anything differs. What a recording costs the job: benches/overhead.py.
+1. At rest: every counter and every block of several allocator states.
+2. A training job recorded from outside: the peak to the byte; leaves flamegraph and tables in
+   FOLDER.
+Exit code 1 if anything differs. For the cost of a recording see benches/overhead.py.
 """
 import argparse
 import json
@@ -55,7 +57,7 @@ def memspy(arguments, pid, *words):
 
 
 def same_counters(found, truth):
-    """Keys of torch.cuda.memory_stats that memspy gives differently or not at all."""
+    """Keys of torch.cuda.memory_stats that memspy lacks or reports differently."""
     ignored = {"max_split_size", "active.compressed"}
     return {key: (found.get(key), value) for key, value in truth.items()
             if key not in ignored and found.get(key) != value}

@@ -1,12 +1,12 @@
-"""Checks a recording of all ranks on a machine with two or more real GPUs and NCCL. No Rust is needed there.
+"""Checks a recording of all ranks on a machine with two or more real GPUs and NCCL. Needs no Rust.
 
     python scripts/check-ranks-on-gpu.py MEMSPY [--ranks N] [-o FILE]
 
-A data parallel training (NCCL) is started by torchrun under `memspy record -s --exact`. Checked for every rank: the peak in the
-flamegraph is max_memory_allocated() to the byte, every allocation was seen, and the memory that NCCL takes from the driver
-is told with the line that made it take it. While it runs, the parts that `memspy devices -p` tells (PyTorch, outside PyTorch) are
-compared with what the driver accounts to the process. Also the speed of the job: alone, sampled, exact. Prints JSON; the exit
-code is 1 when a check failed.
+torchrun starts a data-parallel training (NCCL) under `memspy record -s --exact`. For every rank the
+peak in the flamegraph is max_memory_allocated() to the byte, every allocation was seen, and the
+driver memory of NCCL has the line that caused it. Meanwhile the parts in `memspy devices -p`
+(PyTorch, outside PyTorch) are compared with the driver's figure for the process. Also measures the
+job's speed alone, sampled and exact. Prints JSON; exit code 1 if a check failed.
 """
 import argparse
 import json
@@ -65,7 +65,7 @@ def check(what, holds, told):
 
 
 def run(memspy, ranks, seconds, words, look=None):
-    """One run of the job; its truths, and what memspy left in the folder."""
+    """One run of the job: its truths, and the files that memspy wrote."""
     folder = pathlib.Path(tempfile.mkdtemp())
     (folder / "job.py").write_text(JOB)
     job = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
@@ -90,7 +90,7 @@ def collapsed(memspy, trace, *words):
 
 
 def devices(memspy, ranks):
-    """A look at the parts while all ranks train."""
+    """Reads `memspy devices` while all ranks train."""
     def look(folder):
         pids = [folder / f"pid-{rank}" for rank in range(ranks)]
         end = time.monotonic() + 120

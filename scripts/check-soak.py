@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Records a training loop for a long time, in three ways at once, and checks that memspy's memory does not grow and that every loss is said.
+"""Records a training loop for a long time in three ways at once.
 
     scripts/check-soak.py MEMSPY [--minutes 60] [--run-with scripts/with-sim] [--python python3]
 
-The job is tests/targets/transformer12.py; beside it run 'record --follow' (as by default), 'record -r 1000' and 'record --exact --keep 20s'. The resident memory of each memspy is read every 10 s. Flat is: the median of the last quarter is at most
-10 % or 16 MiB above that of the second quarter. At the end each recording must end whole, be read without a word of damage, and its summary is
-printed with what it says was lost; exact recordings compare their counts with the allocator's own counters, and say so where they
-differ. Ends with a table, and exit code 0 when all is as it should be.
+Checks that memspy's memory does not grow and that every loss is reported. The job is
+tests/targets/transformer12.py, with 'record --follow' (the default), 'record -r 1000' and
+'record --exact --keep 20s'. Reads the resident memory of each memspy every 10 s. It must be flat:
+the median of the last quarter is at most 10 % or 16 MiB above that of the second quarter. At the
+end each recording must be complete and readable without damage; prints its summary with its losses.
+Exact recordings compare their counts with the allocator's counters and report differences.
+Ends with a table; exit code 0 if all checks pass.
 """
 import argparse
 import os
@@ -90,7 +93,7 @@ def main():
     parser.add_argument("--run-with", type=str.split, default=[], help="runs the job and memspy, such as scripts/with-sim")
     parser.add_argument("--python", default="python3")
     args = parser.parse_args()
-    # A shell's background job ignores SIGINT, and hands that on to memspy, which goes on then.
+    # A shell's background job ignores SIGINT, and memspy would inherit that and keep running.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     folder = tempfile.mkdtemp(prefix="memspy-soak-")
     command = [*args.run_with, args.python, os.path.join(HERE, "tests/targets/transformer12.py")]
@@ -98,7 +101,7 @@ def main():
     while (line := job.stdout.readline()).strip() != "READY":
         if not line:
             sys.exit("the job ended before it was ready")
-    # One window for the whole time, and more: it is ended when all is done.
+    # One window longer than the whole run; the test ends it.
     job.stdin.write(f"window {args.minutes * 60 + 600}\n")
     job.stdin.flush()
     recordings = [Recording(args, mode, folder, str(job.pid)) for mode in MODES]

@@ -1,11 +1,12 @@
-"""Checks on a machine with a real GPU that `memspy summary` names what fills it, in five jobs of the kinds that people run.
+"""Checks on a real GPU that `memspy summary` names what fills it, in five common kinds of jobs.
 
-    python scripts/check-summary-on-gpu.py MEMSPY [--jobs server,metrics,...] [--seconds N] [-o FOLDER]
+    python scripts/check-summary-on-gpu.py MEMSPY [--jobs server,metrics,...] [--seconds N]
+        [-o FOLDER]
 
-Each job runs in a process of its own. After N seconds of its work `memspy summary` and `memspy tensors` are asked once each;
-what is to be found has to stand in the first three rows of owners, or among the findings. The longest time that the job stood still, and
-how long the commands took, are printed beside it. With -o what was printed is kept, for the documentation.
-Jobs whose libraries (transformers, peft, lightning, timm) are missing are left out, and named.
+Each job runs in its own process. After N seconds, `memspy summary` and `memspy tensors` run once
+each; the expected text must be in the first three owner rows or in the findings. Prints the job's
+longest stop and the commands' time. With -o, keeps the output for the documentation.
+Jobs with missing libraries (transformers, peft, lightning, timm) are skipped and listed.
 """
 import argparse
 import pathlib
@@ -100,7 +101,7 @@ def lightning_timm():
 
 
 def metrics():
-    """A conv net whose losses are kept with their graphs."""
+    """A conv net that keeps its losses with their graphs."""
     import torch
     from torch import nn
 
@@ -123,7 +124,7 @@ def metrics():
 
 
 def two():
-    """Two processes on one card: this one trains, the other one holds 20 GiB."""
+    """Two processes on one card: this one trains, the other holds 20 GiB."""
     import torch
 
     wait_for_go()
@@ -140,7 +141,7 @@ def two():
         time.sleep(0.01)
 
 
-# Each with what has to be found in the first three rows or in the findings, as a regular expression.
+# Each with a regular expression to find in the first three rows or the findings.
 JOBS = {
     "server": (server, r"sessions"),
     "lora": (lora, r"saved for backward|parameters of"),
@@ -157,7 +158,7 @@ def ask(memspy, *words):
 
 
 def pauses(memspy, pid, looks):
-    """For how many milliseconds each of so many looks stopped the job at the longest."""
+    """The longest stop of the job, in ms, for each of several snapshots."""
     for _ in range(looks):
         text = "".join(ask(memspy, "tensors", "-p", str(pid))[:2])
         found = re.search(r"was stopped for ([\d.]+) (ms|s)", text)
@@ -166,7 +167,7 @@ def pauses(memspy, pid, looks):
 
 
 def first_rows_and_findings(text):
-    """The first three rows of owners, and the lines of findings."""
+    """The first three owner rows and the findings."""
     lines = text.splitlines()
     head = next((at for at, line in enumerate(lines) if "held by" in line), len(lines))
     rows = [line for line in lines[head + 1:] if re.match(r"\s*[\d.]+ [KMGT]?i?B ", line)][:3]
@@ -214,7 +215,7 @@ def main():
     names = args.jobs.split(",")
     start = lambda name: subprocess.Popen([sys.executable, __file__, args.memspy, "--job", name], text=True, stdin=subprocess.PIPE,
                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    # All import what they need beside each other; they work one after the other.
+    # They import in parallel and work one after the other.
     processes = {name: start(name) for name in names}
     ok = True
     for name, process in processes.items():

@@ -1,11 +1,11 @@
-"""Runs the five queries of docs/export.md over exported tables with Spark, on 4 workers, and compares them with DuckDB's answers.
+"""Runs the five queries of docs/export.md with Spark on 4 workers; compares with DuckDB's answers.
 
     memspy export rank-*.bin -f parquet -o tables
-    pip install pyspark duckdb                       # Spark needs Java: apt-get install default-jre-headless
+    pip install pyspark duckdb    # Spark needs Java: apt-get install default-jre-headless
     python scripts/check-tables-with-spark.py FOLDER     FOLDER: the one that has tables/
 
-Spark takes the same SQL, with its own name for the files of a table: read_parquet('tables/T/*.parquet') is parquet.`tables/T`.
-Ends with an error where an answer differs.
+Spark takes the same SQL, with its own name for the files of a table:
+read_parquet('tables/T/*.parquet') is parquet.`tables/T`. Ends with an error if an answer differs.
 """
 import os
 import re
@@ -19,7 +19,7 @@ WORKERS = 4
 
 
 def answers(rows):
-    """Rows without an order: where two have the same bytes, engines order them as they like."""
+    """Rows without an order: engines order rows of equal bytes differently."""
     return sorted((tuple(row) for row in rows), key=str)
 
 
@@ -35,7 +35,7 @@ def main():
     for query in queries:
         started = time.monotonic()
         sql = re.sub(r"read_parquet\('([^']*)/\*\.parquet'\)", r"parquet.`\1`", query).rstrip().rstrip(";")
-        # The whole answer: which of two equal rows is the last of 20 is no difference.
+        # Compare all rows: engines may cut a list of 20 between equal rows differently.
         whole = [text.replace("LIMIT 20", "") for text in (query, sql)]
         expected, found = answers(duckdb.sql(whole[0]).fetchall()), answers(spark.sql(whole[1]).collect())
         same = expected == found

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Sets everything up on a fresh Debian or Ubuntu machine, then records a PyTorch training run from outside.
+# Sets everything up on a fresh Debian or Ubuntu machine, then records a PyTorch training run.
 #
 #   scripts/demo.sh [SECONDS]      how long to record, default 10
 #
-# The job is tests/targets/train.py, unmodified and knowing nothing of memspy. It runs on the GPU if there is
-# one, else on the simulated CUDA device (cuda/sim/README.md). Results go to target/demo/.
+# The job is tests/targets/train.py, unmodified and unaware of memspy. It runs on the GPU if there
+# is one, else on the simulated CUDA device (cuda/sim/README.md). Results go to target/demo/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case "${1:-}" in -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
@@ -38,7 +38,8 @@ if [ $on_gpu = no ]; then
   say "No GPU here: setting up the simulated CUDA device"
   scripts/setup-env.sh >/dev/null
   job=(scripts/with-sim python)
-  # A simulated kernel takes no time. Steps of batches that take the processor a while to make are as frequent as a GPU's.
+  # A simulated kernel takes no time. Batches that keep the processor busy for a while make steps
+  # as frequent as a GPU's.
   words=(--batch 128)
 fi
 
@@ -54,7 +55,7 @@ until grep -q '^step' $log; do
 done
 head -n 2 $log
 [ $on_gpu = yes ] || attach=(scripts/with-sim --share "$pid")
-# Where the kernel lets a process be read only by its ancestors, reading another one's memory takes root.
+# If the kernel lets only ancestors read a process, reading another one's memory takes root.
 if [ "$(id -u)" -ne 0 ] && [ "$(cat /proc/sys/kernel/yama/ptrace_scope 2>/dev/null || echo 0)" != 0 ]; then
   attach=(sudo "${attach[@]}")
 fi

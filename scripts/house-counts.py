@@ -20,7 +20,7 @@ PANICS = re.compile(r"\.unwrap\(\)|\.expect\(|\bpanic!|\bunreachable!|\btodo!|\b
 
 
 def without_tests(lines):
-    """The lines outside `#[cfg(test)] mod x { … }`, by the indentation that rustfmt gives."""
+    """The lines outside `#[cfg(test)] mod x { … }`, by rustfmt's indentation."""
     kept, skip, pending = [], None, False
     for line in lines:
         indent = len(line) - len(line.lstrip())
@@ -37,13 +37,13 @@ def without_tests(lines):
 
 
 def comment(line):
-    """The text of the line's own comment, or None."""
+    """The line's own comment, or None."""
     found = re.match(r"\s*//[/!]?(.*)", line)
     return found and found.group(1)
 
 
 def functions(lines):
-    """(length, name) of each function with a body, by the indentation that rustfmt gives."""
+    """(length, name) of each function with a body, by rustfmt's indentation."""
     found = []
     for start, line in enumerate(lines):
         name = FUNCTION.match(line)

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Tries the newest PyTorch that pip offers, on the newest CPython that Debian and PyTorch offer, and says what broke.
+# Tries pip's newest PyTorch on the newest CPython that Debian and PyTorch offer.
 #
 #   scripts/new-versions.sh [--list | --again]
 #
-# A pair that scripts/torch-versions.txt has already is said and left alone; --again tries it all the same, --list tries nothing.
-# Another pair is set up (scripts/setup-env.sh: up to 2 GB), and compared by scripts/test-versions.sh: tensors, names and graphs to the byte;
-# then dump, record and record --exact have to work beside a training job there. Ends with a table and what failed; the exit code is 0 when all
-# is as it should be. What passes is to be added to scripts/torch-versions.txt.
+# Reports and skips a pair that scripts/torch-versions.txt already has; --again tries it anyway,
+# --list tries nothing. Sets up another pair (scripts/setup-env.sh: up to 2 GB) and compares
+# tensors, names and graphs to the byte (scripts/test-versions.sh). Then dump, record and
+# record --exact must work with a training job there. Ends with a table and the failures; the exit
+# code is 0 if all passes. Add pairs that pass to scripts/torch-versions.txt.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 mode=${1:-}
@@ -16,11 +17,11 @@ python=${MEMSPY_PYTHON:-python3}
 torch=$("$python" -m pip index versions torch 2>/dev/null | sed -n '1s/^torch (\(.*\))$/\1/p')
 [ -n "$torch" ] || { echo "new-versions: pip does not say which PyTorch is the newest: is there a network?" >&2; exit 1; }
 
-# Of Debian unstable, as scripts/setup-pythons.sh sets it up: without its tree, of this machine.
+# From the Debian unstable tree of scripts/setup-pythons.sh; without it, from this machine.
 tree=target/envs/debian-unstable
 offered() {
   if [ -d $tree ] && [ "$(id -u)" -eq 0 ]; then
-    # What cannot be brought up to date may still be known from before.
+    # If the update fails, the old lists may still do.
     chroot $tree apt-get update -qq >&2 || true
     chroot $tree apt-cache search --names-only '^python3\.[0-9]+$'
   else
@@ -53,7 +54,7 @@ fi
 [ "$mode" != --list ] || exit 0
 
 failed=()
-# Looks beside a training job; its set-up is the one just tested.
+# Runs memspy beside a training job in the environment just tested.
 beside_a_job() {
   local job status=0 log
   log=$(mktemp)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Makes the recordings of tests/corpus, with PyTorch's own history as the truth beside each.
+"""Records the traces of tests/corpus, each with PyTorch's own history as the truth.
 
     scripts/record-corpus.py MEMSPY --out FOLDER --machine h200 [--only NAME,NAME] [--prefix fresh-]
     scripts/record-corpus.py MEMSPY --out FOLDER --machine simulated --env target/envs/torch-2.11
 
-The first form runs on a machine with a GPU and 16 or more processors, the second on the simulated device. Both need root:
-recordings "as a user" give up their rights, and all run in mount and host namespaces of their own, so that the paths and
-names in a trace are those of no machine. Each recording is a process of its own. Those of two processors run beside
-each other where there are enough. `cargo test --test score` judges what comes out (tests/corpus/README.md).
+The first form runs on a machine with a GPU and 16 or more processors, the second on the simulated
+device. Both need root: recordings "as a user" drop their rights, and all run in their own mount and
+host namespaces, so that paths and names in a trace belong to no machine. Each recording is a
+process of its own; those on two processors run in parallel if there are enough.
+`cargo test --test score` judges the result (tests/corpus/README.md).
 """
 import argparse
 import collections
@@ -27,7 +28,8 @@ PLACE = "/tmp/memspy-corpus"  # What runs lies there, so traces have no other pa
 USER = 65534
 PR_SET_PTRACER, ANY = 0x59616D61, -1
 
-# One line a recording. `mode`: the words for 'memspy record', which follows without any. `after`: seconds after the job's start, 0: from the start.
+# One recording per line. `mode`: arguments of 'memspy record'; it follows without any. `after`:
+# seconds after the job's start, 0: from the start.
 Plan = collections.namedtuple("Plan", "name machine job processors load user after seconds mode")
 
 
@@ -80,21 +82,21 @@ transformer-exact-sim simulated transformer     2  loaded root 3 1   --exact
 
 
 def table_of(stacks, frames):
-    """Stacks as lists of numbers in the table of frames, with their bytes."""
+    """Stacks as lists of frame numbers, with their bytes."""
     return [[[frames.setdefault(frame, len(frames)) for frame in stack if isinstance(frame, tuple)], mark(stack), size]
             for stack, size in stacks.items() if size]
 
 
 def mark(stack):
-    """What stands for a stack that Python does not know."""
+    """The label of a stack that Python does not know."""
     return next((frame for frame in stack if not isinstance(frame, tuple)), None)
 
 
 def record_here(plan, out):
-    """In the process of the job: records, and saves the trace and the truth."""
-    ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(ANY), 0, 0, 0)  # memspy is started by the job it reads.
+    """Inside the job: records, and saves the trace and the truth."""
+    ctypes.CDLL(None).prctl(PR_SET_PTRACER, ctypes.c_ulong(ANY), 0, 0, 0)  # the job starts the memspy that reads it
     import torch
-    import torch._dynamo  # What is imported while it records would be most of the trace.
+    import torch._dynamo  # an import during the recording would fill most of the trace
     if "trainer" in plan.job:
         from transformers import LlamaForCausalLM, Trainer
     from attribution import jobs, recording
@@ -121,7 +123,7 @@ def record_here(plan, out):
 
 
 def start(plan, args, processors):
-    """Starts the process of one recording, on these processors, with its load beside it."""
+    """Starts one recording on these processors, with background load."""
     command = [sys.executable, f"{PLACE}/record-corpus.py", "--one", plan.name, "--out", args.out, "--prefix", args.prefix]
     if plan.user == "user":
         command = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", *command]
@@ -153,7 +155,7 @@ def record_all(args):
     for plan in alone:
         if not start(plan, args, set(mine[:plan.processors])):
             failed.append(plan.name)
-    # Every second pair, so that what the GPU's driver does has processors of its own.
+    # Every second pair, so that the GPU driver's work has its own processors.
     free = queue.Queue()
     for pair in pairs[::2]:
         free.put(pair)
@@ -173,7 +175,7 @@ def record_all(args):
 
 
 def enter_namespaces(args):
-    """Once more, where paths and the host's name say nothing of this machine."""
+    """Restarts itself where paths and the host name say nothing about this machine."""
     shutil.rmtree(PLACE, ignore_errors=True)
     os.makedirs(f"{PLACE}/attribution")
     for name in os.listdir(f"{HERE}/attribution"):

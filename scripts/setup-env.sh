@@ -1,27 +1,30 @@
 #!/usr/bin/env bash
-# Sets up a PyTorch that runs device='cuda' without a GPU: a virtual environment and the simulated CUDA libraries.
+# Sets up a PyTorch that runs device='cuda' without a GPU: a virtual environment and the simulated
+# CUDA libraries.
 #
-#   scripts/setup-env.sh [TORCH_VERSION [CPYTHON]]      default that of scripts/torch-versions.txt, with the newest Python that fits
+#   scripts/setup-env.sh [TORCH_VERSION [CPYTHON]]      default: that of scripts/torch-versions.txt,
+#                                                       with the newest Python that fits
 #
-# Environment in target/envs/torch-<major.minor>/, libraries in target/sim/torch-<major.minor>/. With a CPython (3.9), for
-# which scripts/with-python must have an interpreter, the environment is torch-<major.minor>-py<CPYTHON> and holds PyTorch only.
-# Run it again at any time: what is up to date is left alone. As root it installs missing Debian packages by name.
-# MEMSPY_PYTHON names the Python to build the environment with (3.10 or newer).
+# The environment is target/envs/torch-<major.minor>/, with libraries in
+# target/sim/torch-<major.minor>/. With a CPython (3.9), for which scripts/with-python must have an
+# interpreter, the environment is torch-<major.minor>-py<CPYTHON> and has only PyTorch. May run at
+# any time: skips what is up to date. As root it installs missing Debian packages by name.
+# MEMSPY_PYTHON names the Python that builds the environment (3.10 or newer).
 set -euo pipefail
 cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
 torch_version=${1:-$(awk '$3 == "default" { print $1 }' scripts/torch-versions.txt)}
 cpython=${2:-}
 short=${torch_version%.*}
 environment=target/envs/torch-$short${cpython:+-py$cpython}
 libraries=target/sim/torch-$short
-# Everything `import torch` and the optimizers need. The nvidia-* wheels stay out: torch's libraries look for
-# them through an RPATH, which would beat LD_LIBRARY_PATH and so the simulated device.
+# All that `import torch` and the optimizers need. No nvidia-* wheels: torch's libraries find them
+# through an RPATH, which precedes LD_LIBRARY_PATH and so the simulated device.
 packages=("torch==$torch_version" typing_extensions sympy mpmath filelock)
 if [ -z "$cpython" ]; then
   packages+=(jinja2 markupsafe fsspec networkx numpy) # for torch.profiler and the simulated device's ladder
-  # Older tools, whose reports from inside a process memspy is checked against from outside; with what they need.
+  # Older tools with their dependencies: memspy is compared with their reports from inside.
   packages+=(trumpy==0.1.2 pytorch_memlab==0.3.0 calmsize "pandas<3" python-dateutil pytz tzdata six)
 else
   packages+=(fsspec networkx)
@@ -49,9 +52,9 @@ newest_usable_python >/dev/null || missing+=(python3 python3-venv)
 [ ${#missing[@]} -eq 0 ] || scripts/apt-install "${missing[@]}"
 python=$(newest_usable_python) || { echo "setup-env: no Python 3.10 or newer with venv found" >&2; exit 1; }
 
-# Into an environment of its own.
+# In its own environment.
 install_here() {
-  # Without pip it was interrupted.
+  # An environment without pip is incomplete.
   if [ ! -x "$environment/bin/pip" ]; then
     rm -rf "$environment"
     "$1" -m venv "$environment"
@@ -59,7 +62,8 @@ install_here() {
   "$environment/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile "${packages[@]}"
 }
 
-# For a CPython of the Debian tree: beside it, fetched by the Python of this machine, and run through scripts/with-python.
+# For a CPython of the Debian tree: outside the tree, downloaded by this machine's Python, run
+# through scripts/with-python.
 install_in_tree() {
   local tag=cp${cpython/./} platform platforms=()
   for platform in manylinux_2_28 manylinux_2_17 manylinux2014 manylinux1 linux; do
@@ -76,8 +80,8 @@ LAUNCHER
   chmod +x "$environment/bin/python"
 }
 
-# What is imported is compiled now, not by the first programs that run at once: a tenth of all that is installed. The libraries
-# have to be built by then.
+# Compile the imported modules now (a tenth of all installed), not in the first programs in
+# parallel. Needs the libraries.
 compile_imported() {
   [ ! -e "$environment/.compiled" ] || return 0
   env -u PYTHONDONTWRITEBYTECODE LD_LIBRARY_PATH="$PWD/$libraries" "$environment/bin/python" -W ignore -c '

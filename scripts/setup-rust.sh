@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Makes sure that cargo is there and new enough to build memspy; installs it from packages where it can.
+# Makes sure that cargo is new enough to build memspy; installs it from packages if it can.
 #
 #   scripts/setup-rust.sh
 #
-# Takes Debian's and Ubuntu's rustup package when cargo is missing (root needed), then the stable toolchain;
-# and clang with libbpf-dev, which exact mode needs when memspy is built.
+# Without cargo, takes the rustup package of Debian or Ubuntu (needs root), then the stable
+# toolchain, and clang with libbpf-dev, which building exact mode needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case "${1:-}" in -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
@@ -21,7 +21,7 @@ explain() {
 apt_install() { scripts/apt-install "$@" || explain "$* cannot be installed from here"; }
 
 command -v cc >/dev/null || apt_install build-essential
-# The kernel's program of exact mode; without them memspy is built without that mode, and says so.
+# For the kernel's program of exact mode. Without them the build omits that mode and says so.
 if ! command -v clang >/dev/null || [ ! -e /usr/include/bpf/bpf_helpers.h ]; then
   if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     apt_install clang libbpf-dev
@@ -30,7 +30,7 @@ if ! command -v clang >/dev/null || [ ! -e /usr/include/bpf/bpf_helpers.h ]; the
   fi
 fi
 if ! command -v cargo >/dev/null; then
-  # A distribution's own cargo package is years older than its rustup package's toolchains.
+  # A distribution's cargo package is years older than the toolchains of its rustup package.
   apt_install rustup ca-certificates
   rustup toolchain install stable --profile minimal --component clippy --component rustfmt
   rustup default stable

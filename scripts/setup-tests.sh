@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Sets up what the tests run: PyTorch on the simulated device, CPythons, pairs of both, a terminal, other mallocs.
+# Sets up what the tests run: PyTorch on the simulated device, CPythons, pairs of both, a terminal,
+# other mallocs.
 #
-#   scripts/setup-tests.sh [--all]    --all: what scripts/test.sh --all runs as well, some minutes more
+#   scripts/setup-tests.sh [--all]    --all: also for scripts/test.sh --all, some minutes more
 #
-# PyTorch runs through scripts/with-sim, CPythons through scripts/with-python; the pairs are those of scripts/torch-versions.txt.
-# Run it again at any time: what is up to date is left alone. What this machine cannot provide is said and skipped.
+# PyTorch runs through scripts/with-sim, CPythons through scripts/with-python. The pairs are those
+# of scripts/torch-versions.txt. May run at any time: skips what is up to date. Reports and skips
+# what this machine cannot provide.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
 all=
 [ "${1:-}" != --all ] || all=yes
@@ -18,7 +20,7 @@ for package in libjemalloc2/libjemalloc.so.2 libtcmalloc-minimal4/libtcmalloc_mi
 done
 [ ${#missing[@]} -eq 0 ] || scripts/apt-install "${missing[@]}"
 
-# The page of 'memspy report' is tested in a browser. Ubuntu's is a snap, which containers cannot install.
+# A browser tests the page of 'memspy report'. Ubuntu's is a snap, which containers cannot install.
 mkdir -p target
 rm -f target/no-browser
 if ! command -v chromium >/dev/null && ! scripts/apt-install chromium; then
@@ -33,14 +35,14 @@ timed() {
 timed scripts/setup-env.sh
 timed scripts/setup-pythons.sh
 timed scripts/setup-readers.sh ${all:+--all} # what memspy exports is opened by its real readers
-# transformers' Trainer, which is followed beside PyTorch's own history. Not in PyTorch's environment: that is what memspy's users
-# have, and accelerate would bring gigabytes of CUDA's libraries.
+# transformers' Trainer, followed beside PyTorch's own history. Its own environment: PyTorch's stays
+# as memspy's users have it, and accelerate would add gigabytes of CUDA libraries.
 install_transformers() {
   local place=target/envs/transformers
   [ ! -e $place/.installed ] || return 0
   rm -rf $place
   local pip=(target/envs/torch-2.11/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --target $place)
-  # That PyTorch lacks CUDA's libraries is no news.
+  # PyTorch lacks CUDA's libraries on purpose.
   "${pip[@]}" "transformers>=5,<6" 2> >(grep -v "^torch .* requires\|dependency resolver" >&2)
   "${pip[@]}" --no-deps --upgrade "accelerate>=1.12,<2" psutil 2> >(grep -v "^torch .* requires\|dependency resolver" >&2)
   touch $place/.installed

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Compares tensors, names and graphs on every pair of PyTorch and CPython of scripts/torch-versions.txt, one after the other.
+# Compares tensors, names and graphs on every pair of PyTorch and CPython in
+# scripts/torch-versions.txt, one after another.
 #
 #   scripts/test-versions.sh [TORCH/CPYTHON ...]      all of them, or these: 2.6.0/3.12
 #
-# Each pair is set up, tested and removed again (unless it was there before), so that one at a time takes room: up to
-# 2 GB, fetched for each. Ends with a table; the exit code is 0 when all are as they should be. MEMSPY_DEVICES=cpu leaves
-# the simulated device out, which halves the time.
+# Sets up, tests and removes each pair (unless it existed before), so only one at a time takes
+# space: up to 2 GB, downloaded for each. Ends with a table; the exit code is 0 if all pass.
+# MEMSPY_DEVICES=cpu skips the simulated device, which halves the time.
 set -uo pipefail
 cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
 pairs=("$@")
 if [ ${#pairs[@]} -eq 0 ]; then

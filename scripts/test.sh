@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# Everything a change must pass: set-up, formatting, lints, documentation, tests, the simulated device's ladder.
+# Everything a change must pass: set-up, formatting, lints, documentation, tests, the simulated
+# device's ladder.
 #
 #   scripts/test.sh [CARGO TEST ARGUMENT ...]      arguments go to cargo test, e.g. a test's name
-#   scripts/test.sh --all                          also what takes long to set up or to run: a CPython without a GIL, more pairs of versions
-#   scripts/test.sh --all-versions                 that, and every pair of scripts/torch-versions.txt (an hour)
+#   scripts/test.sh --all                          also what takes long to set up or run: a CPython
+#                                                  without a GIL, more pairs of versions
+#   scripts/test.sh --all-versions                 that, and all of torch-versions.txt (1 hour)
 #
-# What the tests run is set up by scripts/setup-tests.sh; what this machine cannot provide is said. A test that needs what only
-# --all sets up is ignored without it; with it, what is missing is a failure.
+# scripts/setup-tests.sh sets up what the tests run and reports what this machine cannot provide.
+# Tests that need what only --all sets up are ignored without it; with it, anything missing fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1:-}" in -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
 all=
 all_versions=
@@ -20,17 +22,18 @@ esac
 [ -z "$all" ] || export MEMSPY_ALL=1
 section() { printf '\n== %s (%ds)\n' "$*" $SECONDS; }
 export CARGO_TERM_COLOR=${CARGO_TERM_COLOR:-never}
-# A little optimised, the tests take half of the time that they take otherwise: more than compiling that way costs.
-# In four parts instead of sixteen, the program compiles in a sixth less of processor time.
+# With some optimisation the tests take half the time, which saves more than its compilation costs.
+# In four codegen units instead of sixteen, compiling takes a sixth less processor time.
 cargo() { command cargo --config 'profile.dev.package.memspy.opt-level=1' --config 'profile.dev.package.memspy.codegen-units=4' "$@"; }
 
-# The tests of tests/live look at jobs that run meanwhile: where a busy machine stops one of the two for a second, a test can miss what
-# it waits for. Up to three that fail are run again, alone, and told at the end; one that fails again has failed. No other test is repeated.
+# The tests of tests/live read running jobs: if a busy machine stops one of the two for a second, a
+# test can miss its event. Up to three failed ones run again, alone, and are listed at the end; one
+# that fails again has failed. No other test is repeated.
 repeated=
 run_tests() {
   local log=target/tests.log failed
   if cargo test "$@" 2>&1 | tee $log; then return; fi
-  # cargo names the targets that failed, and libtest the tests, after the last 'failures:' of its target.
+  # cargo names the failed targets; libtest lists the tests after its target's last 'failures:'.
   if grep -E '^    `|to rerun pass `' $log | grep -qv -- '`--test live`'; then return 1; fi
   failed=$(awk '/^ *Running /{live = /tests\/live\//} live && /^failures:/{names = ""} live && /^    [a-z_0-9:]+$/{names = names $1 "\n"} END {printf "%s", names}' $log)
   if [ -z "$failed" ] || [ "$(wc -l <<<"$failed")" -gt 3 ]; then return 1; fi
@@ -43,7 +46,7 @@ run_tests() {
 section "Formatting"
 scripts/setup-rust.sh
 cargo fmt --check
-# Beside the compiler; what it says comes when it is done.
+# In parallel with the compiler; its output comes when it is done.
 set_up=target/setup-tests.log
 mkdir -p target
 scripts/setup-tests.sh $all >$set_up 2>&1 </dev/null &
@@ -51,13 +54,14 @@ setting_up=$!
 trap 'kill $setting_up 2>/dev/null || true' EXIT
 
 section "Lints, and building the tests"
-# 'cargo clippy' checks all dependencies without building them, and 'cargo doc' wants that too; 'cargo test' builds them. Clippy as
-# the compiler of this crate lints what it builds, with the same -D warnings: dependencies are compiled once.
+# 'cargo clippy' and 'cargo doc' check all dependencies; 'cargo test' builds them. With Clippy as
+# this crate's compiler, the build lints with the same -D warnings, and dependencies compile once.
 export RUSTC_WORKSPACE_WRAPPER=$PWD/scripts/rustc-for-tests CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
 cargo test --no-run --all-targets --quiet
 
 section "Documentation"
-# The rustdoc that tests the examples in the documentation knows where everything built lies; the same call makes the pages.
+# The rustdoc that tests the documentation's examples knows all build paths; the same call makes the
+# pages.
 rustdoc=$(cargo test --doc -vv 2>&1 | sed -n 's/^ *Running `\(.*rustdoc .* --test src\/lib.rs .*\)`$/\1/p' || true)
 pages=${rustdoc/ --test src\/lib.rs --test-run-directory $PWD/ src/lib.rs -o target/doc -D warnings}
 if [ "$pages" != "$rustdoc" ]; then
@@ -70,7 +74,7 @@ trap - EXIT
 wait $setting_up || { cat $set_up; exit 1; }
 cat $set_up
 section "Tests"
-# Half of a test is waiting: for a job to begin, for the next sample, for a signal.
+# Tests spend half of their time waiting for a job, a sample or a signal.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) * 2))}
 run_tests "$@"
 [ -z "$all" ] || cargo test --test live -- --ignored

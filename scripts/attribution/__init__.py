@@ -1,1 +1,1 @@
-"""What check-attribution-on-gpu.py and record-corpus.py share."""
+"""Shared by check-attribution-on-gpu.py and record-corpus.py."""

@@ -1,8 +1,9 @@
-"""What PyTorch's memory history leaves out: how large the block of each allocation was.
+"""Adds the block size of each allocation, which PyTorch's memory history leaves out.
 
-The history tells the bytes asked for. The allocator rounds them up to 512, takes the free block that fits best, and splits off
-the rest only where it is large enough (`should_split` in c10/cuda/CUDACachingAllocator.cpp): else the whole block is used.
-Which block that was follows from the address, if what was split and joined before is known.
+The history has the requested bytes. The allocator rounds them up to 512, takes the best-fitting
+free block, and splits off the rest only if it is large enough (`should_split` in
+c10/cuda/CUDACachingAllocator.cpp); otherwise it uses the whole block. The address identifies the
+block, if all earlier splits and merges are known.
 """
 import bisect
 
@@ -15,7 +16,7 @@ def rounded(size):
 
 
 class Segment:
-    """One piece of memory that the allocator took from the driver, cut into blocks without gaps."""
+    """Memory that the allocator took from the driver, cut into blocks without gaps."""
 
     def __init__(self, start, size):
         self.starts, self.ends, self.is_free = [start], [start + size], [True]
@@ -25,7 +26,7 @@ class Segment:
         return at if at < len(self.starts) and self.starts[at] == address else None
 
     def cut(self, at, size):
-        """Splits a block: the second part is free."""
+        """Splits a block; the second part is free."""
         self.starts.insert(at + 1, self.starts[at] + size)
         self.ends.insert(at, self.starts[at] + size)
         self.is_free.insert(at + 1, True)
@@ -38,7 +39,9 @@ class Segment:
 
 
 class Blocks:
-    """All segments of one device, from the snapshot of `torch.cuda.memory._snapshot` before the history on."""
+    """All segments of one device, starting from a `torch.cuda.memory._snapshot` taken before the
+    history.
+    """
 
     def __init__(self, snapshot, device):
         self.starts, self.segments = [], []
@@ -69,7 +72,7 @@ class Blocks:
         return segment, segment.find(address)
 
     def take(self, event):
-        """The bytes of the block of an allocation; `None` for other events, and where the block is not known."""
+        """The block size of an allocation; `None` for other events or an unknown block."""
         action, address = event["action"], event["addr"]
         if action == "segment_alloc":
             self.add(address, event["size"])
@@ -93,7 +96,7 @@ class Blocks:
 
 
 def with_block_sizes(events, before, device):
-    """Gives each allocation of a device's history its "block", the bytes of its block, and each free that of what it frees."""
+    """Adds to each allocation and free in a device's history its "block", the size of the block."""
     blocks, alive, unknown = Blocks(before, device), {}, 0
     for segment in before["segments"]:
         if segment["device"] == device:

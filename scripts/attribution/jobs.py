@@ -1,6 +1,7 @@
-"""The jobs whose attribution is checked: training loops, servers and libraries, each with its allocations in a pattern of its own.
+"""The jobs whose attribution is checked: training loops, servers and libraries, each with its own
+allocation pattern.
 
-A job is a function of a `Watched`, which it calls after each forward pass, with nothing else under way.
+A job is a function of a `Watched`. It calls that after each forward pass, while nothing else runs.
 """
 import queue
 import random
@@ -13,11 +14,11 @@ import torch
 from torch import nn
 
 class Done(Exception):
-    """The job has made its steps."""
+    """The job has completed its steps."""
 
 
 class Watched:
-    """Counts the steps of one run of a job, from when `begin` was called on, and stands still in the last, after `seconds` or later."""
+    """Counts a job's steps after `begin`, and pauses in the last one, after `seconds` or later."""
 
     def __init__(self, steps, at_last=None, begin=None, after=0, seconds=0):
         self.steps, self.seconds, self.at_last, self.times = steps, seconds, at_last, []
@@ -177,7 +178,7 @@ def lstm(watched):
 
 
 def detection(watched):
-    """Images of other sizes at every step, with other numbers of boxes."""
+    """Images of a new size at every step, with a new number of boxes."""
     import torchvision
     model = torchvision.models.detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=5, min_size=320)
     model.cuda().train()
@@ -203,7 +204,7 @@ def compiled(watched):
 
 
 def mixed_precision(watched):
-    """Convolutions in half precision with a scaled loss, clipped gradients and an average of the weights beside them."""
+    """Convolutions in half precision with a scaled loss, clipped gradients and averaged weights."""
     import torchvision
     model = torchvision.models.resnet50(num_classes=100).cuda()
     average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.999))
@@ -245,7 +246,7 @@ def texts_of_all_lengths(watched):
 
 
 class Answering(nn.Module):
-    """A decoder that keeps keys and values of what it has answered, as servers do."""
+    """A decoder with a key-value cache, like a server's."""
 
     def __init__(self, width=256, layers=4):
         super().__init__()
@@ -262,7 +263,7 @@ class Answering(nn.Module):
 
 
 def server(watched):
-    """Four threads answer requests; the main thread hands them out and waits."""
+    """Four threads answer requests; the main thread distributes them and waits."""
     model, requests, sessions = Answering().cuda().eval(), queue.Queue(), [[] for _ in range(4)]
 
     def work(number):
@@ -289,7 +290,7 @@ def server(watched):
 
 
 def loader(watched):
-    """A thread of its own makes the batches and moves them to the GPU; the main thread trains on them."""
+    """A separate thread prepares batches and copies them to the GPU; the main thread trains."""
     batches, gate = queue.Queue(3), threading.Lock()
 
     def load():

@@ -1,4 +1,6 @@
-"""A recording of this process by memspy, and beside it the truth: PyTorch's own memory history with Python stacks."""
+"""Records this process with memspy beside the truth: PyTorch's own memory history with Python
+stacks.
+"""
 import collections
 import os
 import re
@@ -15,18 +17,20 @@ from .jobs import Done, Watched
 FOLDER = tempfile.mkdtemp(prefix="memspy-check-")
 ENGINE = "[autograd thread]"
 BEFORE = "[before recording]"
-# Allocations and frees since memspy attached are fewer.
+# Far fewer allocations and frees happen after memspy attached.
 HISTORY = 2_000_000
 
 
 def with_mode(words):
-    """The words for `memspy record`, which follows where they have no mode: left to itself, it takes the mode that this machine allows."""
+    """The arguments for `memspy record`; adds a mode if there is none, because the automatic
+    mode depends on the machine.
+    """
     modes = {"--mode", "--exact", "--follow", "--cpu", "-r", "--rate"}
     return [*words] if modes & set(words) else [*words, "--follow"]
 
 
 class Recording:
-    """memspy following this process: attached after construction."""
+    """A memspy that follows this process; attached after construction."""
 
     def __init__(self, memspy, words):
         self.memspy, self.trace, self.said = memspy, os.path.join(FOLDER, f"{time.monotonic_ns()}.bin"), []
@@ -77,10 +81,12 @@ def places(of):
 
 
 def at_the_peak(events, older):
-    """Live bytes by stack at the moments when the most was allocated, as the history of one device has them: `older` bytes are older than it.
+    """Live bytes by stack at the peaks of one device's history; `older` bytes predate it.
 
-    Of moments that are equally high it is those with the fewest older bytes: of these nobody knows the stack. In an iteration there can be several:
-    what is freed in one call and made in the next is often of one size. Each of them is the peak; those that are alike are given once."""
+    Of equal peaks, only those with the fewest older bytes count: the stacks of older bytes are
+    unknown. An iteration can have several: what one call frees and the next allocates often has the
+    same size. Each is a peak; equal ones are given once.
+    """
 
     def moments():
         alive, left = {}, older
@@ -106,15 +112,17 @@ def at_the_peak(events, older):
 
 
 def truth(older, before):
-    """Live bytes by stack, all allocated bytes by stack, and the live bytes at each peak, as PyTorch's own history has them.
+    """From PyTorch's own history: live bytes by stack, all allocated bytes by stack, and the live
+    bytes at each peak.
 
-    `before` is the snapshot before the history."""
+    `before` is the snapshot taken before the history.
+    """
     stacks, every = collections.Counter(), collections.Counter()
     snapshot, device = torch.cuda.memory._snapshot(), torch.cuda.current_device()
     unknown = with_block_sizes(snapshot["device_traces"][device], before, device)
     if unknown:
         print(f"    of {unknown} allocations the block is not known, only what was asked for")
-    # Neither what the engine's threads allocated has frames, nor what is older than the history.
+    # Allocations of the engine's threads, and those older than the history, have no frames.
     since, last, unlike = set(), {}, 0
     for event in snapshot["device_traces"][device]:
         if event["action"] == "alloc":
@@ -142,10 +150,11 @@ def run(job, watched):
 
 
 class BesideHistory:
-    """A run of a job, recorded by memspy and by PyTorch's history at the same time.
+    """Runs a job with memspy and PyTorch's history at the same time.
 
-    With `after`, both begin that many seconds after the job. The job ends in the middle of a step, `seconds` later or after
-    `steps` steps, whichever is later."""
+    With `after`, both start that many seconds after the job. The job ends in the middle of a step,
+    after `seconds` or `steps`, whichever is later.
+    """
 
     def __init__(self, memspy, words, job, steps, after=0, seconds=0):
         def begin():

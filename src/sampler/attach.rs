@@ -1,4 +1,4 @@
-//! Waiting until a target can be attached to: programs start, interpreters initialise.
+//! Waits until a target can be attached to: the program starts, its interpreter initialises.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -7,12 +7,11 @@ use crate::target::ProcessError;
 
 use super::readers::{AttachError, TargetReaders};
 
-/// Between two attempts.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// How long an interpreter that is there may take to initialise.
+/// An interpreter initialises within this time.
 const INITIALIZATION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Attaches to a process that was running before. Waits only for an interpreter that is just starting.
+/// Attaches to a running program. Waits only for an interpreter that is still starting.
 pub fn attach(pid: u32, stop: &AtomicBool) -> Result<TargetReaders, AttachError> {
     let start = Instant::now();
     loop {
@@ -29,8 +28,8 @@ pub fn attach(pid: u32, stop: &AtomicBool) -> Result<TargetReaders, AttachError>
     }
 }
 
-/// Attaches to a program that memspy has just started: it may `exec` (a shell script, a version
-/// manager's shim) before it is Python, so waits until it is, until it ends, or until `stop` is set.
+/// Attaches to a program that memspy has just started. It may `exec` first (a shell script, a
+/// version manager's shim), so this waits until it is Python, ends, or `stop` is set.
 pub fn attach_when_python(pid: u32, stop: &AtomicBool) -> Result<TargetReaders, AttachError> {
     loop {
         match TargetReaders::attach(pid) {

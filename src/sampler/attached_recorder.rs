@@ -1,4 +1,4 @@
-//! A recorder of either kind, for whoever does not care which.
+//! Either recorder behind one interface.
 
 use std::sync::atomic::AtomicBool;
 
@@ -9,14 +9,14 @@ use crate::model::{RecordSink, RecordingEnd, SinkResult};
 
 /// A recorder that is attached.
 pub enum AttachedRecorder {
-    /// Of samples.
+    /// Records samples.
     Samples(Box<Recorder>),
-    /// Of exact events.
+    /// Records exact events.
     Exact(Box<ExactRecorder>),
 }
 
 impl AttachedRecorder {
-    /// Records into `sink` until `stop` is set, the time asked for is over or the process has ended.
+    /// Records into `sink` until `stop` is set, the duration is over or the process has ended.
     pub fn run(
         self,
         host: String,

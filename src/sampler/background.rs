@@ -1,4 +1,4 @@
-//! Keeps compressing and writing away from sampling: records go to a sink on a thread of its own.
+//! Writes records on a thread of their own, so that compression and the disk do not delay sampling.
 
 use std::io;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use parking_lot::{Condvar, Mutex};
 use super::worker::Worker;
 use crate::model::{Record, RecordSink, SinkError, SinkResult};
 
-/// Records are handed over this many at a time, or when the first of them is this old: what is not
-/// handed over is lost when memspy is killed.
+/// A batch has this many records, or fewer once its first one is as old as the flush interval.
+/// Records not yet handed over are lost if memspy is killed.
 const BATCH: usize = 64;
 const MAX_BATCH_AGE: Duration = Duration::from_millis(200);
-/// Bytes that are handed over at once, if they come before this many records: a record of exact events may hold many.
+/// A batch ends at this many bytes, too: one record of exact events may be large.
 const BATCH_BYTES: usize = 1 << 20;
-/// Bytes that may wait. When the disk, or what reads along, is slower than that for long, sampling waits (and its missed
-/// instants are counted; exact events find no room in the kernel, and are counted there) rather than take ever more memory.
+/// Maximum bytes in the queue. When the sink is slower for long, sampling waits instead of using
+/// ever more memory. Missed samples are counted; exact events fill the kernel's ring and are
+/// counted there.
 const MAX_WAITING: usize = 192 << 20;
 
-/// How long records may wait for what takes them in before that is told to hurry: what it adds to them takes too long.
+/// The sink is asked to hurry when records have waited this long.
 const MAX_LAG: Duration = Duration::from_secs(10);
-/// The same from when nothing more comes, and somebody waits for the end.
+/// The same once no more records come and the caller waits for the end.
 const MAX_LAST: Duration = Duration::from_millis(500);
 
-/// The same from when somebody waits until all that was handed over has been taken: a recording that begins.
+/// The same while the caller waits for a sync, as at the begin of a recording.
 const MAX_SYNC: Duration = Duration::from_secs(3);
 
-/// What is handed over.
 enum QueueItem {
     Records(Batch),
-    /// The sink is to sync what it has; the answer tells how that went.
+    /// Ask the sink to sync and answer with the result.
     Sync(Sender<SinkResult>),
 }
 
@@ -44,16 +44,15 @@ pub struct BackgroundSink<S> {
     thread: Option<Worker<(S, SinkResult)>>,
 }
 
-/// Records that are handed over together.
 #[derive(Default)]
 struct Batch {
     records: Vec<Record>,
     bytes: usize,
-    /// When it was handed over.
+    /// When the batch was queued.
     handed: Option<Instant>,
 }
 
-/// How much waits between the two threads.
+/// The state of the queue between the two threads.
 #[derive(Default)]
 struct RecordQueue {
     state: Mutex<QueueState>,
@@ -63,16 +62,16 @@ struct RecordQueue {
 #[derive(Default)]
 struct QueueState {
     bytes: usize,
-    /// Whether nobody takes anything out any more.
+    /// The reader has ended.
     over: bool,
-    /// Since when nothing more comes.
+    /// Since when no more records come.
     ends: Option<Instant>,
-    /// Since when somebody waits until all has been taken.
+    /// Since when the caller has waited for a sync.
     syncs: Option<Instant>,
 }
 
 impl RecordQueue {
-    /// Waits until there is room for `bytes`, and takes it. What is larger than all room goes alone.
+    /// Waits for room for `bytes` and reserves it. A batch larger than the queue goes alone.
     fn enter(&self, bytes: usize) {
         let mut state = self.state.lock();
         while state.bytes > 0 && state.bytes + bytes > MAX_WAITING && !state.over {
@@ -87,11 +86,11 @@ impl RecordQueue {
     }
 }
 
-/// Lets go whoever waits for room when the thread ends, in whatever way.
+/// Frees waiting senders when the thread ends for any reason.
 struct QueueReader(Arc<RecordQueue>);
 
 impl QueueReader {
-    /// Whether what was handed over at this time has waited too long, or the end has.
+    /// Whether a batch queued at this time, a sync or the end has waited too long.
     fn is_late(&self, handed: Option<Instant>) -> bool {
         let (ends, syncs) = {
             let state = self.0.state.lock();
@@ -126,7 +125,7 @@ impl<S: RecordSink + Send + 'static> BackgroundSink<S> {
         })
     }
 
-    /// Passes on what is left, waits for the thread and gives the sink back, with its first error.
+    /// Writes the rest, waits for the thread, and returns the sink with its first error.
     pub fn finish(mut self) -> (Option<S>, SinkResult) {
         let last = self.send_batch();
         self.queue.state.lock().ends = Some(Instant::now());
@@ -164,7 +163,6 @@ impl<S: RecordSink + Send + 'static> RecordSink for BackgroundSink<S> {
         if is_full || self.since.elapsed() >= MAX_BATCH_AGE { self.send_batch() } else { Ok(()) }
     }
 
-    /// Waits for the thread.
     fn sync(&mut self) -> SinkResult {
         self.send_batch()?;
         let (answer, answered) = channel();
@@ -187,9 +185,9 @@ fn drain<S: RecordSink>(
             QueueItem::Records(batch) => batch,
             QueueItem::Sync(answer) => {
                 let synced = sink.sync();
-                // Why it failed is told when the recording ends.
+                // `finish` reports why it failed.
                 let told = synced.as_ref().map(drop).map_err(|_| SinkError::ThreadEnded);
-                // Whoever asked has ended meanwhile.
+                // The requester may have exited.
                 let _ = answer.send(told);
                 if synced.is_err() {
                     return (sink, synced);
@@ -200,7 +198,7 @@ fn drain<S: RecordSink>(
         sink.hurry(taking.is_late(handed));
         for record in &records {
             if let Err(error) = sink.record(record) {
-                // Dropping the receiver tells the sampler at its next batch.
+                // The dropped receiver ends the sampler at its next batch.
                 return (sink, Err(error));
             }
         }
@@ -255,10 +253,10 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_to_be_written_is_bounded_by_its_bytes_not_its_records() {
+    fn the_queue_is_bounded_by_bytes_not_records() {
         use crate::model::{DriverEvent, EventBatch, EventKind};
 
-        /// Takes nothing until it is told to.
+        /// Takes nothing until the test allows it.
         struct Slow(std::sync::mpsc::Receiver<()>);
         impl RecordSink for Slow {
             fn record(&mut self, _: &Record) -> SinkResult {
@@ -283,7 +281,7 @@ mod tests {
             }
             sink.finish().1
         });
-        // Nothing is taken yet but the first batch: the queue fills up.
+        // The sink holds the first batch only, so the queue fills up.
         while queue.state.lock().bytes + BATCH_BYTES + one < MAX_WAITING {
             std::thread::yield_now();
         }
@@ -299,8 +297,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sink_adds_by_itself_is_left_out_when_the_end_waits_for_it() {
-        /// Takes long for each record, unless it is told to hurry.
+    fn a_hurried_sink_skips_its_additions_at_the_end() {
+        /// Slow for each record unless asked to hurry.
         #[derive(Default)]
         struct Adding {
             hurries: bool,

@@ -1,4 +1,4 @@
-//! The GPUs of the machine, and what some processes have on them, looked at as often as asked.
+//! Reads the machine's GPUs and what some processes have on them, as often as the caller asks.
 
 use std::time::Duration;
 
@@ -14,41 +14,41 @@ use super::readers::{TargetReaders, TorchState};
 use super::session::RecordingSession;
 use crate::suspend::PauseFile;
 
-/// How long a snapshot is tried for until the target keeps still.
+/// How long to retry a snapshot until it is consistent.
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
-/// How often the driver is asked again because a target's allocator took or gave memory meanwhile.
+/// How often to ask the driver again because a target's allocator reserved or released memory.
 const READS: u32 = 10;
 
-/// One look: the devices, and for each target what it has on them.
+/// One reading: the devices, and each target's part.
 pub struct MachineReading {
     /// All devices, in NVML's order.
     pub devices: Vec<DeviceStatus>,
     /// The targets that still run.
     pub targets: Vec<TargetReading>,
-    /// The pids of targets that have ended since the last look.
+    /// The pids of targets that have ended since the last reading.
     pub ended: Vec<u32>,
-    /// Processes that hold a GPU and were left behind, or that the driver does not list.
+    /// Processes that hold a GPU and are orphaned or missing from the driver's list.
     pub left_behind: Vec<LeftBehind>,
 }
 
-/// A target's part of a look.
+/// One target's part of a reading.
 pub struct TargetReading {
     /// Its pid.
     pub pid: u32,
-    /// Whether memspy has paused it, and for how long (`None` inside: the clock has been set back).
+    /// Whether memspy has paused it, and for how long (`None` inside: the clock was set back).
     pub paused: Option<Option<Duration>>,
-    /// What was seen: start, runtime, devices, usage, counters, snapshots, what was missed.
+    /// Its start, runtime, devices, usage, counters, snapshots and losses.
     pub records: Vec<Record>,
 }
 
-/// The readers of the machine and of the targets.
+/// Reads the machine and the targets.
 pub struct DevicePoll {
     machine: MachineReader,
     targets: Vec<RecordingSession>,
 }
 
 impl DevicePoll {
-    /// Loads NVML; without it there is nothing to tell.
+    /// Loads NVML. Fails without it.
     pub fn open(targets: Vec<TargetReaders>) -> Result<DevicePoll, GpuError> {
         let machine = MachineReader::open()?;
         let targets =
@@ -56,12 +56,12 @@ impl DevicePoll {
         Ok(DevicePoll { machine, targets })
     }
 
-    /// Whether targets were given and all have ended.
+    /// Whether there were targets and all have ended.
     pub fn has_lost_all(&self, given: usize) -> bool {
         given > 0 && self.targets.is_empty()
     }
 
-    /// What vLLM's allocator keeps in one of the targets. They are read without Python otherwise.
+    /// The tags of vLLM's allocator in one target, also for one that is read without Python.
     pub fn sleep_tags(&self, pid: u32) -> SleepTags {
         let target = self.targets.iter().find(|target| target.readers.process.pid() == pid);
         match target.map(|target| target.readers.identity().attach()) {
@@ -71,7 +71,7 @@ impl DevicePoll {
         }
     }
 
-    /// Looks once.
+    /// Reads the devices and all targets once.
     pub fn poll(&mut self, host: &str) -> Result<MachineReading, GpuError> {
         let mut ended = Vec::new();
         self.targets.retain(|target| {
@@ -84,8 +84,8 @@ impl DevicePoll {
         for target in &mut self.targets {
             target.readers.refresh();
         }
-        // The driver's figures and the allocators' are to be of one instant: what a process uses outside
-        // PyTorch is their difference.
+        // The driver's figures and the allocators' must be of one instant: their difference is what
+        // the process uses outside PyTorch.
         let mut looks = 0;
         loop {
             looks += 1;
@@ -97,7 +97,7 @@ impl DevicePoll {
                 .map(|(target, before)| read_target(target, before, machine, &devices, host))
                 .collect();
             let after = self.counters();
-            // What is not of one instant at the last try either is known by the counters in its records.
+            // If the last attempt fails too, the counters in the records show the difference.
             if looks == READS || reserved(&before) == reserved(&after) {
                 let left_behind = left_behind(&devices);
                 return Ok(MachineReading { devices, targets, ended, left_behind });
@@ -105,7 +105,6 @@ impl DevicePoll {
         }
     }
 
-    /// Each target's counters.
     fn counters(&mut self) -> Vec<DeviceCounters> {
         let targets = self.targets.iter_mut();
         targets.map(|target| target.readers.counters_between_calls()).collect()
@@ -119,7 +118,8 @@ fn reserved(targets: &[DeviceCounters]) -> Vec<Vec<i64>> {
     targets.iter().map(of_target).collect()
 }
 
-/// Those that the driver lists and whose starter is gone; then those that have a GPU's file open, and that it does not list.
+/// Processes that the driver lists and whose parent has ended; then those with an open GPU file
+/// that the driver does not list.
 fn left_behind(devices: &[DeviceStatus]) -> Vec<LeftBehind> {
     let mut found: Vec<LeftBehind> = Vec::new();
     let listed = || devices.iter().flat_map(|status| status.processes.iter().flatten());
@@ -132,7 +132,7 @@ fn left_behind(devices: &[DeviceStatus]) -> Vec<LeftBehind> {
             found.push(LeftBehind { pid, command, files, launcher, evidence, started });
         }
     }
-    // Where the list is not known whole, nobody is missing from it.
+    // An incomplete list cannot show that a process is missing.
     let is_whole = devices.iter().all(|status| {
         status.processes.as_ref().is_ok_and(|all| all.iter().all(|p| p.pid.is_some()))
     });
@@ -162,7 +162,7 @@ fn read_target(
 ) -> TargetReading {
     let pid = session.readers.process.pid();
     let mut records: Vec<Record> = Vec::new();
-    // Memory takes every record.
+    // A memory sink takes every record.
     let _ = session.record_start(host.to_owned(), 0, &mut records);
     let time = session.now();
     let usage = devices.iter().filter_map(|status| machine.usage(status, pid, time));
@@ -182,7 +182,7 @@ fn counter_records(all: &DeviceCounters, time: Nanos) -> impl Iterator<Item = Re
     all.iter().map(record)
 }
 
-/// The counters once more, which tells whether those of before the driver's answer hold; and the maps.
+/// Reads the counters again, to confirm those from before the driver's answer, and the snapshots.
 fn read_allocator(session: &mut RecordingSession, is_first: bool, records: &mut Vec<Record>) {
     let time = session.now();
     let mut counters = session.readers.counters_between_calls();

@@ -1,4 +1,5 @@
-//! What an attached target answers about itself and its readers, for messages and for `doctor`: nothing here is recorded.
+//! What an attached target says about itself and its readers, for messages and `doctor`. Records
+//! nothing.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,27 +19,27 @@ use super::readers::{TargetIdentity, TargetReaders, TorchState};
 /// How Python stacks of a target are read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StackCoverage {
-    /// Version of the target's CPython.
+    /// The CPython version.
     pub version: String,
-    /// Where the knowledge of its structures comes from.
+    /// The source of its structure layout.
     pub layout: String,
     /// What is not read from this target, one sentence each.
     pub uncovered: Vec<&'static str>,
 }
 
-/// A map of a device's blocks, and what reading it took.
+/// A snapshot of a device's blocks, with its read time.
 #[derive(Debug)]
 pub struct TimedSnapshot {
-    /// The map, or why there is none.
+    /// The snapshot, or why there is none.
     pub snapshot: Result<AllocatorSnapshot, TorchError>,
     /// How long reading it took.
     pub took: Duration,
 }
 
-/// The probes that are in place.
+/// The placed probes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeCoverage {
-    /// How they are in place.
+    /// The way they are placed.
     pub backend: ProbeBackend,
     /// What is probed.
     pub probes: Vec<Arc<str>>,
@@ -57,7 +58,7 @@ impl From<&AttachedProbes> for ProbeCoverage {
 }
 
 impl TargetIdentity {
-    /// What the core file says of itself, if it is one.
+    /// What the core file says about itself, for a core file.
     pub fn core_origin(&self) -> Option<CoreOrigin> {
         self.process().core_origin()
     }
@@ -67,17 +68,17 @@ impl TargetIdentity {
         self.process().pid()
     }
 
-    /// Its command line; empty where that cannot be read.
+    /// Its command line; empty if unreadable.
     pub fn command(&self) -> Vec<String> {
         self.process().command().unwrap_or_default()
     }
 
-    /// Its pids from memspy's pid namespace down to its own; several when it runs in a container.
+    /// Its pids from memspy's pid namespace down to its own; several in a container.
     pub fn pids(&self) -> Vec<u32> {
         self.process().pids()
     }
 
-    /// What decides whether its memory may be read.
+    /// The facts that decide whether its memory may be read.
     pub fn access(&self) -> AccessFacts {
         AccessFacts::to(self.process())
     }
@@ -87,7 +88,7 @@ impl TargetIdentity {
         self.process().children()
     }
 
-    /// Whether its thread `id` sleeps for a time that it chose itself; `None` when that is not known.
+    /// Whether thread `id` sleeps for a time that it chose itself; `None` if unknown.
     pub fn is_asleep(&self, id: u32) -> Option<bool> {
         self.process().is_asleep(id)
     }
@@ -109,7 +110,7 @@ impl TargetReaders {
         self.took
     }
 
-    /// Version of its CPython; `None` without Python.
+    /// The CPython version; `None` without Python.
     pub fn python_version(&self) -> Option<&str> {
         self.python.as_ref().map(|python| python.version())
     }
@@ -129,12 +130,12 @@ impl TargetReaders {
         self.process.check_files().err().map(|error| error.to_string())
     }
 
-    /// Whether PyTorch's CUDA part is loaded and can be read.
+    /// Whether PyTorch's CUDA part is loaded and readable.
     pub fn has_torch(&self) -> bool {
         matches!(self.torch, TorchState::Attached(_))
     }
 
-    /// Why PyTorch, which is loaded, cannot be read.
+    /// Why the loaded PyTorch cannot be read.
     pub fn torch_refusal(&self) -> Option<&TorchError> {
         match &self.torch {
             TorchState::Refused(error) => Some(error),
@@ -142,7 +143,7 @@ impl TargetReaders {
         }
     }
 
-    /// The counters of PyTorch's native allocator, read once; `None` where it has none.
+    /// The counters of PyTorch's native allocator; `None` if it has none.
     ///
     /// # Errors
     /// They cannot be read.
@@ -155,7 +156,7 @@ impl TargetReaders {
         Some(torch.counters(&mut counters).map(|_| counters))
     }
 
-    /// The blocks of `device`, read once; `None` where PyTorch cannot be read.
+    /// A snapshot of `device`; `None` if PyTorch cannot be read.
     pub fn snapshot(&mut self, device: CudaIndex) -> Option<TimedSnapshot> {
         let TorchState::Attached(torch) = &mut self.torch else { return None };
         let begun = Instant::now();
@@ -168,15 +169,15 @@ impl TargetReaders {
         self.gpu.as_ref().err()
     }
 
-    /// Version of the driver; `None` where its figures cannot be read.
+    /// The driver version; `None` if the driver cannot be read.
     ///
     /// # Errors
-    /// It does not say.
+    /// The driver does not say.
     pub fn driver_version(&self) -> Option<Result<String, GpuError>> {
         self.gpu.as_ref().ok().map(|gpu| gpu.driver_version())
     }
 
-    /// The driver's figures of a device; `None` where they cannot be read.
+    /// The driver's figures for a device; `None` if the driver cannot be read.
     ///
     /// # Errors
     /// The driver refuses this device.
@@ -184,7 +185,7 @@ impl TargetReaders {
         self.gpu.as_ref().ok().map(|gpu| gpu.usage(nvml_index, Nanos(0)))
     }
 
-    /// What an exact recording would see, and by which way.
+    /// What an exact recording would see, and in which way.
     pub fn exact_availability(&self) -> ExactAvailability {
         ExactAvailability::detect(&self.process)
     }

@@ -1,5 +1,5 @@
-//! The words of an out-of-memory error: when the allocator counts one, its exception is looked for in the job's memory, on a thread of
-//! its own, until it is found or the job must be done with it.
+//! Finds the text of out-of-memory errors. When the allocator counts one, a thread searches the
+//! job's memory for its exception.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
@@ -10,31 +10,33 @@ use crate::model::{AllocatorCounters, CudaIndex};
 use crate::python::{ExceptionFinder, FoundException, PythonReader};
 use crate::target::Process;
 
-/// What PyTorch throws (`torch.OutOfMemoryError`, `torch.cuda.OutOfMemoryError` before 2.5).
+/// PyTorch's exception (`torch.OutOfMemoryError`; `torch.cuda.OutOfMemoryError` before 2.5).
 pub(super) const CLASS: &str = "OutOfMemoryError";
-/// How long to search for the exception after the allocator has counted an out-of-memory error.
+/// How long to search after the allocator has counted an error.
 const SEARCH_TIMEOUT: Duration = Duration::from_millis(400);
-/// How long to search after a retry, which may become an error: the allocator frees its cache before it gives up.
+/// How long to search after a retry, which may become an error: the allocator frees its cache
+/// first.
 const RETRY_SEARCH_TIMEOUT: Duration = Duration::from_millis(30);
-/// Up to which age of a search, and how often. Most exceptions are handled at once, so the search is dense at first.
+/// Search intervals by the age of a search. Most exceptions are handled at once, so it starts
+/// dense.
 const SEARCH_INTERVALS: [(Duration, Duration); 3] = [
     (Duration::from_millis(20), Duration::from_micros(200)),
     (Duration::from_millis(100), Duration::from_millis(1)),
     (Duration::MAX, Duration::from_millis(4)),
 ];
-/// After each search the thread rests for at least this many times as long as the search took.
+/// The thread rests at least this many times as long as a search took.
 const MIN_REST_FACTOR: u32 = 4;
-/// How often known exceptions are checked for being gone.
+/// How often to check whether known exceptions are gone.
 const KNOWN_CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// The longest wait for a result of this thread.
+/// The longest wait for a result.
 const RESULT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What makes it look.
+/// The reason of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SearchRequest {
-    /// The allocator had to free its cache.
+    /// The allocator freed its cache and retried.
     Retry,
-    /// It counted an error.
+    /// The allocator counted an error.
     Error,
 }
 
@@ -47,22 +49,22 @@ impl SearchRequest {
     }
 }
 
-/// The errors found for one request that waited for one; empty when there was none to be found.
+/// The errors found for one request; may be empty.
 pub(super) type FoundErrors = Vec<FoundException>;
 
-/// The thread.
+/// The handle of the thread.
 pub(super) struct ErrorThread {
     requests: Sender<SearchRequest>,
     found: Receiver<FoundErrors>,
-    /// Requests that have no answer yet.
+    /// Open requests.
     waits: usize,
-    /// Errors and retries of all devices, as last seen.
+    /// Errors and retries of all devices at the last read.
     counts: Option<(i64, i64)>,
     _thread: Worker,
 }
 
 impl ErrorThread {
-    /// Starts it; `None` where exceptions cannot be read.
+    /// `None` if exceptions cannot be read.
     pub(super) fn start(
         python: &PythonReader,
         process: &Process,
@@ -79,19 +81,18 @@ impl ErrorThread {
         Some(thread.map(made))
     }
 
-    /// Takes the counters just read.
     pub(super) fn observe(&mut self, counters: &[(CudaIndex, AllocatorCounters)]) {
         let now = counts(counters);
         let Some(before) = self.counts.replace(now) else { return };
         if now.0 > before.0 {
-            // One that is gone has nobody to tell, which is no loss.
+            // If the thread is gone, nobody waits for an answer.
             self.waits += usize::from(self.requests.send(SearchRequest::Error).is_ok());
         } else if now.1 > before.1 {
             let _ = self.requests.send(SearchRequest::Retry);
         }
     }
 
-    /// What was found, if a search has ended.
+    /// The result of a search that has ended.
     pub(super) fn poll(&mut self) -> Option<FoundErrors> {
         match self.found.try_recv() {
             Ok(found) => {
@@ -106,7 +107,7 @@ impl ErrorThread {
         }
     }
 
-    /// The same, waiting for it; `None` when no search is under way.
+    /// Waits for the result; `None` if no search is open.
     pub(super) fn wait(&mut self) -> Option<FoundErrors> {
         if self.waits == 0 {
             return None;
@@ -116,25 +117,23 @@ impl ErrorThread {
     }
 }
 
-/// Errors and retries of all devices.
 pub(super) fn counts(counters: &[(CudaIndex, AllocatorCounters)]) -> (i64, i64) {
     let sum = |of: fn(&AllocatorCounters) -> i64| counters.iter().map(|(_, c)| of(c)).sum();
     (sum(|c| c.num_ooms), sum(|c| c.num_alloc_retries))
 }
 
-/// What runs on the thread.
 struct ErrorWatcher {
     exceptions: ExceptionFinder,
-    /// Errors that were told, or are older than the recording, and are still there.
+    /// Errors that were reported or are older than the recording, and still exist.
     known: Vec<FoundException>,
-    /// Those seen before the allocator's count of them was, and when.
+    /// Errors seen before the allocator counted them, and when.
     early: (Instant, Vec<FoundException>),
     to_recorder: Sender<FoundErrors>,
 }
 
 impl ErrorWatcher {
     fn run(mut self, requests: Receiver<SearchRequest>, stop: &StopSignal) {
-        // It sleeps for days, and has to be there in a moment then.
+        // The thread sleeps for days and must then react at once.
         raise_priority();
         self.known = self.exceptions.find(true);
         loop {
@@ -150,7 +149,7 @@ impl ErrorWatcher {
                         }
                     }
                 }
-                // The next error may lie where one lay that is gone by then.
+                // Forget exceptions that are gone: the next one may lie at the same address.
                 Err(RecvTimeoutError::Timeout) => {
                     let now = self.exceptions.find(true);
                     self.known.retain(|known| now.iter().any(|other| is_same(known, other)));
@@ -160,7 +159,7 @@ impl ErrorWatcher {
         }
     }
 
-    /// Looks until every request for an error that came until then can be answered; gives the answers.
+    /// Searches until every request so far can be answered.
     fn search(
         &mut self,
         first: SearchRequest,
@@ -172,7 +171,7 @@ impl ErrorWatcher {
         let mut until = began + first.timeout();
         let (since, early) = std::mem::replace(&mut self.early, (began, Vec::new()));
         let mut found = if began - since < SEARCH_TIMEOUT { early } else { Vec::new() };
-        // Seen while it had no traceback yet.
+        // Seen without a traceback yet.
         let mut bare: Vec<FoundException> = Vec::new();
         loop {
             while let Ok(request) = requests.try_recv() {
@@ -206,7 +205,7 @@ impl ErrorWatcher {
             self.early = (Instant::now(), found);
             return Vec::new();
         }
-        // One answer for each request; the last one has the rest.
+        // One answer a request; the last one gets the rest.
         let mut answers: Vec<FoundErrors> = Vec::new();
         for left in (1..=wanted).rev() {
             let take = if left == 1 { found.len() } else { found.len().min(1) };
@@ -216,7 +215,7 @@ impl ErrorWatcher {
     }
 }
 
-/// Whether two looks saw the same error.
+/// Whether two searches saw the same error.
 fn is_same(one: &FoundException, other: &FoundException) -> bool {
     one.at == other.at && one.text == other.text
 }

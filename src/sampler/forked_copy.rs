@@ -1,6 +1,6 @@
-//! Processes that were forked after CUDA had begun, such as the workers of a `DataLoader`: they
-//! carry a copy of their parent's allocator, which says what the parent had, and hold no GPU memory
-//! of their own.
+//! Processes forked after CUDA was initialised, such as `DataLoader` workers. They carry a copy of
+//! their parent's allocator, which describes the parent's memory; they hold no GPU memory of their
+//! own.
 
 use std::sync::Arc;
 
@@ -10,18 +10,17 @@ use crate::model::{AllocatorBackend, Nanos, ProcessUsage};
 use crate::target::Process;
 use crate::torch::{TorchReader, is_in_bad_fork};
 
-/// More processes than are forked one from the other.
+/// More generations of forks than occur.
 const MAX_GENERATIONS: usize = 16;
 
 /// Whose allocator a process has a copy of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForkedCopy {
-    /// The process that CUDA began in; `None` where it has ended.
+    /// The process in which CUDA was initialised; `None` if it has ended.
     pub of: Option<u32>,
 }
 
-/// What `process`, in which the allocator is set up, has a copy of; `None` where the allocator is
-/// its own.
+/// The copy in `process`, whose allocator is set up; `None` if the allocator is its own.
 pub(super) fn find(process: &Process) -> Option<ForkedCopy> {
     if process.is_core() {
         return None;
@@ -34,7 +33,7 @@ pub(super) fn find(process: &Process) -> Option<ForkedCopy> {
                 of: ancestors(process).iter().find(|it| began(it)).map(Process::pid),
             })
         }
-        // This PyTorch does not tell: the driver does, where it lists one of them and not the
+        // This PyTorch does not record it, so ask the driver: it may list one process and not the
         // other.
         None if holds_memory(process) => None,
         None => {
@@ -48,7 +47,7 @@ pub(super) fn find(process: &Process) -> Option<ForkedCopy> {
     }
 }
 
-/// The processes that it was forked from without an `exec` since, the nearest first.
+/// Its ancestors by fork without a later `exec`, nearest first.
 fn ancestors(process: &Process) -> Vec<Process> {
     let mut found: Vec<Process> = Vec::new();
     while found.len() < MAX_GENERATIONS
@@ -61,7 +60,7 @@ fn ancestors(process: &Process) -> Vec<Process> {
     found
 }
 
-/// Whether the driver says that memory is its own.
+/// Whether the driver says that it holds memory of its own.
 fn holds_memory(process: &Process) -> bool {
     let Ok(gpu) = GpuReader::open(process).map(Arc::new) else { return false };
     let devices = gpu.devices(&CudaVisibility::of_process(process)).unwrap_or_default();
@@ -72,8 +71,8 @@ fn holds_memory(process: &Process) -> bool {
 }
 
 impl TargetReaders {
-    /// What it has a copy of, as it was forked after CUDA began; `None` where its allocator is its
-    /// own.
+    /// The copied allocator of a process forked after CUDA was initialised; `None` if its allocator
+    /// is its own.
     pub fn forked_copy(&self) -> Option<ForkedCopy> {
         self.copy
     }

@@ -1,4 +1,5 @@
-//! NVML on a thread of its own: its list of processes takes milliseconds, which sampling must not wait for.
+//! Runs NVML on a thread of its own: listing processes takes milliseconds, for which sampling must
+//! not wait.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -8,13 +9,13 @@ use super::worker::{StopSignal, Worker};
 use crate::gpu::GpuReader;
 use crate::model::{DeviceUsage, Nanos};
 
-/// Between two looks. NVML holds a lock of the driver while it lists processes: never much faster.
+/// Interval between readings. NVML holds a driver lock while it lists processes, so never much
+/// faster.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// One look at a device, or why there is none.
+/// One reading of a device, or why there is none.
 pub(super) type DeviceReading = Result<DeviceUsage, String>;
 
-/// The thread that watches the devices.
 pub(super) struct GpuWatch {
     looks: Receiver<DeviceReading>,
     _thread: Worker,
@@ -23,13 +24,13 @@ pub(super) struct GpuWatch {
 impl GpuWatch {
     /// Watches the devices `nvml_indices`.
     pub(super) fn start(gpu: Arc<GpuReader>, nvml_indices: Vec<u32>) -> std::io::Result<Self> {
-        // A few looks may wait; a sampler that does not take them needs no more of them.
+        // A few readings may wait; a sampler that does not take them needs no more.
         let (sender, looks) = sync_channel(4 * nvml_indices.len().max(1));
         let thread = Worker::spawn("nvml", move |stop| watch(&gpu, &nvml_indices, &sender, stop))?;
         Ok(GpuWatch { looks, _thread: thread })
     }
 
-    /// A look that has come in; its time is for the sampler to set.
+    /// A new reading; the sampler sets its time.
     pub(super) fn poll(&self) -> Option<DeviceReading> {
         self.looks.try_recv().ok()
     }

@@ -1,4 +1,4 @@
-//! The history that a job records of its own allocations, read with its stacks.
+//! Reads the history that a job records of its own allocations, with its stacks.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::model::{
 use crate::python::CodeReader;
 use crate::torch::{RecordedFrame, RecordedHistory, RecordedStack, TorchError};
 
-/// How long the blocks of a busy job are tried to be read as of one moment.
+/// How long to retry a snapshot of a busy job until it is consistent.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Why a job's history cannot be read.
@@ -24,23 +24,24 @@ pub enum HistoryError {
     /// Its PyTorch cannot be read.
     #[error("its allocator cannot be read: {0}")]
     Refused(String),
-    /// Its allocator or its history cannot be read.
+    /// Its allocator or history cannot be read.
     #[error(transparent)]
     Torch(#[from] TorchError),
-    /// Its Python is read through py-spy, which reads no code objects.
+    /// Its Python is read through py-spy, which does not read code objects.
     #[error("the code objects of CPython {version} cannot be read: its layout is not known")]
     NoCode {
-        /// Its version.
+        /// The CPython version.
         version: String,
     },
-    /// It records nothing.
+    /// It records no history.
     #[error(
         "the job records no history of its allocations: it has not called torch.cuda.memory._record_memory_history"
     )]
     NotRecorded,
 }
 
-/// Reads what the process of `readers` recorded with `torch.cuda.memory._record_memory_history`, without stopping it.
+/// Reads what the process recorded with `torch.cuda.memory._record_memory_history`, without
+/// stopping it.
 pub fn read_history(readers: &mut TargetReaders) -> Result<AllocationHistory, HistoryError> {
     readers.refresh();
     let torch = match &mut readers.torch {
@@ -77,7 +78,7 @@ pub fn read_history(readers: &mut TargetReaders) -> Result<AllocationHistory, Hi
 struct HistoryJoiner {
     history: AllocationHistory,
     codes: CodeReader,
-    /// The frames of the device at hand: `None` where the code object could not be read.
+    /// The frames of the current device: `None` if the code object could not be read.
     named: FxHashMap<RecordedFrame, Option<HistoryFrame>>,
     frames: FxHashMap<Option<HistoryFrame>, u32>,
     stacks: FxHashMap<HistoryStack, u32>,
@@ -94,7 +95,7 @@ impl HistoryJoiner {
         }
     }
 
-    /// Names the frames while the job keeps their code objects.
+    /// Names the frames while the job still has their code objects.
     fn keep(&mut self, recorded: &RecordedHistory) {
         self.codes.forget();
         self.named.clear();
@@ -139,7 +140,7 @@ impl HistoryJoiner {
         snapshot: Option<AllocatorSnapshot>,
         recorded: RecordedHistory,
     ) {
-        // Stacks of events that were overwritten meanwhile are not named: nothing refers to them.
+        // Skips stacks of overwritten events: nothing refers to them.
         let mut numbers: FxHashMap<u32, u32> = FxHashMap::default();
         let mut number = |joiner: &mut HistoryJoiner, stack: u32| {
             if let Some(number) = numbers.get(&stack) {

@@ -5,28 +5,27 @@ use crate::model::{Nanos, StepSource, TrainingStep};
 use crate::python::{IntegerVariable, PythonReader};
 use crate::target::Process;
 
-/// How long steps wait for a variable that counts epochs, in nanoseconds.
+/// Nanoseconds that steps wait for a named epoch variable.
 const EPOCH_TIMEOUT: u64 = 1_000_000_000;
 
-/// Variables of the program that count.
 pub(super) struct LoopVariables {
     step: IntegerVariable,
     epoch: Option<IntegerVariable>,
-    /// When the loop was first seen to run, if it does.
+    /// When the loop was first seen running.
     inside: Option<Nanos>,
     /// Whether an epoch was ever seen.
     has_epoch: bool,
-    /// When the step was last known to be there, and what it was then; cleared when it is told to be over.
+    /// When the step was last seen; cleared once it is reported as over.
     known: Option<Nanos>,
     /// The last two searches that did not find it.
     missed: [Option<Nanos>; 2],
 }
 
-/// Searches in a row after which a variable is taken to be gone.
+/// A variable is gone after this many failed searches in a row.
 const GONE_AFTER: u32 = 2;
 
 impl LoopVariables {
-    /// Those named; `None` where none is, or variables cannot be read.
+    /// The named variables; `None` if none is named or variables cannot be read.
     pub(super) fn find(
         python: Option<&PythonReader>,
         process: &Process,
@@ -44,20 +43,20 @@ impl LoopVariables {
         })
     }
 
-    /// Where they were last found, for a program in the kernel; `None` where that could not read one.
+    /// Their last addresses, for a program in the kernel; `None` if it could not read one.
     pub(super) fn watched(&self) -> Option<WatchedSteps> {
         let epoch = self.epoch.as_ref().filter(|_| self.has_epoch);
         let epoch = epoch.map(|epoch| epoch.location().ok_or(()));
         Some(WatchedSteps { step: self.step.location()?, epoch: epoch.transpose().ok()? })
     }
 
-    /// The step was seen to be there.
+    /// The step was seen.
     pub(super) fn observe(&mut self, time: Nanos) {
         self.known = self.known.max(Some(time));
         self.missed = [None; 2];
     }
 
-    /// When the variable was last known to be there, if it is there no more; told once.
+    /// When a variable that is gone was last seen; returned once.
     pub(super) fn gone(&mut self) -> Option<Nanos> {
         match self.step.searches_missed() {
             GONE_AFTER.. => self.known.take(),
@@ -65,7 +64,7 @@ impl LoopVariables {
         }
     }
 
-    /// The last moment at which the variable is known not to have been there, or to have been what it was then.
+    /// The last moment at which the variable was known to be absent or unchanged.
     pub(super) fn known_until(&self) -> Option<Nanos> {
         self.known.max(self.missed[0])
     }
@@ -92,12 +91,12 @@ impl LoopVariables {
         let again = self.epoch.as_mut().map(IntegerVariable::read);
         let is_known = epoch.flatten().is_some();
         self.has_epoch |= is_known;
-        // One that is named and not there is given up only after a while: a single look may miss it.
+        // A named variable is given up only after a while: a single search may miss it.
         let waits = self.epoch.is_some() && !self.has_epoch;
         if waits && self.inside.is_some_and(|since| time.0 - since.0 < EPOCH_TIMEOUT) {
             return None;
         }
-        // An epoch that ends in between would be given a step of the other one.
+        // If the epoch ends in between, its step would get the wrong epoch.
         (epoch == again && is_known == self.has_epoch).then_some(TrainingStep {
             time,
             step,

@@ -1,15 +1,14 @@
-//! What was missed, gathered so that a failure at every sample is one record a second and not a flood.
+//! Collects losses, so that a failure at every sample becomes one record a second.
 
 use crate::model::{MissReason, MissedObservation, Nanos, ReaderKind};
 
-/// Losses not yet recorded, by reader and reason.
+/// Losses not recorded yet, by reader and reason.
 #[derive(Debug, Default)]
 pub(super) struct PendingLosses {
     counts: Vec<(ReaderKind, MissReason, u64)>,
 }
 
 impl PendingLosses {
-    /// Counts `count` more.
     pub(super) fn add(&mut self, reader: ReaderKind, why: MissReason, count: u64) {
         if count == 0 {
             return;
@@ -20,7 +19,7 @@ impl PendingLosses {
         }
     }
 
-    /// Takes them, as records of the moment `time`.
+    /// Takes the losses as records at `time`.
     pub(super) fn drain(&mut self, time: Nanos) -> impl Iterator<Item = MissedObservation> {
         std::mem::take(&mut self.counts)
             .into_iter()

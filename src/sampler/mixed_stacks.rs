@@ -1,7 +1,7 @@
-//! Stacks of Python and of compiled code of the same moment, joined.
+//! Joins Python stacks and native stacks of one moment.
 //!
-//! The threads are stopped while their registers, their stacks and Python's frames are copied, some milliseconds; all else is
-//! done when they run again.
+//! The threads are stopped for some milliseconds while their registers, stacks and Python frames
+//! are copied. All else is done after they run again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,26 +15,27 @@ use crate::target::{Mappings, OsThread, Process, ProcessError, StopError, Stoppe
 
 use super::readers::TargetReaders;
 
-/// The process goes on after this time, whatever was copied.
+/// The process resumes after this time, whatever has been copied.
 const MAX_STOP: Duration = Duration::from_millis(500);
-/// How long it takes until the ids of threads are looked up.
+/// Thread ids are looked up within this time.
 const IDS_TIMEOUT: Duration = Duration::from_millis(30);
-/// What C functions in which Python runs are called: the second by interpreters that are built of tail calls (3.14 and newer).
+/// Prefixes of the C functions that run Python; the second belongs to tail-call interpreters (3.14
+/// and newer).
 const INTERPRETER: [&str; 2] = ["_PyEval_EvalFrameDefault", "_TAIL_CALL_"];
 
-/// Why the frames of compiled code are not known.
+/// Why no native frames are known.
 #[derive(Debug, thiserror::Error)]
 pub enum MixedStacksError {
-    /// There is no Python in it, or it cannot be read.
+    /// Its Python cannot be read.
     #[error("its Python cannot be read: {0}")]
     Python(#[from] PythonError),
-    /// It is not attached to.
+    /// It runs no Python.
     #[error("it runs no Python")]
     NoPython,
     /// It could not be stopped.
     #[error(transparent)]
     Stop(#[from] StopError),
-    /// It is gone.
+    /// The process is gone.
     #[error(transparent)]
     Process(#[from] ProcessError),
     /// Copying took too long.
@@ -43,28 +44,27 @@ pub enum MixedStacksError {
     /// Python does not say which thread is which.
     #[error("it is not known which of its threads run which frames of Python: try again")]
     UnknownThreads,
-    /// Another machine.
+    /// Another architecture.
     #[error("stacks of compiled code are read on x86-64 only")]
     Unsupported,
 }
 
-/// What was copied at one moment.
 struct CopiedMoment {
     stacks: Vec<StackCopy>,
     python: Vec<ThreadSample>,
-    /// By the thread's id in the process.
+    /// Calls of the interpreter by thread id.
     calls: Vec<(u64, Option<Vec<u32>>)>,
     stopped_for: Option<Duration>,
 }
 
-/// The stacks of all threads of the process that `readers` read, with frames of compiled code. Stops it for some milliseconds.
+/// The stacks of all threads with native frames. Stops the process for some milliseconds.
 pub fn read_mixed_stacks(readers: &mut TargetReaders) -> Result<MixedStacks, MixedStacksError> {
     let TargetReaders { process, python, .. } = readers;
     let python = python.as_mut().ok_or(MixedStacksError::NoPython)?;
     let mut table = StackTable::new();
     python.forget_numbers();
     let copied = copy_moment(process, python, &mut table);
-    // The next sample has another table.
+    // The next sample uses another table.
     python.forget_numbers();
     let (copied, mappings) = copied?;
     let os_threads = process.threads()?;
@@ -81,11 +81,11 @@ fn copy_moment(
     python: &mut PythonReader,
     table: &mut StackTable,
 ) -> Result<(CopiedMoment, Arc<Mappings>), MixedStacksError> {
-    // What takes time is learned while it runs: names of functions, ids of threads, what is mapped.
+    // Do the slow part while it runs: function names, thread ids, mappings.
     let mut samples = Vec::new();
     python.sample(table, &mut samples)?;
     if !are_identified(&samples, table) {
-        // The ids of threads of an old Python are looked up some time after it was first sampled.
+        // An old Python's thread ids are looked up some time after the first sample.
         std::thread::sleep(IDS_TIMEOUT);
         python.sample(table, &mut samples)?;
     }
@@ -117,14 +117,13 @@ fn copy_moment(
     Ok((CopiedMoment { stacks, python: samples, calls, stopped_for }, mappings))
 }
 
-/// Whether it is known which thread each sample is of.
+/// Whether the thread of each sample is known.
 fn are_identified(samples: &[ThreadSample], table: &StackTable) -> bool {
     let has_id =
         |it: &ThreadSample| table.get_thread(it.thread).is_some_and(|it| it.os_id.is_some());
     samples.iter().all(has_id)
 }
 
-/// The stack of one thread.
 fn mix(
     unwound: UnwoundThread,
     os_threads: &[OsThread],
@@ -154,13 +153,14 @@ fn mix(
     MixedStack { os_id, name, has_python, frames, apart_because, incomplete }
 }
 
-/// Whether it is the C function in which Python's frames run.
+/// Whether the frame is the C function that runs Python.
 pub(super) fn is_interpreter(frame: &NativeFrame) -> bool {
     let name = frame.function.as_deref();
     name.is_some_and(|name| INTERPRETER.iter().any(|it| name.starts_with(it)))
 }
 
-/// Why it is not certain where Python's frames belong; `None` where each call of the interpreter in the one stack has its frames in the other.
+/// Why the place of Python's frames is unknown; `None` if both stacks have the same interpreter
+/// calls.
 pub(super) fn why_apart(
     native: &[NativeFrame],
     python: &[Frame],
@@ -175,7 +175,7 @@ pub(super) fn why_apart(
     };
     let found = native.iter().filter(|frame| is_interpreter(frame)).count();
     let frames: u64 = calls.iter().map(|frames| u64::from(*frames)).sum();
-    // Assembly code without a table (a kernel of a mathematical library) ends a stack.
+    // Assembly code without unwind tables (a kernel of a math library) ends a stack.
     if is_incomplete && found < calls.len() {
         return Some("the native frames that are known end before those of Python".to_owned());
     }
@@ -195,7 +195,7 @@ pub(super) fn why_apart(
     })
 }
 
-/// Native frames, with Python's in the places of the interpreter's.
+/// Native frames, with Python's frames in place of the interpreter's.
 pub(super) fn between(
     native: Vec<NativeFrame>,
     python: &[Frame],
@@ -231,7 +231,7 @@ mod tests {
         (0..count).map(|line| Frame { function: FunctionId(0), line }).collect()
     }
 
-    /// `c` for a frame of C, the line for one of Python.
+    /// `c` for a C frame, the line for a Python frame.
     fn text(frames: &[MixedFrame]) -> String {
         let one = |frame: &MixedFrame| match frame {
             MixedFrame::Python(frame) => frame.line.to_string(),
@@ -241,13 +241,13 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_python_stand_where_the_interpreter_is_called() {
+    fn python_frames_replace_interpreter_calls() {
         let eval = "_PyEval_EvalFrameDefault";
         let stack = native(&["sleep", eval, "list_sort", "_PyEval_EvalFrameDefault.cold", "main"]);
         let python = python(4);
         assert_eq!(why_apart(&stack, &python, Some(&[1, 3]), false), None);
         assert_eq!(text(&between(stack.clone(), &python, &[1, 3])), "c 0 c 1 2 3 c");
-        // What does not fit is never guessed.
+        // A mismatch is never guessed.
         for (calls, part) in [
             (Some(&[4][..]), "called 2 times in them, 1 times"),
             (Some(&[1, 2]), "4 frames of Python were read, and then 3"),

@@ -1,9 +1,11 @@
-//! The sampler: readers looked at again and again become records in time order.
+//! The sampler reads a target again and again and turns it into records in time order.
 //!
-//! Turns an attached target into [`Record`](crate::model::Record)s on a [`RecordSink`](crate::model::RecordSink).
-//! May import `model`, `abi`, `ownership`, `files`, `target`, `python`, `native`, `torch`, `gpu`, `probe`, `owners`, `suspend`; alone owns threads and sleeping.
-//! Never interprets what it sees (that is `analysis`), stops the target only to look at owners, never changes it,
-//! never prints.
+//! Turns an attached target into [`Record`](crate::model::Record)s on a
+//! [`RecordSink`](crate::model::RecordSink).
+//! May import `model`, `abi`, `ownership`, `files`, `target`, `python`, `native`, `torch`, `gpu`,
+//! `probe`, `owners`, `suspend`; only it owns threads and sleeping.
+//! Never interprets what it reads (that is `analysis`), never changes the target, stops it only to
+//! read owners, never prints.
 //! Start reading at [`Recorder`].
 
 mod attach;

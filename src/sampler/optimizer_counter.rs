@@ -1,31 +1,31 @@
-//! The counter that optimizers keep of the steps they have made, for each parameter a tensor.
+//! The step counter that optimizers keep in a tensor for each parameter.
 
 use crate::abi::StepCounterLocation;
 use crate::model::{DType, OwnershipSnapshot, TensorCategory};
 use crate::target::{Addr, Memory, Process};
 
-/// `torch.float32`, `float64`, `int64`, `int32`: what step counters are kept as.
+/// `torch.float32`, `float64`, `int64`, `int32`: the types of step counters.
 const FLOAT32: DType = DType(6);
 const FLOAT64: DType = DType(7);
 const INT64: DType = DType(4);
 const INT32: DType = DType(3);
-/// No job has made more steps; as `float32` a counter stands still from 2²⁴ on.
+/// More steps than any job makes. A `float32` counter stops at 2²⁴.
 const MAX_STEPS: f64 = 1e15;
 
-/// So much of a `c10::StorageImpl` is looked through for the address of its bytes: it stands behind two or three words.
+/// Bytes of a `c10::StorageImpl` to search for the data pointer, which is the third or fourth word.
 const STORAGE_HEAD: usize = 64;
 
-/// Where a counter is, and how it is kept.
+/// Where a counter is, and its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OptimizerCounter {
     at: Addr,
     dtype: DType,
-    /// Words that tell that it is still the counter's memory: those of a freed tensor or storage are others at once, as malloc
-    /// keeps its lists there.
+    /// Words that prove that this is still the counter's memory. malloc overwrites them with its
+    /// lists when a tensor or storage is freed.
     checks: [WordCheck; 2],
 }
 
-/// A word, and what it has to be.
+/// A word and its expected value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct WordCheck {
     at: Addr,
@@ -39,8 +39,8 @@ impl WordCheck {
 }
 
 impl OptimizerCounter {
-    /// The first counter of an optimizer that lies in the process's own memory: those of fused and capturable optimizers
-    /// lie on the GPU and cannot be read.
+    /// The first optimizer counter in host memory. Counters of fused and capturable optimizers are
+    /// on the GPU and cannot be read.
     pub(super) fn find(
         snapshot: &OwnershipSnapshot,
         process: &Process,
@@ -58,7 +58,7 @@ impl OptimizerCounter {
             let storage = row.tensor.storage.filter(|storage| storage.data != 0)?;
             let offset = u64::try_from(row.tensor.offset).ok()? * dtype.bytes()?;
             let known = [FLOAT32, FLOAT64, INT64, INT32].contains(&dtype);
-            // The vtable of its `TensorImpl`, and the pointer that its `StorageImpl` has to the bytes.
+            // The vtable of its `TensorImpl`, and the data pointer of its `StorageImpl`.
             let tensor = Addr(row.tensor.at);
             let head = memory.vec(Addr(storage.at), STORAGE_HEAD).ok()?;
             let points = |word: &[u8]| word == storage.data.to_ne_bytes();
@@ -73,7 +73,7 @@ impl OptimizerCounter {
         counts.filter_map(clock).min_by_key(|clock| clock.at)
     }
 
-    /// The steps made; `None` when what lies there is not this counter any more.
+    /// The number of steps; `None` if the memory is not this counter any more.
     pub(super) fn read(&self, process: &Process) -> Option<u64> {
         let memory = process.memory();
         let memory: &dyn Memory = &memory;
@@ -81,12 +81,12 @@ impl OptimizerCounter {
             true => memory.u64(self.at).ok()?,
             false => memory.u32(self.at).ok()?.into(),
         };
-        // Afterwards: what was there before, was when the word was read.
+        // Checked afterwards: what is intact now was intact at the read.
         self.checks.iter().all(|check| check.holds(memory)).then_some(())?;
         self.steps(word)
     }
 
-    /// What a program in the kernel reads it by.
+    /// The description for a program in the kernel.
     pub(super) fn watched(&self) -> StepCounterLocation {
         let [WordCheck { at, word }, _] = self.checks;
         StepCounterLocation::Word {
@@ -101,7 +101,7 @@ impl OptimizerCounter {
         matches!(self.dtype, FLOAT64 | INT64)
     }
 
-    /// The steps that are kept as `word`.
+    /// The steps encoded in `word`.
     pub(super) fn steps(&self, word: u64) -> Option<u64> {
         let value = match self.dtype {
             FLOAT32 => f64::from(f32::from_bits(word as u32)),

@@ -1,28 +1,29 @@
-//! A thread that polls without sleep goes to another processor where it is not alone on its own.
+//! Moves a thread that polls without sleep to another processor if it shares its own.
 //!
-//! The kernel can let two threads that never sleep share a processor for ten milliseconds before it moves one of them, though others are idle. Then
-//! polls are missing for half a millisecond again and again; and if the other thread is one of the job's, the job runs at half its speed.
+//! The kernel can let two threads that never sleep share a processor for 10 ms before it moves one,
+//! though others are idle. Polls are then half a millisecond apart again and again, and a job's
+//! thread there runs at half its speed.
 
 use std::time::Duration;
 
 use nix::sys::resource::{UsageWho, getrusage};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// A thread that was held up for so long may have lost its processor.
+/// After a delay this long, the thread may have lost its processor.
 const HELD_UP: Duration = Duration::from_micros(150);
-/// So many moves in a row did not help: the processors are all in use. After a rest it is tried again.
+/// After this many moves in a row all processors are busy; it retries after a rest.
 const MOST_MOVES: u32 = 8;
 const REST: Duration = Duration::from_secs(1);
-/// Moves further apart are none in a row.
+/// Moves further apart are not in a row.
 const APART: Duration = Duration::from_millis(50);
-/// With fewer processors there is none to go to: the kernel knows better.
+/// With fewer processors there is no free one to move to.
 const MANY_PROCESSORS: u32 = 4;
 
-/// Watches over the calling thread.
+/// Watches the calling thread.
 pub(super) struct OwnProcessor {
-    /// Those that it may use; `None` where they are too few.
+    /// The processors it may use; `None` if they are too few.
     allowed: Option<CpuSet>,
-    /// How often the kernel has given its processor to others.
+    /// The number of involuntary context switches.
     interruptions: i64,
     moves: u32,
     moved: Duration,
@@ -35,7 +36,7 @@ impl OwnProcessor {
         OwnProcessor { allowed, interruptions, moves: 0, moved: Duration::ZERO }
     }
 
-    /// The thread has come from one point to the next in `took`, without sleeping, and it is `now`.
+    /// The thread needed `took` between two points, without sleeping; now is `now`.
     pub(super) fn took(&mut self, took: Duration, now: Duration) {
         let Some(allowed) = self.allowed.filter(|_| took >= HELD_UP) else { return };
         let interruptions = interruptions();
@@ -46,7 +47,7 @@ impl OwnProcessor {
         }
         let mut others = allowed;
         others.unset(sched_getcpu());
-        // Where the kernel refuses, the thread stays where it is.
+        // If the kernel refuses, the thread stays.
         if sched_setaffinity(None, &others).is_ok() {
             let _ = sched_setaffinity(None, &allowed);
         }
@@ -66,7 +67,7 @@ impl OwnProcessor {
     }
 }
 
-/// How often the kernel has given the thread's processor to others.
+/// Involuntary context switches of the thread.
 fn interruptions() -> i64 {
     getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |used| used.involuntary_context_switches())
 }
@@ -80,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn moves_that_do_not_help_are_given_up_for_a_while() {
+    fn useless_moves_pause_for_a_while() {
         let mut own = OwnProcessor { allowed: None, interruptions: 0, moves: 0, moved: ms(0) };
         let moved = (0..100).filter(|n| own.may_move(ms(1000 + n))).count();
         assert_eq!(moved as u32, MOST_MOVES);

@@ -1,4 +1,5 @@
-//! Looks at owners along a recording, on a thread of their own, within a budget of the time that the process stands still.
+//! Takes owner snapshots during a recording, on a thread of its own, within a budget of the time
+//! that the process is stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::optimizer_counter::OptimizerCounter;
-use super::owners::{OwnerReading, learn, look_prepared, prepare};
+use super::owners::{OwnerReading, learn, prepare, read_prepared};
 use super::readers::{TargetIdentity, TargetReaders};
 use super::worker::{StopSignal, Worker};
 use crate::model::{
@@ -17,40 +18,41 @@ use crate::model::{
 use crate::owners::{OwnerError, SnapshotOptions, SnapshotRequest};
 use crate::ownership::summarize;
 
-/// Looks that may wait to be recorded.
+/// Maximum snapshots that wait to be recorded.
 const MAX_QUEUED: usize = 16;
-/// No more often than this, however short the pauses are.
+/// The shortest rest, however short the stops are.
 const MIN_REST: Duration = Duration::from_millis(250);
-/// A look that is due waits for its moment as long as it rested, within these: then the job stands still half as often.
+/// A due snapshot waits for its moment as long as it rested, between these limits: then the job
+/// stops half as often.
 const MIN_WAIT: Duration = Duration::from_millis(500);
 const MAX_WAIT: Duration = Duration::from_secs(10);
-/// Whoever tells of the moment may come so late.
+/// The signal of the moment may come this late.
 const LATE: Duration = Duration::from_millis(500);
-/// For each part of the time that the job may stand still, memspy itself may work for so many on a core that the job may want;
-/// half of the time at most.
+/// memspy may work this many times as long as the job may be stopped, on a core that the job may
+/// want; at most half of the time.
 const WORK: f64 = 10.0;
-/// After a look that came to nothing memspy's own work asks for no longer rest than this, or than it took.
+/// After a failed snapshot, memspy's own work asks for no longer rest than this or the attempt's
+/// time.
 const MAX_REST_AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// Looks in a row that may come to nothing because the process needed other memory than the last time. Each has its moment; the
-/// next one is made whole at whatever moment.
+/// Snapshots in a row that may fail because the process needed other memory than last time. Each
+/// has its moment; the next one is taken whole at any moment.
 const MAX_MISSES: u32 = 4;
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A look and where training counts its steps, or why there is none.
+/// A snapshot with the locations where training counts its steps, or why there is none.
 pub(super) type OwnerThreadReading =
     Result<(OwnershipBreakdown, Option<OptimizerCounter>, Vec<CountingObject>), String>;
 
-/// The thread.
 pub(super) struct OwnerThread {
     looks: Receiver<OwnerThreadReading>,
     shared: Arc<OwnerThreadShared>,
     thread: Worker,
 }
 
-/// What the thread and whoever started it tell each other.
+/// Shared with the recorder.
 #[derive(Default)]
 struct OwnerThreadShared {
-    /// Since when a look is due, and for how long its moment is worth waiting for.
+    /// Since when a snapshot is due, and how long its moment is worth waiting for.
     due: Mutex<Option<(Instant, Duration)>>,
     /// The moment has come.
     go: AtomicBool,
@@ -61,7 +63,7 @@ impl OwnerThreadShared {
         *self.due.lock() = due;
     }
 
-    /// Waits until the moment has come, but not much longer than it is worth.
+    /// Waits for the moment, not much longer than it is worth.
     fn wait_for_moment(&self, timeout: Duration, stop: &StopSignal) {
         let since = Instant::now();
         self.go.store(false, Ordering::Relaxed);
@@ -78,9 +80,9 @@ impl OwnerThreadShared {
 }
 
 impl OwnerThread {
-    /// Starts it for `process`, with readers of its own. The process stands still for at most `budget` of the time
-    /// (0.01 is 1 %), on average; times count from `start`. But for the first, a look that is [due](Self::due) waits for
-    /// [its moment](Self::go) for a while.
+    /// Starts the thread for `process`, with its own readers. On average the process is stopped for
+    /// at most `budget` of the time (0.01 is 1 %). Times count from `start`. Each snapshot but the
+    /// first that is [due](Self::due) waits a while for [its moment](Self::go).
     pub(super) fn start(
         process: TargetIdentity,
         budget: f64,
@@ -102,7 +104,7 @@ impl OwnerThread {
                     continue;
                 }
                 let (looked, paused, took) =
-                    aimed_look(&mut readers, options, start, (&told, stop), timeout);
+                    timed_snapshot(&mut readers, options, start, (&told, stop), timeout);
                 let Some(mut looked) = looked else {
                     stop.sleep(rest_after(took, paused, budget, true));
                     continue;
@@ -125,18 +127,19 @@ impl OwnerThread {
         Ok(OwnerThread { looks, shared, thread })
     }
 
-    /// A look that has come.
+    /// The next result.
     pub(super) fn poll(&self) -> Option<OwnerThreadReading> {
         self.looks.try_recv().ok()
     }
 
-    /// For how long a look has been due, and how long it is worth to wait for its moment; `None` while none is.
+    /// How long a snapshot has been due, and how long its moment is worth waiting for; `None` while
+    /// none is due.
     pub(super) fn due(&self) -> Option<(Duration, Duration)> {
         let due = *self.shared.due.lock();
         due.map(|(since, timeout)| (since.elapsed(), timeout))
     }
 
-    /// Lets the look that is due be made now.
+    /// Lets the due snapshot start now.
     pub(super) fn go(&self) {
         self.shared.set_due(None);
         self.shared.go.store(true, Ordering::Relaxed);
@@ -144,8 +147,8 @@ impl OwnerThread {
     }
 }
 
-/// Whether the process has come so far that something can hold GPU memory. While it imports its libraries it changes all the time:
-/// it would be stopped in vain, and the next look would have to wait for that.
+/// Whether the process can hold GPU memory yet. While it imports libraries it changes all the time:
+/// a stop would fail, and delay the next snapshot.
 fn is_ready(readers: &mut TargetReaders) -> bool {
     readers.refresh();
     match readers.allocator() {
@@ -156,20 +159,20 @@ fn is_ready(readers: &mut TargetReaders) -> bool {
     }
 }
 
-/// For how long no look is made after one.
+/// The rest after a snapshot.
 fn rest_after(took: Duration, paused: Duration, budget: f64, has_failed: bool) -> Duration {
     let budget = budget.max(1e-6);
     let after_work = match took.div_f64((WORK * budget).min(0.5)) {
-        // Its answer is still wanted.
+        // The result is still wanted.
         rest if has_failed => rest.min(MAX_REST_AFTER_FAILURE.max(took)),
         rest => rest,
     };
     after_work.max(paused.div_f64(budget)).max(MIN_REST)
 }
 
-/// One look at its moment, for how long the process stood still for it, and how long memspy worked on it. There is none while
-/// PyTorch is being imported: its libraries are there before its types are.
-fn aimed_look(
+/// Takes one snapshot at its moment. Returns how long the process was stopped and how long memspy
+/// worked. None is taken while PyTorch is being imported: its libraries are there before its types.
+fn timed_snapshot(
     readers: &mut TargetReaders,
     options: SnapshotOptions,
     start: Instant,
@@ -185,14 +188,14 @@ fn aimed_look(
         if let Some(timeout) = timeout {
             shared.wait_for_moment(timeout, stop);
         }
-        // The whole look, which is last, does not fail for having been at another moment.
+        // A whole snapshot is the last resort and succeeds at any moment.
         let is_whole = timeout.is_none() || misses >= MAX_MISSES || stop.is_set();
         let request = match SnapshotRequest::new(options, None) {
             request if is_whole => request,
             request => request.with_one_stop(),
         };
         let began = Instant::now();
-        let looked = prepared.and_then(|()| look_prepared(readers, request, &mut stops));
+        let looked = prepared.and_then(|()| read_prepared(readers, request, &mut stops));
         if matches!(looked, Err(OwnerError::Moved)) {
             took += began.elapsed();
             misses += 1;
@@ -204,7 +207,7 @@ fn aimed_look(
     }
 }
 
-/// What is recorded of a look.
+/// The record of a snapshot.
 fn reading(
     readers: &TargetReaders,
     looked: Result<OwnerReading, OwnerError>,
@@ -233,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_look_that_failed_slowly_does_not_keep_the_next_one_away_for_a_minute() {
+    fn a_slow_failed_snapshot_does_not_delay_the_next_a_minute() {
         let seconds = Duration::from_secs_f64;
         let rest = |took, paused, has_failed| {
             rest_after(seconds(took), seconds(paused), 0.01, has_failed).as_secs_f64()
@@ -242,7 +245,7 @@ mod tests {
         assert_eq!(rest(5.0, 0.0, true), 5.0);
         assert_eq!(rest(7.0, 0.0, true), 7.0);
         assert_eq!(rest(0.001, 0.0, true), 0.25);
-        // The share of the time that the job stands still is kept all the same.
+        // The limit for stopped time still holds.
         assert_eq!(rest(5.0, 0.3, true), 30.0);
     }
 }

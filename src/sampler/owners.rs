@@ -1,4 +1,4 @@
-//! Looks at owners, tried again until the process stands in a place where they can be read.
+//! Takes owner snapshots; retries until the process is at a point where owners can be read.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,28 +18,28 @@ use crate::owners::{
 use crate::python::HeapError;
 use crate::torch::TorchError;
 
-/// Attempts; garbage collections and allocations take microseconds to some milliseconds.
+/// Maximum attempts. Garbage collections and allocations take microseconds to some milliseconds.
 const MAX_ATTEMPTS: u32 = 50;
-/// Between two attempts the process runs: so much longer than it stood still that it is not slowed by a tenth.
+/// The process runs this long between attempts, so that stops slow it by less than a tenth.
 const REST: Duration = Duration::from_millis(2);
-/// A process that runs on is seen whole only by luck: more attempts, without a rest.
+/// A running process is read whole only by luck: more attempts, without a rest.
 const MAX_RUNNING_ATTEMPTS: u32 = 200;
 
-/// Only one process can stop another: how long a look waits for one that does (another memspy, py-spy) to let go, and how
-/// often it asks.
+/// Only one process can stop another. How long to wait for another tracer (memspy, py-spy) to
+/// detach, and how often to ask.
 const MAX_WAIT_FOR_TRACER: Duration = Duration::from_secs(3);
 const ASK_TRACER_EVERY: Duration = Duration::from_millis(2);
 
-/// One look, and how often it was tried.
+/// A snapshot, and the number of attempts.
 #[derive(Debug)]
 pub struct OwnerReading {
-    /// What was seen.
+    /// The snapshot.
     pub snapshot: OwnershipSnapshot,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
 }
 
-/// Looks at the owners of the process that `readers` read.
+/// Takes a snapshot of the owners in the process of `readers`.
 pub fn read_owners(
     readers: &mut TargetReaders,
     options: impl Into<SnapshotOptions>,
@@ -47,7 +47,8 @@ pub fn read_owners(
     read_with_retries(readers, options.into(), None, &mut StopTotals::default())
 }
 
-/// As [`read_owners`], and looks for what refers to the tensors called `asked` (or at that address, `0x…`).
+/// Like [`read_owners`], and finds what refers to the tensors named `asked` (or at that address,
+/// `0x…`).
 pub fn read_referrers(
     readers: &mut TargetReaders,
     options: impl Into<SnapshotOptions>,
@@ -56,7 +57,7 @@ pub fn read_referrers(
     read_with_retries(readers, options.into(), Some(asked), &mut StopTotals::default())
 }
 
-/// The same; `stops` counts how often the process was stopped and for how long, also where it came to nothing.
+/// The same; `stops` collects the number and the time of stops, also of failed attempts.
 pub(super) fn read_with_retries(
     readers: &mut TargetReaders,
     options: SnapshotOptions,
@@ -64,10 +65,10 @@ pub(super) fn read_with_retries(
     stops: &mut StopTotals,
 ) -> Result<OwnerReading, OwnerError> {
     prepare(readers)?;
-    look_prepared(readers, SnapshotRequest::new(options, asked), stops)
+    read_prepared(readers, SnapshotRequest::new(options, asked), stops)
 }
 
-/// Takes those tensors out of a snapshot that are another process's, and notes how much they are.
+/// Removes another process's tensors from a snapshot and notes their size.
 fn take_out_copies(snapshot: &mut OwnershipSnapshot, copy: ForkedCopy) {
     let (mut seen, mut bytes) = (FxHashSet::default(), 0);
     let is_on_gpu = |row: &TensorRow| row.tensor.device.is_some_and(|device| device.is_cuda());
@@ -82,7 +83,7 @@ fn take_out_copies(snapshot: &mut OwnershipSnapshot, copy: ForkedCopy) {
     snapshot.copied = Some(CopiedTensors { of: copy.of, storages: seen.len() as u64, bytes });
 }
 
-/// What takes time before the first look, while the process runs: the next one stops it at once.
+/// Does the slow preparation while the process runs: the next snapshot stops it at once.
 pub(super) fn learn(
     readers: &mut TargetReaders,
     options: SnapshotOptions,
@@ -96,7 +97,7 @@ pub(super) fn learn(
     Ok(())
 }
 
-/// Reads anew what the look stands on.
+/// Refreshes what a snapshot needs.
 pub(super) fn prepare(readers: &mut TargetReaders) -> Result<(), OwnerError> {
     readers.refresh();
     if readers.owners.is_none() {
@@ -105,20 +106,20 @@ pub(super) fn prepare(readers: &mut TargetReaders) -> Result<(), OwnerError> {
     readers.owners.as_ref().map(|_| ()).ok_or(OwnerError::NoTorch)
 }
 
-/// A look that has been prepared.
-pub(super) fn look_prepared(
+/// Takes a prepared snapshot.
+pub(super) fn read_prepared(
     readers: &mut TargetReaders,
     mut request: SnapshotRequest<'_>,
     stops: &mut StopTotals,
 ) -> Result<OwnerReading, OwnerError> {
     let stop_policy = request.stop_policy();
-    // Once: the next ones are as long.
+    // Once: the next stops are as long.
     request = request.announced_by(readers.announce.take());
     let (Some(reader), Some(python)) = (&mut readers.owners, &readers.python) else {
         return Err(OwnerError::NoTorch);
     };
     let most = match stop_policy {
-        // It stays as it is, however often it is read.
+        // A core file never changes.
         _ if readers.process.is_core() => 1,
         StopPolicy::Stop => MAX_ATTEMPTS,
         StopPolicy::Never => MAX_RUNNING_ATTEMPTS,
@@ -138,7 +139,7 @@ pub(super) fn look_prepared(
             Err(error) if error.is_traced() && Instant::now() < timeout => {
                 attempts -= 1; // It did not even begin.
                 std::thread::sleep(ASK_TRACER_EVERY);
-                // The time that others take is none of the look's.
+                // Time used by another tracer is not the snapshot's.
                 request = request.with_full_budget();
             }
             Err(error)
@@ -159,18 +160,19 @@ pub(super) fn look_prepared(
     }
 }
 
-/// Of a process that runs on, what makes no sense was most likely changed while it was read: that says nothing of its layout.
+/// Nonsense read from a running process was most likely changed during the read: it does not
+/// disprove the layout.
 fn may_be_torn(error: &OwnerError, stop_policy: StopPolicy) -> bool {
     stop_policy == StopPolicy::Never
         && matches!(error, OwnerError::Torch(TorchError::UnknownLayout { .. }))
 }
 
-/// Lists that cannot be made out may have been met between two words of a change; if they stay so, that is to be said.
+/// An unreadable list may have been met in the middle of a change; report it only if it stays so.
 fn may_pass(error: &OwnerError) -> bool {
     error.is_transient() || matches!(error, OwnerError::Heap(HeapError::NoLists { .. }))
 }
 
-/// The memory of vLLM's allocator that can sleep by device and tag, in the process that `readers` read.
+/// The memory of vLLM's sleeping allocator by device and tag, in the process of `readers`.
 pub fn read_sleep_tags(readers: &TargetReaders) -> SleepTags {
     let python = readers.python.as_ref();
     python.map_or(SleepTags::NotLoaded, |python| vllm_tags(&readers.process, python))
@@ -179,15 +181,15 @@ pub fn read_sleep_tags(readers: &TargetReaders) -> SleepTags {
 /// How long a process may be unreadable before it is gone.
 const ENDING_TIME: Duration = Duration::from_millis(50);
 
-/// Takes a look, with the stacks of its moment.
+/// Takes a snapshot with the stacks of its moment.
 pub type ReadOwners<'a> = &'a mut dyn FnMut(
     Result<OwnerReading, OwnerError>,
     &StackTable,
     &[ThreadSample],
 ) -> io::Result<()>;
 
-/// Looks again and again, `every` so often, until `stop` is set or the process has ended; each look with the stacks of its
-/// moment. The error of a look that could not be made at all is for `take` to judge.
+/// Takes snapshots at intervals of `every`, each with its stacks, until `stop` is set or the
+/// process has ended. `take` judges the error of a failed one.
 pub fn watch_owners(
     readers: &mut TargetReaders,
     options: SnapshotOptions,
@@ -203,7 +205,7 @@ pub fn watch_owners(
         if !sleep_unless(rest, is_over) {
             break;
         }
-        // Never faster than asked, also when a look takes longer than that.
+        // Never faster than asked, even if a snapshot takes longer.
         next = Instant::now() + every;
         if let Some(python) = &mut readers.python
             && python.sample(&mut table, &mut samples).is_err()
@@ -212,7 +214,7 @@ pub fn watch_owners(
         }
         let look = read_owners(readers, options);
         if look.is_err() {
-            // A process that is ending cannot be read any more a little before it is gone.
+            // A process becomes unreadable shortly before it is gone.
             std::thread::sleep(ENDING_TIME);
             if !readers.process.is_alive() {
                 break;
@@ -228,13 +230,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_pause_at_a_busy_job_is_told_as_torn_and_not_as_an_unknown_layout() {
+    fn an_unstopped_busy_job_is_reported_as_torn() {
         let unknown = || {
             let (version, what) = ("2.11.0".to_owned(), "no known layout".to_owned());
             OwnerError::Torch(TorchError::UnknownLayout { version, what })
         };
         assert!(may_be_torn(&unknown(), StopPolicy::Never));
-        // Of a process that stands still it is the truth.
+        // In a stopped process it is the truth.
         assert!(!may_be_torn(&unknown(), StopPolicy::Stop));
         assert!(!may_be_torn(&OwnerError::NoTorch, StopPolicy::Never));
         let told = OwnerError::Torch(TorchError::Torn { what: "its tensors", attempts: 9 });

@@ -1,9 +1,10 @@
-//! A process and all that descend from it: which of them use CUDA and are worth a recording.
+//! A process with all its descendants: which of them use CUDA and are worth recording.
 //!
-//! `torchrun` and other launchers start ranks, ranks start workers. Recorded is who uses CUDA: a rank (it has `RANK` in its
-//! environment) as soon as it has loaded CUDA's libraries, so that its first allocations are seen; any other process once
-//! CUDA is initialised in it. A process that was forked from one that uses CUDA carries a dead copy of its allocator, as
-//! workers of a `DataLoader` do: it is left out, unless the driver says that it has memory of its own.
+//! Launchers such as `torchrun` start ranks, and ranks start workers. Recorded are processes that
+//! use CUDA: a rank (with `RANK` in its environment) once it has loaded CUDA's libraries, so that
+//! its first allocations are seen; any other process once CUDA is initialised. A process forked
+//! from one that uses CUDA, such as a `DataLoader` worker, has a dead copy of its allocator. It is
+//! left out, unless the driver says that it has memory of its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,27 +14,28 @@ use super::readers::{AttachError, TargetIdentity, TargetReaders, TorchState};
 use crate::model::{AllocatorBackend, Nanos, ProcessUsage};
 use crate::target::{CommandPattern, Mappings, Process, environment};
 
-/// How often a process that was left out is examined again.
+/// How often to check a process again that was left out.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
-/// A process that is not older may be importing PyTorch.
+/// A younger process may be importing PyTorch.
 const IMPORT_TIMEOUT: Duration = Duration::from_secs(30);
-/// What PyTorch loads before its CUDA part (torch/__init__.py: `_load_global_deps`), and its CPU part.
+/// Loaded by PyTorch before its CUDA part (torch/__init__.py: `_load_global_deps`), and its CPU
+/// part.
 const PYTORCH: [&str; 3] = ["libtorch_global_deps.so", "libc10.so", "libtorch_cpu.so"];
-/// What a process that may use CUDA has loaded.
+/// Loaded by a process that may use CUDA.
 const CUDA: [&str; 2] = ["libcuda.so", "libc10_cuda.so"];
-/// How Python's `multiprocessing` names what it starts anew (Lib/multiprocessing/spawn.py).
+/// How Python's `multiprocessing` marks spawned processes (Lib/multiprocessing/spawn.py).
 const SPAWNED: &str = "--multiprocessing-fork";
 
-/// A process of the family that is to be recorded.
+/// A process to record.
 pub struct RankProcess {
-    /// It, attached to.
+    /// Its attached readers.
     pub readers: TargetReaders,
-    /// `RANK` of its environment.
+    /// `RANK` in its environment.
     pub rank: Option<u32>,
 }
 
 impl RankProcess {
-    /// What to call it: `rank 3 (process 1234)`.
+    /// Its label: `rank 3 (process 1234)`.
     pub fn label(&self) -> String {
         let pid = self.readers.process.pid();
         match self.rank {
@@ -46,49 +48,47 @@ impl RankProcess {
 /// A process and its descendants.
 pub struct ProcessTree {
     roots: TreeRoots,
-    /// Also those that are not Python.
+    /// Includes processes without Python.
     any: bool,
     known: HashMap<u32, KnownProcess>,
 }
 
-/// Where the family begins.
 enum TreeRoots {
-    /// One process, and its descendants.
+    /// One process and its descendants.
     Process(Arc<Process>),
-    /// All that are called so, without their descendants.
+    /// All matching processes, without their descendants.
     Called(CommandPattern),
 }
 
-/// What is known of a process.
 struct KnownProcess {
     process: Arc<Process>,
-    state: ProcessStanding,
+    state: MemberState,
 }
 
-enum ProcessStanding {
-    /// Nothing says that it uses CUDA, yet.
+enum MemberState {
+    /// No sign of CUDA yet.
     Idle,
-    /// It may use CUDA some day.
+    /// It may use CUDA later.
     Waiting(Box<TargetReaders>),
-    /// It was forked from a process that does; asked about then.
+    /// Forked from a process that uses CUDA; last checked at this time.
     Copy(Instant),
-    /// It was passed on.
+    /// Already returned.
     Selected,
 }
 
 impl ProcessTree {
-    /// The family of process `pid`; with `any`, members need not be Python.
+    /// The tree of process `pid`; with `any`, members need not run Python.
     pub fn new(pid: u32, any: bool) -> Result<ProcessTree, AttachError> {
         let roots = TreeRoots::Process(Arc::new(Process::open(pid)?));
         Ok(ProcessTree { roots, any, known: HashMap::new() })
     }
 
-    /// The processes that are called so when they are looked for; with `any`, they need not be Python.
+    /// The processes that match whenever the tree is polled; with `any`, they need not run Python.
     pub fn called(pattern: CommandPattern, any: bool) -> ProcessTree {
         ProcessTree { roots: TreeRoots::Called(pattern), any, known: HashMap::new() }
     }
 
-    /// Whether the process itself still runs; of those called so, others may always come.
+    /// Whether the root still runs. With a pattern, more processes may always come.
     pub fn root_is_alive(&self) -> bool {
         match &self.roots {
             TreeRoots::Process(root) => root.is_alive(),
@@ -96,8 +96,8 @@ impl ProcessTree {
         }
     }
 
-    /// The members that were not worth a recording before and are now. Descendants of a root that has ended are found as
-    /// long as they were seen before.
+    /// The members that became worth recording since the last call. Descendants of an ended root
+    /// are found if they were seen before.
     pub fn poll(&mut self) -> Vec<RankProcess> {
         let mut pids = match &self.roots {
             TreeRoots::Process(root) => [vec![root.pid()], root.descendants()].concat(),
@@ -126,62 +126,62 @@ impl ProcessTree {
     fn inspect(&mut self, pid: u32) -> Option<RankProcess> {
         if self.known.get(&pid).is_none_or(|known| !known.process.is_alive()) {
             let process = Arc::new(Process::open(pid).ok()?);
-            self.known.insert(pid, KnownProcess { process, state: ProcessStanding::Idle });
+            self.known.insert(pid, KnownProcess { process, state: MemberState::Idle });
         }
         let known = self.known.get_mut(&pid)?;
         let process = Arc::clone(&known.process);
-        let readers = match std::mem::replace(&mut known.state, ProcessStanding::Idle) {
-            ProcessStanding::Selected => {
-                known.state = ProcessStanding::Selected;
+        let readers = match std::mem::replace(&mut known.state, MemberState::Idle) {
+            MemberState::Selected => {
+                known.state = MemberState::Selected;
                 return None;
             }
-            ProcessStanding::Copy(asked) if asked.elapsed() < RECHECK_INTERVAL => {
-                known.state = ProcessStanding::Copy(asked);
+            MemberState::Copy(asked) if asked.elapsed() < RECHECK_INTERVAL => {
+                known.state = MemberState::Copy(asked);
                 return None;
             }
-            ProcessStanding::Idle | ProcessStanding::Copy(_) => {
+            MemberState::Idle | MemberState::Copy(_) => {
                 let mappings = process.mappings().ok()?;
                 if !has(&mappings, &CUDA) {
                     return None;
                 }
                 Box::new(attach(&process, self.any)?)
             }
-            // What was attached to before an exec is gone.
-            ProcessStanding::Waiting(readers) if !readers.process.same_start() => {
+            // An exec ended what was attached to.
+            MemberState::Waiting(readers) if !readers.process.same_start() => {
                 Box::new(attach(&process, self.any)?)
             }
-            ProcessStanding::Waiting(mut readers) => {
+            MemberState::Waiting(mut readers) => {
                 readers.refresh();
                 readers
             }
         };
-        // The driver is asked last: that takes milliseconds, and a lock of its own.
+        // The driver comes last: asking takes milliseconds and a driver lock.
         let is_copy = self.is_copy(&process);
         let seems = !is_copy && (is_rank(&process) || uses_cuda(&readers));
         let standing = if seems || holds_memory(&readers) {
             let rank = rank(&process);
-            self.set_standing(pid, ProcessStanding::Selected);
+            self.set_standing(pid, MemberState::Selected);
             return Some(RankProcess { readers: *readers, rank });
         } else if is_copy {
-            ProcessStanding::Copy(Instant::now())
+            MemberState::Copy(Instant::now())
         } else {
-            ProcessStanding::Waiting(readers)
+            MemberState::Waiting(readers)
         };
         self.set_standing(pid, standing);
         None
     }
 
-    fn set_standing(&mut self, pid: u32, standing: ProcessStanding) {
+    fn set_standing(&mut self, pid: u32, standing: MemberState) {
         if let Some(known) = self.known.get_mut(&pid) {
             known.state = standing;
         }
     }
 
-    /// Whether a process was forked from one that is recorded.
+    /// Whether it was forked from a recorded process.
     fn is_copy(&self, process: &Process) -> bool {
         let mut parent = process.parent();
         while let Some(known) = parent.and_then(|pid| self.known.get(&pid)) {
-            if matches!(known.state, ProcessStanding::Selected)
+            if matches!(known.state, MemberState::Selected)
                 && known.process.shares_program_start(process)
             {
                 return true;
@@ -197,7 +197,7 @@ fn attach(process: &Arc<Process>, any: bool) -> Option<TargetReaders> {
     if any { process.attach_any().ok() } else { process.attach().ok() }
 }
 
-/// Whether the driver says that memory is its own.
+/// Whether the driver says that it holds memory of its own.
 fn holds_memory(readers: &TargetReaders) -> bool {
     let Ok(gpu) = &readers.gpu else { return false };
     readers.devices().iter().filter_map(|device| device.nvml_index).any(|device| {
@@ -206,10 +206,10 @@ fn holds_memory(readers: &TargetReaders) -> bool {
     })
 }
 
-/// Whether PyTorch has initialised CUDA in it, or something else than PyTorch has loaded the driver.
+/// Whether PyTorch has initialised CUDA, or something else has loaded the driver.
 fn uses_cuda(readers: &TargetReaders) -> bool {
     match readers.allocator() {
-        // Of a process that ends, nothing can be known any more.
+        // Nothing is known about an ending process.
         AllocatorBackend::NotInitialized | AllocatorBackend::Unknown(_) => false,
         AllocatorBackend::NotLoaded => {
             matches!(readers.torch, TorchState::NotLoaded) && has_driver_alone(&readers.process)
@@ -220,8 +220,8 @@ fn uses_cuda(readers: &TargetReaders) -> bool {
     }
 }
 
-/// Whether the driver is loaded, and PyTorch not on its way: as it is into launchers, which never use a device. What was loaded
-/// at an earlier look may be gone, by the `exec` of a process that had been forked.
+/// Whether the driver is loaded without PyTorch on its way. Launchers load both and never use a
+/// device. The libraries of an earlier check may be gone after an `exec`.
 fn has_driver_alone(process: &Process) -> bool {
     let Ok(mappings) = process.mappings() else { return false };
     let is_young = process.age().is_some_and(|age| age < IMPORT_TIMEOUT);
@@ -234,23 +234,22 @@ fn has(mappings: &Mappings, libraries: &[&str]) -> bool {
     mappings.object(is_one).is_some()
 }
 
-/// Whether a launcher started it as a rank. What a rank starts anew inherits its environment.
+/// Whether a launcher started it as a rank. Processes spawned by a rank inherit its environment.
 fn is_rank(process: &Process) -> bool {
     let spawned = process.command().is_ok_and(|words| words.iter().any(|word| word == SPAWNED));
     !spawned && variable(process, "RANK").is_some()
 }
 
-/// `RANK` in the environment of process `pid`; `None` also when there is no such process.
+/// `RANK` in the environment of process `pid`; `None` also if there is no such process.
 pub fn rank_of(pid: u32) -> Option<u32> {
     rank(&Process::open(pid).ok()?)
 }
 
-/// `RANK` of its environment.
 pub(super) fn rank(process: &Process) -> Option<u32> {
     variable(process, "RANK")?.parse().ok()
 }
 
-/// A variable of its environment as it is now.
+/// A variable of its current environment.
 fn variable(process: &Process, name: &str) -> Option<String> {
     let mappings = process.mappings().ok()?;
     match environment::read(&process.memory(), &mappings) {

@@ -1,22 +1,24 @@
-//! Moments at which the allocator has stood still for a while: a copy of its blocks that begins then is likely to be of one instant.
+//! Moments at which the allocator has been quiet for a while: a snapshot started then is likely
+//! consistent.
 //!
-//! A job that allocates every 50 µs changes its blocks while they are copied, for hundreds of milliseconds at a time. In between it
-//! waits for the device, for data or for a loss, and whoever follows its counters sees that.
+//! A job that allocates every 50 µs changes its blocks during a snapshot for hundreds of
+//! milliseconds at a time. In between it waits for the device, for data or for a loss; the thread
+//! that polls its counters sees that.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long the counters have stood still in a quiet moment, at least and at most.
+/// How long the counters must be unchanged, at least and at most.
 const SHORTEST: Duration = Duration::from_micros(100);
 const LONGEST: Duration = Duration::from_millis(1);
 
-/// When the counters changed last, as the thread that polls them tells. Clones share it.
+/// When the counters last changed, set by the thread that polls them. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LastChange(Arc<AtomicU64>);
 
 impl LastChange {
-    /// They changed, so many nanoseconds after the recording began.
+    /// The counters changed this many nanoseconds after the recording started.
     pub(super) fn set(&self, nanos: u64) {
         self.0.store(nanos, Ordering::Relaxed);
     }
@@ -26,19 +28,19 @@ impl LastChange {
     }
 }
 
-/// Waits for quiet moments in which `takes` is likely to be enough, until `until`.
+/// Waits until `until` for a quiet moment in which `takes` is likely enough.
 pub(super) struct QuietMoments {
     pub(super) last_change: LastChange,
-    /// When the recording began.
+    /// When the recording started.
     pub(super) start: Instant,
-    /// How long what is to be done usually takes.
+    /// The usual time of the work.
     pub(super) takes: Duration,
-    /// When waiting has to end.
+    /// The deadline.
     pub(super) until: Instant,
 }
 
 impl QuietMoments {
-    /// Returns in a quiet moment, or when waiting has to end.
+    /// Returns in a quiet moment or at the deadline.
     pub(super) fn wait(&self) {
         let wanted = self.takes.clamp(SHORTEST, LONGEST);
         while self.start.elapsed().saturating_sub(self.last_change.get()) < wanted
@@ -54,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_waits_until_the_counters_have_stood_still_and_no_longer_than_it_may() {
+    fn it_waits_for_quiet_counters_until_the_deadline() {
         let last_change = LastChange::default();
         let start = Instant::now();
         let takes = Duration::from_micros(500);

@@ -1,4 +1,4 @@
-//! The readers of one target, attached: what can be read of it, and why the rest cannot.
+//! The attached readers of one target: what can be read, and why the rest cannot.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::python::{PythonError, PythonReader};
 use crate::target::{CoreError, Process, ProcessError};
 use crate::torch::{TorchError, TorchReader};
 
-/// Why a target could not be attached to at all.
+/// Why attaching failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The process could not be opened.
@@ -26,7 +26,7 @@ pub enum AttachError {
     Python {
         /// The pid.
         pid: u32,
-        /// Why.
+        /// The cause.
         source: PythonError,
     },
     /// The Python in a core file could not be read.
@@ -34,14 +34,14 @@ pub enum AttachError {
     CorePython {
         /// The file.
         file: String,
-        /// Why.
+        /// The cause.
         source: PythonError,
-        /// What is missing in it.
+        /// What the core file lacks.
         missing: Vec<String>,
     },
 }
 
-/// Why the Python in a core file cannot be read: for what is missing in it, if anything is.
+/// Why the Python in a core file cannot be read; names what the file lacks.
 fn core_reason(source: &PythonError, missing: &[String]) -> String {
     match missing {
         [] => source.to_string(),
@@ -50,25 +50,25 @@ fn core_reason(source: &PythonError, missing: &[String]) -> String {
 }
 
 impl AttachError {
-    /// Whether it is Python that is only starting (or ending).
+    /// Whether Python is only starting (or ending).
     pub fn is_starting(&self) -> bool {
         matches!(self, AttachError::Python { source, .. } if source.is_transient())
     }
 
-    /// Whether the process is not Python now, but may become it by an `exec` or by starting up.
+    /// Whether the process may become Python by an `exec` or by starting up.
     pub fn may_become_python(&self) -> bool {
         self.is_starting()
             || matches!(
                 self,
                 AttachError::Python {
-                    // A read that fails may have met the moment of the exec.
+                    // A failed read may have met the exec.
                     source: PythonError::NotPython { .. } | PythonError::Unreadable { .. },
                     ..
                 }
             )
     }
 
-    /// Whether the kernel refused to let memspy look.
+    /// Whether the kernel refused access.
     pub fn is_denied(&self) -> bool {
         matches!(
             self,
@@ -86,25 +86,24 @@ impl AttachError {
         matches!(self, AttachError::Python { source: PythonError::NotPython { .. }, .. })
             || matches!(
                 self,
-                // Else nobody knows.
+                // Unknown otherwise.
                 AttachError::CorePython { source: PythonError::NotPython { .. }, missing, .. }
                     if missing.is_empty()
             )
     }
 }
 
-/// PyTorch in the target, as far as it could be attached to.
+/// PyTorch in the target.
 pub(super) enum TorchState {
     /// Its CUDA part is not loaded.
     NotLoaded,
-    /// It is loaded and can be read.
+    /// Loaded and readable.
     Attached(Box<TorchReader>),
-    /// It is loaded and cannot be read.
+    /// Loaded but not readable.
     Refused(TorchError),
 }
 
 impl TorchState {
-    /// What reads it.
     pub(super) fn reader_mut(&mut self) -> Option<&mut TorchReader> {
         match self {
             TorchState::Attached(torch) => Some(torch),
@@ -117,27 +116,25 @@ impl TorchState {
 pub struct TargetReaders {
     /// The process.
     pub(super) process: Arc<Process>,
-    /// Its Python; `None` in a process that has none, or when it is of no interest.
+    /// `None` without Python, or if it is not needed.
     pub(super) python: Option<PythonReader>,
-    /// Its PyTorch.
     pub(super) torch: TorchState,
-    /// The driver.
     pub(super) gpu: Result<Arc<GpuReader>, GpuError>,
     /// What its environment says about devices.
     pub(super) visibility: CudaVisibility,
     /// How long attaching took.
     pub(super) took: Duration,
-    /// What reads its owners, once that was asked for.
+    /// Reads its owners, once asked to.
     pub(super) owners: Option<OwnerReader>,
-    /// Whose allocator it has a copy of, where it is not its own.
+    /// Whose allocator it has a copy of, if not its own.
     pub(super) copy: Option<ForkedCopy>,
-    /// The version of PyTorch of such a process.
+    /// PyTorch's version in such a process.
     copied_version: Option<String>,
-    /// Is told of a long stop before it.
+    /// Announces a long stop in advance.
     pub(super) announce: Option<AnnounceStop>,
 }
 
-/// A process that was opened once, for whoever attaches to it later or once more: never to another one that has its pid by then.
+/// A process opened once, for attaching later or again; never another process that got its pid.
 #[derive(Debug, Clone)]
 pub struct TargetIdentity(Arc<Process>);
 
@@ -147,17 +144,16 @@ impl TargetIdentity {
         Ok(TargetIdentity(Arc::new(Process::open(pid)?)))
     }
 
-    /// How long ago it started; `None` where the kernel does not say.
+    /// How long ago it started; `None` if the kernel does not say.
     pub fn age(&self) -> Option<Duration> {
         self.0.age()
     }
 
-    /// The process as it was opened.
     pub(super) fn process(&self) -> &Process {
         &self.0
     }
 
-    /// As [`TargetReaders::attach`].
+    /// See [`TargetReaders::attach`].
     pub fn attach(&self) -> Result<TargetReaders, AttachError> {
         let (start, process, pid) = (Instant::now(), self.same()?, self.0.pid());
         let python =
@@ -165,7 +161,7 @@ impl TargetIdentity {
         Ok(TargetReaders::around(process, Some(python), start))
     }
 
-    /// As [`TargetReaders::attach_any`].
+    /// See [`TargetReaders::attach_any`].
     pub fn attach_any(&self) -> Result<TargetReaders, AttachError> {
         let (start, process, pid) = (Instant::now(), self.same()?, self.0.pid());
         let python = match PythonReader::attach(&process) {
@@ -176,7 +172,7 @@ impl TargetIdentity {
         Ok(TargetReaders::around(process, python, start))
     }
 
-    /// A handle of the same process as it is now, which may have become another program since.
+    /// A new handle of the same process, which may run another program by now.
     fn same(&self) -> Result<Arc<Process>, ProcessError> {
         self.0.reopen().map(Arc::new)
     }
@@ -189,13 +185,13 @@ impl From<&Arc<Process>> for TargetIdentity {
 }
 
 impl TargetReaders {
-    /// The process, for whoever attaches to it once more.
+    /// The process, for attaching once more.
     pub fn identity(&self) -> TargetIdentity {
         TargetIdentity::from(&self.process)
     }
 
-    /// The counters of PyTorch's allocator on each device at a moment in which no thread is inside it; empty when there was no
-    /// such moment, or no allocator that can be read.
+    /// The counters of PyTorch's allocator on each device while no thread is inside it; empty if
+    /// there was no such moment or no readable allocator.
     pub(super) fn counters_between_calls(&mut self) -> Vec<(CudaIndex, AllocatorCounters)> {
         let mut counters = Vec::new();
         if let TorchState::Attached(torch) = &mut self.torch
@@ -206,16 +202,16 @@ impl TargetReaders {
         counters
     }
 
-    /// Attaches to process `pid`. Fails when it is not Python or may not be read; PyTorch and the
+    /// Attaches to process `pid`. Fails if it is not Python or may not be read; PyTorch and the
     /// driver may be missing.
     pub fn attach(pid: u32) -> Result<Self, AttachError> {
         TargetIdentity::open(pid)?.attach()
     }
 
-    /// Attaches to the process that the core file `path` is of: all is as it was when that was written.
+    /// Attaches to the process in the core file `path`, as of the time it was written.
     ///
     /// # Errors
-    /// It is no core file, or one without a Python that can be read: then with what is missing in it.
+    /// It is no core file, or its Python cannot be read; says what it lacks.
     pub fn attach_core(path: &Path) -> Result<Self, AttachError> {
         let (start, process) = (Instant::now(), Arc::new(Process::open_core(path)?));
         let python = PythonReader::attach(&process).map_err(|source| AttachError::CorePython {
@@ -226,17 +222,17 @@ impl TargetReaders {
         Ok(TargetReaders::around(process, Some(python), start))
     }
 
-    /// What the core file says of itself that is read; `None` for a process that runs.
+    /// What the core file says about itself; `None` for a running process.
     pub fn core_origin(&self) -> Option<CoreOrigin> {
         self.process.core_origin()
     }
 
-    /// As [`Self::attach`], but a process without Python is attached to as well.
+    /// Like [`Self::attach`], also for a process without Python.
     pub fn attach_any(pid: u32) -> Result<Self, AttachError> {
         TargetIdentity::open(pid)?.attach_any()
     }
 
-    /// As [`Self::attach`], but leaves Python alone: enough for all that concerns devices.
+    /// Like [`Self::attach`], but skips Python: enough for all that concerns devices.
     pub fn attach_devices(pid: u32) -> Result<Self, AttachError> {
         let start = Instant::now();
         Ok(Self::around(Arc::new(Process::open(pid)?), None, start))
@@ -263,19 +259,19 @@ impl TargetReaders {
         readers
     }
 
-    /// Lets `announce` know of each stop that may be long, before it.
+    /// Calls `announce` before each stop that may be long.
     pub fn announce_long_stops(&mut self, announce: AnnounceStop) {
         self.announce = Some(announce);
     }
 
-    /// Looks again for what was not there at the last look: PyTorch being imported, CUDA being
-    /// initialised. Cheap when all is attached. Returns whether anything changed.
+    /// Looks again for what was missing: PyTorch being imported, CUDA being initialised. Cheap once
+    /// all is attached. Returns whether anything changed.
     pub fn refresh(&mut self) -> bool {
         let before = self.allocator();
         match &mut self.torch {
             TorchState::NotLoaded => self.find_torch(),
             TorchState::Attached(torch) => {
-                // A target that goes away meanwhile is noticed by the next sample.
+                // The next sample notices that a target is gone.
                 let _ = torch.refresh();
             }
             TorchState::Refused(_) => {}
@@ -284,13 +280,13 @@ impl TargetReaders {
         let changed = before != self.allocator();
         if changed {
             self.find_copy();
-            // Programs choose their devices (os.environ) before they initialise CUDA.
+            // Programs choose devices (os.environ) before they initialise CUDA.
             self.visibility = CudaVisibility::of_process(&self.process);
         }
         changed
     }
 
-    /// Who waits for the allocator's lock is at work.
+    /// A thread that waits for the allocator's lock is at work.
     fn tell_locks(&mut self) {
         if let (Some(python), TorchState::Attached(torch)) = (&mut self.python, &self.torch) {
             let locks = torch.counter_poller().map(|poller| poller.locks());
@@ -303,7 +299,7 @@ impl TargetReaders {
         self.find_copy();
     }
 
-    /// Finds out whether the allocator, once it is there, is that of the process itself.
+    /// Finds out whether the process owns its allocator, once it exists.
     fn find_copy(&mut self) {
         let is_set_up = matches!(&self.torch, TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::Native);
         if is_set_up && let Some(copy) = forked_copy::find(&self.process) {
@@ -330,7 +326,7 @@ impl TargetReaders {
         }
     }
 
-    /// Why its allocator can never be followed; `None` when it can be, now or once it is in use.
+    /// Why its allocator can never be followed; `None` if it can be, now or later.
     pub fn follow_refusal(&self) -> Option<String> {
         match &self.python {
             None => Some("it runs no Python".to_owned()),
@@ -341,7 +337,7 @@ impl TargetReaders {
         }
     }
 
-    /// Why its allocator can never be read; `None` when it can be, now or once it is in use.
+    /// Why its allocator can never be read; `None` if it can be, now or later.
     pub fn allocator_refusal(&self) -> Option<String> {
         match self.allocator() {
             AllocatorBackend::Native
@@ -362,10 +358,10 @@ impl TargetReaders {
         }
     }
 
-    /// PyTorch's version; `None` when it is not loaded or does not say.
+    /// PyTorch's version; `None` if it is not loaded or does not say.
     pub fn torch_version(&self) -> Option<String> {
         match &self.torch {
-            // Of a core file the modules tell: the file of the package may be another one by now.
+            // For a core file, ask its modules: the package's file may have changed since.
             TorchState::Attached(torch) => match (torch.version(), &self.python) {
                 (None, Some(python)) if self.process.is_core() => {
                     torch_version(&self.process, python)
@@ -376,7 +372,7 @@ impl TargetReaders {
         }
     }
 
-    /// The devices of the machine with the numbers the target gives them; empty without NVML.
+    /// The machine's devices with the target's numbers; empty without NVML.
     pub fn devices(&self) -> Vec<GpuDevice> {
         let listed = self.gpu.as_ref().ok().and_then(|gpu| gpu.devices(&self.visibility).ok());
         listed.unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The recorder: looks at the target at every instant of the pace and passes on what it saw.
+//! The recorder reads the target at every tick and passes on records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -27,25 +27,25 @@ use super::snapshot_thread::{SnapshotRead, SnapshotThread};
 use super::step_shape::StepMoment;
 use super::ticker::Ticker;
 
-/// How long a snapshot is tried for until the target keeps still: while recording, for a single look.
+/// How long to retry a snapshot until it is consistent: in a recording, and in a single reading.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(3);
 const ONE_SHOT_TIMEOUT: Duration = Duration::from_secs(1);
 const NAMES_TIMEOUT: Duration = Duration::from_millis(25);
-/// How often a single look is repeated while counters or threads are torn.
+/// How often a single reading is retried while counters or threads are torn.
 const MAX_READS: u32 = 50;
-/// How often the driver is asked for one look where the job changes what it has reserved meanwhile.
+/// How often the driver is asked in one reading if the job's reserved memory changes meanwhile.
 const MAX_USAGE_READS: u32 = 8;
 
-/// What is wanted of a recording.
+/// Options of a recording.
 #[derive(Debug, Clone)]
 pub struct RecordOptions {
     /// Samples a second.
     pub rate: u32,
-    /// How long; `None` for until stopped.
+    /// How long; `None`: until stopped.
     pub duration: Option<Duration>,
-    /// Whether the allocator is followed besides: polled all the time while it allocates, within this budget.
+    /// Follows the allocator, too: polls it while it allocates, within this budget.
     pub follow: Option<FollowBudget>,
-    /// What else.
+    /// Options of every recording.
     pub common: CommonOptions,
 }
 
@@ -55,7 +55,7 @@ pub struct Recorder {
     options: RecordOptions,
     sample: StackSample,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
-    /// The counters read right before the sample; empty when they could not be read.
+    /// The counters read right before the sample; empty if they could not be read.
     before: Vec<(CudaIndex, AllocatorCounters)>,
     devices: FxHashMap<CudaIndex, DeviceState>,
     snapshots: Option<SnapshotThread>,
@@ -64,12 +64,12 @@ pub struct Recorder {
     pace: Ticker,
 }
 
-/// What the recorder remembers of a device.
+/// The recorder's state for a device.
 #[derive(Default)]
 struct DeviceState {
     recorded: Option<AllocatorCounters>,
     policy: SnapshotPolicy,
-    /// Whether its map is being read.
+    /// Whether a snapshot is being read.
     snapshot_wanted: bool,
 }
 
@@ -91,15 +91,15 @@ impl Recorder {
         }
     }
 
-    /// Leaves at least so much between two snapshots of a device: for those who look at fewer of them.
+    /// Sets the shortest time between two snapshots of a device, for a reader that needs fewer.
     pub fn with_snapshot_interval(mut self, apart: Duration) -> Self {
         self.snapshot_interval = apart;
         self
     }
 
-    /// Records until the duration is over, `stop` is set or the target ends; the last record is the
-    /// [`RecordingEnd`] returned. `observe` is called when the first sample has been recorded and synced, and then a few times a
-    /// second. An error is the sink's.
+    /// Records until the duration is over, `stop` is set or the target ends. Returns the
+    /// [`RecordingEnd`], which is also the last record. Calls `observe` when the first sample is
+    /// recorded and synced, then a few times a second. An error comes from the sink.
     pub fn run(
         mut self,
         host: String,
@@ -110,14 +110,14 @@ impl Recorder {
         recording_loop::record(&mut self, host, sink, stop, observe)
     }
 
-    /// Looks once, at everything, and ends: what `dump` shows.
+    /// Reads everything once and ends: the content of `dump`.
     pub fn record_once(mut self, host: String, sink: &mut dyn RecordSink) -> SinkResult {
         let mut order = ReorderBuffer::new(sink);
         let sink = &mut order;
         self.request_snapshots(ONE_SHOT_TIMEOUT, None);
         self.session.record_start(host, self.options.rate, sink)?;
         self.before = self.counters_now();
-        // The names of threads are looked up some time after the first look has found them.
+        // Thread names are looked up some time after the threads are first seen.
         if self.read_stacks().is_none() {
             std::thread::sleep(NAMES_TIMEOUT);
             self.read_stacks();
@@ -139,8 +139,8 @@ impl Recorder {
         self.session.record_losses(sink)
     }
 
-    /// Asks the driver, and what PyTorch has reserved right before and after that: a job that takes or gives back memory meanwhile is
-    /// asked again, and if it goes on so, both is recorded.
+    /// Asks the driver, and PyTorch for its reserved bytes right before and after. If a job
+    /// reserves or releases memory meanwhile, asks again; if it goes on, records both.
     fn observe_usage(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         let devices: Vec<u32> =
             self.session.readers.devices().iter().filter_map(|d| d.nvml_index).collect();
@@ -183,7 +183,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// The allocator's counters at this moment, tried for as often as a single look is; empty where they cannot be read.
+    /// The allocator's counters now, retried as in a single reading; empty if they cannot be read.
     fn counters_now(&mut self) -> Vec<(CudaIndex, AllocatorCounters)> {
         let mut counters = Vec::new();
         for _ in 0..MAX_READS {
@@ -195,7 +195,7 @@ impl Recorder {
         counters
     }
 
-    /// Lets a look at owners that is due be made, if this is its moment.
+    /// Lets a due owner snapshot start if this is its moment.
     fn see_moment(&mut self) {
         let is_backward = self.session.is_backward(&self.sample.threads);
         let sum = |of: &dyn Fn(&AllocatorCounters) -> i64| {
@@ -206,7 +206,7 @@ impl Recorder {
         self.session.see_moment(StepMoment { allocations, level, is_backward });
     }
 
-    /// Starts the threads that follow the allocator, if it is to be followed, and that read its blocks.
+    /// Starts the threads that follow the allocator, if wanted, and that read snapshots.
     fn start_threads(&mut self) {
         let Some(budget) = &self.options.follow else {
             return self.request_snapshots(SNAPSHOT_TIMEOUT, None);
@@ -222,7 +222,7 @@ impl Recorder {
         self.request_snapshots(SNAPSHOT_TIMEOUT, last_change);
     }
 
-    /// What was followed until the sample just read, and what to follow from now on.
+    /// Records the deltas up to the sample just read, and plans what to poll next.
     fn record_followed(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         let Some(following) = &mut self.following else { return Ok(()) };
         following.record(&mut self.session, self.sample.time, sink)?;
@@ -231,7 +231,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Reads the stacks; gives why the recording has to end.
+    /// Reads the stacks; returns why the recording has to end.
     fn read_stacks(&mut self) -> Option<EndReason> {
         self.sample.time = self.session.now();
         let Some(python) = &mut self.session.readers.python else {
@@ -270,8 +270,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// A line may last less long than reading its stack takes: what the counters were at the stack's
-    /// instant is known only from two looks at them, one on either side of it.
+    /// A line may run for less time than its stack takes to read. So the counters at the stack's
+    /// moment are known only from two reads, one on each side.
     fn read_counters_before(&mut self) {
         read_counters(&mut self.session.readers.torch, &mut self.before);
     }
@@ -297,7 +297,7 @@ impl Recorder {
                 ..DeviceState::default()
             });
             let before = self.before.iter().find(|(d, _)| d == device).map(|(_, c)| *c);
-            // Counters that could not be read before are at least as young as the ones recorded last.
+            // If that read failed, use the last recorded counters.
             let before = before.or(state.recorded).unwrap_or(*counters);
             if state.recorded != Some(before) || before != *counters {
                 let counters = Box::new(before);
@@ -322,7 +322,7 @@ impl Recorder {
         self.record_snapshots(sink)
     }
 
-    /// Passes on the maps that have come.
+    /// Records the snapshots that have come.
     fn record_snapshots(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         while let Some(read) = self.snapshots.as_mut().and_then(SnapshotThread::poll) {
             self.record_snapshot(read, sink)?;
@@ -372,7 +372,7 @@ impl Recorder {
     }
 }
 
-/// Reads the counters into `out`, which is empty where they cannot be read.
+/// Reads the counters into `out`; empty if they cannot be read.
 fn read_counters(torch: &mut TorchState, out: &mut Vec<(CudaIndex, AllocatorCounters)>) {
     let read = match torch {
         TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::Native => {
@@ -421,7 +421,7 @@ impl RecordingSource for Recorder {
         sleep_unless(tick.wait, || stop.load(Ordering::Relaxed))
     }
 
-    /// One instant: stacks, counters, and snapshots where they are worth it.
+    /// One tick: stacks, counters, and snapshots if worth their cost.
     fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult<Option<EndReason>> {
         self.session.totals.ticks += 1;
         if self.session.waits_for_devices() {
@@ -437,7 +437,8 @@ impl RecordingSource for Recorder {
         self.see_moment();
         self.session.record_oom_exceptions(sink)?;
         if self.session.record_step(sink)? {
-            // The next look is recorded in any case: it tells whether the last one before the step's end was of its end.
+            // Record the next reading in any case: it shows whether the last one before the step's
+            // end was at its end.
             self.devices.values_mut().for_each(|device| device.recorded = None);
         }
         Ok(None)
@@ -449,7 +450,7 @@ impl RecordingSource for Recorder {
 
     fn refresh(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         if self.session.refresh(sink)? {
-            self.following.as_mut().map(Following::plan_anew);
+            self.following.as_mut().map(Following::replan);
         }
         self.session.record_waiting(sink)
     }
@@ -481,7 +482,7 @@ impl RecordingSource for Recorder {
     }
 }
 
-/// Why the allocator could not be read, in the words of a record.
+/// Why the allocator could not be read, as a record's reason.
 fn why(error: TorchError) -> MissReason {
     match error {
         TorchError::Torn { .. } => MissReason::Torn,

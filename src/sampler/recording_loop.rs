@@ -1,4 +1,4 @@
-//! The loop that records, whatever the source: begin, look again and again, check the target, end.
+//! The recording loop for any source: begin, read again and again, check the target, end.
 
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -10,82 +10,80 @@ use crate::model::{
     SinkResult,
 };
 
-/// Between two checks that the target is still the process and the program it was.
+/// Interval between checks that the target is still the same process and program.
 const ALIVE_CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// Between two looks for PyTorch and CUDA in a target that did not have them yet.
+/// Interval between searches for a PyTorch or CUDA that did not exist yet.
 const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
-/// Between two records of what was missed.
+/// Interval between records of losses.
 const LOSSES_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How far a recording is, for showing.
+/// The progress of a recording, for display.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RecordingProgress {
-    /// Time since it began.
+    /// Time since it started.
     pub elapsed: Duration,
     /// Sums so far.
     pub totals: RecordingTotals,
-    /// Bytes allocated on all devices; `None` while that is unknown.
+    /// Bytes allocated on all devices; `None` if unknown.
     pub allocated: Option<i64>,
-    /// Bytes reserved on all devices; `None` while that is unknown.
+    /// Bytes reserved on all devices; `None` if unknown.
     pub reserved: Option<i64>,
 }
 
-/// What records are made of: samples, or exact events.
+/// The source of records: samples or exact events.
 pub(super) trait RecordingSource {
-    /// Whether [`Self::begin`] prepares something that takes its time, such as probes: then the recording has begun, and its
-    /// duration counts, from when that is done. Else it has begun with the first look.
+    /// Whether [`Self::begin`] prepares something slow, such as probes. The recording and its
+    /// duration then start after that; otherwise with the first reading.
     const IS_PREPARED: bool;
 
-    /// What all sources share.
+    /// The state that all sources share.
     fn session(&self) -> &RecordingSession;
 
-    /// The same, to be changed.
     fn session_mut(&mut self) -> &mut RecordingSession;
 
-    /// Samples a second; 0 where there are none.
+    /// Samples a second; 0 without sampling.
     fn rate(&self) -> u32;
 
-    /// How long to record; `None` for until stopped.
+    /// How long to record; `None`: until stopped.
     fn duration(&self) -> Option<Duration>;
 
-    /// Starts what goes on beside the loop.
+    /// Starts the threads beside the loop.
     fn begin(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult;
 
-    /// Waits for the next look; `false` when `stop` was set.
+    /// Waits for the next reading; `false` once `stop` is set.
     fn wait(&mut self, stop: &AtomicBool) -> bool;
 
-    /// One look; gives why the recording has to end.
+    /// One reading; returns why the recording has to end.
     fn observe(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult<Option<EndReason>>;
 
-    /// After each check that the target still runs.
+    /// Called after each check that the target runs.
     fn on_alive(&mut self, _sink: &mut ReorderBuffer<'_>) -> SinkResult {
         Ok(())
     }
 
-    /// A few times a second: looks for what was not there before.
+    /// A few times a second: looks for what did not exist before.
     fn refresh(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult;
 
-    /// Once a second: what was missed, and what is too much to be remembered.
+    /// Once a second: losses, and tables that grew too large.
     fn check(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult;
 
-    /// The end of each look.
+    /// Called after each reading.
     fn on_observed(&mut self, _sink: &mut ReorderBuffer<'_>) -> SinkResult {
         Ok(())
     }
 
-    /// Ends what went on beside the loop, and records what is left.
+    /// Ends the threads beside the loop and records the rest.
     fn end(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult;
 
-    /// The sums so far.
     fn totals(&self) -> RecordingTotals;
 
     /// The counters read last.
     fn counters(&self) -> &[(CudaIndex, AllocatorCounters)];
 }
 
-/// Records until the duration is over, `stop` is set or the target ends; the last record is the [`RecordingEnd`] returned.
-/// `observe` is called when the recording has begun and its first records are synced, and then a few times a second. An error is
-/// the sink's.
+/// Records until the duration is over, `stop` is set or the target ends. Returns the
+/// [`RecordingEnd`], which is also the last record. Calls `observe` when the first records are
+/// synced, then a few times a second. An error comes from the sink.
 pub(super) fn record(
     source: &mut impl RecordingSource,
     host: String,
@@ -114,7 +112,7 @@ fn follow<S: RecordingSource>(
     let mut began = Duration::ZERO;
     let mut is_begun = S::IS_PREPARED;
     if is_begun {
-        // Whoever is told that the recording has begun may kill memspy at once, and has this.
+        // Somebody who waits for the start may then kill memspy at once: the records must be safe.
         sink.sync()?;
         observe(&progress(source, source.session().start.elapsed()));
         began = source.session().start.elapsed();
@@ -132,7 +130,7 @@ fn follow<S: RecordingSource>(
             return Ok(reason);
         }
         if !std::mem::replace(&mut is_begun, true) {
-            // As above: the first sample.
+            // As above, for the first sample.
             sink.sync()?;
             observe(&progress(source, now));
         }

@@ -1,8 +1,8 @@
-//! Time order: what is seen while a snapshot is still being read waits until the map is there.
+//! Keeps records in time order: those seen while a snapshot is being read wait for it.
 
 use crate::model::{FollowedChanges, Record, RecordSink, SinkResult};
 
-/// A sink that passes records on in time order, though snapshots come late.
+/// A sink that passes records on in time order, although snapshots come late.
 pub(super) struct ReorderBuffer<'a> {
     sink: &'a mut dyn RecordSink,
     held: Vec<Record>,
@@ -10,21 +10,20 @@ pub(super) struct ReorderBuffer<'a> {
 }
 
 impl<'a> ReorderBuffer<'a> {
-    /// Passes on to `sink`.
     pub(super) fn new(sink: &'a mut dyn RecordSink) -> Self {
         ReorderBuffer { sink, held: Vec::new(), waiting: 0 }
     }
 
-    /// From now on records wait for one more late one.
+    /// Records now wait for one more late record.
     pub(super) fn expect_late(&mut self) {
         self.waiting += 1;
     }
 
-    /// A late record has come; `None` when what was waited for did not become a record.
+    /// A late record has come; `None` if it failed.
     pub(super) fn late(&mut self, record: Option<Record>) -> SinkResult {
         if let Some(record) = record {
             let time = record.time();
-            // A definition has no time: it stays before the record it was held for.
+            // A definition has no time: it stays before the record that needs it.
             let before = |held: &Record| held.time().is_some_and(|t| Some(t) <= time);
             let at = self.held.iter().rposition(before).map_or(0, |at| at + 1);
             self.held.insert(at, record);
@@ -34,7 +33,8 @@ impl<'a> ReorderBuffer<'a> {
         if self.waiting > 0 { Ok(()) } else { self.release() }
     }
 
-    /// Followed changes are held in batches: those of the next batch that lie before the record at `at` go before it.
+    /// Held counter deltas come in batches. Splits the next batch, so that its deltas before the
+    /// record at `at` go first.
     fn divide_changes(&mut self, at: usize) {
         let Some(time) = self.held.get(at).and_then(Record::time) else { return };
         let next = self.held.iter().skip(at + 1).position(|held| held.time().is_some());
@@ -46,7 +46,7 @@ impl<'a> ReorderBuffer<'a> {
         }
         let changes = batch.changes.drain(..later).collect();
         let earlier = Record::Followed(FollowedChanges { changes });
-        // The definitions that the batch needs stand before it.
+        // The batch's definitions stay before it.
         let record = self.held.remove(at);
         self.held.insert(next - 1, earlier);
         self.held.insert(next, record);
@@ -68,7 +68,7 @@ impl RecordSink for ReorderBuffer<'_> {
         Ok(())
     }
 
-    /// What waits for a late record goes on waiting.
+    /// Records that wait for a late one keep waiting.
     fn sync(&mut self) -> SinkResult {
         self.sink.sync()
     }
@@ -125,9 +125,9 @@ mod tests {
         Record::Followed(FollowedChanges { changes: times.iter().map(change).collect() })
     }
 
-    /// Its blocks were otherwise of changes that the trace told after it.
+    /// Otherwise its blocks would belong to deltas that the trace has after it.
     #[test]
-    fn a_snapshot_that_comes_late_divides_the_changes_of_a_batch() {
+    fn a_late_snapshot_splits_a_batch_of_deltas() {
         let mut sink = Vec::new();
         let mut order = ReorderBuffer::new(&mut sink);
         order.expect_late();

@@ -1,4 +1,4 @@
-//! What every recording of one target has, whatever it records: its readers, clock, names and sums.
+//! The state of any recording of one target: readers, clock, names, sums.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -23,10 +23,11 @@ use super::steps::{CounterMeaning, StepLocations, StepTracker};
 use crate::probe::RawStep;
 use crate::python::FoundException;
 
-/// Stacks of which is remembered whether they are in the backward pass.
+/// Stacks for which the backward pass is cached.
 const MAX_STACKS: usize = 1 << 16;
 
-/// Whether a function calls the autograd engine (torch/autograd/graph.py since PyTorch 2.1, before that torch/autograd/__init__.py).
+/// Whether a function calls the autograd engine (torch/autograd/graph.py since PyTorch 2.1,
+/// torch/autograd/__init__.py before).
 fn calls_engine(function: &Function) -> bool {
     match &*function.name {
         "_engine_run_backward" => function.file.ends_with("torch/autograd/graph.py"),
@@ -35,23 +36,25 @@ fn calls_engine(function: &Function) -> bool {
     }
 }
 
-/// What is wanted beside stacks and memory, in every kind of recording.
+/// Options of every recording, besides stacks and memory.
 #[derive(Debug, Clone, Default)]
 pub struct CommonOptions {
-    /// Part of the time that the target may stand still for looks at owners; `None` for no looks.
+    /// The share of time that the target may be stopped for owner snapshots; `None`: no owner
+    /// snapshots.
     pub owners: Option<f64>,
-    /// What each of these looks may cost.
+    /// Limits of each owner snapshot.
     pub owner_options: SnapshotOptions,
-    /// An integer variable of the program that counts the steps of training: `i`, or `function:i`.
+    /// An integer variable of the program that counts training steps: `i`, or `function:i`.
     pub step_variable: Option<String>,
     /// One that counts epochs.
     pub epoch_variable: Option<String>,
-    /// Stacks, frames or threads after which all numbers begin anew ([`Definition::Reset`](crate::model::Definition::Reset)),
-    /// so that memory does not grow for days; `None` for never.
+    /// Number of stacks, frames or threads after which all numbers restart
+    /// ([`Definition::Reset`](crate::model::Definition::Reset)), so that memory stays bounded for
+    /// days; `None`: never.
     pub forget_after: Option<usize>,
 }
 
-/// A recording under way.
+/// A running recording.
 pub(super) struct RecordingSession {
     pub(super) readers: TargetReaders,
     /// Time 0.
@@ -61,22 +64,21 @@ pub(super) struct RecordingSession {
     pub(super) totals: RecordingTotals,
     gpu: Option<GpuWatch>,
     owners: Option<OwnerThread>,
-    /// Whether a snapshot of owners, or why there is none, has come.
+    /// Whether an owner snapshot, or the reason for its absence, has come.
     saw_owners: bool,
     errors: Option<ErrorThread>,
     steps: StepTracker,
-    /// When looks at owners say most.
+    /// When owner snapshots show most.
     shape: StepShape,
     /// Whether a stack is in the backward pass, by its number.
     backward: FxHashMap<StackId, bool>,
-    /// Whether every allocation is recorded: then it can be said who made what has no name.
+    /// Whether every allocation is recorded: then unnamed tensors have allocation sites.
     pub(super) exact: bool,
-    /// Numbers begin anew when the table is so large; `None`: never.
+    /// Numbers restart at this size of the table; `None`: never.
     forget_after: Option<usize>,
 }
 
 impl RecordingSession {
-    /// Its clock starts now.
     pub(super) fn new(readers: TargetReaders, forget_after: Option<usize>) -> RecordingSession {
         RecordingSession {
             readers,
@@ -96,17 +98,17 @@ impl RecordingSession {
         }
     }
 
-    /// Begins all numbers anew when there are very many; gives the table that was forgotten. Whoever remembers numbers has
-    /// to forget them, too.
+    /// Restarts all numbers if there are very many; returns the old table. Callers that store
+    /// numbers must forget them, too.
     pub(super) fn forget(&mut self, sink: &mut dyn RecordSink) -> SinkResult<Option<StackTable>> {
         if self.forget_after.is_none_or(|most| self.table.size() <= most) {
             return Ok(None);
         }
-        self.begin_anew(sink).map(Some)
+        self.restart_numbers(sink).map(Some)
     }
 
-    /// The same, however many there are.
-    pub(super) fn begin_anew(&mut self, sink: &mut dyn RecordSink) -> SinkResult<StackTable> {
+    /// The same at any size.
+    pub(super) fn restart_numbers(&mut self, sink: &mut dyn RecordSink) -> SinkResult<StackTable> {
         self.record_definitions(sink)?;
         sink.record(&Record::Definition(Definition::Reset))?;
         self.backward.clear();
@@ -116,7 +118,7 @@ impl RecordingSession {
         Ok(std::mem::take(&mut self.table))
     }
 
-    /// Counts a map of blocks by how well it was read.
+    /// Counts a snapshot by its consistency.
     pub(super) fn count_snapshot(&mut self, snapshot: &AllocatorSnapshot) {
         match snapshot.consistency {
             SnapshotConsistency::Consistent => self.totals.snapshots_consistent += 1,
@@ -128,7 +130,7 @@ impl RecordingSession {
         Nanos(self.start.elapsed().as_nanos() as u64)
     }
 
-    /// Why the recording has to end: the target is gone, or is another program.
+    /// Why the recording has to end: the target is gone or runs another program.
     pub(super) fn is_over(&self) -> Option<EndReason> {
         if !self.readers.process.is_alive() {
             Some(EndReason::TargetExited)
@@ -139,7 +141,7 @@ impl RecordingSession {
         }
     }
 
-    /// Begins to look at the devices now and then.
+    /// Starts to watch the devices.
     pub(super) fn watch_gpu(&mut self) {
         let indices: Vec<u32> =
             self.readers.devices().iter().filter_map(|d| d.nvml_index).collect();
@@ -153,7 +155,7 @@ impl RecordingSession {
         }
     }
 
-    /// Begins what else is wanted.
+    /// Starts the other wanted readers.
     pub(super) fn watch_also(&mut self, wanted: &CommonOptions) {
         let process = &self.readers.process;
         self.steps.follow(LoopVariables::find(
@@ -178,12 +180,13 @@ impl RecordingSession {
         }
     }
 
-    /// Records what was seen of devices and owners.
+    /// Records the new device readings and owner snapshots.
     pub(super) fn record_watched(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         while let Some(look) = self.owners.as_ref().and_then(OwnerThread::poll) {
             self.saw_owners = true;
             match look {
-                // Now, not some milliseconds ago: other records of that time have gone on already.
+                // Now, not milliseconds ago: other records of that time have already been passed
+                // on.
                 Ok((snapshot, counter, counting)) => {
                     self.steps.found(counter);
                     let (python, process) = (self.readers.python.as_ref(), &self.readers.process);
@@ -213,7 +216,7 @@ impl RecordingSession {
         Ok(())
     }
 
-    /// Records what was seen last; that no snapshot of owners came, where they were asked for, is a loss to tell.
+    /// Records the last results. If owner snapshots were wanted and none came, records a loss.
     pub(super) fn end_watching(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.record_watched(sink)?;
         if self.owners.is_some() && !self.saw_owners {
@@ -241,7 +244,7 @@ impl RecordingSession {
         threads.iter().any(|it| *known.entry(it.stack).or_insert_with(|| runs_engine(it.stack)))
     }
 
-    /// Takes what is seen of the job now; a look at owners that is due is made if this is its moment.
+    /// Takes the job's current state; lets a due owner snapshot start if this is its moment.
     pub(super) fn see_moment(&mut self, now: StepMoment) {
         let Some(owners) = &self.owners else { return };
         self.shape.see(now);
@@ -253,13 +256,13 @@ impl RecordingSession {
         }
     }
 
-    /// Where the steps that training makes are counted now.
+    /// Where training steps are counted now.
     pub(super) fn step_locations(&mut self) -> StepLocations {
         let time = self.now();
         self.steps.locations(&self.readers.process, time)
     }
 
-    /// The step that was seen at an event, made at most `within` before, if it is new.
+    /// The step seen at an event at most `within` ago, if it is new.
     pub(super) fn step_at_event(
         &mut self,
         counts: &CounterMeaning,
@@ -270,7 +273,7 @@ impl RecordingSession {
         self.steps.at_event(counts, seen, time, within)
     }
 
-    /// The last step that was recorded, and until when it is known to have been under way, or that none was.
+    /// The last recorded step, and until when it, or no step, is known to have run.
     pub(super) fn last_step(&self) -> (Option<TrainingStep>, Option<Nanos>) {
         (self.steps.last(), self.steps.known_until())
     }
@@ -280,20 +283,20 @@ impl RecordingSession {
         self.steps.on_step(step)
     }
 
-    /// That the last step is over, if what counted it is there no more; told once.
+    /// The end of the last step, if its counter is gone; returned once.
     pub(super) fn step_over(&mut self) -> Option<TrainingStep> {
         let time = self.now();
         self.steps.over(time)
     }
 
-    /// Takes the allocator's counters just read: when they count an error, its exception is looked for.
+    /// Takes the counters just read. If they count an error, its exception is searched for.
     pub(super) fn observe_counters(&mut self, counters: &[(CudaIndex, AllocatorCounters)]) {
         if let Some(errors) = &mut self.errors {
             errors.observe(counters);
         }
     }
 
-    /// Records the errors that were looked for.
+    /// Records the errors found.
     pub(super) fn record_oom_exceptions(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         while let Some(found) = self.errors.as_mut().and_then(ErrorThread::poll) {
             self.record_found(found, sink)?;
@@ -301,7 +304,7 @@ impl RecordingSession {
         Ok(())
     }
 
-    /// The same, waiting for those that are still looked for.
+    /// The same, but waits for open searches.
     pub(super) fn wait_for_oom_exceptions(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         while let Some(found) = self.errors.as_mut().and_then(ErrorThread::wait) {
             self.record_found(found, sink)?;
@@ -332,7 +335,7 @@ impl RecordingSession {
         RaisedError { thread, stack, text: raised.text }
     }
 
-    /// Records the steps that training has made, when they change; whether they did.
+    /// Records training steps when they change; returns whether they did.
     pub(super) fn record_step(&mut self, sink: &mut dyn RecordSink) -> SinkResult<bool> {
         let time = self.now();
         match self.steps.next(&self.readers.process, time) {
@@ -341,7 +344,7 @@ impl RecordingSession {
         }
     }
 
-    /// Records what is recorded; `rate` is the number of samples a second, 0 for none.
+    /// Records the start; `rate` is samples a second, 0 without sampling.
     pub(super) fn record_start(
         &mut self,
         host: String,
@@ -364,8 +367,8 @@ impl RecordingSession {
         self.record_runtime(sink)
     }
 
-    /// Looks for PyTorch being imported and CUDA being initialised; records what runs in the target when that has changed,
-    /// and says whether it has.
+    /// Looks for PyTorch being imported and CUDA being initialised. If the runtime has changed,
+    /// records it and returns true.
     pub(super) fn refresh(&mut self, sink: &mut dyn RecordSink) -> SinkResult<bool> {
         let changed = self.readers.refresh();
         if changed {
@@ -374,12 +377,12 @@ impl RecordingSession {
         Ok(changed)
     }
 
-    /// Whether PyTorch is there and no device has an allocator yet.
+    /// Whether PyTorch is loaded but no device has an allocator yet.
     pub(super) fn waits_for_devices(&self) -> bool {
         matches!(&self.readers.torch, TorchState::Attached(torch) if *torch.backend() == AllocatorBackend::NotInitialized)
     }
 
-    /// Records that there is still no allocator: whatever one counts was counted after that.
+    /// Records that there is still no allocator: all its counts will be from later.
     pub(super) fn record_waiting(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         match self.waits_for_devices() {
             true => self.record_what_runs(sink),
@@ -387,7 +390,7 @@ impl RecordingSession {
         }
     }
 
-    /// Records what runs in the target, and its devices: their numbers may depend on it.
+    /// Records the target's runtime and devices: device numbers may depend on it.
     pub(super) fn record_runtime(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.record_what_runs(sink)?;
         for device in self.readers.devices() {
@@ -405,7 +408,7 @@ impl RecordingSession {
         }))
     }
 
-    /// Records functions, frames, stacks, threads and sites met since the last call.
+    /// Records functions, frames, stacks, threads and sites that are new since the last call.
     pub(super) fn record_definitions(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         if self.table.has_definitions() {
             for definition in self.table.take_definitions() {

@@ -1,11 +1,12 @@
-//! A sleep that ends early when something asks for it.
+//! A sleep that can end early.
 
 use std::time::{Duration, Instant};
 
-/// How long it takes at most to notice that a sleep is to end.
+/// How often to check for an early end.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Sleeps for `time`, or until `is_over`, which is asked first and then every 20 ms; returns whether it slept to the end.
+/// Sleeps for `time`, or until `is_over`, which is checked first and then every 20 ms. Returns
+/// whether it slept to the end.
 pub fn sleep_unless(time: Duration, mut is_over: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     while !is_over() {
@@ -23,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sleep_ends_when_it_is_over_or_told_to() {
+    fn a_sleep_ends_on_time_or_on_request() {
         assert!(sleep_unless(Duration::from_millis(1), || false));
         assert!(!sleep_unless(Duration::ZERO, || true));
         let mut asked = 0;

@@ -1,20 +1,22 @@
-//! When the snapshot is worth reading: it costs more than the counters, and most samples do not need it.
+//! When a snapshot is worth reading: it costs more than the counters, and most samples do not need
+//! it.
 
 use std::time::Duration;
 
 use crate::model::AllocatorCounters;
 
-/// A map is read at least this often while the counters change.
+/// The longest time without a snapshot while the counters change.
 const MAX_INTERVAL: Duration = Duration::from_secs(1);
-/// A change of allocated bytes by this part of what is reserved is worth a map.
+/// A snapshot is worth it when allocated bytes change by one part in this many of the reserved
+/// bytes.
 const MIN_CHANGE_FRACTION: i64 = 50;
-/// Maps of one device take at most one part in this many of the time.
+/// Snapshots of one device take at most one part in this many of the time.
 const BUDGET: u32 = 10;
 
-/// Decides, for one device, at which samples its snapshot is read.
+/// Decides for one device at which samples to read a snapshot.
 #[derive(Debug, Default)]
 pub(super) struct SnapshotPolicy {
-    /// Never more often than this.
+    /// The shortest time between two snapshots.
     apart: Duration,
     last: Option<LastSnapshot>,
     highest: i64,
@@ -25,17 +27,17 @@ pub(super) struct SnapshotPolicy {
 struct LastSnapshot {
     at: Duration,
     allocated: i64,
-    /// Increases of allocated bytes so far: unequal when anything was allocated, even if as much was freed.
+    /// Allocated bytes so far (running total): differs after any allocation, even if as much was
+    /// freed.
     churn: (i64, i64),
 }
 
 impl SnapshotPolicy {
-    /// A policy that leaves at least `apart` between two maps.
     pub(super) fn apart(apart: Duration) -> SnapshotPolicy {
         SnapshotPolicy { apart, ..SnapshotPolicy::default() }
     }
 
-    /// Whether to read the map at time `now` (since the recording began), the counters being `counters`.
+    /// Whether to read a snapshot at `now` (since the recording started) with these counters.
     pub(super) fn wants(&self, now: Duration, counters: &AllocatorCounters) -> bool {
         let Some(last) = &self.last else { return true };
         if churn(counters) == last.churn && counters.allocated() == last.allocated {
@@ -52,16 +54,17 @@ impl SnapshotPolicy {
         counters.allocated() > self.highest || change > counters.reserved() / MIN_CHANGE_FRACTION
     }
 
-    /// Notes that the map is read from `now` on, the counters being `counters`.
+    /// Notes that a snapshot is read from `now` on, with these counters.
     pub(super) fn asked(&mut self, now: Duration, counters: &AllocatorCounters) {
         self.last =
             Some(LastSnapshot { at: now, allocated: counters.allocated(), churn: churn(counters) });
     }
 
-    /// Notes how long that took, and how many bytes were allocated in the map if it is consistent.
+    /// Notes its cost, and its allocated bytes if it is consistent.
     pub(super) fn has_read(&mut self, cost: Duration, allocated: Option<u64>) {
         self.highest = self.highest.max(allocated.unwrap_or(0) as i64);
-        // Half old, half new: one slow read (a page fault, a context switch) does not starve the next ones.
+        // Averages, so that one slow read (a page fault, a context switch) does not starve the next
+        // ones.
         self.cost = if self.cost.is_zero() { cost } else { (self.cost + cost) / 2 };
     }
 }

@@ -1,5 +1,5 @@
-//! Snapshots on a thread of their own: reading one takes as long as the target does not keep still,
-//! which the next sample must not wait for.
+//! Reads snapshots on a thread of its own: one takes as long as the target keeps changing, for
+//! which the next sample must not wait.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
@@ -12,23 +12,23 @@ use crate::model::{AllocatorSnapshot, CudaIndex, MissReason, Nanos, SnapshotCons
 use crate::target::Process;
 use crate::torch::{TorchError, TorchReader};
 
-/// Devices whose maps may be wanted at once.
+/// Maximum queued devices.
 const MAX_QUEUED: usize = 64;
 
-/// How long it waits for a moment at which the target keeps still, where somebody tells.
+/// How long to wait for a quiet moment, if the counters are polled.
 const WAIT_FOR_QUIET: Duration = Duration::from_millis(150);
-/// How long all attempts may take then, without the waiting: one of a thousand blocks takes up to a millisecond.
+/// How long all attempts may then take, without the wait: a snapshot of a thousand blocks takes up
+/// to a millisecond.
 const QUIET_TIMEOUT: Duration = Duration::from_millis(8);
 
-/// A map read, or why there is none.
+/// A snapshot, or why there is none.
 pub(super) struct SnapshotRead {
     pub(super) device: CudaIndex,
     pub(super) snapshot: Result<AllocatorSnapshot, MissReason>,
-    /// Time of a processor that it took.
+    /// Processor time that it took.
     pub(super) cost: Duration,
 }
 
-/// The thread.
 pub(super) struct SnapshotThread {
     wanted: SyncSender<CudaIndex>,
     read: Receiver<SnapshotRead>,
@@ -37,8 +37,8 @@ pub(super) struct SnapshotThread {
 }
 
 impl SnapshotThread {
-    /// Starts it with a reader of its own, which tries for `timeout` to find the target at rest; times
-    /// of maps count from `start`. Where somebody tells when the counters changed last, it waits for quiet moments.
+    /// Starts the thread with its own reader, which retries for `timeout` until the target is at
+    /// rest. Times count from `start`. If the counters are polled, waits for quiet moments.
     pub(super) fn start(
         process: Arc<Process>,
         start: Instant,
@@ -62,14 +62,14 @@ impl SnapshotThread {
         Ok(SnapshotThread { wanted, read, outstanding: 0, _thread: thread })
     }
 
-    /// Asks for the map of a device; whether that was possible.
+    /// Asks for a snapshot of a device; returns whether that was possible.
     pub(super) fn want(&mut self, device: CudaIndex) -> bool {
         let sent = self.wanted.try_send(device).is_ok();
         self.outstanding += usize::from(sent);
         sent
     }
 
-    /// A map that has come.
+    /// The next snapshot.
     pub(super) fn poll(&mut self) -> Option<SnapshotRead> {
         let read = self.read.try_recv();
         match &read {
@@ -80,12 +80,12 @@ impl SnapshotThread {
         read.ok()
     }
 
-    /// Whether a map asked for has not come yet.
+    /// Whether a snapshot is outstanding.
     pub(super) fn is_waited_for(&self) -> bool {
         self.outstanding > 0
     }
 
-    /// Waits for the next map asked for; `None` when none is outstanding or the thread has ended.
+    /// Waits for the next snapshot; `None` if none is outstanding or the thread has ended.
     pub(super) fn wait(&mut self) -> Option<SnapshotRead> {
         if self.outstanding == 0 {
             return None;
@@ -96,13 +96,13 @@ impl SnapshotThread {
     }
 }
 
-/// Where the thread's maps come from.
+/// Reads the thread's snapshots.
 struct SnapshotSource<'a> {
     process: &'a Process,
     start: Instant,
     timeout: Duration,
     last_change: Option<LastChange>,
-    /// How long the last attempt took that gave a consistent map.
+    /// Duration of the last consistent attempt.
     takes: Duration,
     reader: Option<TorchReader>,
 }
@@ -156,7 +156,7 @@ impl SnapshotSource<'_> {
                 | TorchError::NoDevice(_)
                 | TorchError::NotSupported { .. },
             ) => {
-                // The allocator came or changed after this reader had looked for it.
+                // The allocator appeared or changed after this reader had looked for it.
                 torch.refresh()?;
                 torch.blocks_when(device, now(), &mut before_attempt)
             }
@@ -166,8 +166,8 @@ impl SnapshotSource<'_> {
             self.takes = attempt_began.elapsed();
         }
         read.map(|mut snapshot| {
-            // What counts is the attempt that succeeded, the last one: earlier ones may have gone on
-            // for milliseconds, in which a job allocates gigabytes.
+            // The time of the last attempt, which succeeded: earlier ones may have gone on for
+            // milliseconds, in which a job allocates gigabytes.
             snapshot.time = now();
             snapshot
         })

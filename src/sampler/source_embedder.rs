@@ -1,4 +1,4 @@
-//! The source text of functions, read from the target's files while they are what the target runs, or from its memory.
+//! Adds source text to functions, from the target's files while it runs them, or from its memory.
 
 use std::collections::VecDeque;
 use std::path::Path;
@@ -10,24 +10,24 @@ use crate::target::{JobFiles, Process};
 
 use super::readers::TargetReaders;
 
-/// Larger files are not read: no source file is that large, and a recording must not be either.
+/// No source file is larger, and a recording must not be either.
 const MAX_FILE_BYTES: u64 = 8 << 20;
-/// At most this many lines of a function (or module body) are kept.
+/// Maximum lines of a function or module body.
 const MAX_LINES: u32 = 2_000;
-/// Files kept in memory: the functions of a stack come from a few files, again and again.
+/// Files kept in memory: a stack's functions come from a few files again and again.
 const FILES_KEPT: usize = 16;
 
-/// What the source text of a target's functions is read from.
+/// Where the source text of a target's functions is read from.
 pub struct SourceReader {
     process: Arc<Process>,
-    /// The process may have ended before the last functions are known.
+    /// The process may end before the last functions are known.
     kept: Option<JobFiles>,
-    /// What has the source of code that is in no file.
+    /// Has the source of code that is in no file.
     line_cache: Option<LineCache>,
 }
 
 impl TargetReaders {
-    /// What has the source text of its functions.
+    /// Reads the source text of its functions.
     pub fn sources(&self) -> SourceReader {
         let process = Arc::clone(&self.process);
         let line_cache = self.python.as_ref().and_then(|python| python.line_cache(&process));
@@ -37,7 +37,7 @@ impl TargetReaders {
 }
 
 impl SourceReader {
-    /// The content of a file; once the process has ended, by what was known of it at the beginning.
+    /// The content of a file; after the process has ended, by what was known at the start.
     fn file(&self, name: &str) -> Option<Vec<u8>> {
         let path = Path::new(name);
         let read = self.process.read_file(path, MAX_FILE_BYTES);
@@ -49,22 +49,22 @@ impl SourceReader {
     }
 }
 
-/// A sink that adds, to every function defined, its source text as found in the target's file system.
+/// A sink that adds to each defined function its source text from the target's file system.
 pub struct SourceEmbedder<S> {
     inner: S,
     sources: SourceReader,
     files: VecDeque<(Arc<str>, Option<Arc<str>>)>,
-    /// Whether functions go without their text: there is no time to look for it.
+    /// Whether to skip the text for lack of time.
     hurries: bool,
 }
 
 impl<S: RecordSink> SourceEmbedder<S> {
-    /// Adds sources to what goes to `inner`.
+    /// Adds sources to the records for `inner`.
     pub fn new(inner: S, sources: SourceReader) -> Self {
         SourceEmbedder { inner, sources, files: VecDeque::new(), hurries: false }
     }
 
-    /// The sink within.
+    /// The inner sink.
     pub fn into_inner(self) -> S {
         self.inner
     }
@@ -88,7 +88,7 @@ impl<S: RecordSink> SourceEmbedder<S> {
         })
     }
 
-    /// The text of a file, `None` when it cannot be read; both are remembered.
+    /// The text of a file or `None`; both are cached.
     fn file(&mut self, name: &Arc<str>) -> Option<Arc<str>> {
         if let Some((_, text)) = self.files.iter().find(|(known, _)| known == name) {
             return text.clone();
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_has_ended_has_the_source_of_its_files_by_relative_names_too() {
+    fn an_ended_job_has_source_for_relative_file_names() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("job.py"), "def f():\n    return 1\n").unwrap();
         let mut job = std::process::Command::new("sleep");

@@ -1,30 +1,30 @@
-//! The shape of a training step, as far as it tells when a look at owners says most: at the end of the forward pass, when all that
-//! is saved for the backward pass is there, and at the step's peak.
+//! The shape of a training step, to choose the moments at which an owner snapshot shows most: the
+//! end of the forward pass, when all that is saved for backward exists, and the step's peak.
 //!
-//! A steady loop makes the same allocations in every step. So the forward pass ends this many allocations after the last backward
-//! pass was seen to begin as it did in the steps before.
+//! A steady loop makes the same allocations in every step. So the forward pass ends as many
+//! allocations after the start of the last backward pass as in the steps before.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Steps remembered.
+/// Steps kept.
 const STEPS: usize = 16;
-/// Spans of time between two looks of which the highest and the lowest levels are remembered.
+/// Time spans between two snapshots whose highest and lowest levels are kept.
 const SPANS: usize = 6;
-/// Of the allocations of a step, or of the span of its levels: so near to the end of the forward pass, or to the peak, is near
-/// enough at first; the longer it is waited for, the less near is.
+/// Part of a step's allocations, or of the range of its levels: at first only a moment this near to
+/// the end of the forward pass, or to the peak, is accepted. The longer the wait, the more is.
 const NEAR: f64 = 0.03;
-/// The forward pass ends this near to the peak: one look is enough for both.
+/// If the level at the end of the forward pass is this near to the peak, one snapshot serves both.
 const SAME: f64 = 0.8;
-/// After this many lengths of a forward pass the begin of a backward pass has been missed.
+/// After this many lengths of a forward pass, the start of a backward pass was missed.
 const MANY_STEPS: f64 = 1.5;
-/// Of this many looks one is for the peak, where that is somewhere else.
+/// One snapshot in this many is for the peak, if that is elsewhere.
 const PEAK_EVERY: u32 = 3;
 
-/// What a look at the job told.
+/// The job's state at one reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StepMoment {
-    /// Allocations made so far.
+    /// Allocations so far.
     pub(super) allocations: i64,
     /// Bytes allocated.
     pub(super) level: i64,
@@ -32,13 +32,13 @@ pub(super) struct StepMoment {
     pub(super) is_backward: bool,
 }
 
-/// The shape of the steps.
 #[derive(Debug, Default)]
 pub(super) struct StepShape {
     last: Option<StepMoment>,
-    /// Allocations made when the last backward pass was seen to begin.
+    /// Allocations when the last backward pass started.
     begun: Option<i64>,
-    /// Of the last steps: the allocations from there to the last moment before the next backward pass, and the level then.
+    /// For each of the last steps: allocations from there to the last moment before the next
+    /// backward pass, and the level then.
     forward: VecDeque<(i64, i64)>,
     /// The lowest and the highest level of the last spans.
     levels: VecDeque<(i64, i64)>,
@@ -46,7 +46,6 @@ pub(super) struct StepShape {
 }
 
 impl StepShape {
-    /// Takes what is seen of the job, again and again.
     pub(super) fn see(&mut self, now: StepMoment) {
         if self.levels.is_empty() {
             self.levels.push_back((now.level, now.level));
@@ -63,7 +62,7 @@ impl StepShape {
         }
     }
 
-    /// A look was made.
+    /// A snapshot was taken.
     pub(super) fn looked(&mut self) {
         self.looks = self.looks.wrapping_add(1);
         if let Some(last) = self.last {
@@ -71,14 +70,15 @@ impl StepShape {
         }
     }
 
-    /// Whether a look that is due for `waited` is to be made now. After `timeout` it is in any case.
+    /// Whether a snapshot that has been due for `waited` should be taken now. After `timeout` it
+    /// always is.
     pub(super) fn is_time(&self, waited: Duration, timeout: Duration) -> bool {
         let Some(now) = self.last else { return true };
         let part = waited.as_secs_f64() / timeout.as_secs_f64().max(1e-9);
         if part >= 1.0 {
             return true;
         }
-        // Hardly more for some steps, as the next one may be better.
+        // Grows slowly: the next step may be better.
         let slack = NEAR + (1.0 - NEAR) * part.powi(3);
         let low = self.levels.iter().map(|it| it.0).min().unwrap_or(now.level);
         let high = self.levels.iter().map(|it| it.1).max().unwrap_or(now.level);
@@ -90,19 +90,21 @@ impl StepShape {
             return near_peak;
         }
         if now.is_backward {
-            // A little late is too late: what was saved goes first.
+            // Sample before backward starts to free saved tensors.
             return false;
         }
         let near_level = (now.level - end.1).abs() as f64 <= slack * range;
         let (made, length) = ((now.allocations - begun) as f64, end.0 as f64);
-        // Short backward passes are missed: then the counts are those of several steps, and the level alone tells.
+        // Short backward passes are missed. The counts are then those of several steps, and only
+        // the level helps.
         let longest = self.forward.iter().map(|it| it.0).max().unwrap_or_default() as f64;
         let is_unsure = made.max(longest) > MANY_STEPS * length;
         let in_time = length * (1.0 - slack)..=length * (1.0 + slack / 4.0);
         near_level && (is_peak || is_unsure || in_time.contains(&made))
     }
 
-    /// Where the forward pass ends: of the last steps the middle one, as single backward passes may have been missed.
+    /// The end of the forward pass: the median of the last steps, because some backward passes may
+    /// have been missed.
     fn forward_end(&self) -> Option<(i64, i64)> {
         let mut ends: Vec<(i64, i64)> = self.forward.iter().copied().collect();
         ends.sort_unstable();
@@ -123,8 +125,8 @@ mod tests {
 
     const MAX_WAIT: Duration = Duration::from_secs(1);
 
-    /// A step of 100 allocations: 60 forward, each of which stays, 30 backward, each of which frees two, 10 in the optimizer,
-    /// which take `optimizer` each until the step ends. A moment after every `every`th.
+    /// A step of 100 allocations: 60 forward, all kept; 30 backward, each of which frees two; 10 in
+    /// the optimizer, of `optimizer` bytes each until the step ends. Yields every `every`th moment.
     fn train(every: usize, optimizer: i64) -> impl Iterator<Item = (usize, StepMoment)> {
         (0i64..).step_by(every).map(move |n| {
             let level = match n % 100 {
@@ -137,13 +139,13 @@ mod tests {
         })
     }
 
-    /// Where in the step the first `count` looks are made, one of which is due whenever three steps have passed.
+    /// The positions in the step of the first `count` snapshots; one is due every three steps.
     fn looks(steps: impl Iterator<Item = (usize, StepMoment)>, count: usize) -> Vec<usize> {
         let mut shape = StepShape::default();
         let (mut due, mut made) = (0, Vec::new());
         for (at, now) in steps {
             shape.see(now);
-            // A step takes a tenth of the patience.
+            // A step is a tenth of the timeout.
             let waited = u32::try_from((now.allocations - due).max(0)).unwrap();
             if now.allocations >= due && shape.is_time(MAX_WAIT / 1000 * waited, MAX_WAIT) {
                 shape.looked();
@@ -158,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_fall_to_the_end_of_the_forward_pass() {
+    fn snapshots_come_at_the_end_of_forward() {
         for every in [1, 3, 7] {
             let made = looks(train(every, 1), 40);
             let late = made[3..].iter().filter(|at| (50..62).contains(*at)).count();
@@ -166,10 +168,10 @@ mod tests {
         }
     }
 
-    /// A backward pass of a millisecond is seen in one step of seven: counted from there, no allocation was near the end of
-    /// the forward pass.
+    /// A backward pass of 1 ms is seen in one step of seven: counted from there, no allocation was
+    /// near the end of the forward pass.
     #[test]
-    fn looks_fall_there_also_where_most_backward_passes_are_missed() {
+    fn snapshots_come_there_even_if_most_backward_passes_are_missed() {
         let steps = train(3, 1).map(|(at, mut now)| {
             now.is_backward &= now.allocations / 100 % 7 == 0;
             (at, now)
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_elsewhere_gets_every_third_look() {
+    fn a_peak_elsewhere_gets_every_third_snapshot() {
         let made = looks(train(1, 20), 40);
         let forward = made[3..].iter().filter(|at| (50..62).contains(*at)).count();
         let peak = made[3..].iter().filter(|at| **at >= 97).count();
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_shape_it_is_time_at_once_and_in_vain_is_waited_no_longer_than_asked() {
+    fn a_snapshot_is_taken_without_a_shape_or_at_the_timeout() {
         let mut shape = StepShape::default();
         assert!(shape.is_time(Duration::ZERO, MAX_WAIT));
         let moment = |level| StepMoment { allocations: level, level, is_backward: false };

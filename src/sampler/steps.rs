@@ -1,5 +1,5 @@
-//! What counts the steps of training: a variable that was named, else the counter that optimizers keep for their first parameter,
-//! else an object of the program that counts them.
+//! Counts training steps: by a named variable, else by the optimizer's counter for its first
+//! parameter, else by a counting object of the program.
 
 use super::loop_variables::LoopVariables;
 use super::optimizer_counter::OptimizerCounter;
@@ -9,28 +9,28 @@ use crate::probe::RawStep;
 use crate::python::{IntegerAttribute, PythonReader};
 use crate::target::Process;
 
-/// What the words mean that a program in the kernel reads to see the steps between the events.
+/// The meaning of the words that a program in the kernel reads to see steps between events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CounterMeaning {
     pub(super) places: WatchedSteps,
-    /// The optimizer's counter, if that is what counts.
+    /// The optimizer's counter, if it counts.
     counter: Option<OptimizerCounter>,
 }
 
-/// Where the steps are counted now.
+/// Where steps are counted now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StepLocations {
-    /// There, and the step that memspy itself reads there.
+    /// There, with the step that memspy itself reads there.
     At(Box<CounterMeaning>, TrainingStep),
-    /// Not seen at this moment: as it was.
+    /// Not readable at this moment: unchanged.
     Unknown,
-    /// Nothing counts any more, or yet.
+    /// Nothing counts yet, or any more.
     Nowhere,
-    /// Where only memspy itself can read it.
+    /// Only memspy itself can read it.
     Unreadable,
 }
 
-/// What counts the steps of a recording.
+/// The step counter of a recording.
 #[derive(Default)]
 pub(super) struct StepTracker {
     variables: Option<LoopVariables>,
@@ -39,29 +39,30 @@ pub(super) struct StepTracker {
     /// When the counter was last read.
     counted: Option<Nanos>,
     last: Option<TrainingStep>,
-    /// Whether the last call for the next step could read what counts.
+    /// Whether the last [`Self::next`] could read the counter.
     was_read: bool,
 }
 
 impl StepTracker {
-    /// Counts by variables from now on, and not by an optimizer's counter.
+    /// From now on counts by variables, not by an optimizer's counter.
     pub(super) fn follow(&mut self, variables: Option<LoopVariables>) {
         self.variables = variables;
     }
 
-    /// What a look at owners found.
+    /// Takes the result of an owner snapshot.
     pub(super) fn found(&mut self, counter: Option<OptimizerCounter>) {
         if counter.is_some() {
             self.object = None;
         }
         if self.variables.is_none() && counter.is_some() && counter != self.counter {
-            // Another one's count has nothing to do with the last.
+            // Another counter's value has nothing to do with the last.
             (self.last, self.counted) = (None, None);
         }
         self.counter = counter;
     }
 
-    /// Objects that a look at owners found to count; the first is taken, and kept while it is among them.
+    /// Takes the counting objects that an owner snapshot found. Uses the first one and keeps it
+    /// while it is among them.
     pub(super) fn found_objects(
         &mut self,
         python: Option<&PythonReader>,
@@ -84,12 +85,12 @@ impl StepTracker {
         (self.last, self.counted) = (None, None);
     }
 
-    /// The last step that was told of.
+    /// The last reported step.
     pub(super) fn last(&self) -> Option<TrainingStep> {
         self.last
     }
 
-    /// Until when it is known that the step that was told last was under way, or that none was.
+    /// Until when the last reported step, or no step, is known to have run.
     pub(super) fn known_until(&self) -> Option<Nanos> {
         match &self.variables {
             Some(variables) => variables.known_until(),
@@ -97,7 +98,6 @@ impl StepTracker {
         }
     }
 
-    /// Where the steps are counted now.
     pub(super) fn locations(&mut self, process: &Process, time: Nanos) -> StepLocations {
         let Some(step) = self.read(process, time) else {
             return if self.variables.is_some() {
@@ -118,8 +118,8 @@ impl StepTracker {
         }
     }
 
-    /// The step that was seen at an event in the words that `counts` tells of, where that is another one than at the last
-    /// call; it was made at most `within` ago.
+    /// The step in the words that `counts` describes, seen at an event at most `within` ago, if it
+    /// has changed since the last call.
     pub(super) fn at_event(
         &mut self,
         counts: &CounterMeaning,
@@ -139,19 +139,19 @@ impl StepTracker {
         self.on_step(TrainingStep { time, step, epoch, clock, uncertainty: within, is_over: false })
     }
 
-    /// The step now, where that is another one than at the last call; or that the last one is over.
+    /// The step now if it has changed since the last call, or the end of the last one.
     pub(super) fn next(&mut self, process: &Process, time: Nanos) -> Option<TrainingStep> {
         let until = self.known_until();
         let read = self.read(process, time);
         let was_read = std::mem::replace(&mut self.was_read, read.is_some());
         let Some(now) = read else { return self.over(time) };
-        // The last call tells when it was made, if it could read what counts.
+        // If the last call could read the counter, its time is exact.
         let until = until.filter(|_| !was_read);
         let within = until.map(|until| Nanos(time.0.saturating_sub(until.0).max(1)));
         self.on_step(TrainingStep { uncertainty: within, ..now })
     }
 
-    /// That the last step is over, if the variable that counted is there no more; told once.
+    /// The end of the last step if its variable is gone; returned once.
     pub(super) fn over(&mut self, time: Nanos) -> Option<TrainingStep> {
         let known = self.variables.as_mut()?.gone()?;
         let last = self.last.take()?;
@@ -165,7 +165,7 @@ impl StepTracker {
             variables.observe(time);
             return Some(step);
         }
-        // What is no counter any more is looked for by the next look at owners.
+        // The next owner snapshot searches for a new counter.
         if let Some(counter) = self.counter {
             let read = counter.read(process);
             self.counter = self.counter.filter(|_| read.is_some());
@@ -178,13 +178,13 @@ impl StepTracker {
         read.map(|step| TrainingStep { time, step, clock, ..TrainingStep::default() })
     }
 
-    /// Takes a step; gives it back where it is another one than the last.
+    /// Takes a step; returns it if it differs from the last.
     pub(super) fn on_step(&mut self, now: TrainingStep) -> Option<TrainingStep> {
         let last = self.last.replace(now);
         let is_new = match (last, now.clock) {
             (None, _) => true,
             (Some(last), StepSource::Variable) => (last.step, last.epoch) != (now.step, now.epoch),
-            // One that begins anew is another optimizer's, or none at all.
+            // A count that restarts belongs to another optimizer, or to none.
             (Some(last), _) => last.step < now.step || last.clock != now.clock,
         };
         is_new.then_some(now)

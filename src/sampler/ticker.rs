@@ -1,30 +1,30 @@
-//! When to look next: a fixed grid of instants, and how many of them were missed.
+//! When to read next: a fixed grid of ticks, with a count of missed ones.
 
 use std::time::{Duration, Instant};
 
-/// A grid of instants, one every period, from a beginning on.
+/// A grid of ticks, one every period.
 #[derive(Debug, Clone)]
 pub(super) struct Ticker {
     period: Duration,
     next: Instant,
 }
 
-/// The outcome of coming to the next instant.
+/// The next tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tick {
-    /// Instants of the grid that lie wholly in the past and will not be looked at.
+    /// Ticks that are wholly in the past and will not be sampled.
     pub missed: u64,
-    /// How long to wait before looking; zero when the instant is already there.
+    /// How long to wait for it; zero if it has come.
     pub wait: Duration,
 }
 
 impl Ticker {
-    /// `rate` instants a second (at least one), the first at `start`.
+    /// `rate` ticks a second (at least one), the first at `start`.
     pub(super) fn new(rate: u32, start: Instant) -> Self {
         Ticker { period: Duration::from_secs(1) / rate.max(1), next: start }
     }
 
-    /// Takes the next instant of the grid that is not over by more than a period.
+    /// Takes the next tick that is not over by more than a period.
     pub(super) fn tick(&mut self, now: Instant) -> Tick {
         let late = now.saturating_duration_since(self.next);
         let missed = (late.as_nanos() / self.period.as_nanos()) as u64;

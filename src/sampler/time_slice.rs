@@ -1,4 +1,5 @@
-//! A short time slice for the polling thread: it is served sooner after it wakes, and gets no more of the processor.
+//! A short time slice for the polling thread: it runs sooner after it wakes, and gets no more of
+//! the processor.
 
 use std::io;
 
@@ -7,11 +8,11 @@ use nix::libc;
 /// The shortest slice that the kernel grants.
 const SHORTEST_SLICE_NANOS: u64 = 100_000;
 
-/// Lets the calling thread run sooner when it wakes beside threads that keep the processors busy: with a shorter slice its deadline
-/// is earlier (EEVDF, Linux 6.12 and newer, no rights needed). Its share of the processor stays what it was. Older kernels
-/// change nothing.
+/// Lets the calling thread run sooner when it wakes on busy processors: a shorter slice gives it an
+/// earlier deadline (EEVDF, Linux 6.12 and newer; needs no rights). Its share of the processor
+/// stays the same. Older kernels ignore it.
 pub(super) fn shorten_time_slice() -> io::Result<()> {
-    // The nice value is set with the slice: it stays what it is.
+    // The call sets the nice value, too: keep it.
     let nice = rustix::process::getpriority_process(Some(rustix::thread::gettid()))?;
     let attributes = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
@@ -23,7 +24,8 @@ pub(super) fn shorten_time_slice() -> io::Result<()> {
         sched_deadline: 0,
         sched_period: 0,
     };
-    // SAFETY: `attributes` is a plain structure whose size it states; it lives over the call, and the kernel only reads it.
+    // SAFETY: `attributes` is a plain structure that states its size. It lives over the call, and
+    // the kernel only reads it.
     let result = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -33,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_has_the_slice_that_it_asks_for_and_keeps_its_nice_value() {
+    fn a_thread_gets_its_slice_and_keeps_its_nice_value() {
         std::thread::spawn(|| {
             let nice = || rustix::process::getpriority_process(Some(rustix::thread::gettid()));
             let before = nice().unwrap();
@@ -42,7 +44,7 @@ mod tests {
             let thread = rustix::thread::gettid().as_raw_nonzero();
             let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/sched")).unwrap();
             let slice = text.lines().find(|line| line.starts_with("se.slice"));
-            // Told since Linux 6.12, which is also the first that grants it.
+            // The file has this line since Linux 6.12, the first kernel that grants the slice.
             if let Some(line) = slice {
                 let shown = line.split(':').nth(1).unwrap().trim();
                 assert_eq!(shown.parse::<u64>().unwrap(), SHORTEST_SLICE_NANOS, "{line}");

@@ -1,4 +1,4 @@
-//! Threads of memspy's own: each has a name, is told to stop, and is waited for.
+//! memspy's own threads: each has a name, can be stopped, and is joined.
 
 use std::io;
 use std::sync::Arc;
@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use super::sleep::sleep_unless;
 
-/// Whether a worker is to stop.
+/// Whether a worker should stop.
 #[derive(Debug, Clone, Default)]
 pub struct StopSignal(Arc<AtomicBool>);
 
 impl StopSignal {
-    /// Whether it is to stop.
+    /// Whether the worker should stop.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The same for who watches a flag.
+    /// The flag itself, for code that watches one.
     pub fn flag(&self) -> &AtomicBool {
         &self.0
     }
@@ -27,16 +27,16 @@ impl StopSignal {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Sleeps for `time`, or until the worker is to stop.
+    /// Sleeps for `time`, or until the worker should stop.
     pub fn sleep(&self, time: Duration) {
         sleep_unless(time, || self.is_set());
     }
 }
 
-/// A thread. Dropping it tells it to stop, and waits until it has.
+/// A thread. Dropping it stops it and joins it.
 ///
-/// A worker that waits for what comes through a channel ends when the channel's other end is dropped: where both are fields, that
-/// end stands before the worker.
+/// A worker that waits on a channel ends when the other end is dropped. If both are fields, declare
+/// that end before the worker.
 #[derive(Debug)]
 pub struct Worker<T = ()> {
     stop: StopSignal,
@@ -44,7 +44,7 @@ pub struct Worker<T = ()> {
 }
 
 impl<T: Send + 'static> Worker<T> {
-    /// Starts a thread that is called `memspy-NAME` and does `work`.
+    /// Starts a thread named `memspy-NAME` that does `work`.
     pub fn spawn(
         name: &str,
         work: impl FnOnce(&StopSignal) -> T + Send + 'static,
@@ -57,14 +57,14 @@ impl<T: Send + 'static> Worker<T> {
         Ok(Worker { stop, thread: Some(thread) })
     }
 
-    /// Waits until its work is done, without telling it to stop; `None` when it panicked, which has been printed by then.
+    /// Joins it without stopping it; `None` if it panicked, which has been printed by then.
     pub fn join(mut self) -> Option<T> {
         self.thread.take().and_then(|thread| thread.join().ok())
     }
 }
 
 impl<T> Worker<T> {
-    /// Wakes it where it is parked.
+    /// Wakes it if it is parked.
     pub fn wake(&self) {
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
@@ -82,7 +82,7 @@ impl<T> Drop for Worker<T> {
         self.stop.set();
         self.wake();
         if let Some(thread) = self.thread.take() {
-            // Its only failure is a panic, which has been printed by then.
+            // Joining fails only after a panic, which has been printed.
             let _ = thread.join();
         }
     }
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_is_told_to_stop_and_waited_for() {
+    fn a_dropped_worker_is_stopped_and_joined() {
         let done = Arc::new(AtomicBool::new(false));
         let tell = Arc::clone(&done);
         let worker = Worker::spawn("test", move |stop| {

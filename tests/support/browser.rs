@@ -1,4 +1,4 @@
-//! A headless Chromium, driven over the pipe of its DevTools protocol.
+//! A headless Chromium, driven through the pipe of its DevTools protocol.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use nix::sys::stat::Mode;
 use serde_json::{Value, json};
 
-/// How long a browser may take for everything: one that hangs is ended, and the test with it.
+/// The time limit of a browser. One that hangs is killed, and its test fails.
 const SECONDS: &str = "150";
 
 pub struct Browser {
@@ -17,15 +17,15 @@ pub struct Browser {
     answers: BufReader<File>,
     session: Option<String>,
     number: u64,
-    /// Errors of the page: exceptions, and what it or the browser wrote to the console as an error or a warning.
+    /// Page errors: exceptions, and console errors and warnings of the page or browser.
     pub complaints: Vec<String>,
-    /// The addresses that pages asked for, after `Network.enable`.
+    /// The URLs that pages requested after `Network.enable`.
     pub requested: Vec<String>,
     _folder: tempfile::TempDir,
 }
 
 impl Browser {
-    /// A browser that shows nothing yet; `None` where none is installed.
+    /// A browser with an empty page; `None` if none is installed.
     pub fn start() -> Option<Browser> {
         let found = std::env::split_paths(&std::env::var_os("PATH")?)
             .any(|folder| folder.join("chromium").exists());
@@ -49,7 +49,7 @@ impl Browser {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        // The shell opens them in this order, too: each waits for the other side.
+        // The shell opens them in this order, too: each open waits for the other side.
         let requests = OpenOptions::new().write(true).open(requests).unwrap();
         let answers = BufReader::new(File::open(answers).unwrap());
         let mut browser = Browser {
@@ -74,7 +74,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// Calls a method of the protocol, and waits for its answer.
+    /// Calls a method of the protocol and waits for its answer.
     pub fn call(&mut self, method: &str, params: Value) -> Value {
         self.number += 1;
         let mut request = json!({"id": self.number, "method": method, "params": params});
@@ -114,9 +114,9 @@ impl Browser {
         }
     }
 
-    /// Opens a page, at `hash`, and waits until it is drawn.
+    /// Opens a page at `hash` and waits until it is drawn.
     pub fn open(&mut self, page: &Path, hash: &str) {
-        // Another hash alone would not load it anew.
+        // A new hash alone would not reload it.
         self.call("Page.navigate", json!({"url": "about:blank"}));
         let url = format!("file://{}{hash}", page.display());
         self.call("Page.navigate", json!({"url": url}));
@@ -134,7 +134,7 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
-    /// Presses the mouse at one place of an element, moves it to another, and lets go; places are parts of its size.
+    /// Drags the mouse across an element; positions are fractions of its size.
     pub fn drag(&mut self, element: &str, from: (f64, f64), to: (f64, f64)) {
         let look = format!(
             "(() => {{ const e = document.getElementById('{element}'); e.scrollIntoView({{block: 'center'}}); \

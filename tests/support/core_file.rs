@@ -1,4 +1,5 @@
-//! Core files as the kernel writes them: built piece by piece, or of a process that runs, as `gcore` does.
+//! Core files as the kernel writes them: built piece by piece, or from a running process like
+//! `gcore`.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
@@ -15,17 +16,17 @@ const NT_PRPSINFO: u32 = 3;
 const NT_AUXV: u32 = 6;
 const NT_FILE: u32 = 0x4649_4c45;
 
-/// A stretch of memory of a core file.
+/// A memory segment of a core file.
 pub struct Segment {
     pub start: u64,
     pub end: u64,
     /// `PF_X` 1, `PF_W` 2, `PF_R` 4.
     pub flags: u32,
-    /// What is dumped, from the first byte on; the rest is left out.
+    /// The dumped bytes, from the first on; the rest is left out.
     pub bytes: Vec<u8>,
 }
 
-/// A core file in the making.
+/// A core file under construction.
 #[derive(Default)]
 pub struct CoreBuilder {
     pub segments: Vec<Segment>,
@@ -51,7 +52,6 @@ impl CoreBuilder {
         self.note(NT_PRSTATUS, &status);
     }
 
-    /// The process.
     pub fn process(&mut self, pid: u32, name: &str, arguments: &str) {
         let mut info = vec![0; 136];
         info[24..28].copy_from_slice(&pid.to_le_bytes());
@@ -60,7 +60,6 @@ impl CoreBuilder {
         self.note(NT_PRPSINFO, &info);
     }
 
-    /// The auxiliary vector.
     pub fn auxiliary_vector(&mut self, vector: &[u8]) {
         self.note(NT_AUXV, vector);
     }
@@ -79,7 +78,7 @@ impl CoreBuilder {
         self.note(NT_FILE, &note);
     }
 
-    /// Writes it. Pages of zeros become holes, as the kernel leaves them.
+    /// Writes the file. Pages of zeros become holes, as the kernel leaves them.
     pub fn write(&self, path: &Path) {
         let mut file = File::create(path).unwrap();
         let count = self.segments.len() as u16 + 1;
@@ -118,8 +117,8 @@ impl CoreBuilder {
     }
 }
 
-/// Writes a core file of process `pid`, which stands still meanwhile, by the kernel's default rules
-/// (`coredump_filter` 0x33): what was changed, and of files the first page if it is that of an ELF file.
+/// Writes a core file of process `pid`, which must be stopped, by the kernel's default rules
+/// (`coredump_filter` 0x33): changed pages, and the first page of mapped ELF files.
 pub fn write_core_of(pid: u32, path: &Path) {
     let mut core = CoreBuilder::default();
     let proc = |name: &str| format!("/proc/{pid}/{name}");
@@ -190,7 +189,7 @@ pub fn write_core_of(pid: u32, path: &Path) {
         if is_file && !mapping.is_changed && !bytes.starts_with(b"\x7fELF") {
             bytes.clear();
         }
-        // gdb leaves out what it dumps nothing of.
+        // gdb omits files of which it dumps nothing.
         if !bytes.is_empty() || !is_file {
             core.segments.push(Segment { start, end, flags: mapping.flags, bytes });
         }
@@ -208,7 +207,7 @@ struct SmapsEntry {
     flags: u32,
     offset: u64,
     path: String,
-    /// Whether it has pages of the process's own.
+    /// Whether it has private pages.
     is_changed: bool,
 }
 

@@ -1,12 +1,13 @@
-//! Memory that is not what it is in the target.
+//! Memory with damaged bytes.
 
 use memspy::target::{AddressRange, Memory, MemoryError};
 
-/// Some bytes are others, and some places cannot be read; the same ones every time.
+/// Changes some bytes and makes some addresses unreadable, always the same ones.
 pub struct Damaged<M> {
     pub inner: M,
     pub seed: u64,
-    /// One span in so many has a wrong byte in every kilobyte, one in four times as many is not there.
+    /// One span in this many has a wrong byte in every kilobyte; one in four times as many is
+    /// unreadable.
     pub one_in: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Exact recordings, read back.
+//! Reads exact recordings back.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ pub struct Exact {
     pub counter_check: Vec<CounterCheck>,
     /// The sums of the trailer.
     pub totals: Option<EventTotals>,
-    /// Length of the trace.
+    /// Size of the trace.
     pub bytes: u64,
 }
 
@@ -48,7 +48,7 @@ impl Exact {
         })
     }
 
-    /// How many of PyTorch's blocks were freed.
+    /// Number of freed PyTorch blocks.
     pub fn freed(&self) -> usize {
         let torch = |e: &&Event| {
             matches!(e.change, EventKind::Freed { memory_kind: AddressSpace::Torch, .. })
@@ -56,7 +56,6 @@ impl Exact {
         self.events.iter().filter(torch).count()
     }
 
-    /// The site of an event.
     pub fn site(&self, id: Option<SiteId>) -> &AllocationSite {
         self.table.get_site(id.unwrap()).unwrap()
     }

@@ -1,5 +1,5 @@
-//! Targets forked from a Python that has imported PyTorch already (`fork_server/sitecustomize.py`): an import takes 1.6 s of a processor,
-//! and the tests start hundreds of targets.
+//! Targets forked from a Python that has already imported PyTorch (`fork_server/sitecustomize.py`).
+//! An import takes 1.6 s of a processor, and the tests start hundreds of targets.
 
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::fd::AsRawFd;
@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-/// As long as the longest command line of a target, which takes its place.
+/// As long as the longest command line of a target, which replaces it.
 const PLACEHOLDER_BYTES: usize = 1024;
 
 static SERVER: LazyLock<Mutex<ForkServer>> = LazyLock::new(|| Mutex::new(ForkServer::start()));
@@ -30,7 +30,7 @@ impl ForkServer {
         std::fs::create_dir_all(&states).unwrap();
         let mut command = Command::new(root.join("scripts/with-sim"));
         command.arg("python").arg("/".to_owned() + &"x".repeat(PLACEHOLDER_BYTES)); // absolute, as Python makes it so
-        // The name of the file has room for the longest pid.
+        // The file's name has room for the longest pid.
         command.env("SIM_CUDA_STATE", states.join("0000000000"));
         command.env("PYTHONPATH", root.join("tests/support/fork_server"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -53,11 +53,11 @@ impl ForkServer {
 }
 
 fn ask(request: &serde_json::Value) -> i32 {
-    // A test that failed while it asked has not broken the server for the others.
+    // A test that failed during a request has not broken the server for the others.
     SERVER.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).ask(request)
 }
 
-/// A process that was forked for a test.
+/// A process forked for a test.
 pub struct ForkedTarget {
     pid: Pid,
     ended: Option<ExitStatus>,
@@ -68,7 +68,7 @@ impl ForkedTarget {
     pub fn start(script: &Path, arguments: &[&str]) -> (ForkedTarget, PipeWriter, PipeReader) {
         let (input, to_input) = std::io::pipe().unwrap();
         let (from_output, output) = std::io::pipe().unwrap();
-        // The forked process opens the pipes by these names, before the answer.
+        // The forked process opens the pipes by these names before the server answers.
         let name = |fd: i32| format!("/proc/{}/fd/{fd}", std::process::id());
         let words: Vec<&str> =
             [script.to_str().unwrap()].into_iter().chain(arguments.iter().copied()).collect();
@@ -81,12 +81,12 @@ impl ForkedTarget {
         self.pid.as_raw().cast_unsigned()
     }
 
-    /// Waits for its end.
+    /// Waits until it ends.
     pub fn wait(&mut self) -> ExitStatus {
         if let Some(ended) = self.ended {
             return ended;
         }
-        // The server, its parent, answers all tests: it is asked for the status when that is there.
+        // The server, its parent, serves all tests: ask it only for a status that exists.
         while !self.is_zombie() {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -95,7 +95,7 @@ impl ForkedTarget {
         status
     }
 
-    /// Whether it has ended, threads and all.
+    /// Whether it has ended with all its threads.
     fn is_zombie(&self) -> bool {
         let status =
             std::fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The built memspy: run to its end, or recording while a test does something to the target.
+//! Runs the built memspy: to its end, or recording while a test does something to the target.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// What a run of memspy left behind.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Done {
     pub status: ExitStatus,
@@ -24,18 +24,18 @@ pub struct Done {
 }
 
 impl Done {
-    /// Panics unless it did its work.
+    /// Panics unless it succeeded.
     #[track_caller]
     pub fn ok(self) -> Done {
         assert!(self.status.success(), "{}: {}{}", self.status, self.out, self.err);
         self
     }
 
-    /// Panics unless it refused with exit code 1 and one line that contains every part.
+    /// Panics unless it failed with exit code 1 and one line that contains every part.
     #[track_caller]
     pub fn refused(self, parts: &[&str]) {
         assert_eq!(self.status.code(), Some(1), "{}{}", self.out, self.err);
-        // What a busy machine did to the recording is told before, and is no part of the error.
+        // Warnings about a busy machine come before the error.
         let is_error = |line: &&str| !line.starts_with("memspy: warning: ");
         let errors: Vec<&str> = self.err.lines().filter(is_error).collect();
         let [error] = errors[..] else { panic!("one line, not: {}", self.err) };
@@ -46,7 +46,7 @@ impl Done {
 }
 
 impl Done {
-    /// Panics unless it refused with exit code 1, and its last line contains every part.
+    /// Panics unless it failed with exit code 1 and its last line contains every part.
     #[track_caller]
     pub fn refused_last(self, parts: &[&str]) {
         assert_eq!(self.status.code(), Some(1), "{}{}", self.out, self.err);
@@ -57,8 +57,8 @@ impl Done {
     }
 }
 
-/// A command that runs memspy beside process `pid`: with the driver of the card that it uses, when
-/// that is a simulated one.
+/// A command that runs memspy on process `pid`, with the driver of its simulated card if it uses
+/// one.
 pub fn command(pid: Option<u32>) -> Command {
     let simulated = pid.is_some_and(|pid| {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
@@ -77,12 +77,11 @@ pub fn command(pid: Option<u32>) -> Command {
     command
 }
 
-/// Runs a command to its end.
 pub fn run(command: &mut Command) -> Done {
     let done = command.output().unwrap_or_else(|e| panic!("cannot run {command:?}: {e}"));
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     let done = Done { status: done.status, out: text(done.stdout), err: text(done.stderr) };
-    // A help page shows patterns and not commands.
+    // A help page shows patterns, not commands.
     let is_help = done.out.contains("Usage: ") || done.out.starts_with(".ie ");
     for said in [&done.out, &done.err].into_iter().filter(|_| !is_help) {
         suggestions::all_are_understood(said);
@@ -90,12 +89,11 @@ pub fn run(command: &mut Command) -> Done {
     done
 }
 
-/// Runs memspy on traces.
 pub fn memspy(words: &[&str]) -> Done {
     run(command(None).args(words))
 }
 
-/// Runs memspy on process `pid`, which follows the words.
+/// Runs memspy on process `pid`; `words` come before it.
 pub fn memspy_at(pid: u32, words: &[&str]) -> Done {
     let mode = if words.first() == Some(&"record") { following(words) } else { &[] };
     run(command(Some(pid))
@@ -105,7 +103,8 @@ pub fn memspy_at(pid: u32, words: &[&str]) -> Done {
         .args(["-p", &pid.to_string()]))
 }
 
-/// Words by which a look at owners has all the time that a busy machine may need, unless a test has words of its own.
+/// Arguments that give an owner snapshot all the time that a busy machine may need, unless the test
+/// sets its own.
 pub fn patience(words: &[&str]) -> &'static [&'static str] {
     let looks = matches!(words.first(), Some(&("tensors" | "graph" | "referrers" | "dump")))
         || words.iter().any(|word| word.starts_with("--owners"));
@@ -113,8 +112,8 @@ pub fn patience(words: &[&str]) -> &'static [&'static str] {
     if looks && !limited { &["--max-time", "10min", "--max-stop", "10min"] } else { &[] }
 }
 
-/// Words by which `record` follows the allocator, or samples a job that cannot be followed, unless a test has words of its own: what
-/// auto takes depends on the machine.
+/// Arguments that make `record` follow the allocator, or sample a job that cannot be followed,
+/// unless the test sets its own: the automatic mode depends on the machine.
 pub fn following(words: &[&str]) -> &'static [&'static str] {
     let modes = ["--exact", "-e", "-r", "--rate", "--follow", "--cpu", "--mode", "--gil", "-g"];
     if words.iter().any(|word| modes.contains(word)) {
@@ -127,7 +126,8 @@ pub fn following(words: &[&str]) -> &'static [&'static str] {
     }
 }
 
-/// A document that memspy printed, which has just the fields of its struct, and is what its schema in docs/schema says.
+/// A document printed by memspy. It must have exactly the fields of its struct and match its schema
+/// in docs/schema.
 #[track_caller]
 pub fn document<T: JsonFormat + Serialize + DeserializeOwned>(text: &str) -> Value {
     let printed: Value = serde_json::from_str(text).unwrap();
@@ -146,7 +146,7 @@ pub fn document<T: JsonFormat + Serialize + DeserializeOwned>(text: &str) -> Val
     printed
 }
 
-/// Programs have to bear fields that are new to them; a test may not.
+/// Programs must accept new fields; a test must not.
 fn refuse_more_fields(schema: &mut Value) {
     if let Some(fields) = schema.as_object_mut() {
         if fields.contains_key("properties") && !fields.contains_key("additionalProperties") {
@@ -163,27 +163,28 @@ pub fn lines(trace: &Path, words: &[&str]) -> Value {
     document::<LinesJson>(&done.out)
 }
 
-/// A line's row in the answer of [`lines`]; `None` when it is not listed.
+/// A line's row in the output of [`lines`]; `None` if it is not listed.
 pub fn row<'a>(report: &'a Value, function: &str, line: u64) -> Option<&'a Value> {
     let functions = report["functions"].as_array().unwrap();
     let function = functions.iter().find(|f| f["function"] == function)?;
     function["lines"].as_array().unwrap().iter().find(|row| row["line"] == line)
 }
 
-/// What it warns of, but for maps of the allocator that were read while the job changed them: that happens to any job at work.
+/// Its warnings, without those about snapshots read while the job changed them: these happen with
+/// any busy job.
 pub fn warnings(said: &str) -> Vec<&str> {
     let is_torn_map = |line: &str| line.contains("were read while the job changed them");
     said.lines().filter(|line| line.contains("warning") && !is_torn_map(line)).collect()
 }
 
-/// `memspy flame -f collapsed` of a trace: stacks and their bytes.
+/// `memspy flame -f collapsed` of a trace: stacks with their bytes.
 pub fn collapsed(trace: &Path, words: &[&str]) -> Vec<(String, u64)> {
     let trace = trace.to_str().unwrap();
     let all = [&["flame", trace, "-f", "collapsed", "-o", "-"], words].concat();
     stacks_of(&memspy(&all).ok().out)
 }
 
-/// The stacks and bytes of collapsed text.
+/// Parses collapsed text.
 pub fn stacks_of(text: &str) -> Vec<(String, u64)> {
     let split = |line: &str| {
         let (stack, bytes) = line.rsplit_once(' ').unwrap();
@@ -192,12 +193,12 @@ pub fn stacks_of(text: &str) -> Vec<(String, u64)> {
     text.lines().map(split).collect()
 }
 
-/// The sum of collapsed stacks in bytes.
+/// The sum in bytes.
 pub fn total(stacks: &[(String, u64)]) -> u64 {
     stacks.iter().map(|s| s.1).sum()
 }
 
-/// Waits until `condition` holds; panics after a generous time, saying what was waited for.
+/// Waits until `condition` holds; panics with `what` after a generous timeout.
 #[track_caller]
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let end = Instant::now() + Duration::from_secs(120);
@@ -207,14 +208,14 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
             return;
         }
         assert!(Instant::now() < end, "waited in vain for this: {what}");
-        // A condition that starts a program or reads a trace leaves the processors to what it waits for.
+        // A condition that starts a program or reads a trace must leave processors to the job.
         std::thread::sleep(
             (began.elapsed() * 2).clamp(Duration::from_millis(20), Duration::from_secs(1)),
         );
     }
 }
 
-/// Whether a trace that is being written goes on after the recording's first second.
+/// Whether a growing trace is longer than the recording's first second.
 fn has_a_second(trace: &Path) -> bool {
     let mut records: Vec<memspy::model::Record> = Vec::new();
     let _ = memspy::trace::TraceReader::open(trace).map(|mut reader| reader.replay(&mut records));
@@ -222,7 +223,7 @@ fn has_a_second(trace: &Path) -> bool {
     last.is_some_and(|time| time.0 >= 1_000_000_000)
 }
 
-/// A memspy that is recording; killed when dropped.
+/// A recording memspy; killed when dropped.
 pub struct Recording {
     child: Child,
     errors: BufReader<ChildStderr>,
@@ -232,8 +233,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Starts a recording of process `pid`, which follows the allocator unless `words` have a mode, and waits until memspy says
-    /// that it is attached.
+    /// Records process `pid` by following the allocator, unless `words` set a mode. Waits until
+    /// memspy is attached.
     pub fn start(pid: u32, words: &[&str]) -> Recording {
         let mut command = command(Some(pid));
         command.args(["record", "-p", &pid.to_string()]).args(words);
@@ -243,14 +244,14 @@ impl Recording {
         })
     }
 
-    /// Starts an exact recording of process `pid` and waits until its probes are in place.
+    /// Starts an exact recording of process `pid` and waits for its probes.
     pub fn start_exact(pid: u32, words: &[&str]) -> Recording {
         let mut recording = Recording::start(pid, &[&["--exact"], words].concat());
         recording.wait_for("probes are in place");
         recording
     }
 
-    /// Waits until memspy has said `text`.
+    /// Waits until memspy has printed `text`.
     pub fn wait_for(&mut self, text: &str) {
         while !self.said.contains(text) {
             let read = self.errors.read_line(&mut self.said).unwrap();
@@ -258,7 +259,7 @@ impl Recording {
         }
     }
 
-    /// The same with a command of the test's own; the trace's name is added to it.
+    /// The same with the test's own command; the trace's name is appended.
     pub fn run(mut command: Command) -> Recording {
         let folder = tempfile::tempdir().unwrap();
         let trace = folder.path().join("trace.bin");
@@ -271,22 +272,21 @@ impl Recording {
         recording
     }
 
-    /// Where it records to.
+    /// The trace's path.
     pub fn trace(&self) -> &Path {
         &self.trace
     }
 
-    /// Its own pid.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until a second of the recording is on the disk.
+    /// Waits until a second of the recording is on disk.
     pub fn wait_for_block(&self) {
         wait_until("a second of the trace", || has_a_second(&self.trace));
     }
 
-    /// The same of what is kept.
+    /// The same for a kept segment.
     pub fn wait_for_segment(&self) {
         let ring = self.trace.with_extension("ring");
         wait_until("a second in the segments", || {
@@ -295,12 +295,11 @@ impl Recording {
         });
     }
 
-    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Waits for its end by itself. The trace is kept as long as the recording it is handed back with.
+    /// Waits until it ends by itself. The trace lives as long as the returned recording.
     pub fn wait(&mut self) -> Done {
         let mut err = std::mem::take(&mut self.said);
         self.errors.read_to_string(&mut err).unwrap();
@@ -308,12 +307,12 @@ impl Recording {
         Done { status: self.child.wait().unwrap(), out: String::new(), err }
     }
 
-    /// Ends it as Ctrl-C does and expects that it succeeds.
+    /// Ends it like Ctrl-C and expects success.
     #[track_caller]
     pub fn interrupt(&mut self) -> Done {
         self.signal(Signal::SIGINT);
         let done = self.wait().ok();
-        // Takes some seconds, so not of every trace in each run.
+        // Takes some seconds, so only in full runs.
         if everything_is_there() {
             one_peak_if_any(&self.trace);
         }

@@ -1,4 +1,4 @@
-//! What tests share: targets started with a handshake, the built program, the interpreters found, the
+//! Shared test support: targets with a handshake, the built program, the interpreters found, the
 //! simulated device.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
@@ -21,7 +21,8 @@ pub mod tensors;
 pub mod terminal;
 pub mod versions;
 
-/// Whether this is `scripts/test.sh --all`, which has set up all that there is to test against: what is missing is a failure then.
+/// Whether this is `scripts/test.sh --all`, which has set up all that there is to test against.
+/// Anything missing is then a failure.
 pub fn everything_is_there() -> bool {
     std::env::var_os("MEMSPY_ALL").is_some()
 }

@@ -1,5 +1,5 @@
-//! Every face of memspy has one peak: of any trace, the same bytes, the same moment, and what was
-//! alive then adds up to it.
+//! All outputs of memspy agree on one peak of a trace: the same bytes, the same moment, and live
+//! blocks that add up to it.
 
 use std::io::Read;
 use std::path::Path;
@@ -11,18 +11,18 @@ use serde_json::Value;
 
 use super::memspy::memspy;
 
-/// What all faces say of the device with the highest peak.
+/// What all outputs say about the device with the highest peak.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OnePeak {
-    /// The allocator's peak while it was recorded.
+    /// The allocator's peak during the recording.
     pub bytes: u64,
-    /// Bytes at the highest moment of which the blocks are known.
+    /// Bytes at the highest moment with known blocks.
     pub shown: u64,
-    /// When that was.
+    /// The time of that moment.
     pub seconds: f64,
 }
 
-/// The figures of a page of `memspy report`.
+/// The figures in a page of `memspy report`.
 pub fn page_figures(page: &str) -> Value {
     let packed = page.split("id=\"figures\">").nth(1).unwrap().split("</script>").next().unwrap();
     let packed: String = packed.split_whitespace().collect();
@@ -32,7 +32,7 @@ pub fn page_figures(page: &str) -> Value {
     serde_json::from_str(&json).unwrap()
 }
 
-/// The same of a trace that may have no memory of PyTorch, or none of which the blocks are known.
+/// The same for a trace that may have no PyTorch memory, or none with known blocks.
 #[track_caller]
 pub fn one_peak_if_any(trace: &Path) {
     let words = ["export", "-f", "json", "-o", "-", trace.to_str().unwrap()];
@@ -44,7 +44,7 @@ pub fn one_peak_if_any(trace: &Path) {
     }
 }
 
-/// Panics unless all faces that read a trace agree on its peak; what they say.
+/// Panics unless all outputs that read a trace agree on its peak; returns the peak.
 #[track_caller]
 pub fn one_peak(trace: &Path) -> OnePeak {
     let trace = trace.to_str().unwrap();
@@ -110,7 +110,7 @@ fn numbers(value: &Value) -> Vec<u64> {
     value.as_array().unwrap().iter().map(|number| number.as_u64().unwrap()).collect()
 }
 
-/// The page has the peak on its curve, its dot, its tile and in its text, and no moment is higher.
+/// The page shows the peak in its curve, dot, tile and text, and no higher moment.
 #[track_caller]
 fn check_page(figures: &Value, peak: OnePeak) {
     let tracks = figures["recordings"][0]["tracks"].as_array().unwrap().iter();
@@ -129,7 +129,7 @@ fn check_page(figures: &Value, peak: OnePeak) {
         for (moment, total) in totals.iter().enumerate() {
             let lives = |i: &usize| from[*i] as usize <= moment && moment < to[*i] as usize;
             let sum: u64 = (0..from.len()).filter(lives).map(|i| bytes[i]).sum();
-            // The page fits what is more into what the allocator had.
+            // The page scales down any excess to the allocator's figure.
             assert!(sum >= *total, "moment {moment}: {sum} of {total}");
         }
     }

@@ -1,11 +1,11 @@
-//! `tests/targets/oom.py` on a simulated card of 4 GiB, and what is said of it.
+//! `tests/targets/oom.py` on a simulated card of 4 GiB, and the report about it.
 
 use serde_json::Value;
 
 use super::sim;
 use super::target::Target;
 
-/// The job, and what it says of itself.
+/// The job, and what it says about itself.
 pub fn start(arguments: &[&str]) -> (Target, Value) {
     let mut command = sim::command("oom.py", arguments);
     command.env("SIM_CUDA_TOTAL_BYTES", "4G").stderr(std::process::Stdio::null());
@@ -14,18 +14,18 @@ pub fn start(arguments: &[&str]) -> (Target, Value) {
     (target, known)
 }
 
-/// Lets it do something, and waits until that is done.
+/// Asks it to do something and waits until it is done.
 pub fn ask(target: &mut Target, request: &str) {
     target.say(request);
     target.read_until_ready();
 }
 
-/// Its line of that name, as it is shown: `oom.py:LINE)`.
+/// Its line of that name as shown: `oom.py:LINE)`.
 pub fn place(known: &Value, name: &str) -> String {
     format!("oom.py:{})", known["lines"][name]["line"])
 }
 
-/// The report beside a trace.
+/// The report written beside a trace.
 pub fn verdict_of(trace: &std::path::Path) -> String {
     std::fs::read_to_string(trace.with_extension("oom-report.txt")).unwrap()
 }

@@ -1,32 +1,32 @@
-//! The CPython interpreters to test against: pyenv's, the system's, those of another root, and those without a GIL.
+//! The CPythons to test against: pyenv's, the system's, those of another root, and those without a
+//! GIL.
 
 #![allow(clippy::print_stderr, reason = "what is not tested is said")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An interpreter that can run targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Python {
     /// Its minor version: 12 for 3.12.
     pub minor: u32,
     /// Whether it was built without a GIL.
     pub free_threaded: bool,
-    /// What to call it in a message.
+    /// Its name in messages.
     pub label: String,
     program: PathBuf,
-    /// Another root to run it in.
+    /// The other root to run it in.
     root: Option<PathBuf>,
 }
 
-/// Where `debootstrap --variant=minbase --include=python3.14,python3.15 unstable` put a root.
+/// The root made by `debootstrap --variant=minbase --include=python3.14,python3.15 unstable`.
 const OTHER_ROOT: &str = "target/envs/debian-unstable";
 
-/// Where `scripts/setup-freethreaded.sh` puts what it builds: `python-3.14t`.
+/// Where `scripts/setup-freethreaded.sh` installs its builds: `python-3.14t`.
 const BUILT: &str = "target/envs";
 
 /// Every CPython from 3.8 on found on this machine, oldest first, one per minor version and place.
-/// What is missing is said on stderr.
+/// Prints what is missing to stderr.
 pub fn all() -> Vec<Python> {
     let mut found = Vec::new();
     let home = std::env::var_os("PYENV_ROOT")
@@ -80,8 +80,8 @@ pub fn one_per_version() -> Vec<Python> {
     found
 }
 
-/// Of those what a test that takes seconds with each tests: with `scripts/test.sh --all` every one, else the oldest, the newest and
-/// 3.11, in which frames and code changed most.
+/// The versions for a slow test: every one with `scripts/test.sh --all`, else the oldest, the
+/// newest, and 3.11, in which frames and code changed most.
 pub fn some_versions() -> Vec<Python> {
     let mut found = one_per_version();
     if !super::everything_is_there() {
@@ -91,7 +91,7 @@ pub fn some_versions() -> Vec<Python> {
     found
 }
 
-/// The newest interpreter with a GIL that lives in memspy's own root; panics when there is none.
+/// The newest interpreter with a GIL in memspy's own root; panics if there is none.
 pub fn newest_here() -> Python {
     let here = |python: &Python| python.root.is_none() && !python.free_threaded;
     all().into_iter().rfind(here).expect("a CPython to test against")
@@ -131,7 +131,6 @@ impl Python {
         Some(python)
     }
 
-    /// A command that runs it.
     pub fn command(&self) -> Command {
         let mut command = match &self.root {
             Some(root) => {
@@ -145,8 +144,8 @@ impl Python {
         command
     }
 
-    /// A command that runs `tests/targets/<name>` in it outside of its root, by the loader that is in there: what looks at
-    /// other processes needs `/proc`, and their files by the names that it has there.
+    /// A command that runs `tests/targets/<name>` outside its root, with the root's loader: a
+    /// reader of other processes needs `/proc`, and their files under the names in it.
     pub fn watcher(&self, name: &str) -> Command {
         let mut command = match &self.root {
             Some(root) => {
@@ -172,7 +171,7 @@ impl Python {
             Some(_) => {
                 let (copy, there) = self.folder();
                 for file in [name, "handshake.py"] {
-                    // Another target may be importing it: it is whole at every moment.
+                    // Another target may be importing it, so replace it atomically.
                     let new = tempfile::NamedTempFile::new_in(&copy).unwrap();
                     std::fs::copy(here.join(file), new.path()).unwrap();
                     new.persist(copy.join(file)).unwrap();
@@ -183,8 +182,8 @@ impl Python {
         command
     }
 
-    /// Builds the fake allocator into the folder of its targets, one for each `purpose`, as tests run side by side; its path
-    /// for the target.
+    /// Builds the fake allocator into its targets' folder, one for each `purpose` because tests run
+    /// in parallel. Returns its path for the target.
     pub fn fake_allocator(&self, purpose: &str) -> PathBuf {
         let (here, there) = self.folder();
         let name = format!("libc10_cuda_fake_{}_{purpose}.so", self.minor);
@@ -196,7 +195,7 @@ impl Python {
         there.join(name)
     }
 
-    /// A folder for files of a target: where it is from here, and for the target.
+    /// A folder for a target's files: its path here, and its path for the target.
     pub fn folder(&self) -> (PathBuf, PathBuf) {
         let there = Path::new("/tmp").join(format!("memspy-targets-{}", std::process::id()));
         let here = match &self.root {

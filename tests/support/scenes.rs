@@ -1,4 +1,4 @@
-//! Scenes that say what is true of them, compared with memspy's look at them.
+//! Scenes that know the truth about themselves, compared with memspy's snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use super::memspy::memspy_at;
 use super::target::Target;
 use super::versions::Environment;
 
-/// A process that shows scenes, one after the other, each in a child.
+/// A process that shows scenes one after another, each in a child.
 pub struct Stage {
     target: Target,
     label: String,
@@ -17,14 +17,13 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// One with this PyTorch on this CPython.
     pub fn start(environment: &Environment) -> Stage {
         let target = environment.start("holders_scenes.py", &["--serve"]);
         let scenes = target.said.last().unwrap().split_whitespace().map(str::to_owned).collect();
         Stage { target, label: environment.name.clone(), scenes }
     }
 
-    /// What is wrong with memspy's look at a scene.
+    /// The differences between memspy's snapshot and the truth of a scene.
     pub fn differences(&mut self, scene: &str, device: &str) -> Vec<String> {
         self.target.say(&format!("{scene} {device}"));
         let said = self.target.read_until_ready();
@@ -36,7 +35,7 @@ impl Stage {
     }
 }
 
-/// What is wrong with memspy's look at the process that says `truth`.
+/// The differences between memspy's snapshot and `truth`, from the process itself.
 fn differences(truth: &Value, scene: &str) -> Vec<String> {
     let pid = truth["pid"].as_u64().unwrap() as u32;
     let done = memspy_at(pid, &["tensors", "--json"]).ok();
@@ -79,7 +78,7 @@ fn differences(truth: &Value, scene: &str) -> Vec<String> {
         }
         let has_memory = row["data_ptr"].as_u64().unwrap_or(0) != 0;
         for (ours, theirs, means_something) in [
-            // What has no memory of its own, says where it would be: nowhere.
+            // A tensor without memory still has an address: null.
             ("data_ptr", "data_ptr", has_memory && !row["storage_bytes"].is_null()),
             ("storage_bytes", "storage_bytes", has_memory),
             ("stride", "stride", !said["stride"].is_null()),
@@ -96,7 +95,7 @@ fn differences(truth: &Value, scene: &str) -> Vec<String> {
         let named = |row: &&Value| row["names"].as_array().unwrap().contains(&json!(text));
         let found = match name["id"].as_u64() {
             Some(id) => rows.get(&id).filter(named).is_some(),
-            // A gradient that Python has not seen, by its storage.
+            // A gradient that Python has not seen; found by its storage.
             None => listed(&look["tensors"]).iter().filter(named).any(|row| {
                 name["storage"].is_null()
                     || json!([row["data_ptr"], row["storage_bytes"]]) == name["storage"]
@@ -125,7 +124,7 @@ fn differences(truth: &Value, scene: &str) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with the looks at all scenes, shown by two processes at a time.
+/// The differences for all scenes, shown by two processes at a time.
 pub fn differences_of_all(environment: &Environment, device: &str) -> Vec<String> {
     let check = |half: usize| -> Vec<String> {
         let mut stage = Stage::start(environment);

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use super::target::Target;
 
-/// A command that runs `tests/targets/SCRIPT` with PyTorch on a simulated card of its own. Panics
-/// when that is not set up, naming the script that does it.
+/// A command that runs `tests/targets/SCRIPT` with PyTorch on its own simulated card. Panics if
+/// that is not set up; names the script that sets it up.
 pub fn command(script: &str, arguments: &[&str]) -> Command {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let name = std::env::var("MEMSPY_SIM").unwrap_or_else(|_| "torch-2.11".to_owned());
@@ -28,16 +28,16 @@ pub fn start(script: &str, arguments: &[&str]) -> Target {
     }
 }
 
-/// Whether nothing that a target does before it imports PyTorch matters, so that it may come from one that has imported it. With all
-/// tests (`--all`) no target does.
+/// Whether nothing matters that a target does before it imports PyTorch, so that it may be forked
+/// from a process that has imported it. With `--all` no target is forked.
 fn begins_with_torch(script: &Path, arguments: &[&str]) -> bool {
     let text =
         std::fs::read_to_string(script).unwrap_or_else(|e| panic!("{}: {e}", script.display()));
     let imports = text.lines().any(|line| line.trim_start() == "import torch");
-    // Read while PyTorch is loaded.
+    // PyTorch reads it while loading.
     let sets_allocator = text.contains("PYTORCH_CUDA_ALLOC_CONF")
         && !["plain", "two_devices", "none"].iter().any(|mode| arguments == [*mode]);
-    // Their import is the subject.
+    // The import itself is tested.
     let is_watched =
         ["late_cuda.py", "renamed.py", "uneven.py"].iter().any(|name| script.ends_with(name));
     let is_default = std::env::var_os("MEMSPY_SIM").is_none();

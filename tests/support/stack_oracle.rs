@@ -1,4 +1,5 @@
-//! Targets that never hold still, and which stacks their threads can have: what a reader shows besides never was.
+//! Targets that never rest, with all stacks that their threads can have. Any other stack that a
+//! reader shows never existed.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
@@ -11,15 +12,15 @@ use serde_json::Value;
 use super::pythons::Python;
 use super::target::Target;
 
-/// Innermost frame first: name without its qualification, and line.
+/// Innermost frame first: unqualified name, and line.
 pub type NamedStack = Vec<(String, u32)>;
 
-/// A name without its qualification.
+/// The unqualified name.
 pub fn last_part(name: &str) -> String {
     name.rsplit('.').next().unwrap().to_owned()
 }
 
-/// The frames of a stack of memspy's.
+/// The frames of a stack in memspy's table.
 pub fn named(table: &StackTable, stack: memspy::model::StackId) -> NamedStack {
     let frames = table.frames(stack).map(|frame| {
         let name = &table.get_function(frame.function).unwrap().name;
@@ -28,18 +29,18 @@ pub fn named(table: &StackTable, stack: memspy::model::StackId) -> NamedStack {
     frames.collect()
 }
 
-/// A target of which every stack that it can have is known.
+/// A target with a known set of possible stacks.
 pub enum KnownStacks {
-    /// `busy_pairs.py`: functions, each called from a line of its own, and the frames around them.
+    /// `busy_pairs.py`: functions, each called from its own line, and the frames around them.
     Pairs { pairs: HashSet<(u32, String)>, outer: &'static [&'static str] },
     /// `busy_stacks.py`: functions that follow each other without a gap.
     Levels,
-    /// `busy_calls.py`: who calls whom, through C.
+    /// `busy_calls.py`: pairs of caller and callee, through C.
     Calls(HashSet<(String, String)>),
 }
 
 impl KnownStacks {
-    /// Functions that are called from a line of their own, in `threads` threads or the main one.
+    /// Functions called from their own lines, in `threads` threads or the main one.
     pub fn pairs(python: &Python, threads: Option<&str>) -> (Target, KnownStacks) {
         let mut command = python.target("busy_pairs.py");
         command.args(threads.map(|_| "--threads")).args(threads);
@@ -54,14 +55,14 @@ impl KnownStacks {
         (target, KnownStacks::Pairs { pairs, outer })
     }
 
-    /// Two threads, 20 functions deep, each calling the next one or returning.
+    /// Two threads, 20 functions deep, each calling the next or returning.
     pub fn levels(python: &Python) -> (Target, KnownStacks) {
         let mut command = python.target("busy_stacks.py");
         command.args(["--threads", "2", "--depth", "20"]);
         (Target::start(command), KnownStacks::Levels)
     }
 
-    /// Functions that call each other through C, from several places at one depth.
+    /// Functions that call each other through C, from several lines at one depth.
     pub fn calls(python: &Python) -> (Target, KnownStacks) {
         let target = Target::start(python.target("busy_calls.py"));
         let truth: Value = serde_json::from_str(&target.said[0]).unwrap();
@@ -71,7 +72,7 @@ impl KnownStacks {
         (target, KnownStacks::Calls(calls))
     }
 
-    /// Whether a thread of it can have had this stack.
+    /// Whether one of its threads can have had this stack.
     pub fn can_be(&self, stack: &[(String, u32)]) -> bool {
         match self {
             KnownStacks::Pairs { pairs, outer } => {
@@ -104,16 +105,16 @@ impl KnownStacks {
     }
 }
 
-/// What so many polls of all threads of a target believed, and how often.
+/// The accepted stacks of many polls of all threads, with counts.
 #[derive(Default)]
 pub struct PolledStacks {
     /// By stack.
     pub stacks: HashMap<NamedStack, u64>,
-    /// Stacks believed, those of code that could not be named afterwards, and those not believed.
+    /// Accepted stacks, stacks of code that could not be named later, rejected stacks.
     pub believed: u64,
     pub unnamed: u64,
     pub doubted: u64,
-    /// All polls together, without the counting of what they saw.
+    /// The time of all polls, without counting.
     pub took: Duration,
 }
 

@@ -1,13 +1,13 @@
-//! The commands that an output suggests: whole, quoted for a shell, and understood by memspy.
+//! Checks commands that an output suggests: complete, quoted for a shell, and accepted by memspy.
 
 use memspy::cli::args::CliArgs;
 
-/// How a command in a sentence begins, and what ends it.
+/// Start and end of a command in a sentence.
 const IN_SENTENCE: [(&str, char); 3] = [("'memspy ", '\''), ("`memspy ", '`'), ("(memspy ", ')')];
-/// What is between a command and what it shows.
+/// Separates a command from its explanation.
 const COMMENT: &str = "    # ";
 
-/// The commands that a text suggests, as it has them.
+/// The commands that a text suggests, verbatim.
 pub fn commands(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in text.lines() {
@@ -27,7 +27,7 @@ pub fn commands(text: &str) -> Vec<String> {
     found
 }
 
-/// The words of a command as bash reads them. Panics where the shell would do anything with them.
+/// The arguments as bash reads them. Panics if the shell would expand anything.
 pub fn words(command: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut rest = command.chars().peekable();
@@ -56,7 +56,7 @@ pub fn words(command: &str) -> Vec<String> {
     words
 }
 
-/// What stands inside `$'…'`.
+/// The content of `$'…'`.
 fn spelled(rest: &mut impl Iterator<Item = char>) -> String {
     let mut bytes = Vec::new();
     loop {
@@ -74,12 +74,12 @@ fn spelled(rest: &mut impl Iterator<Item = char>) -> String {
     }
 }
 
-/// Panics unless memspy understands every command that a text suggests. Returns how many there are.
+/// Panics unless memspy accepts every command that a text suggests. Returns their number.
 #[track_caller]
 pub fn all_are_understood(text: &str) -> usize {
     let commands = commands(text);
     for command in &commands {
-        // What only the user knows.
+        // Placeholders for the user's own values.
         let words = words(command).into_iter().map(|word| match word.as_str() {
             "PID" => "1".to_owned(),
             "MOMENT" => "peak".to_owned(),
@@ -95,7 +95,7 @@ pub fn all_are_understood(text: &str) -> usize {
 }
 
 #[test]
-fn commands_are_found_wherever_they_stand() {
+fn commands_are_found_anywhere_in_a_text() {
     let text = "held by (memspy tensors -p 4)\n    memspy referrers -p 4 'it'\\''s: a b'\n\
                 memspy: warning: 'memspy doctor -p PID' says why\n  memspy lines 'a b'    # it's all\n";
     assert_eq!(

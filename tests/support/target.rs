@@ -1,4 +1,4 @@
-//! A target process: started, waited for until it says READY, killed when dropped.
+//! A target process: started, awaited until READY, killed when dropped.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
@@ -6,22 +6,22 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use super::fork_server::ForkedTarget;
 
-/// A running target program that has said READY on its standard output.
+/// A running target that has printed READY.
 pub struct Target {
     process: TargetProcess,
     input: Option<Box<dyn Write + Send>>,
     output: BufReader<Box<dyn Read + Send>>,
-    /// The lines it printed before READY, without their line ends.
+    /// The lines it printed before READY.
     pub said: Vec<String>,
 }
 
 impl Target {
-    /// Starts `command` and reads what it prints until a line `READY`.
+    /// Starts `command` and reads its output up to a line `READY`.
     pub fn start(command: Command) -> Target {
         Target::start_when(command, |line| line == "READY")
     }
 
-    /// Starts `command` and reads what it prints until a line that says it is ready.
+    /// Starts `command` and reads its output up to a line that `is_ready` accepts.
     pub fn start_when(mut command: Command, is_ready: impl Fn(&str) -> bool) -> Target {
         let mut child = command
             .stdin(Stdio::piped())
@@ -33,7 +33,7 @@ impl Target {
         Target::wait_for(TargetProcess::Started(child), input, output, is_ready)
     }
 
-    /// As `start`, with a script of Python forked from one that has imported PyTorch.
+    /// Like `start`, with a Python script forked from a process that has imported PyTorch.
     pub fn fork(script: &Path, arguments: &[&str]) -> Target {
         let (process, input, output) = ForkedTarget::start(script, arguments);
         Target::wait_for(
@@ -60,7 +60,6 @@ impl Target {
         }
     }
 
-    /// Its pid.
     pub fn pid(&self) -> u32 {
         match &self.process {
             TargetProcess::Started(child) => child.id(),
@@ -68,7 +67,7 @@ impl Target {
         }
     }
 
-    /// The next line it prints, without the line end; panics when it ends instead.
+    /// The next line of its output; panics if it ends instead.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         let read = self.output.read_line(&mut line).unwrap();
@@ -95,8 +94,7 @@ impl Target {
         input.flush().unwrap();
     }
 
-    /// Closes its standard input and waits for its end; panics when it did not succeed. Returns what
-    /// it printed last.
+    /// Closes its standard input and waits for its end; panics on failure. Returns its last output.
     pub fn finish(mut self) -> String {
         self.input = None;
         let mut rest = String::new();
@@ -106,7 +104,7 @@ impl Target {
         rest
     }
 
-    /// Waits for its end without asking for it.
+    /// Waits until it ends by itself.
     pub fn wait(&mut self) -> ExitStatus {
         match &mut self.process {
             TargetProcess::Started(child) => child.wait().unwrap(),
@@ -129,7 +127,7 @@ impl Target {
     }
 }
 
-/// How a target came to be.
+/// How a target was started.
 enum TargetProcess {
     Started(Child),
     Forked(ForkedTarget),

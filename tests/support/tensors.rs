@@ -1,4 +1,4 @@
-//! Tensors and autograd graphs read from outside, compared with what PyTorch says of them.
+//! Compares tensors and autograd graphs read from outside with PyTorch's own answers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,13 +12,13 @@ use super::damaged::Damaged;
 use super::target::Target;
 use super::versions::Environment;
 
-/// Compares everything that `tensors_truth.py` makes on a device with what PyTorch says of it.
+/// Compares everything that `tensors_truth.py` creates on a device.
 pub fn check(environment: &Environment, device: &str) {
     compare(&environment.start("tensors_truth.py", &["--device", device]), true);
 }
 
-/// The same with such a target that runs. Where malloc does not say how large a node is, what nodes that are gone kept beside it
-/// may be taken for its own: all that is kept is found, and perhaps more.
+/// The same for a running target. If malloc does not give the size of a node, leftovers of freed
+/// nodes may be taken for its own: all that is saved is found, and perhaps more.
 pub fn compare(target: &Target, sizes_are_known: bool) {
     let truth = serde_json::from_str(target.said.first().unwrap()).unwrap();
     look(target, |tensors, found| {
@@ -27,7 +27,7 @@ pub fn compare(target: &Target, sizes_are_known: bool) {
     });
 }
 
-/// Reads all tensors and their graphs out of memory that is damaged; returns how many tensors could be read.
+/// Reads all tensors and their graphs from damaged memory; returns the number of readable tensors.
 pub fn read_damaged(target: &Target, seed: u64) -> usize {
     let process = Process::open(target.pid()).unwrap();
     let python = PythonReader::attach_own(&process).unwrap();
@@ -56,7 +56,7 @@ fn stopped(process: &Process) -> PtraceStop {
     (0..20).find_map(|_| PtraceStop::attach(process).ok()).expect("it stops")
 }
 
-/// All tensors that Python knows, by `id()`, and what reads them, while the target stands still.
+/// All tensors that Python knows, by `id()`, with their readers, while the target is stopped.
 fn look(target: &Target, at: impl FnOnce(&TensorDecoder<'_>, &BTreeMap<u64, (TensorInfo, bool)>)) {
     let process = Process::open(target.pid()).unwrap();
     let python = PythonReader::attach_own(&process).unwrap();
@@ -78,7 +78,7 @@ fn look(target: &Target, at: impl FnOnce(&TensorDecoder<'_>, &BTreeMap<u64, (Ten
     drop(pause);
 }
 
-/// Address and bytes of memory; null where there is none.
+/// Address and size; null without memory.
 fn storage(tensor: &TensorInfo) -> Value {
     let known = tensor.storage.filter(|s| s.data != 0 && s.bytes.is_some());
     known.map_or(Value::Null, |s| json!([s.data, s.bytes]))
@@ -117,7 +117,8 @@ fn check_tensors(
             "grad_fn": node,
             "parameter": parameter,
         });
-        // Sparse tensors have no strides, no offset and no storage of their own; what wraps another one keeps them unused.
+        // Sparse tensors have no strides, offset or storage of their own; wrappers keep unused
+        // ones.
         for what in ["stride", "offset"] {
             if said[what].is_null() {
                 read[what] = Value::Null;
@@ -168,7 +169,7 @@ fn check_graphs(
             None if scene == "trained" => {
                 assert!(!sizes_are_known || (kept.len(), hooked) == (0, 0), "{kept:?}");
             }
-            // Nothing is unpacked, and nothing kept but what the hooks made of it.
+            // Nothing is unpacked; only what the hooks returned is kept.
             None => assert!(hooked >= 2, "{scene}: {hooked}"),
         }
         let leaves = graph.nodes.iter().filter(|node| node.variable.is_some()).count() as u64;

@@ -1,16 +1,16 @@
-//! A terminal in tmux: a shell, programs run in it, keys pressed, the screen read.
+//! A terminal in tmux: runs programs in a shell, presses keys, reads the screen.
 
 use std::process::{Command, Stdio};
 
 use super::memspy::{command, wait_until};
 
-/// A terminal with a shell in it; gone when dropped.
+/// A terminal with a shell; closed when dropped.
 pub struct Terminal {
     socket: String,
 }
 
 impl Terminal {
-    /// Starts a terminal of this size, with a shell that says `$`.
+    /// Starts a terminal of this size with the prompt `$`.
     pub fn start(name: &str, (width, height): (u32, u32)) -> Terminal {
         let terminal = Terminal { socket: format!("memspy-{name}-{}", std::process::id()) };
         let size = [width, height].map(|n| n.to_string());
@@ -47,18 +47,18 @@ impl Terminal {
         self.ask(&["capture-pane", "-p"])
     }
 
-    /// Types a command line that runs memspy on `pid`, and says its exit code afterwards.
+    /// Types a command that runs memspy on `pid` and then prints its exit code.
     pub fn run(&self, pid: u32, words: &str) {
         self.run_with("", pid, words);
     }
 
-    /// The same with variables set for it.
+    /// The same with environment variables.
     pub fn run_with(&self, variables: &str, pid: u32, words: &str) {
         let memspy = command(Some(pid));
         let program = memspy.get_program().to_str().unwrap().to_owned();
         let words = memspy.get_args().map(|word| word.to_str().unwrap()).chain([words]);
         let line: Vec<&str> = words.collect();
-        // A screen that memspy did not give back would not have this line any more.
+        // If memspy did not restore the screen, this line is gone.
         let text = format!(
             "clear; echo before; {variables} {program} {} -p {pid}; echo co''de $?",
             line.join(" ")
@@ -77,16 +77,16 @@ impl Terminal {
         screen
     }
 
-    /// The screen as it is when the program has ended: the one before it, with what came after.
+    /// The screen after the program's end: the old screen with the new output.
     #[track_caller]
     pub fn wait_for_end(&self, code: &str) {
-        // At the begin of a line: a program may show a function called `new_code`.
+        // At the start of a line: a program may show a function called `new_code`.
         let is_over = |screen: &str| screen.lines().any(|line| line.starts_with("code "));
         let screen = self.wait_for("the end", is_over);
         assert!(screen.starts_with("before"), "the other screen is still there:\n{screen}");
         assert!(screen.contains(code), "{screen}");
         assert_eq!(self.ask(&["display", "-p", "#{alternate_on} #{cursor_flag}"]), "0 1\n");
-        // Typing is shown again.
+        // Typing is visible again.
         self.ask(&["send-keys", "-l", "echo a''live"]);
         self.press(&["Enter"]);
         let screen = self.wait_for("the shell", |screen| screen.contains("\nalive"));

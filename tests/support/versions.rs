@@ -1,4 +1,4 @@
-//! The pairs of PyTorch and CPython to compare on, as `scripts/torch-versions.txt` lists them.
+//! The pairs of PyTorch and CPython to compare, from `scripts/torch-versions.txt`.
 
 #![allow(clippy::print_stderr, reason = "what is not tested is said")]
 
@@ -21,9 +21,9 @@ pub struct Environment {
     pub cuda: bool,
 }
 
-/// The environments to test, without the default one: those that this run is to test, or those that `MEMSPY_VERSIONS` names
-/// (`2.6.0/3.13 2.2.2/3.10`). Panics when one of them is not set up, unless this machine has no such CPython and was not asked
-/// for it; that is said on stderr.
+/// The environments to test besides the default one: those for this run, or those in
+/// `MEMSPY_VERSIONS` (`2.6.0/3.13 2.2.2/3.10`). Panics if one is not set up. Prints a note instead
+/// if this machine has no such CPython and the pair was not asked for.
 pub fn environments() -> Vec<Environment> {
     let asked = std::env::var(ASKED).ok();
     let known = run("scripts/with-python", &["--list"]);
@@ -64,19 +64,20 @@ fn run(script: &str, arguments: &[&str]) -> String {
 }
 
 impl Environment {
-    /// The one in which all other tests run.
+    /// The environment of all other tests.
     pub fn default_one() -> Environment {
         let name = std::env::var("MEMSPY_SIM").unwrap_or_else(|_| "torch-2.11".to_owned());
         Environment { name, cuda: true }
     }
 
-    /// Its devices; without the simulated one where `MEMSPY_DEVICES` is `cpu`.
+    /// Its devices; without the simulated one if `MEMSPY_DEVICES` is `cpu`.
     pub fn devices(&self) -> &'static [&'static str] {
         let simulated = self.cuda && std::env::var("MEMSPY_DEVICES").as_deref() != Ok("cpu");
         if simulated { &["cpu", "cuda"] } else { &["cpu"] }
     }
 
-    /// Those to show all scenes on: what the scenes of other devices add with this PyTorch is tested where it was asked for.
+    /// The devices on which to show all scenes. Scenes of other devices were tested where the pair
+    /// was asked for.
     pub fn devices_for_scenes(&self) -> &'static [&'static str] {
         let devices = self.devices();
         match std::env::var_os(ASKED) {
@@ -85,7 +86,7 @@ impl Environment {
         }
     }
 
-    /// Starts `tests/targets/SCRIPT` in it, on a simulated card of its own.
+    /// Starts `tests/targets/SCRIPT` on its own simulated card.
     pub fn start(&self, script: &str, arguments: &[&str]) -> Target {
         let mut command = super::sim::command(script, arguments);
         command.env("MEMSPY_SIM", &self.name);

@@ -1,4 +1,4 @@
-//! A made-up training loop as probes see it: each allocation and free of a caching allocator.
+//! A synthetic training loop as probes see it: each allocation and free of a caching allocator.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,17 +10,17 @@ use memspy::model::{
 
 use super::Dice;
 
-/// Sites of the main thread; as many again are the backward thread's.
+/// Sites of the main thread; the backward thread has as many.
 const SITES: usize = 9;
-/// Allocations of the forward pass, and of the backward pass.
+/// Allocations of a forward pass, and of a backward pass.
 const PASS: usize = 200;
 
-/// How much one iteration resembles the one before.
+/// How similar iterations are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Likeness {
-    /// The same sizes in the same order, but for two threads that now and then swap places.
+    /// The same sizes in the same order, but two threads sometimes swap places.
     Training,
-    /// Every iteration has sizes of its own, as with sequences of any length.
+    /// Each iteration has its own sizes, as with sequences of any length.
     Varied,
     /// Sizes, addresses, sites and order are random, too.
     Random,
@@ -34,10 +34,10 @@ pub struct Allocations {
     sites: Vec<SiteId>,
     time: u64,
     levels: CounterSnapshot,
-    /// Free blocks by size, the one freed last at the end.
+    /// Free blocks by size, the most recently freed last.
     cache: HashMap<u64, Vec<u64>>,
     fresh: u64,
-    /// Address and real size, in the order allocated.
+    /// Address and real size, in allocation order.
     live: Vec<(u64, u64)>,
     events: Vec<Event>,
     ready: VecDeque<Event>,
@@ -60,7 +60,7 @@ impl Allocations {
         }
     }
 
-    /// What comes before the first event.
+    /// The records before the first event.
     pub fn opening(&mut self, sink: &mut dyn RecordSink) {
         let exact = Record::ExactSettings(ExactSettings {
             time: Nanos(self.time),
@@ -76,7 +76,7 @@ impl Allocations {
         sink.record(&exact).unwrap();
     }
 
-    /// Makes sites up to so many, alternating between two threads.
+    /// Defines sites up to `count`, alternating between two threads.
     fn define(&mut self, count: usize) {
         let threads = [("MainThread", true), ("pt_autograd_0", false)].map(|(name, main)| {
             self.table.thread(Thread {
@@ -110,7 +110,7 @@ impl Allocations {
         }
     }
 
-    /// One more site; its definitions go to `sink`.
+    /// Adds a site; its definitions go to `sink`.
     pub fn another_site(&mut self, sink: &mut dyn RecordSink) {
         self.define(self.sites.len() + 1);
         for definition in self.table.take_definitions() {
@@ -126,7 +126,6 @@ impl Allocations {
         Record::Events(EventBatch { events: self.ready.drain(..count).collect() })
     }
 
-    /// A comparison with the allocator's counters.
     pub fn counter_check(&self) -> Record {
         Record::CounterCheck(CounterCheck {
             time: self.ready.front().map_or(Nanos(self.time), |event| event.time),
@@ -142,7 +141,7 @@ impl Allocations {
             Likeness::Training => 64,
             _ => 32 + self.dice.roll(64),
         };
-        // Activations live from the forward pass into the backward pass, which frees them in reverse.
+        // Activations live from the forward pass until the backward pass frees them in reverse.
         let mut activations = Vec::new();
         for n in 0..PASS {
             let block = self.allocate(n, scale, n % SITES);
@@ -171,7 +170,7 @@ impl Allocations {
         self.ready.extend(self.events.drain(..));
     }
 
-    /// Two threads do not always come in the same order. The times stay in order.
+    /// Two threads vary in order. Times stay sorted.
     fn swap_neighbours(&mut self) {
         for at in 1..self.events.len() {
             let free = |event: &Event| matches!(event.change, EventKind::Freed { .. });
@@ -244,7 +243,7 @@ impl Allocations {
         self.events.push(Event { time: Nanos(self.time), change, site });
     }
 
-    /// A whole recording of `batches` records of `each` events, other records among them.
+    /// A whole recording: `batches` records of `each` events, and other records between them.
     pub fn story(likeness: Likeness, seed: u64, batches: usize, each: usize) -> Vec<Record> {
         let mut it = Allocations::new(likeness, seed);
         let mut records = vec![super::Loop::start()];
@@ -262,7 +261,6 @@ impl Allocations {
     }
 }
 
-/// Events in `records`.
 pub fn count(records: &[Record]) -> u64 {
     let events = |record: &Record| match record {
         Record::Events(batch) => batch.events.len() as u64,

@@ -1,4 +1,4 @@
-//! Proptest strategies: any records of an exact recording. Their numbers are made to fit elsewhere.
+//! Proptest strategies for records of exact recordings. Their numbers are fitted elsewhere.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -16,12 +16,12 @@ fn signed() -> impl Strategy<Value = i64> + Clone {
     number().prop_map(|v| v as i64)
 }
 
-/// Few of them, so that devices come again.
+/// Few, so that devices repeat.
 fn device() -> impl Strategy<Value = CudaIndex> + Clone {
     prop_oneof![4 => Just(0), 2 => 1..3u32, 1 => 0..1024u32].prop_map(CudaIndex)
 }
 
-/// Addresses of a heap: some come again, some are any number.
+/// Heap addresses: some repeat, some are arbitrary.
 fn address() -> impl Strategy<Value = u64> + Clone {
     prop_oneof![(0..40u64).prop_map(|n| 0x7F00_0000_0000 + n * 512), number()]
 }
@@ -85,7 +85,7 @@ fn change() -> impl Strategy<Value = EventKind> {
     ]
 }
 
-/// Events in an order of times that a recorder would not write, too.
+/// Includes time orders that no recorder writes.
 pub fn events() -> impl Strategy<Value = Record> {
     let event = (number(), change(), option::of(any::<u32>().prop_map(SiteId)))
         .prop_map(|(time, change, site)| Event { time: Nanos(time), change, site });

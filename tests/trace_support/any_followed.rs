@@ -1,4 +1,4 @@
-//! Proptest strategies: any followed changes. Their numbers are made to fit elsewhere.
+//! Proptest strategies for counter deltas. Their numbers are fitted elsewhere.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -44,7 +44,7 @@ fn reading() -> impl Strategy<Value = StackReading> {
     ]
 }
 
-/// Changes in an order of times that a poller would not write, too.
+/// Includes time orders that no poller writes.
 pub fn followed() -> impl Strategy<Value = Record> {
     let waits = any::<[bool; 2]>();
     let thread = (0..3u32, reading(), reading(), any::<bool>(), waits).prop_map(
@@ -93,7 +93,7 @@ fn addresses() -> impl Strategy<Value = FollowedAddresses> {
         .prop_map(|(changes, allocated, freed)| FollowedAddresses { changes, allocated, freed })
 }
 
-/// Brings the numbers used into the range defined.
+/// Maps the numbers used into the defined range.
 pub fn fit(change: &mut FollowedChange, threads: u32, stacks: u32) {
     change.threads.retain_mut(|entry| {
         entry.thread.0 %= threads.max(1);

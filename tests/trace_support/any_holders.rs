@@ -1,4 +1,4 @@
-//! Any looks at owners.
+//! Proptest strategies for owner snapshots.
 
 use memspy::model::{
     CudaIndex, Nanos, OwnedBlock, OwnedOnDevice, OwnedStorages, OwnershipBreakdown, Record,
@@ -37,7 +37,7 @@ pub fn owners() -> impl Strategy<Value = Record> {
     let unnamed_blocks = vec(unnamed_blocks, 0..4);
     let all = (number(), option::of(number()), vec(device, 0..3), unnamed_blocks, blocks);
     all.prop_map(|(time, pause, devices, unnamed_blocks, blocks)| {
-        // Each names a device and a owner that is there.
+        // Each names an existing device and owner.
         let fit = |(device, held, address, bytes): (u32, Option<u32>, u64, u64)| {
             let device = device.checked_rem(devices.len() as u32)?;
             let owners = devices[device as usize].held.len() as u32;

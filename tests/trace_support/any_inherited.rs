@@ -1,4 +1,4 @@
-//! Proptest strategies: anything that a recording inherits from its dropped beginning.
+//! Proptest strategies for the state that a recording inherits from its dropped start.
 
 use memspy::model::{
     AllocationSource, AttributionShare, CounterSnapshot, CudaIndex, Keyframe, KeyframeBlock,
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::any_record::{number, text};
 
-/// A time that is not beyond what "plus 1" can tell.
+/// A time within the range of "plus 1".
 fn time() -> impl Strategy<Value = Nanos> + Clone {
     number().prop_map(|n| Nanos(n.min(u64::MAX - 1)))
 }
@@ -87,7 +87,7 @@ pub fn inherited() -> impl Strategy<Value = Record> {
         })
 }
 
-/// Brings what a maker uses into the range of what is defined.
+/// Maps the numbers of an allocation site into the defined range.
 pub fn fit(allocation_source: &mut AllocationSource, threads: u32, stacks: u32, sites: u32) {
     match allocation_source {
         AllocationSource::Site(_) if sites == 0 => *allocation_source = AllocationSource::Lost,

@@ -1,4 +1,4 @@
-//! Proptest strategies: any sequence of records that keeps the model's promises, and little else.
+//! Proptest strategies for any sequence of records that keeps the model's invariants.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -229,7 +229,7 @@ fn end() -> impl Strategy<Value = Record> {
         })
 }
 
-/// Records whose numbers have to fit what was defined before.
+/// Records whose numbers must be defined earlier.
 fn numbered() -> impl Strategy<Value = Record> {
     let numbers = any::<(u32, u32, bool)>();
     let function = (text(), text(), numbers).prop_map(|(name, file, (a, b, is_native))| {
@@ -271,7 +271,7 @@ fn sample() -> impl Strategy<Value = Record> {
         .prop_map(|(time, threads)| Record::Sample(StackSample { time: Nanos(time), threads }))
 }
 
-/// Any recording: records of every kind in any order, each using only numbers defined before it.
+/// Any recording: all kinds of records in any order, using only defined numbers.
 pub fn recording() -> impl Strategy<Value = Vec<Record>> {
     let any_record = prop_oneof![
         1 => start(),
@@ -302,7 +302,7 @@ pub fn recording() -> impl Strategy<Value = Vec<Record>> {
     })
 }
 
-/// Numbers definitions in order and brings every use into the range defined before it.
+/// Numbers definitions in order and maps every use into the defined range.
 fn fit(records: &mut Vec<Record>) {
     let (mut functions, mut frames, mut stacks, mut threads) = (0u32, 0u32, 0u32, 0u32);
     let mut sites = 0u32;

@@ -1,4 +1,4 @@
-//! Traces put together byte by byte from the prose, and golden files.
+//! Traces assembled byte by byte from the specification, and golden files.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// A number as traces have it (bincode).
+/// A number in the trace's encoding (bincode).
 pub fn put(out: &mut Vec<u8>, value: u64) {
     match value {
         0..=250 => out.push(value as u8),
@@ -33,7 +33,8 @@ pub fn put(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-/// A block of up to 255 payload bytes, as a zstd frame with one uncompressed block (RFC 8878, 3.1.1).
+/// A block of up to 255 payload bytes, as a zstd frame with one uncompressed block (RFC 8878,
+/// 3.1.1).
 pub fn block(payload: &[u8]) -> Vec<u8> {
     let size = u8::try_from(payload.len()).unwrap();
     let raw_and_last = (u32::from(size) << 3 | 1).to_le_bytes();
@@ -55,7 +56,7 @@ pub fn file(payloads: &[&[&[u8]]]) -> Vec<u8> {
     bytes
 }
 
-/// These records, byte by byte, in one block: they have to be `expected`.
+/// Checks that these bytes, in one block, decode to `expected`.
 pub fn reads(records: &[Vec<u8>], expected: &[Record]) {
     let payload: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
     let (found, summary) = super::read(&file(&[&payload]));
@@ -63,7 +64,7 @@ pub fn reads(records: &[Vec<u8>], expected: &[Record]) {
     assert_eq!((summary.damaged_places, summary.dropped_records), (0, 0));
 }
 
-/// A trace of these records in two blocks, of which the second begins with `head` and goes on at record `at`.
+/// A trace of two blocks; the second starts with `head` and continues at record `at`.
 pub fn in_two_blocks(mut records: Vec<Vec<u8>>, at: usize, head: &[u8]) -> Vec<u8> {
     let last = records.split_off(at);
     let first: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
@@ -71,7 +72,7 @@ pub fn in_two_blocks(mut records: Vec<Vec<u8>>, at: usize, head: &[u8]) -> Vec<u
     file(&[&first, &second])
 }
 
-/// What is read of a trace whose first block is damaged.
+/// What is read from a trace whose first block is damaged.
 pub fn without_its_first_block(mut trace: Vec<u8>) -> Vec<Record> {
     trace[30] ^= 1;
     let (records, summary) = super::read(&trace);
@@ -79,8 +80,8 @@ pub fn without_its_first_block(mut trace: Vec<u8>) -> Vec<Record> {
     records
 }
 
-/// Reads the golden file `name` of `tests/data`, which has to give `records`. It is written only where
-/// there is none and `MEMSPY_WRITE_GOLDEN` is set.
+/// Reads the golden file `name` in `tests/data`, which must give `records`. Writes it only if it
+/// does not exist and `MEMSPY_WRITE_GOLDEN` is set.
 pub fn reads_as_ever(name: &str, records: &[Record]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
     if std::env::var_os("MEMSPY_WRITE_GOLDEN").is_some() && !path.exists() {

@@ -1,4 +1,4 @@
-//! Recordings for the tests and benches of the trace: a made-up training loop, and any record there is.
+//! Recordings for tests and benches of the trace: a synthetic training loop, and arbitrary records.
 
 #![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
 
@@ -21,7 +21,7 @@ pub mod any_record;
 pub mod by_hand;
 pub mod numbers;
 
-/// A reproducible sequence of numbers (SplitMix64).
+/// A reproducible random sequence (SplitMix64).
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -80,7 +80,7 @@ impl Loop {
         })
     }
 
-    /// What comes before the first sample.
+    /// The records before the first sample.
     pub fn opening(&mut self, sink: &mut dyn RecordSink) {
         let device = GpuDevice {
             cuda_index: Some(CudaIndex(0)),
@@ -101,7 +101,7 @@ impl Loop {
         }
     }
 
-    /// Defines `count` stacks of a common trunk and a thread for each of the first `threads`.
+    /// Defines `count` stacks with a common trunk, and `threads` threads.
     pub fn define(&mut self, count: u32, threads: u64, sink: &mut dyn RecordSink) {
         for n in 0..count {
             let n = n + self.stacks.len() as u32;
@@ -145,7 +145,7 @@ impl Loop {
         }
     }
 
-    /// The next sample, of the same stacks unless `moves`.
+    /// The next sample; its stacks change only if `moves`.
     pub fn sample(&mut self, moves: bool) -> Record {
         self.tick += 1;
         let jitter = self.dice.roll(60_000);
@@ -157,9 +157,9 @@ impl Loop {
         Record::Sample(self.sample.clone())
     }
 
-    /// The counters at the sample made last, after some tens of allocations and frees.
+    /// The counters at the last sample, after some tens of allocations and frees.
     pub fn counters(&mut self) -> Record {
-        // Most of the time a step is busy with either large tensors or both kinds.
+        // Most steps use large tensors or both kinds.
         let both = self.dice.roll(10) == 0;
         for _ in 0..20 + self.dice.roll(30) {
             // Tensors of a model have few sizes: powers of two times a few widths.
@@ -187,7 +187,7 @@ impl Loop {
 
     fn change(&mut self, small: bool, rounded: i64, requested: i64, allocate: bool) {
         let own = if small { Pool::Small } else { Pool::Large };
-        // Now and then a block is a whole segment and counts as no split.
+        // Sometimes a block is a whole segment and not a split.
         let split = self.dice.roll(8) != 0;
         for metric in Metric::ALL {
             let (amount, grows) = match metric {
@@ -212,7 +212,7 @@ impl Loop {
         }
     }
 
-    /// A snapshot at the sample made last: `segments` of 20 MiB, whose blocks change a little.
+    /// A snapshot at the last sample: `segments` of 20 MiB, whose blocks change a little.
     pub fn map(&mut self, segments: u64) -> Record {
         let churn = self.dice.roll(8);
         let segments = (0..segments)
@@ -273,7 +273,7 @@ impl Loop {
         })
     }
 
-    /// The whole story: `ticks` samples with everything that goes with them, definitions in between.
+    /// A whole recording: `ticks` samples with all other records, definitions in between.
     pub fn story(seed: u64, ticks: u64) -> Vec<Record> {
         let mut records = Vec::new();
         let mut it = Loop::new(seed);
@@ -334,7 +334,6 @@ pub fn blocks_of(records: &[Record], each: usize) -> Vec<u8> {
     writer.finish().unwrap().0
 }
 
-/// The trace of `records`.
 pub fn write(records: &[Record]) -> Vec<u8> {
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for record in records {
@@ -343,14 +342,13 @@ pub fn write(records: &[Record]) -> Vec<u8> {
     writer.finish().unwrap().0
 }
 
-/// The records of a trace in memory.
 pub fn read(bytes: &[u8]) -> (Vec<Record>, ReplaySummary) {
     let mut records = Vec::new();
     let summary = TraceReader::from_bytes(bytes).unwrap().replay(&mut records).unwrap();
     (records, summary)
 }
 
-/// Where each block begins, and where the last one ends, by the lengths alone.
+/// The offsets of all blocks and of the end, from the lengths alone.
 pub fn borders(bytes: &[u8]) -> Vec<usize> {
     let mut all = vec![10];
     while let Some(head) = bytes.get(all[all.len() - 1]..).and_then(|b| b.get(..4)) {
@@ -360,8 +358,8 @@ pub fn borders(bytes: &[u8]) -> Vec<usize> {
     all
 }
 
-/// Every record with its numbers replaced by what they stand for, so that records of two numberings
-/// can be compared. Fails if a record uses a number that was not defined.
+/// Every record with its numbers replaced by their definitions, to compare two numberings. Panics
+/// if a record uses an undefined number.
 pub fn spelled_out(records: &[Record]) -> Vec<String> {
     let mut table = StackTable::new();
     let mut function_of = |record: &Record| -> String {
@@ -422,7 +420,7 @@ pub fn spelled_out(records: &[Record]) -> Vec<String> {
     records.iter().map(&mut function_of).collect()
 }
 
-/// What a site stands for. Fails if it was not defined.
+/// The definition of a site. Panics if it is undefined.
 pub fn site(table: &StackTable, id: SiteId) -> String {
     let site = table.get_site(id).unwrap();
     let [own, forward] = [site.stack, site.forward].map(|s| s.map(|s| stack(table, s)));

@@ -1,19 +1,20 @@
-//! Every number of a record that states a size, a count or a time: to bring it into a range, or to forge it.
+//! Visits every number of a record that is a size, count or time, to bring it into a range or to
+//! forge it.
 
 use memspy::model::*;
 
-/// A number and what it states.
+/// A number and its meaning.
 pub enum Number<'a> {
     Time(&'a mut u64),
     /// At one moment.
     Size(&'a mut u64),
     SignedSize(&'a mut i64),
-    /// Since the process or the recording began.
+    /// Since the process or the recording started.
     Total(&'a mut u64),
     SignedTotal(&'a mut i64),
     Address(&'a mut u64),
     Line(&'a mut u32),
-    /// Whatever it is, it may be.
+    /// Any value is valid.
     Any(&'a mut u64),
     AnySigned(&'a mut i64),
 }
@@ -123,7 +124,7 @@ fn ownership(owners: &mut OwnershipBreakdown, visit: &mut Visit<'_>) {
         visit(Number::Size(&mut block.bytes));
     }
     for block in blocks {
-        // What its owners hold is at most its size: all are scaled alike.
+        // Owners hold at most the block's size: all are scaled alike.
         visit(Number::Address(&mut block.address));
         block.shares.iter_mut().for_each(|(_, bytes)| visit(Number::Size(bytes)));
         visit(Number::Size(&mut block.size));
@@ -211,7 +212,7 @@ fn end(end: &mut RecordingEnd, visit: &mut Visit<'_>) {
     }
 }
 
-/// Shows `visit` every number of `record`.
+/// Calls `visit` for every number of `record`.
 pub fn numbers(record: &mut Record, visit: &mut Visit<'_>) {
     match record {
         Record::Start(start) => visit(Number::Time(&mut start.unix_nanos)),
@@ -283,7 +284,7 @@ pub fn numbers(record: &mut Record, visit: &mut Visit<'_>) {
     }
 }
 
-/// Brings every number into the range that a reader of traces takes.
+/// Brings every number into the range that a trace reader accepts.
 pub fn bring_into_range(record: &mut Record) {
     numbers(record, &mut |number| match number {
         Number::Time(n) => *n %= 1 << 59,

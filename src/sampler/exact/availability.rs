@@ -1,4 +1,4 @@
-//! What an exact recording of a process would see, and by which way: for `doctor`.
+//! What an exact recording of a process would see, and in which way. For `doctor`.
 
 use std::io;
 
@@ -7,20 +7,20 @@ use crate::probe::{ProbeAvailability, ProbeError, detect, try_keeper, try_way};
 use crate::target::Process;
 use crate::torch::{BackwardError, autograd_info};
 
-/// The outlook.
+/// What an exact recording of one process would see.
 pub struct ExactAvailability {
-    /// The ways to place probes, the best first, and why they are not open.
+    /// The ways to place probes, the best first, and why each is refused.
     pub ways: Vec<(ProbeBackend, Result<(), ProbeError>)>,
-    /// Whether a process of their own can keep the probes.
+    /// Whether a separate process can keep the probes.
     pub keeper: io::Result<()>,
-    /// What the process offers to be probed.
+    /// What can be probed in the process.
     pub offer: Result<ProbeAvailability, ProbeError>,
-    /// Whether the backward pass can be followed; `None` without PyTorch.
+    /// Whether the backward pass can be traced; `None` without PyTorch.
     pub backward: Option<Result<(), BackwardError>>,
 }
 
 impl ExactAvailability {
-    /// Looks at `process` and tries the ways on memspy itself.
+    /// Reads `process` and tries the ways on memspy itself.
     pub(in crate::sampler) fn detect(process: &Process) -> ExactAvailability {
         let ways =
             [ProbeBackend::UprobeMulti, ProbeBackend::PerfUprobes, ProbeBackend::PerfSamples];

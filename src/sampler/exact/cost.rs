@@ -1,5 +1,5 @@
-//! What exact stacks cost the job: events a second, times the time of the kernel's program and of
-//! the trap into it.
+//! The cost of exact stacks for the job: events a second, times the time of the kernel's program
+//! and of the trap into it.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -8,56 +8,53 @@ use parking_lot::Mutex;
 
 use crate::probe::{ProbeError, ProgramTime, TRAP_ELSEWHERE, trap_time};
 
-/// How long exact stacks are on trial, from the first event on.
+/// The length of the trial, from the first event on.
 const TRIAL: Duration = Duration::from_secs(1);
-/// After this time of the trial a cost far above the limit ends it.
+/// A cost far above the limit ends the trial from here on.
 const EARLY: Duration = Duration::from_millis(150);
-/// So many times the limit is far above it.
+/// "Far above" is this multiple of the limit.
 const FAR_ABOVE: f64 = 3.0;
-/// After the trial, a cost is an average of this time: a job that loads its model is busy for a
-/// moment only.
+/// After the trial, costs are averages over this time. A job that loads its model is busy only for
+/// a moment.
 const LATER: Duration = Duration::from_secs(5);
 
-/// PyTorch makes its CUDA context with calls of the driver, for some time, before it allocates:
-/// that is no job at work. So long after the first call a job counts as one that has no more than
-/// these.
+/// PyTorch first calls the driver for some time to create its CUDA context. Such a job is not at
+/// work yet. After this time it counts as at work even with no other calls.
 const SETTING_UP: Duration = Duration::from_secs(3);
 
-/// The time of a trap on this machine, once it has been measured.
+/// The measured time of one trap on this machine.
 static TRAP: OnceLock<Duration> = OnceLock::new();
 
-/// Whether the kernel allows exact stacks, where there is nothing to probe yet. Measures the time
-/// of a trap.
+/// Checks whether the kernel allows exact stacks, and measures the time of a trap.
 ///
 /// # Errors
-/// It does not, and why.
+/// The kernel does not allow them; says why.
 pub fn check_exact_rights() -> Result<(), ProbeError> {
     if TRAP.get().is_none() {
         let measured = trap_time()?;
-        // Another recording may have been faster.
+        // Another recording may have set it first.
         let _ = TRAP.set(measured);
     }
     Ok(())
 }
 
-/// Measures the time of a trap on a thread of its own, for it takes as long as placing probes.
+/// Uses its own thread: it takes as long as placing probes.
 fn measure_trap() {
     if TRAP.get().is_none() {
         std::thread::spawn(|| TRAP.get_or_init(|| trap_time().unwrap_or(TRAP_ELSEWHERE)));
     }
 }
 
-/// What exact stacks cost the job.
+/// The cost of exact stacks for the job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExactCost {
     /// Events a second.
     pub events: f64,
-    /// The part of the job's time, for one thread that makes all events; `None` where too few
-    /// events came to tell.
+    /// The share of the job's time, if one thread makes all events; `None` after too few events.
     pub share: Option<f64>,
 }
 
-/// Why exact stacks were given up.
+/// Why exact stacks ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TrialFailure {
     /// They cost too much.
@@ -66,16 +63,16 @@ pub enum TrialFailure {
     Refused(String),
 }
 
-/// What there is to say of the cost while a recording goes on.
+/// News about the cost of a running recording.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum CostNews {
-    /// What the first second cost, in a recording that goes on.
+    /// The cost of the first second.
     First(ExactCost),
-    /// Later it cost more than the limit.
+    /// The cost rose above the limit later.
     Costlier(ExactCost),
 }
 
-/// Watches what an exact recording costs; clones share what was found.
+/// Watches the cost of an exact recording. Clones share the result.
 #[derive(Debug, Clone)]
 pub struct CostWatch {
     limit: f64,
@@ -87,9 +84,9 @@ pub struct CostWatch {
 struct FoundCost {
     meter: CostMeter,
     failure: Option<TrialFailure>,
-    /// What was found last in the first second, or told later.
+    /// The last cost within the first second, or the one already reported.
     first: Option<ExactCost>,
-    /// What was found last, and in how much time.
+    /// The last cost and its window.
     last: Option<(ExactCost, Duration)>,
     is_judged: bool,
     has_programs: bool,
@@ -97,40 +94,39 @@ struct FoundCost {
 }
 
 impl CostWatch {
-    /// A watch over a recording on trial, which ends when it costs more than `limit`, a part of the
-    /// job's time.
+    /// A watch that ends the recording when it costs more than `limit`, a share of the job's time.
     pub fn trial(limit: f64) -> CostWatch {
         CostWatch { limit, is_trial: true, found: Arc::default() }
     }
 
-    /// A watch over a recording that goes on whatever it costs.
+    /// A watch that only reports.
     pub fn only_tell(limit: f64) -> CostWatch {
         CostWatch { is_trial: false, ..CostWatch::trial(limit) }
     }
 
-    /// The most of the job's time that exact stacks may cost.
+    /// The largest share of the job's time that exact stacks may cost.
     pub fn limit(&self) -> f64 {
         self.limit
     }
 
-    /// Why exact stacks were given up, if they were.
+    /// Why exact stacks ended, if they did.
     pub fn failure(&self) -> Option<TrialFailure> {
         self.found.lock().failure.clone()
     }
 
-    /// What there is to say now, and was not said before.
+    /// The news since the last call.
     pub fn take_news(&self) -> Vec<CostNews> {
         std::mem::take(&mut self.found.lock().news)
     }
 
-    /// Whether it is still open if exact stacks stay, though events came.
+    /// Whether events came but the trial is still undecided.
     pub fn is_open(&self) -> bool {
         let found = self.found.lock();
         self.is_trial && !found.is_judged && found.first.is_some()
     }
 
-    /// What the recording cost that ended before its first second of events was over; `None` where
-    /// that was told, or cannot be known because there are no programs in the kernel.
+    /// The cost of a recording that ended before its first second was over. `None` if it was
+    /// already reported, or is unknown because no programs run in the kernel.
     pub fn unjudged(&self) -> Option<ExactCost> {
         let found = self.found.lock();
         let is_told = found.is_judged || found.failure.is_some();
@@ -139,27 +135,27 @@ impl CostWatch {
         (!is_told && is_known).then(|| found.first.unwrap_or(none))
     }
 
-    /// Begins: what a trap costs is measured meanwhile.
+    /// Starts to measure the time of a trap.
     pub(super) fn begin(&self) {
         measure_trap();
     }
 
-    /// Whether the recording ends where exact stacks turn out not to be possible.
+    /// Whether the recording ends if exact stacks are not possible.
     pub fn is_trial(&self) -> bool {
         self.is_trial
     }
 
-    /// Probes cannot be placed, now that there is something to probe.
+    /// Probes cannot be placed, although there is something to probe.
     pub(super) fn refuse(&self, why: String) {
         self.found.lock().failure = Some(TrialFailure::Refused(why));
     }
 
-    /// Other probes take the place of those before, whose programs count from 0.
+    /// New probes replace the old ones; their programs count from 0.
     pub(super) fn renew(&self, now: Duration) {
         self.found.lock().meter.renew(now);
     }
 
-    /// The recording has ended: what came since the last figure is judged, too.
+    /// The recording has ended. Judges the events since the last figure, too.
     pub fn end(&self) {
         let mut found = self.found.lock();
         let last = found.last.filter(|(_, elapsed)| found.is_judged && *elapsed >= TRIAL);
@@ -168,8 +164,8 @@ impl CostWatch {
         }
     }
 
-    /// Takes how often the programs of the probes ran by `now`, in a job that is at work or is only
-    /// setting up CUDA. Returns whether the recording has to end.
+    /// Takes how often the probes' programs ran by `now`. `is_at_work` is false while the job only
+    /// sets up CUDA. Returns whether the recording has to end.
     pub(super) fn see(&self, now: Duration, programs: ProgramTime, is_at_work: bool) -> bool {
         let trap = TRAP.get().copied().unwrap_or(TRAP_ELSEWHERE);
         let mut found = self.found.lock();
@@ -211,7 +207,7 @@ impl CostWatch {
 }
 
 impl CostWatch {
-    /// A cost above the limit is told, unless one was told before.
+    /// Reports a cost above the limit once.
     fn judge_later(&self, found: &mut FoundCost, cost: ExactCost) {
         let was_told = found.first.is_some_and(|first| first.share > Some(self.limit));
         if cost.share > Some(self.limit) && !was_told {
@@ -221,21 +217,21 @@ impl CostWatch {
     }
 }
 
-/// Counts events and their time in a window that begins with the first event.
+/// Counts events and their time in a window that starts with the first event.
 #[derive(Debug, Default)]
 struct CostMeter {
-    /// When the programs were last seen, and what they had done by then.
+    /// The time and the programs' sums at the last call.
     last: (Duration, ProgramTime),
-    /// When the window began; `None` before the first event.
+    /// When the window started; `None` before the first event.
     began: Option<Duration>,
-    /// When the programs had run for the first time.
+    /// When the programs had first run.
     set_up: Option<Duration>,
-    /// What the programs did in it.
+    /// The programs' sums within the window.
     within: ProgramTime,
 }
 
 impl CostMeter {
-    /// The cost in the window until `now`, and how long that is; `None` before the first event.
+    /// The cost in the window until `now` and its length; `None` before the first event.
     fn see(
         &mut self,
         now: Duration,
@@ -263,7 +259,6 @@ impl CostMeter {
         Some((ExactCost { events, share }, elapsed))
     }
 
-    /// Programs count from 0 again.
     fn renew(&mut self, now: Duration) {
         self.last = (now, ProgramTime::default());
     }
@@ -280,8 +275,8 @@ mod tests {
 
     const TRAP: Duration = Duration::from_nanos(600);
 
-    /// Sees a job of `rate` events a second, each of 1 µs with the trap, every 5 ms until `until`;
-    /// when the watch ended it.
+    /// Feeds a job with `rate` events a second, each of 1 µs with its trap, every 5 ms until
+    /// `until`. Returns when the watch ended it.
     fn run(watch: &CostWatch, rate: u64, from: u64, until: u64) -> Option<u64> {
         let of = |ms: u64| {
             let runs = rate * ms / 1000;
@@ -304,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cheap_job_stays_exact_and_its_figure_is_told_after_a_second() {
+    fn a_cheap_job_stays_exact_and_reports_cost_after_a_second() {
         let watch = CostWatch::trial(0.02);
         assert_eq!(run(&watch, 3_000, 0, 1_100), None);
         let [CostNews::First(cost)] = watch.take_news()[..] else { panic!("no figure") };
@@ -314,8 +309,8 @@ mod tests {
     }
 
     #[test]
-    fn a_costly_job_is_given_up_as_soon_as_that_is_clear() {
-        // 10 % is far above 2 %; 3 % is clear once the whole second's part is spent.
+    fn a_costly_trial_ends_early() {
+        // 10 % is far above 2 % and ends early; 3 % ends once the second's budget is spent.
         let watch = CostWatch::trial(0.02);
         assert_eq!(run(&watch, 100_000, 0, 2_000), Some(150));
         let Some(TrialFailure::TooCostly(cost)) = watch.failure() else { panic!() };
@@ -331,16 +326,16 @@ mod tests {
         let watch = CostWatch::trial(0.02);
         assert!(!watch.see(Duration::from_secs(60), ProgramTime::default(), false));
         assert_eq!(watch.unjudged(), Some(ExactCost { events: 0.0, share: None }));
-        // Averaged over the minute before, it would cost nothing.
+        // Averaged over the minute before, the cost would be nothing.
         let ended = run(&watch, 100_000, 60_000, 62_000).unwrap();
         assert!((60_150..60_170).contains(&ended), "{ended}");
     }
 
     #[test]
-    fn calls_that_set_up_cuda_are_no_part_of_the_trial() {
+    fn cuda_setup_calls_are_not_part_of_the_trial() {
         let watch = CostWatch::trial(0.02);
         let runs = |runs| ProgramTime { runs, timed: runs, nanos: 400 * runs };
-        // A second and a half with 200 calls of the driver, then the job begins to work.
+        // 1.5 s with 200 driver calls, then the job starts to work.
         for ms in (0..1_500).step_by(5) {
             assert!(!watch.see(Duration::from_millis(ms), runs(200 * ms / 1_500), false));
         }
@@ -349,7 +344,7 @@ mod tests {
             .step_by(5)
             .find(|ms| watch.see(Duration::from_millis(*ms), runs(200 + 100 * (ms - 1_495)), true));
         assert!(ended.is_some_and(|ms| ms < 1_700), "{ended:?}");
-        // A job that only ever calls the driver counts all the same.
+        // A job that only ever calls the driver counts, too.
         let watch = CostWatch::trial(0.02);
         let ended = (0..9_000)
             .step_by(5)
@@ -376,12 +371,12 @@ mod tests {
     }
 
     #[test]
-    fn without_programs_in_the_kernel_there_is_no_cost_to_tell() {
+    fn without_kernel_programs_the_cost_is_unknown() {
         assert_eq!(CostWatch::only_tell(0.02).unjudged(), None);
     }
 
     #[test]
-    fn what_is_asked_for_goes_on_and_what_gets_costlier_is_told_once() {
+    fn a_requested_recording_continues_and_reports_higher_cost_once() {
         let watch = CostWatch::only_tell(0.02);
         assert_eq!(run(&watch, 100_000, 0, 12_000), None);
         let news = watch.take_news();

@@ -1,4 +1,4 @@
-//! The frames of an allocation, those of Python and of compiled code, as one stack of the trace.
+//! Merges the Python frames and the native frames of an allocation into one stack of the trace.
 
 use std::sync::Arc;
 
@@ -9,24 +9,24 @@ use crate::sampler::mixed_stacks::{between, is_interpreter, why_apart};
 /// The Python stack of the thread that allocated.
 #[derive(Debug, Clone, Copy)]
 pub struct PythonPart<'a> {
-    /// Its frames, the innermost first.
+    /// Its frames, innermost first.
     pub frames: &'a [Frame],
-    /// How many of them run in each call of the interpreter, the innermost call first.
+    /// Number of frames in each call of the interpreter, innermost call first.
     pub calls: &'a [u32],
-    /// Whether its outermost frames are missing.
+    /// Whether outermost frames are missing.
     pub truncated: bool,
 }
 
-/// One step of a merged stack.
+/// One entry of a merged stack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum MergedFrame {
     Frame(MixedFrame),
-    /// Native frames may be missing here, and why.
+    /// Native frames may be missing here; says why.
     Missing(String),
 }
 
-/// The number of the stack with all these frames. What lies outside of Python's outermost frame, the start of the program or thread, is
-/// left out: it is the same for all of them.
+/// The number of the merged stack. Leaves out what lies outside Python's outermost frame (the start
+/// of the program or thread): it is the same for all.
 pub fn merge(
     unwound: &UnwoundStack,
     python: Option<PythonPart<'_>>,
@@ -71,7 +71,7 @@ fn with_python(unwound: &UnwoundStack, python: PythonPart<'_>) -> Vec<MergedFram
     let mut found = &unwound.frames[..];
     let mut is_incomplete = unwound.incomplete.is_some();
     if truncated {
-        // As many calls as Python's frames are known of; what lies outside is not known of either kind.
+        // Keeps as many calls as both stacks have; beyond that nothing is known.
         let calls_found = found.iter().enumerate().filter(|(_, frame)| is_interpreter(frame));
         if let Some((last, _)) =
             calls.len().checked_sub(1).and_then(|last| calls_found.clone().nth(last))
@@ -88,8 +88,8 @@ fn with_python(unwound: &UnwoundStack, python: PythonPart<'_>) -> Vec<MergedFram
             merged.into_iter().map(MergedFrame::Frame).collect()
         }
         Some(why) => {
-            // Where the other ones belong is not known. Those that no call of the interpreter is within were called by Python's
-            // innermost frame.
+            // The place of the others is unknown. Those inside no interpreter call were called by
+            // Python's innermost frame.
             let why = match (&unwound.incomplete, is_incomplete) {
                 (Some(incomplete), true) => incomplete.clone(),
                 _ => why,
@@ -117,7 +117,7 @@ mod tests {
         UnwoundStack { number: 1, frames, incomplete: incomplete.map(str::to_owned) }
     }
 
-    /// The merged frames from the outermost on.
+    /// The merged frames, outermost first.
     fn merged(unwound: &UnwoundStack, lines: &[u32], calls: &[u32], truncated: bool) -> String {
         let mut table = StackTable::new();
         let function = Function {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn native_frames_stand_between_those_of_python_and_the_start_of_the_program_is_left_out() {
+    fn native_frames_go_between_python_frames_without_the_program_start() {
         let unwound =
             stack(&["malloc", "at::empty", EVAL, "list_sort", EVAL, "main", "_start"], None);
         assert_eq!(
@@ -156,14 +156,14 @@ mod tests {
     }
 
     #[test]
-    fn a_native_stack_that_is_cut_keeps_what_the_innermost_python_frame_called() {
+    fn a_truncated_native_stack_keeps_what_innermost_python_called() {
         let unwound = stack(&["malloc", "at::empty", EVAL, "list_sort"], Some("it is cut"));
         let expected = "1 2 3 [native frames unknown: it is cut] at::empty malloc";
         assert_eq!(merged(&unwound, &[3, 2, 1], &[1, 2], false), expected);
     }
 
     #[test]
-    fn native_frames_that_do_not_fit_to_pythons_are_never_put_between_them() {
+    fn mismatched_native_frames_are_never_put_between_python_frames() {
         let unwound = stack(&["malloc", EVAL, "list_sort", EVAL, "x", EVAL, "main"], None);
         let text = merged(&unwound, &[3, 2, 1], &[1, 2], false);
         assert!(
@@ -171,13 +171,13 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("] malloc"), "{text}");
-        // Without symbols nothing tells where Python begins.
+        // Without symbols, nothing shows where Python starts.
         let text = merged(&stack(&["", "", "main"], None), &[1], &[1], false);
         assert!(text.contains("stripped") && text.ends_with("main ?? ??"), "{text}");
     }
 
     #[test]
-    fn a_python_stack_deeper_than_is_followed_has_the_native_frames_of_what_is_known_of_it() {
+    fn a_truncated_python_stack_gets_native_frames_for_its_known_calls() {
         let unwound = stack(&["malloc", EVAL, "list_sort", EVAL, "x", EVAL, "main"], None);
         assert_eq!(merged(&unwound, &[3, 2, 1], &[1, 2], true), "1 2 list_sort 3 malloc");
     }

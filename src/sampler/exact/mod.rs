@@ -1,4 +1,4 @@
-//! Exact recordings: what probes deliver becomes events with named sites, checked against the counters.
+//! Exact recordings: events from probes get named sites and are checked against the counters.
 
 mod availability;
 mod cost;

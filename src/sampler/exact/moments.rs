@@ -1,4 +1,4 @@
-//! What the events of the last milliseconds tell of where in its step the job is.
+//! Where the job is in its training step, by the events of the last milliseconds.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use crate::model::{CudaIndex, EventKind, MemoryKind};
 use crate::probe::RawEvent;
 use crate::sampler::step_shape::StepMoment;
 
-/// Allocations of PyTorch so far, and the level of each device.
+/// PyTorch's allocations so far, and the level of each device.
 #[derive(Debug, Default)]
 pub(super) struct Moments {
     allocations: i64,
@@ -15,8 +15,7 @@ pub(super) struct Moments {
 }
 
 impl Moments {
-    /// Takes an event.
-    pub(super) fn saw(&mut self, raw: &RawEvent) {
+    pub(super) fn observe(&mut self, raw: &RawEvent) {
         if let EventKind::Allocated {
             memory_kind: MemoryKind::Torch(device),
             levels: Some(levels),
@@ -29,7 +28,8 @@ impl Moments {
         }
     }
 
-    /// The moment after these; the backward pass runs if a node allocated since the last call.
+    /// The moment after these events. The backward pass runs if a node has allocated since the last
+    /// call.
     pub(super) fn take(&mut self) -> StepMoment {
         StepMoment {
             allocations: self.allocations,

@@ -1,4 +1,4 @@
-//! Copies of stacks on their way to names: unwound by a thread of their own, so that who empties the ring never waits for it.
+//! Unwinds copied stacks on a thread of their own, so that the reader of the ring never waits.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -10,57 +10,55 @@ use crate::native::{RepeatedUnwinder, StackCopy, UnwoundStack};
 use crate::sampler::worker::{StopSignal, Worker};
 use crate::target::{Process, ThreadRegisters};
 
-/// Bytes of copies that wait to be unwound: those of a second of PyTorch while the tables of its libraries are read.
+/// Maximum bytes of waiting copies: one second of PyTorch while library tables are read.
 const MAX_WAITING: usize = 64 << 20;
-/// What a copy takes besides its bytes: itself, its place among those that wait, and its result's.
+/// Bytes of a copy besides its data: itself, its queue entry, its result entry.
 const COPY_OVERHEAD: usize = size_of::<NumberedCopy>() + size_of::<UnwoundCopy>();
 /// Copies unwound at once, so that their names are looked up together.
 const MAX_BATCH: usize = 256;
-/// Results kept that nobody asked for: of events that were lost, or recorded before these came.
+/// Unclaimed results kept: their events were lost, or recorded earlier.
 const MAX_UNCLAIMED: usize = 1 << 16;
-/// Results kept while events are under way, which may ask for them; beyond that the oldest are given up.
+/// Results kept while events that may need them are pending. Beyond this, the oldest are dropped.
 const MAX_RESULTS: usize = 4 * MAX_UNCLAIMED;
 
-/// Begins of the names of libraries whose tables and symbols are read before a stack comes that needs them: those of PyTorch are large, and a job that
-/// ends soon takes its tables with it.
+/// Name prefixes of libraries whose tables and symbols are read ahead of the first stack. PyTorch's
+/// are large, and a short job takes its tables with it.
 const PREPARED: [&str; 7] =
     ["libtorch", "libc10", "libcuda", "libpython", "python", "libc.so", "libstdc++"];
-/// How often it is looked for them while nothing else is to be done.
+/// How often an idle thread looks for these libraries.
 const PREPARATION_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A copy, and whose it is.
+/// A copy with its number.
 struct NumberedCopy {
     number: (u32, u32),
     copy: StackCopy,
 }
 
-/// What came of a copy.
+/// The result of copying and unwinding a stack.
 #[derive(Debug, Clone)]
 pub(super) enum NativeOutcome {
-    /// It is being unwound.
+    /// Still in the queue.
     Waiting,
-    /// There was no room for it, or the thread that unwinds is gone.
+    /// No room for it, or the thread has ended.
     Lost,
-    /// Its frames.
     Unwound(Arc<UnwoundStack>),
 }
 
-/// One result: the copy's number, its bytes, its frames.
+/// One result: the copy's number, bytes and frames.
 type UnwoundCopy = ((u32, u32), usize, Arc<UnwoundStack>);
 
-/// All copies of a recording.
 pub(super) struct NativeStacks {
-    /// Which probes they are of: each begin to count anew.
+    /// The generation of the probes: each counts from 0.
     probes: u32,
     results: FxHashMap<u32, Option<Arc<UnwoundStack>>>,
-    /// Results of copies before this one were given up. Numbers begin again at 0 after the last one.
+    /// Results before this copy were dropped. Numbers wrap to 0.
     given_up: Option<u32>,
-    /// How many copies were given to the thread, and how many came back.
+    /// Copies given to the thread, and results returned.
     pushed: u64,
     unwound: u64,
-    /// Bytes of copies that are under way.
+    /// Bytes of copies in the queue.
     waiting: usize,
-    // The worker ends when this end of its channel is dropped, so it stands before it.
+    // Declared before the worker: dropping this sender ends it.
     copies: Sender<NumberedCopy>,
     done: Receiver<UnwoundCopy>,
     worker: Worker,
@@ -86,7 +84,7 @@ impl NativeStacks {
         })
     }
 
-    /// Takes a copy out of the ring.
+    /// Takes a copy from the ring.
     pub(super) fn push(&mut self, number: u32, registers: [u64; 17], stack: &[u8], is_cut: bool) {
         let size = COPY_OVERHEAD + stack.len();
         let registers = ThreadRegisters { thread: 0, values: registers };
@@ -108,7 +106,7 @@ impl NativeStacks {
         }
     }
 
-    /// Takes what has been unwound since the last call.
+    /// Collects the results since the last call.
     pub(super) fn poll(&mut self) {
         for ((probes, number), size, stack) in self.done.try_iter() {
             self.unwound += 1;
@@ -119,17 +117,17 @@ impl NativeStacks {
         }
     }
 
-    /// How many copies were given to the thread.
+    /// Copies given to the thread.
     pub(super) fn pushed(&self) -> u64 {
         self.pushed
     }
 
-    /// How many of them have come back: they do so in their order.
+    /// Results returned so far, in order.
     pub(super) fn unwound(&self) -> u64 {
         if self.worker.is_finished() { self.pushed } else { self.unwound }
     }
 
-    /// What came of the copy with this number until now.
+    /// The outcome of copy `number` so far.
     pub(super) fn outcome(&self, number: u32) -> NativeOutcome {
         match self.results.get(&number) {
             Some(Some(stack)) => NativeOutcome::Unwound(Arc::clone(stack)),
@@ -142,34 +140,34 @@ impl NativeStacks {
         }
     }
 
-    /// The same for the last time; it is forgotten.
+    /// The final outcome of copy `number`; forgets it.
     pub(super) fn take(&mut self, number: u32) -> NativeOutcome {
         let outcome = self.outcome(number);
         self.results.remove(&number);
         outcome
     }
 
-    /// No event is under way: results that nobody has asked for until now are forgotten if they are many.
+    /// Forgets unclaimed results if there are many. Call it while no events are pending.
     pub(super) fn forget_unclaimed(&mut self) {
         if self.results.len() > MAX_UNCLAIMED {
             self.results.clear();
         }
     }
 
-    /// From now on numbers are those of other probes.
-    pub(super) fn begin_anew(&mut self) {
+    /// From now on, numbers belong to new probes.
+    pub(super) fn restart_numbers(&mut self) {
         self.probes += 1;
         self.given_up = None;
         self.results.clear();
     }
 }
 
-/// Whether copy `number` was made before copy `first`.
+/// Whether copy `number` came before copy `first`; numbers wrap.
 fn is_before(number: u32, first: u32) -> bool {
     number.wrapping_sub(first) > u32::MAX / 2
 }
 
-/// Unwinds what comes until nothing more can come, or nobody wants it any more.
+/// Unwinds copies until the channel closes or nobody wants results.
 fn unwind_all(
     process: &Process,
     copies: &Receiver<NumberedCopy>,
@@ -189,7 +187,7 @@ fn unwind_all(
             }
             Err(RecvTimeoutError::Disconnected) => return,
         };
-        // The end of a recording does not wait for copies that came too late for it: there may be thousands.
+        // The end of a recording does not wait for late copies: there may be thousands.
         if stop.is_set() {
             return;
         }
@@ -227,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_that_finds_no_room_is_lost_and_no_other_one() {
+    fn only_a_copy_without_room_is_lost() {
         let mut stacks = start();
         stacks.push(1, [0; 17], &[0; 64], false);
         stacks.push(2, [0; 17], &vec![0; MAX_WAITING + 1], false);
@@ -235,7 +233,7 @@ mod tests {
         assert!(!matches!(stacks.outcome(1), NativeOutcome::Lost));
         wait(&mut stacks);
         assert_eq!(stacks.waiting, 0);
-        // An address in no code ends at once, and says why.
+        // An address outside code ends at once, with a reason.
         match stacks.take(1) {
             NativeOutcome::Unwound(stack) => assert!(stack.incomplete.is_some()),
             other => panic!("{other:?}"),
@@ -243,7 +241,7 @@ mod tests {
         assert!(matches!(stacks.outcome(1), NativeOutcome::Waiting), "it is forgotten");
     }
 
-    /// Only the bytes of copies were counted, so that any number of empty ones might have waited.
+    /// Only the bytes were counted once, so any number of empty copies could wait.
     #[test]
     fn copies_without_bytes_take_room_too() {
         let mut stacks = start();
@@ -256,10 +254,10 @@ mod tests {
     }
 
     #[test]
-    fn results_that_nobody_asks_for_are_given_up_while_others_come() {
+    fn unclaimed_results_are_dropped_while_others_arrive() {
         let mut stacks = start();
         stacks.waiting = MAX_WAITING; // None finds room, so each is a result at once.
-        // They begin anew meanwhile.
+        // The numbers wrap.
         let first = u32::MAX - 1000;
         let last = first.wrapping_add(MAX_RESULTS as u32);
         for number in 0..=MAX_RESULTS as u32 {
@@ -267,16 +265,16 @@ mod tests {
         }
         assert_eq!(stacks.results.len(), MAX_UNCLAIMED + 1);
         assert!(matches!(stacks.take(last), NativeOutcome::Lost));
-        // One that was given up is not waited for.
+        // Nobody waits for a dropped copy.
         assert!(matches!(stacks.outcome(first), NativeOutcome::Lost));
         assert!(matches!(stacks.outcome(last + 1), NativeOutcome::Waiting));
     }
 
     #[test]
-    fn what_was_copied_by_other_probes_is_no_stack_of_these() {
+    fn copies_of_old_probes_are_not_stacks_of_new_ones() {
         let mut stacks = start();
         stacks.push(1, [0; 17], &[0; 64], false);
-        stacks.begin_anew();
+        stacks.restart_numbers();
         wait(&mut stacks);
         assert!(matches!(stacks.outcome(1), NativeOutcome::Waiting));
         stacks.push(1, [0; 17], &[0; 64], false);

@@ -1,9 +1,9 @@
-//! The events so far against the allocator's own running counts.
+//! Compares the events so far with the allocator's running counts.
 //!
-//! Nothing stops the target, so operations are under way at any time: an allocation is counted before its event, a free
-//! after it. Either makes the allocator count more live blocks than the events leave, and nothing makes it count fewer. So
-//! the looks at which it counts the fewest beyond the events are those with nothing under way, and these are compared. The
-//! number of live blocks also stays what it is when the job resets its running counts.
+//! Nothing stops the target, so operations are always in flight. The allocator counts an allocation
+//! before its event, and a free after it. Both make it count more live blocks than the events
+//! leave, never fewer. So the reads with the smallest difference have nothing in flight, and these
+//! are compared. The number of live blocks is right even if the job resets its running counts.
 
 use std::collections::BTreeMap;
 
@@ -14,18 +14,19 @@ use crate::model::{
     Nanos, Pool,
 };
 
-/// So many looks have to agree on the number of blocks before that is taken for rest.
+/// Rest needs this many reads that agree on the number of blocks.
 const MIN_SIGHTINGS: u32 = 3;
-/// What rest is, is not said before so many looks.
+/// Rest is not decided before this many reads.
 const MIN_LOOKS: u32 = 20;
-/// After so many, fewer blocks than at rest mean that frees were not seen.
+/// After this many sightings, fewer blocks than at rest mean that frees were missed.
 const CERTAIN_SIGHTINGS: u32 = 50;
-/// Numbers of blocks that are remembered.
+/// Maximum remembered counts of blocks.
 const MAX_LEVELS: usize = 64;
-/// Calls of [`CounterReconciler::take_checks`] without a look at rest after which what differs is missing.
+/// After this many calls of [`CounterReconciler::take_checks`] without a read at rest, a difference
+/// counts as missing.
 const MAX_RESTLESS: u32 = 2;
 
-/// What the probes saw of one device since the beginning.
+/// Sums of the probes' events on one device.
 #[derive(Debug, Clone, Copy, Default)]
 struct ProbeTotals {
     allocations: i64,
@@ -58,17 +59,17 @@ impl CounterLead {
     }
 }
 
-/// How a look compares with rest.
+/// How a read compares with rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RestState {
-    /// Nothing was under way.
+    /// Nothing was in flight.
     AtRest,
-    /// The same, and less than whenever that was believed before.
+    /// Nothing was in flight, and fewer blocks than at any earlier rest.
     AtLowerRest,
     Busy,
 }
 
-/// How many more blocks the allocator counts than the events leave while nothing is under way.
+/// How many more blocks the allocator counts than the events leave at rest.
 #[derive(Debug, Default)]
 struct RestLevel {
     sightings: BTreeMap<i64, u32>,
@@ -107,24 +108,23 @@ impl RestLevel {
     }
 }
 
-/// One device.
 #[derive(Debug, Default)]
 struct ReconciledDevice {
     seen: ProbeTotals,
-    /// At the beginning: counted before the probes were in place.
+    /// Counted before the probes were placed.
     base: Option<CounterLead>,
     /// What was missing when the job last reset its running counts.
     carried: CounterLead,
-    /// What is missing by the last look at rest.
+    /// What is missing by the last read at rest.
     missing: CounterLead,
-    /// What is missing by the last look at rest, if there was one since the last check.
+    /// The same since the last check; `None` without a read at rest.
     at_rest: Option<CounterLead>,
-    /// What differs by the look with the least under way since the last check.
+    /// The difference at the read with the least in flight since the last check.
     least: Option<(i64, CounterLead)>,
 }
 
 impl ReconciledDevice {
-    /// Takes a look with nothing under way: what is missing by it.
+    /// Takes a read at rest and updates what is missing.
     fn on_rest(&mut self, lead: CounterLead, starts_empty: bool) {
         let base = match self.base {
             None if starts_empty => CounterLead::default(),
@@ -133,7 +133,8 @@ impl ReconciledDevice {
         };
         let missing = lead.since(base);
         if missing.allocations < 0 || missing.requested < 0 {
-            // The job has reset them (reset_accumulated_memory_stats). The number of live blocks is right.
+            // The job reset its counts (`reset_accumulated_memory_stats`). The number of live
+            // blocks is right.
             self.base = Some(lead);
             self.carried = self.missing;
             self.at_rest = Some(self.missing);
@@ -147,42 +148,40 @@ impl ReconciledDevice {
         }
     }
 
-    /// What differs while something is always under way, if the running counts were not reset meanwhile.
+    /// The difference while something is always in flight; `None` after a reset.
     fn restless(&self) -> Option<CounterLead> {
         let missing = self.least?.1.since(self.base?);
         (missing.allocations >= 0 && missing.requested >= 0).then(|| self.carried.plus(missing))
     }
 }
 
-/// Compares events and counters.
 #[derive(Debug, Default)]
 pub(super) struct CounterReconciler {
     devices: FxHashMap<CudaIndex, ReconciledDevice>,
     frees: i64,
     frees_probed: bool,
-    /// Whether nothing had been counted yet when the probes were in place.
+    /// Whether nothing had been counted when the probes were placed.
     starts_empty: bool,
     rest: RestLevel,
-    /// Whether a look was at rest since checks were asked for.
+    /// Whether a read since the last check was at rest.
     has_rested: bool,
-    /// How often they were asked for since one was.
+    /// Checks in a row without a read at rest.
     restless: u32,
 }
 
 impl CounterReconciler {
-    /// `frees_probed`: whether frees are seen one by one.
+    /// `frees_probed`: whether each free is an event.
     pub(super) fn new(frees_probed: bool) -> CounterReconciler {
         CounterReconciler { frees_probed, ..CounterReconciler::default() }
     }
 
-    /// Nothing has been counted yet, and every event from now on is seen: what the counters have more is missing.
+    /// Every event from now on is seen and nothing was counted before: any excess is missing.
     pub(super) fn start_empty(&mut self) {
         self.starts_empty = true;
         self.rest.level = Some(0);
         self.rest.is_certain = true;
     }
 
-    /// Counts an event.
     pub(super) fn on_event(&mut self, event: &Event) {
         match event.change {
             EventKind::Allocated { memory_kind: MemoryKind::Torch(device), size, .. } => {
@@ -195,13 +194,13 @@ impl CounterReconciler {
         }
     }
 
-    /// Takes a look at the counters of all devices, all events before which have been counted, and none after it. Says
-    /// whether nothing was under way.
+    /// Takes a read of all devices' counters, after all events before it and before all later ones.
+    /// Returns whether nothing was in flight.
     pub(super) fn on_counters(&mut self, all: &[(CudaIndex, AllocatorCounters)]) -> bool {
         let blocks = self.blocks_beyond_events(all);
         let state = self.rest.see(blocks);
         if state == RestState::AtLowerRest && !self.rest.is_certain {
-            // What it was compared with before was ahead of the events itself.
+            // The level it was compared with was itself ahead of the events.
             for device in self.devices.values_mut() {
                 *device = ReconciledDevice { seen: device.seen, ..ReconciledDevice::default() };
             }
@@ -226,18 +225,19 @@ impl CounterReconciler {
         state != RestState::Busy
     }
 
-    /// How many more live blocks the allocator counts than the events leave. A free does not tell its device.
+    /// How many more live blocks the allocator counts than the events leave. Summed over devices: a
+    /// free does not name its device.
     fn blocks_beyond_events(&self, all: &[(CudaIndex, AllocatorCounters)]) -> i64 {
         let seen: i64 = self.devices.values().map(|device| device.seen.allocations).sum();
         let stats = all.iter().map(|(_, counters)| counters.stat(Metric::Allocation, Pool::All));
         match self.frees_probed {
             true => stats.map(|stat| stat.current).sum::<i64>() - (seen - self.frees),
-            // Without events of frees there is only the running count.
+            // Without free events, only the running count helps.
             false => stats.map(|stat| stat.allocated).sum::<i64>() - seen,
         }
     }
 
-    /// What the looks since the last call came to; the first ones only set the beginning.
+    /// The result of the reads since the last call. The first ones only set the base.
     pub(super) fn take_checks(&mut self, time: Nanos) -> Vec<CounterCheck> {
         let frees_known = self.frees_probed && self.devices.len() == 1;
         if std::mem::take(&mut self.has_rested) {

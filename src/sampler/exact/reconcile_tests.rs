@@ -1,9 +1,9 @@
-//! The comparison of events with counters, of jobs at rest and of jobs that never are.
+//! Tests of comparing events with counters, in jobs at rest and jobs that never rest.
 
 use super::*;
 use crate::model::Stat;
 
-/// An allocator, and what the probes tell of it.
+/// An allocator and its probes.
 #[derive(Default)]
 struct Job {
     blocks: i64,
@@ -56,7 +56,7 @@ fn freed() -> Event {
     Event { time: Nanos(2), change, site: None }
 }
 
-/// A reconciler of a job that had counted a thousand blocks when the probes were placed.
+/// A reconciler for a job that had counted a thousand blocks when the probes were placed.
 fn started() -> (CounterReconciler, Job) {
     let mut reconciler = CounterReconciler::new(true);
     let job = Job { blocks: 100, allocated: 1000, freed: 900, requested: 5000 };
@@ -75,7 +75,7 @@ fn differs(reconciler: &mut CounterReconciler) -> Option<(i64, Option<i64>, i64)
 const EQUAL: Option<(i64, Option<i64>, i64)> = Some((0, Some(0), 0));
 
 #[test]
-fn a_look_with_something_under_way_is_not_compared() {
+fn a_read_with_work_in_flight_is_not_compared() {
     let (mut reconciler, mut job) = started();
     job.allocate(64);
     assert!(!reconciler.on_counters(&job.counters()), "it is counted, its event comes later");
@@ -105,10 +105,10 @@ fn a_beginning_with_something_under_way_gives_way_to_a_better_one() {
 }
 
 #[test]
-fn a_job_that_resets_its_statistics_between_any_two_looks_is_compared_all_the_same() {
+fn a_job_that_resets_counts_between_reads_is_compared() {
     let (mut reconciler, mut job) = started();
     for round in 0..20 {
-        // From a reset to a reset: the counters are the same at both looks.
+        // The counters are the same at both reads, from reset to reset.
         job.reset();
         for _ in 0..round {
             job.allocate(64);
@@ -150,7 +150,7 @@ fn a_job_that_had_counted_nothing_is_compared_from_its_first_allocation_on() {
 }
 
 #[test]
-fn what_no_event_told_stays_missing_also_over_a_reset() {
+fn what_no_event_showed_stays_missing_across_a_reset() {
     let (mut reconciler, mut job) = started();
     job.allocate(200);
     job.free();
@@ -173,7 +173,7 @@ fn an_event_that_was_lost_is_missing_however_busy_the_job_is() {
         let expected = (second + 1 >= MAX_RESTLESS).then_some((1, Some(0), 200));
         assert_eq!(differs(&mut reconciler), expected, "second {second}");
     }
-    // Frees that were not seen: fewer blocks than ever at rest.
+    // Missed frees: fewer blocks than ever at rest.
     let (mut reconciler, mut job) = started();
     for _ in 0..CERTAIN_SIGHTINGS {
         reconciler.on_counters(&job.counters());

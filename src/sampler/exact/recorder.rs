@@ -1,4 +1,4 @@
-//! The recorder of exact events: empties the ring, names what it finds, and checks it against the counters.
+//! Records exact events: empties the ring, names the stacks, and checks sums against the counters.
 
 mod allocator_check;
 mod attach;
@@ -12,7 +12,7 @@ mod step_watch;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use allocator_check::CounterLook;
+use allocator_check::CounterRead;
 use attach::{AttachOutcome, detach};
 use failure_capture::FailureCapture;
 use forgetting::MAX_MORE_NUMBERS;
@@ -38,40 +38,41 @@ use crate::sampler::reorder_buffer::ReorderBuffer;
 use crate::sampler::session::{CommonOptions, RecordingSession};
 use crate::torch::ClassNames;
 
-/// Between two looks into the ring: a fraction of what it holds at 600,000 events a second.
+/// Interval between reads of the ring; it fills to a fraction in this time at 600,000 events a
+/// second.
 const RING_POLL_INTERVAL: Duration = Duration::from_millis(5);
-/// The same where stacks are sampled at each.
+/// The same while each read also samples stacks.
 const SAMPLED_RING_POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// How long the ring is emptied at once: names may come into it faster than they are read, and whoever waits for the end, or
-/// wants it, does not wait for that.
+/// Maximum time of one drain. Names may arrive faster than they are read, and the end must not wait
+/// for that.
 const MAX_DRAIN: Duration = Duration::from_millis(50);
-/// How long an event waits for the description of its stack, which another thread may be writing.
+/// How long an event waits for its stack's description, which another thread may be writing.
 const STACK_TIMEOUT: Duration = Duration::from_millis(100);
-/// Nanoseconds. Whether an event came before or after a look is certain only if none came for this long around it.
+/// Nanoseconds without events around a read that make their order certain.
 const MIN_QUIET_NANOS: u64 = 20_000;
-/// Events of one record.
+/// Events in one record.
 const MAX_EVENTS: usize = 1 << 14;
 
-/// What is wanted of an exact recording.
+/// Options of an exact recording.
 #[derive(Debug, Clone, Default)]
 pub struct ExactOptions {
-    /// How long; `None` for until stopped.
+    /// How long; `None`: until stopped.
     pub duration: Option<Duration>,
-    /// The way to take; `None` for the first that the kernel allows.
+    /// The way to place probes; `None`: the first that the kernel allows.
     pub backend: Option<ProbeBackend>,
-    /// How frees are learned of.
+    /// How frees are tracked.
     pub frees: FreeTracking,
     /// Allocations of fewer bytes get no stack.
     pub stacks_from: u64,
-    /// One stack for this many bytes on average; 0 for all.
+    /// One stack per this many bytes on average; 0: every allocation.
     pub stacks_every: u64,
-    /// Whether the forward lines of backward allocations are recorded.
+    /// Whether to record the forward lines of backward allocations.
     pub backward_lines: bool,
-    /// Allocations of at least so many bytes have frames of C and C++ code; `None`: none have.
+    /// Allocations of at least this many bytes get native frames; `None`: none do.
     pub native_from: Option<u64>,
-    /// Watches what it costs the job; `None`: nobody does.
+    /// Watches the cost for the job; `None`: nobody does.
     pub cost: Option<CostWatch>,
-    /// What else.
+    /// Options of every recording.
     pub common: CommonOptions,
 }
 
@@ -80,13 +81,13 @@ pub struct ExactRecorder {
     session: RecordingSession,
     options: ExactOptions,
     plan: ProbePlan,
-    /// Whether the plan has no autograd nodes because PyTorch was still being loaded.
+    /// Whether autograd nodes are not in the plan yet because PyTorch was still loading.
     awaits_backward: bool,
     probe: Option<AttachedProbes>,
     sites: SiteTable,
-    /// Whether the ring was emptied when it was looked into last; not when too many new stacks were in it.
+    /// Whether the last read emptied the ring; false if it held too many new stacks.
     is_emptied: bool,
-    /// Out of the ring, not yet recorded, in time order.
+    /// Read from the ring, not yet recorded.
     waiting: PendingEvents,
     batch: EventBatch,
     /// CLOCK_MONOTONIC at time 0.
@@ -96,15 +97,15 @@ pub struct ExactRecorder {
     counted: ProbeCounts,
     reconciler: CounterReconciler,
     counters: Vec<(CudaIndex, AllocatorCounters)>,
-    /// A look at them that is to be compared with the events.
-    look: Option<CounterLook>,
-    /// When counters were last recorded with nothing under way (CLOCK_MONOTONIC in nanoseconds).
+    /// The last read of the counters, to be compared with the events.
+    look: Option<CounterRead>,
+    /// When counters at rest were last recorded (CLOCK_MONOTONIC, nanoseconds).
     settled: Option<u64>,
-    /// Whether there was no allocator yet when the probes were placed.
+    /// Whether the allocator did not exist when the probes were placed.
     starts_empty: bool,
-    /// Whether PyTorch's allocator has allocated something.
+    /// Whether PyTorch's allocator has allocated.
     has_allocated: bool,
-    /// When the probes were placed: what these saw before, those before them have told.
+    /// When these probes were placed; earlier ones reported what came before.
     placed: u64,
     samples: Vec<ThreadSample>,
     failing: FailureCapture,
@@ -113,11 +114,11 @@ pub struct ExactRecorder {
 }
 
 impl ExactRecorder {
-    /// A recorder over `readers`; its clock starts now. Probes are placed when it runs.
+    /// A recorder over `readers`. Its clock starts now; [`Self::run`] places the probes.
     pub fn new(readers: TargetReaders, wanted: ExactOptions) -> Self {
         let python = readers.python.as_ref().and_then(|p| p.stack_symbolizer(&readers.process));
         let head = readers.python.as_ref().map(|p| p.object_head()).unwrap_or_default();
-        // Without the thread that unwinds, allocations are told to have lost their native frames.
+        // Without this thread, allocations report their native frames as lost.
         let native =
             wanted.native_from.and_then(|_| NativeStacks::start(readers.process.clone()).ok());
         let classes = Some(ClassNames::new(head));
@@ -152,23 +153,23 @@ impl ExactRecorder {
         }
     }
 
-    /// Places the probes; an error says why that cannot be done. Without CUDA in the target there is
-    /// nothing to place: [`Self::run`] then waits for it.
+    /// Places the probes or says why that fails. Without CUDA in the target there is nothing to
+    /// place: [`Self::run`] waits for it.
     pub fn attach_probes(&mut self) -> Result<(), ProbeError> {
         match self.try_place()? {
             AttachOutcome::Attached | AttachOutcome::Nothing => Ok(()),
         }
     }
 
-    /// What is probed, for showing; `None` while nothing is.
+    /// What is probed; `None` while nothing is.
     pub fn probes(&self) -> Option<ProbeCoverage> {
         let probe = self.probe.as_ref()?;
         Some(ProbeCoverage { uncovered: self.uncovered(probe), ..ProbeCoverage::from(probe) })
     }
 
-    /// Records until the duration is over, `stop` is set or the target ends; the last record is the
-    /// [`RecordingEnd`] returned. `observe` is called when the first state of the allocator has been recorded and synced, and then a
-    /// few times a second. An error is the sink's.
+    /// Records until the duration is over, `stop` is set or the target ends. Returns the
+    /// [`RecordingEnd`], which is also the last record. Calls `observe` when the allocator's first
+    /// state is recorded and synced, then a few times a second. An error comes from the sink.
     pub fn run(
         mut self,
         host: String,
@@ -179,12 +180,12 @@ impl ExactRecorder {
         recording_loop::record(&mut self, host, sink, stop, observe)
     }
 
-    /// The readers, of a recorder that has not run.
+    /// The readers of a recorder that has not run.
     pub fn into_readers(self) -> TargetReaders {
         self.session.readers
     }
 
-    /// Whether exact stacks cost too much, or are not possible.
+    /// Whether exact stacks cost too much or are not possible.
     fn is_given_up(&self) -> bool {
         let Some(cost) = &self.options.cost else { return false };
         let programs = self.probe.as_ref().and_then(AttachedProbes::program_time);
@@ -198,10 +199,10 @@ impl ExactRecorder {
         }
     }
 
-    /// Lets Python's reader number the threads, so that they are known with their names.
+    /// Lets Python's reader number and name the threads.
     fn update_threads(&mut self) {
         if let Some(python) = &mut self.session.readers.python {
-            // A look that fails leaves threads with the kernel's names.
+            // If this fails, threads keep the kernel's names.
             let _ = python.sample(&mut self.session.table, &mut Vec::new());
         }
     }
@@ -214,20 +215,20 @@ impl ExactRecorder {
     fn sample_stacks(&mut self) {
         let Some(python) = &mut self.session.readers.python else { return };
         let time = monotonic();
-        // A look that fails leaves events with the stacks of the one before.
+        // If this fails, events get the stacks of the sample before.
         if python.sample(&mut self.session.table, &mut self.samples).is_ok() {
             self.sites.on_sample(time, &self.samples);
         }
     }
 
-    /// Takes what is in the ring, for [`MAX_DRAIN`] at most; how many records that were.
+    /// Drains the ring for at most [`MAX_DRAIN`]; returns the number of records.
     fn empty_ring(&mut self) -> usize {
         let until = Instant::now() + MAX_DRAIN;
         if self.samples_stacks() {
             self.sample_stacks();
         }
         let Some(probe) = &mut self.probe else { return 0 };
-        // What waits for older events needs these.
+        // Records waiting for older events need these numbers.
         let most = if self.failing.is_waiting() { None } else { self.options.common.forget_after };
         let most = most.map_or(usize::MAX, |most| most + MAX_MORE_NUMBERS);
         let (sites, table) = (&mut self.sites, &mut self.session.table);
@@ -249,7 +250,8 @@ impl ExactRecorder {
         taken
     }
 
-    /// Records what can be named; what waits for a description goes on waiting, and what came later with it.
+    /// Records what can be named. The first event without its description holds back all later
+    /// ones.
     fn record_events(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let too_old = monotonic().saturating_sub(STACK_TIMEOUT.as_nanos() as u64);
         let no_native = self.waits_for_native_from();
@@ -276,7 +278,7 @@ impl ExactRecorder {
                 }
             };
             let event = self.name(&raw);
-            self.moments.saw(&raw);
+            self.moments.observe(&raw);
             self.reconciler.on_event(&event);
             self.batch.events.push(event);
             if self.batch.events.len() == MAX_EVENTS {
@@ -325,7 +327,7 @@ impl ExactRecorder {
                 _ => {}
             }
         }
-        // A clock that two CPUs read at once may seem to stand still, never to go back.
+        // A clock read on two CPUs may appear to stop but never runs back.
         self.last = self.last.max(Nanos(raw.time.saturating_sub(self.epoch)));
         Event { time: self.last, change: raw.change, site: site.map(|(site, _)| site) }
     }
@@ -382,17 +384,17 @@ impl RecordingSource for ExactRecorder {
         self.session.see_moment(self.moments.take());
         self.session.record_watched(sink)?;
         self.session.record_oom_exceptions(sink)?;
-        self.look_at_counters();
+        self.read_counters_once();
         Ok(None)
     }
 
-    /// Looks for what was not there before: PyTorch being imported, CUDA being initialised, threads.
+    /// Looks for new things: PyTorch imported, CUDA initialised, new threads.
     fn refresh(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         self.update_threads();
         if let Some(ended) =
             self.probe.as_mut().map(AttachedProbes::take_ended).filter(|e| !e.is_empty())
         {
-            // The kernel waits a while at each: not while events come in.
+            // The kernel takes a while to end each link, so not between events.
             std::thread::spawn(move || drop(ended));
         }
         let changed = self.session.refresh(sink)?;
@@ -403,19 +405,19 @@ impl RecordingSource for ExactRecorder {
         if let TorchState::Attached(torch) = &self.session.readers.torch
             && (changed || torch.levels().count() != self.plan.levels.len())
         {
-            self.tell_levels();
+            self.send_counter_addresses();
         }
         Ok(())
     }
 
     fn check(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         self.check_events(sink)?;
-        self.begin_anew(false, sink)
+        self.restart_numbers(false, sink)
     }
 
     fn on_observed(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
-        // What fills very fast does not wait for the second to be over.
-        self.begin_anew(true, sink)?;
+        // Tables that fill fast must not wait for the next second.
+        self.restart_numbers(true, sink)?;
         if self.is_emptied {
             std::thread::sleep(if self.samples_stacks() {
                 SAMPLED_RING_POLL_INTERVAL
@@ -426,17 +428,17 @@ impl RecordingSource for ExactRecorder {
         Ok(())
     }
 
-    /// The last look: everything in the ring, and the allocator as it is then.
+    /// Drains the ring a last time and reads the allocator's final state.
     fn end(&mut self, sink: &mut ReorderBuffer<'_>) -> SinkResult {
         if self.options.cost.as_ref().is_some_and(|cost| cost.failure().is_some()) {
-            // Nothing of it is kept, and the job waits.
+            // The result is dropped, and the job waits.
             self.probe.iter_mut().for_each(detach);
             return Ok(());
         }
-        // Nothing comes after: all that is left fits.
+        // Nothing comes later, so all that is left fits.
         self.options.common.forget_after = None;
         self.empty_ring();
-        // A job that has ended gives no other look.
+        // An ended job allows no other read.
         self.compare_counters(sink)?;
         self.record_events(sink)?;
         self.wait_for_native(true);
@@ -465,7 +467,7 @@ impl RecordingSource for ExactRecorder {
     }
 }
 
-/// The clock of the probes, in nanoseconds: CLOCK_MONOTONIC, as `bpf_ktime_get_ns`.
+/// The probes' clock in nanoseconds: CLOCK_MONOTONIC, like `bpf_ktime_get_ns`.
 fn monotonic() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

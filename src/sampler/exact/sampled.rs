@@ -1,4 +1,4 @@
-//! The stacks that sampling saw a moment ago, for events that come without one.
+//! The most recent sampled stacks, for events that come without a stack.
 
 use std::collections::VecDeque;
 
@@ -6,22 +6,20 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{StackId, ThreadActivity, ThreadId, ThreadSample};
 
-/// Looks kept: events are older than the last look by what they wait in their ring.
+/// Samples kept. Events are older than the last sample by their time in the ring.
 const MAX_SAMPLES: usize = 128;
 
-/// Looks that may miss a thread in a row.
-const LOOKS_BACK: usize = 16;
+/// Samples in a row that may miss a thread.
+const MAX_MISSED_SAMPLES: usize = 16;
 
-/// The last looks.
 #[derive(Debug, Default)]
 pub(super) struct SampledStacks {
-    /// CLOCK_MONOTONIC in nanoseconds at the begin of each look, oldest first, and what it saw.
-    /// A thread that waited has no stack there: where it waits is not where it allocates next.
+    /// The start of each sample (CLOCK_MONOTONIC, nanoseconds), oldest first, and its stacks. A
+    /// waiting thread has no stack: it will allocate somewhere else.
     looks: VecDeque<(u64, FxHashMap<ThreadId, Option<StackId>>)>,
 }
 
 impl SampledStacks {
-    /// Takes a look.
     pub(super) fn on_sample(&mut self, time: u64, threads: &[ThreadSample]) {
         let mut stacks = match self.looks.len() {
             MAX_SAMPLES.. => self.looks.pop_front().map(|(_, stacks)| stacks).unwrap_or_default(),
@@ -35,11 +33,11 @@ impl SampledStacks {
         self.looks.push_back((time, stacks));
     }
 
-    /// The stack of `thread` at the last look before `time` that saw one: a look may miss a thread that
-    /// moves too fast. `Some(None)` where it waited then.
+    /// The stack of `thread` in the last sample before `time` that has one: a sample may miss a
+    /// fast thread. `Some(None)` if it waited.
     pub(super) fn last(&self, thread: ThreadId, time: u64) -> Option<Option<StackId>> {
         let before = self.looks.partition_point(|(at, _)| *at <= time);
-        let looks = self.looks.range(..before).rev().take(LOOKS_BACK);
+        let looks = self.looks.range(..before).rev().take(MAX_MISSED_SAMPLES);
         looks.filter_map(|(_, stacks)| stacks.get(&thread).copied()).next()
     }
 }
@@ -49,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_look_before_counts() {
+    fn the_last_reading_before_counts() {
         let mut stacks = SampledStacks::default();
         let thread = ThreadId(1);
         for time in 0..200 {
@@ -62,7 +60,7 @@ mod tests {
         assert_eq!(stacks.last(thread, 1989), Some(Some(StackId(198))));
         stacks.on_sample(2000, &[]);
         assert_eq!(stacks.last(thread, 2005), Some(Some(StackId(199))));
-        // Older than what is kept.
+        // Older than all samples kept.
         assert_eq!(stacks.last(thread, 700), None);
         assert_eq!(stacks.last(ThreadId(2), 1995), None);
     }

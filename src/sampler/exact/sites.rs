@@ -1,4 +1,5 @@
-//! From what a probe knows of an event (addresses, a stack's key, thread ids) to its site.
+//! Turns what a probe knows about an event (addresses, stack key, thread ids) into its allocation
+//! site.
 
 use std::sync::Arc;
 
@@ -18,17 +19,17 @@ use crate::python::StackSymbolizer;
 use crate::target::Process;
 use crate::torch::ClassNames;
 
-/// Sites known by what the probe says; beyond, the memory of them starts anew.
+/// Maximum number of cached sites; the cache restarts beyond it.
 const MAX_KNOWN: usize = 1 << 18;
-/// Stacks known by their keys after which numbers begin anew even if few are different: a code object that dies gives all
-/// stacks other keys.
+/// Numbers restart beyond this many stack keys, even if few stacks differ: the death of a code
+/// object changes the keys of all its stacks.
 const MAX_KEYS: usize = 1 << 17;
-/// Code objects known after which those are forgotten that no stack was named with since the time before.
+/// Beyond this many code objects, those unused since the last time are forgotten.
 const MAX_CODES: usize = 1 << 14;
 /// Nanoseconds. An event this soon after one with the same stack needs no description of its own.
 const UNDER_WAY: u64 = 200_000_000;
 
-/// All that tells one site from another.
+/// All that identifies a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct SiteKey {
     os_thread: u32,
@@ -40,7 +41,7 @@ struct SiteKey {
     native: NativeKey,
 }
 
-/// What tells the native frames of one site from those of another.
+/// What identifies a site's native frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum NativeKey {
     NotTaken,
@@ -49,34 +50,33 @@ enum NativeKey {
     Stack(u64),
 }
 
-/// What became of a stack's description.
+/// The result of describing a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SiteStack {
     Named(StackId),
-    /// One of its code objects could not be named.
+    /// One of its code objects has no name.
     Unknown,
 }
 
-/// A stack that was described.
+/// A described stack.
 #[derive(Debug, Clone)]
 struct DescribedStack {
     stack: SiteStack,
-    /// How many of its frames run in each call of the interpreter; empty where native frames are not asked for.
+    /// Number of frames in each call of the interpreter; empty if native frames are off.
     calls: Box<[u32]>,
-    /// CLOCK_MONOTONIC in nanoseconds when it was described, or of the last event with it.
+    /// When it was described or last used (CLOCK_MONOTONIC, nanoseconds).
     used: u64,
 }
 
-/// A site that was looked up.
+/// A cached site.
 #[derive(Debug, Clone, Copy)]
 struct KnownSite {
     site: SiteId,
     source: StackSource,
-    /// The time of the last event with it.
+    /// The time of its last event.
     used: u64,
 }
 
-/// Names sites.
 pub(super) struct SiteTable {
     process: Arc<Process>,
     python: Option<StackSymbolizer>,
@@ -91,7 +91,7 @@ pub(super) struct SiteTable {
 }
 
 impl SiteTable {
-    /// `native`: where native frames are asked for.
+    /// `native` is set if native frames are on.
     pub(super) fn new(
         process: Arc<Process>,
         python: Option<StackSymbolizer>,
@@ -111,17 +111,16 @@ impl SiteTable {
         }
     }
 
-    /// The native stacks under way.
     pub(super) fn native(&mut self) -> Option<&mut NativeStacks> {
         self.native.as_mut()
     }
 
-    /// Takes a look at the stacks, for events whose own are not known.
+    /// Takes sampled stacks, for events without their own.
     pub(super) fn on_sample(&mut self, time: u64, threads: &[ThreadSample]) {
         self.sampled.on_sample(time, threads);
     }
 
-    /// Takes a description out of the ring; an event is given back.
+    /// Takes a description from the ring; returns an event.
     pub(super) fn describe(
         &mut self,
         raw: RingRecord<'_>,
@@ -135,14 +134,14 @@ impl SiteTable {
                 }
             }
             RingRecord::Stack { key, frames, .. } => self.name(key, frames, table),
-            // Its next life begins with a copy; whatever was named with this one stays right.
+            // A new code object at this address starts with a copy; names already given stay right.
             RingRecord::CodeFreed { .. } => {}
             RingRecord::NativeStack { number, registers, stack, is_cut } => {
                 if let Some(native) = &mut self.native {
                     native.push(number, registers, stack, is_cut);
                 }
             }
-            // Names nothing.
+            // No definitions to emit.
             RingRecord::Step(_) => {}
         }
         None
@@ -158,26 +157,26 @@ impl SiteTable {
         self.stacks.insert(key, DescribedStack { stack, calls, used: self.now });
     }
 
-    /// Whether so many keys are known that they are to begin anew, whatever they stand for.
+    /// Whether so many keys are known that numbers should restart.
     pub(super) fn is_full(&self) -> bool {
         self.stacks.len() > MAX_KEYS
     }
 
-    /// Code objects to be forgotten when there are very many: the kernel's program has to describe them again.
+    /// Code objects to forget if there are very many. The kernel's program then has to describe
+    /// them again.
     pub(super) fn idle_codes(&mut self) -> Vec<u64> {
         self.python.as_mut().map_or(Vec::new(), |python| python.idle_codes(MAX_CODES))
     }
 
-    /// Forgets these code objects.
     pub(super) fn forget_codes(&mut self, codes: &[u64]) {
         if let Some(python) = &mut self.python {
             python.forget_codes(codes);
         }
     }
 
-    /// All numbers of `old` begin anew in `new`. Of the stacks that are known the latest stay, until there are `most` numbers
-    /// of them, and those of events under way: of keys in `waiting`, or used a moment ago. Whether all stay: the kernel's
-    /// program does not describe again what it has described, but under another key.
+    /// Moves numbers from `old` to `new`. Keeps the most recent stacks, up to `most` numbers, and
+    /// those of pending events (keys in `waiting`, or used a moment ago). Returns whether all were
+    /// kept: the kernel's program describes a stack again only under a new key.
     pub(super) fn renumber(
         &mut self,
         old: &StackTable,
@@ -217,7 +216,7 @@ impl SiteTable {
         self.stacks.len() == all
     }
 
-    /// Forgets stacks and sites: other probes number them anew.
+    /// Forgets stacks and sites: new probes number them again.
     pub(super) fn forget_stacks(&mut self) {
         self.stacks.clear();
         self.known.clear();
@@ -229,7 +228,7 @@ impl SiteTable {
         known(event.stack) && event.node.is_none_or(|node| known(node.forward))
     }
 
-    /// Whether the native frames of `event` are known, or will never be.
+    /// Whether the native frames of `event` are known or will never be.
     pub(super) fn is_unwound(&self, event: &RawEvent) -> bool {
         match (event.native, &self.native) {
             (NativeCopy::Number(number), Some(native)) => {
@@ -239,7 +238,7 @@ impl SiteTable {
         }
     }
 
-    /// What came of the copy of the stack at `event`; it is forgotten.
+    /// The outcome of the stack copy at `event`; forgets it.
     fn take_native(&mut self, event: &RawEvent) -> (NativeKey, Option<Arc<UnwoundStack>>) {
         let outcome = match (event.native, &mut self.native) {
             (NativeCopy::NotTaken, _) => return (NativeKey::NotTaken, None),
@@ -252,7 +251,7 @@ impl SiteTable {
         }
     }
 
-    /// The stack with native frames; `python` is that of the site.
+    /// The stack with native frames; `python` is the site's Python stack.
     fn native_frames(
         &self,
         event: &RawEvent,
@@ -266,7 +265,7 @@ impl SiteTable {
             (_, None) => return NativeFrames::Lost,
             (_, Some(unwound)) => unwound,
         };
-        // Elsewhere the stack is that of another thread.
+        // Otherwise the stack belongs to another thread.
         let own = python.filter(|_| source == StackSource::Own);
         let frames: Vec<Frame> = own.map(|own| table.frames(own).collect()).unwrap_or_default();
         let described = self.stacks.get(&event.stack);
@@ -275,7 +274,7 @@ impl SiteTable {
         merge(&unwound, Some(python), table).map_or(NativeFrames::Lost, NativeFrames::Stack)
     }
 
-    /// The site of `event`, and how its stack was come by in the end.
+    /// The site of `event` and the final source of its stack.
     pub(super) fn site(
         &mut self,
         event: &RawEvent,
@@ -333,8 +332,8 @@ impl SiteTable {
         (site, source)
     }
 
-    /// The site of an event that came without stack: with the stack that sampling saw last, on its thread, or
-    /// else on the main thread, which as a rule waits for what others do.
+    /// The site of an event without a stack: the last sample of its thread, else of the main
+    /// thread, which usually waits for the others.
     fn sampled_site(&mut self, event: &RawEvent, table: &mut StackTable) -> (SiteId, StackSource) {
         let os_id = u64::from(event.os_thread);
         let main = event.os_thread == self.process.pid();
@@ -346,7 +345,7 @@ impl SiteTable {
         };
         let (stack, source) = match (self.sampled.last(thread, event.time), of_main()) {
             (Some(Some(stack)), _) => (Some(stack), StackSource::Sampled),
-            // It woke up and allocated before the next look.
+            // It woke and allocated before the next sample.
             (Some(None), _) => (None, StackSource::Unknown),
             (None, Some(stack)) => (Some(stack), StackSource::Borrowed),
             (None, None) if known.is_some() => (None, StackSource::Unknown),
@@ -369,25 +368,25 @@ impl SiteTable {
         self.classes.as_mut()?.name(&memory, node.vtable, node.python_type)
     }
 
-    /// The vtable of nodes written in Python, once one was met.
+    /// The vtable of nodes written in Python, once seen.
     pub(super) fn py_node(&self) -> Option<u64> {
         self.classes.as_ref()?.py_node()
     }
 
-    /// The thread of an event. Those that run Python are known by their `pthread_self()` as Python's reader
-    /// lists them, with their names; others get the kernel's.
+    /// The thread of an event. Threads that run Python have the names in Python's list, found by
+    /// `pthread_self()`; others get the kernel's.
     fn thread(&mut self, event: &RawEvent, table: &mut StackTable) -> ThreadId {
         let key = (event.os_thread, event.python_id);
         if let Some(&known) = self.threads.get(&key) {
             return known;
         }
         let found = self.process.thread(event.os_thread);
-        // A thread that has ended meanwhile keeps the id that the probe saw.
+        // A thread that has ended keeps the id from the probe.
         let os_id = found.as_ref().map_or(event.os_thread, |thread| thread.id_in_target);
         let os_id = Some(u64::from(os_id));
         let known = table.find_thread(event.python_id, os_id).and_then(|id| table.get_thread(id));
         let thread = match known {
-            // Python before 3.11 does not tell the OS id.
+            // Python before 3.11 does not have the OS id.
             Some(known) => Thread { os_id, ..known.clone() },
             None => {
                 let name = found.map(|thread| thread.name.into());
@@ -401,7 +400,7 @@ impl SiteTable {
     }
 }
 
-/// The stack `id` of `old` in `new`.
+/// Moves stack `id` from `old` to `new`.
 fn renumbered(id: StackId, old: &StackTable, new: &mut StackTable) -> Option<StackId> {
     let mut frames: Vec<Frame> = old.frames(id).collect();
     frames.reverse();

@@ -1,9 +1,11 @@
-//! A second thread, where processors are many: after each change that the poller saw it reads which addresses the allocator has given out.
+//! On machines with many processors, a second thread reads which addresses the allocator has given
+//! out after each counter delta.
 //!
-//! It reads on its own, for the poller has no time: the next change comes within microseconds. Each reading carries the running
-//! totals of allocations and frees at which it was true; `address_windows.rs` finds the change that ended with these.
-//! While polls rest it reads nothing: each change is dozens of blocks then, whose tables the job would have to fetch back, and what became of such blocks is
-//! known from the iterations that were followed. The first reading behind that only says what is counted from.
+//! It is separate because the poller has no time: the next delta comes within microseconds. Each
+//! reading carries the running totals at which it was true; `address_windows.rs` finds the delta
+//! with these totals. It reads nothing while polls rest: each delta is then dozens of blocks, and
+//! the job would have to fetch their tables back into its caches. Such blocks are attributed from
+//! iterations that were followed. The first reading after a rest is only a new base.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -22,39 +24,39 @@ use crate::sampler::worker::{StopSignal, Worker};
 use crate::target::{Memory, MemoryError, Process};
 use crate::torch::{AddressDelta, AddressOutcome, AddressTables};
 
-/// A smaller part of a processor is of no use.
+/// A smaller share of a processor is useless.
 const LEAST_SHARE: f64 = 0.05;
-/// After so many attempts in a row that came to nothing the tables are given up: they are not what they seemed to be.
+/// After this many failures in a row, the tables are not what they seemed and are given up.
 const MOST_FAILURES: u32 = 100_000;
-/// After so many it sleeps for so long: a thread may have been interrupted between the tables and the counters.
+/// After this many failures it sleeps this long: a job's thread may have been interrupted between
+/// tables and counters.
 const MOST_TRIES: u32 = 16;
 const REST: Duration = Duration::from_micros(100);
-/// While polls rest.
+/// Sleep while polls rest.
 const WAIT_FOR_POLLS: Duration = Duration::from_micros(200);
-/// While there are no tables to read.
+/// Sleep while there are no tables.
 const WAIT_FOR_TABLES: Duration = Duration::from_millis(5);
-/// Readings that are kept until they are taken; what is read beyond is lost.
+/// Maximum readings kept until they are taken; later ones are lost.
 const MAX_READINGS: usize = 1 << 15;
 
-/// What the thread and the recorder share.
+/// Shared by this thread and the recorder.
 #[derive(Default)]
 struct ReaderShared {
-    /// Grows when other tables are to be read.
+    /// Increases with each new set of tables.
     plans: AtomicU64,
     tables: Mutex<Option<AddressTables>>,
-    /// With the time, in nanoseconds since the recording began, up to which each was true.
+    /// Each with the end of its read, in nanoseconds since the recording started.
     readings: Mutex<Vec<(u64, AddressDelta)>>,
     cpu_nanos: AtomicU64,
 }
 
-/// The handle of the thread.
 pub(super) struct AddressReader {
     shared: Arc<ReaderShared>,
     thread: Option<Worker>,
 }
 
 impl AddressReader {
-    /// Starts it where the budget has something to spare for it. `signals` are what the poller tells.
+    /// Starts the thread if the budget has something to spare. The poller sets `signals`.
     pub(super) fn start(
         process: &Process,
         part: Arc<BudgetPart>,
@@ -80,46 +82,45 @@ impl AddressReader {
                 failures: 0,
                 lost: false,
             };
-            // A target that has ended is noticed by the recorder; without addresses the recording goes on.
+            // The recorder notices that a target has ended. A recording goes on without addresses.
             let _ = reading.run(&part);
         })?;
         Ok(Some(AddressReader { shared, thread: Some(thread) }))
     }
 
-    /// Sets what is read from now on.
+    /// Sets the tables to read.
     pub(super) fn set(&self, tables: Option<AddressTables>) {
         *self.shared.tables.lock() = tables;
         self.shared.plans.fetch_add(1, Ordering::Release);
     }
 
-    /// What was read until now, in order.
+    /// All readings since the last call, in order.
     pub(super) fn take(&self) -> Vec<(u64, AddressDelta)> {
         std::mem::take(&mut self.shared.readings.lock())
     }
 
-    /// Time of a processor that it has used, in nanoseconds, as of some milliseconds ago.
+    /// Processor time used, in nanoseconds, some milliseconds old.
     pub(super) fn cpu_nanos(&self) -> u64 {
         self.shared.cpu_nanos.load(Ordering::Relaxed)
     }
 
-    /// Ends it.
     pub(super) fn end(&mut self) {
         self.thread = None;
     }
 }
 
-/// The thread's own.
+/// The state of the thread.
 struct ReadingThread<'a> {
     shared: &'a ReaderShared,
     stop: &'a StopSignal,
     memory: Box<dyn Memory>,
     start: Instant,
     signals: &'a PollSignals,
-    /// How many changes there were at the last reading.
+    /// The number of deltas at the last reading.
     seen: u64,
-    /// Attempts in a row that came to nothing.
+    /// Failures in a row.
     failures: u32,
-    /// Whether a reading was lost or left out: what changed in it is not known.
+    /// Whether a reading was lost or skipped, so the changes in it are unknown.
     lost: bool,
 }
 
@@ -163,7 +164,7 @@ impl ReadingThread<'_> {
             }
             let before = std::mem::replace(&mut now, self.start.elapsed());
             processor.took(now.saturating_sub(before), now);
-            pace.saw(now, changed, false);
+            pace.observe(now, changed, false);
             if pace.wants_use(now) {
                 let used = processor_time();
                 pace.set_share(part.to_spare());
@@ -172,8 +173,8 @@ impl ReadingThread<'_> {
             }
             if let NextPoll::Sleep(time)
             | NextPoll::Rest(time)
-            | NextPoll::GiveWay(time)
-            | NextPoll::HoldBack(time) = pace.next(now)
+            | NextPoll::Yield(time)
+            | NextPoll::Throttle(time) = pace.next(now)
             {
                 std::thread::sleep(time);
                 now = self.start.elapsed();
@@ -214,22 +215,22 @@ impl ReadingThread<'_> {
             reading.changes = None;
         }
         match late {
-            Some(late) => put_late(&mut readings, late, (now, reading)),
+            Some(late) => merge_late(&mut readings, late, (now, reading)),
             None => readings.push((now, reading)),
         }
     }
 }
 
-/// Puts what comes late to the readings that should have told it, of the last `late` that were not taken yet. Of several that may be it these, and all
-/// between them, become one: together they are right.
-fn put_late(
+/// Adds late addresses to the readings that missed them: the last `late` readings not taken yet. If
+/// several may have missed them, merges these and all between them: their sum is right.
+fn merge_late(
     readings: &mut Vec<(u64, AddressDelta)>,
     late: usize,
     (now, reading): (u64, AddressDelta),
 ) {
     let first = readings.len().saturating_sub(late);
     let last = readings.last().map(|(_, last)| last.totals);
-    // Nothing of it is its own: it says what was allocated and freed before the last reading.
+    // Nothing here is its own: all was allocated and freed before the last reading.
     let is_before = last == Some(reading.totals);
     let those = |may_be: &dyn Fn(&AddressDelta) -> bool| -> Option<(usize, usize)> {
         let is_it = |(_, of): &(u64, AddressDelta)| may_be(of);
@@ -252,7 +253,7 @@ fn put_late(
     readings.insert(from, (time, all));
 }
 
-/// A table that was replaced by a larger one is not where it was.
+/// A table that was replaced by a larger one has moved.
 fn moving_if_replaced(
     outcome: Result<AddressOutcome, MemoryError>,
 ) -> Result<AddressOutcome, MemoryError> {
@@ -268,7 +269,8 @@ mod tests {
     use crate::model::AddressedBlock;
     use crate::torch::{AddressChanges, AllocationTotals, MissingChanges};
 
-    /// The reading after so many changes: blocks of 512 bytes were allocated and freed at these addresses, and some more of so many bytes were.
+    /// A reading after this many deltas: blocks of 512 bytes allocated and freed at these
+    /// addresses, and more bytes allocated without one.
     fn reading(
         at: i64,
         allocated: &[u64],
@@ -284,7 +286,7 @@ mod tests {
         (at as u64, AddressDelta { totals, changes, missing })
     }
 
-    /// Of each reading its totals, and the addresses that were allocated and freed.
+    /// For each reading its totals and the allocated and freed addresses.
     fn told(readings: &[(u64, AddressDelta)]) -> Vec<(i64, Vec<u64>, Vec<u64>)> {
         let told = |(_, of): &(u64, AddressDelta)| {
             let changes = of.changes.clone().unwrap();
@@ -306,7 +308,7 @@ mod tests {
     #[test]
     fn what_comes_late_goes_to_the_reading_that_lacks_it() {
         let mut readings = four((1, 512), (1, 1024));
-        put_late(&mut readings, 3, reading(4, &[7], &[7], (-1, -512)));
+        merge_late(&mut readings, 3, reading(4, &[7], &[7], (-1, -512)));
         let expected = [
             (1, vec![10], vec![]),
             (2, vec![7], vec![7]),
@@ -320,28 +322,28 @@ mod tests {
     #[test]
     fn readings_that_may_both_lack_it_become_one() {
         let mut readings = four((1, 512), (1, 512));
-        put_late(&mut readings, 3, reading(4, &[7], &[7], (-1, -512)));
+        merge_late(&mut readings, 3, reading(4, &[7], &[7], (-1, -512)));
         let expected = [(1, vec![10], vec![]), (3, vec![7], vec![7]), (4, vec![40], vec![])];
         assert_eq!(told(&readings), expected);
         assert_eq!((readings[1].0, readings[1].1.missing.allocations), (3, 1));
     }
 
-    /// Of what is told now a part is its own, and which is not known.
+    /// A part of these addresses is its own, but nobody knows which.
     #[test]
-    fn a_reading_with_changes_of_its_own_is_one_with_those_since_the_first_that_lacks_some() {
+    fn a_late_address_merges_readings_that_may_have_missed_it() {
         let mut readings = four((0, 0), (1, 512));
-        put_late(&mut readings, 4, reading(5, &[7, 50], &[7], (-1, -512)));
+        merge_late(&mut readings, 4, reading(5, &[7, 50], &[7], (-1, -512)));
         let expected = [(1, vec![10], vec![]), (2, vec![], vec![]), (5, vec![7, 40, 50], vec![7])];
         assert_eq!(told(&readings), expected);
     }
 
     #[test]
-    fn where_none_is_left_that_lacks_it_all_that_may_become_one() {
+    fn all_readings_that_may_lack_an_address_merge() {
         let mut readings = vec![reading(3, &[30], &[], (0, 0)), reading(4, &[40], &[], (0, 0))];
-        put_late(&mut readings, 1, reading(5, &[7], &[7], (-1, -512)));
+        merge_late(&mut readings, 1, reading(5, &[7], &[7], (-1, -512)));
         assert_eq!(told(&readings), [(3, vec![30], vec![]), (5, vec![7, 40], vec![7])]);
         let mut none = Vec::new();
-        put_late(&mut none, 9, reading(5, &[7], &[7], (-1, -512)));
+        merge_late(&mut none, 9, reading(5, &[7], &[7], (-1, -512)));
         assert_eq!(told(&none), [(5, vec![7], vec![7])]);
     }
 }

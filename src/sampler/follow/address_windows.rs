@@ -1,29 +1,31 @@
-//! Which followed changes a reading of the allocator's addresses belongs to.
+//! Matches address readings to counter deltas.
 //!
-//! A reading is true for one state of the running totals. The poller most often saw this state as the end of a change: the
-//! reading then tells the addresses of this change and of those since the reading before. A state that the poller
-//! did not see is between two changes: what it tells is told with the next reading.
+//! A reading is true for one state of the running totals. Usually the poller saw that state as the
+//! end of a delta: the reading then has the addresses of this delta and of those since the last
+//! reading. A state that the poller did not see lies between two deltas; its addresses go to the
+//! next reading.
 
 use std::collections::VecDeque;
 
 use crate::model::{FollowedAddresses, FollowedChange};
 use crate::torch::{AddressChanges, AddressDelta, AllocationTotals};
 
-/// Readings that are kept until the changes come that they belong to.
+/// Maximum readings kept until their deltas come.
 const MAX_WAITING: usize = 1 << 16;
 
-/// Takes the readings and the changes of one device, each in order.
+/// The readings and deltas of one device, each in order.
 #[derive(Default)]
 pub(super) struct AddressWindows {
     waiting: VecDeque<(u64, AddressDelta)>,
-    /// What was read since the last change that was given addresses; `None` while it is not known what was allocated at that change.
+    /// Changes since the last delta that got addresses; `None` while the allocated addresses at
+    /// that delta are unknown.
     unmatched: Option<AddressChanges>,
-    /// Changes since then.
+    /// Deltas since then.
     changes: u32,
 }
 
 impl AddressWindows {
-    /// Takes readings, each with the time at which it ended.
+    /// Adds readings, each with the end of its read.
     pub(super) fn add(&mut self, readings: Vec<(u64, AddressDelta)>) {
         self.waiting.extend(readings);
         if self.waiting.len() > MAX_WAITING {
@@ -36,11 +38,11 @@ impl AddressWindows {
         *self = AddressWindows::default();
     }
 
-    /// Gives the next change its addresses; the totals are those after it.
+    /// Gives the next delta its addresses; `totals` are those after it.
     pub(super) fn complete(&mut self, change: &mut FollowedChange, totals: AllocationTotals) {
         self.changes = self.changes.saturating_add(1);
         if change.totals_reset {
-            // Totals of before say nothing any more.
+            // Totals from before it are useless.
             self.waiting.retain(|(ended, _)| *ended > change.after.0);
             self.unmatched = None;
             return;
@@ -54,7 +56,8 @@ impl AddressWindows {
             let is_end = at == totals;
             let found = match (self.unmatched.take(), reading.changes) {
                 (Some(before), Some(then)) => Some(before.followed_by(then)),
-                // The first reading, or after it one that began within a change: from here on it is known what is allocated.
+                // The first reading, or one within a delta after it: from here on, the allocated
+                // addresses are known.
                 _ => None,
             };
             if !is_end {
@@ -100,10 +103,10 @@ mod tests {
         (time, reading)
     }
 
-    /// In how many changes, which addresses were given out, which taken back.
+    /// Number of deltas, allocated addresses, freed addresses.
     type Told = Option<(u32, Vec<u64>, Vec<u64>)>;
 
-    /// What is told with changes with these totals.
+    /// The addresses for deltas with these totals.
     fn told(windows: &mut AddressWindows, totals: &[(i64, i64)]) -> Vec<Told> {
         let told = |totals: &(i64, i64)| {
             let (mut change, totals) = change(*totals);
@@ -116,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reading_is_told_with_the_change_that_ended_with_its_totals() {
+    fn a_reading_goes_to_the_delta_with_its_totals() {
         let mut windows = AddressWindows::default();
         windows.add(vec![first((1, 0)), reading((2, 0), &[7], &[]), reading((3, 1), &[9], &[7])]);
         assert_eq!(
@@ -125,9 +128,9 @@ mod tests {
         );
     }
 
-    /// Block 7 came and went in between; 5 was taken back and given out again.
+    /// Block 7 was allocated and freed in between; 5 was freed and allocated again.
     #[test]
-    fn a_state_that_the_poller_did_not_see_is_told_with_the_next() {
+    fn an_unseen_state_goes_to_the_next_delta() {
         let mut windows = AddressWindows::default();
         let between = reading((2, 1), &[7], &[5]);
         windows.add(vec![first((1, 0)), between, reading((4, 2), &[5, 8], &[7])]);
@@ -135,9 +138,10 @@ mod tests {
         assert_eq!(found, [None, Some((1, vec![5, 8], vec![5]))]);
     }
 
-    /// The first reading was of the middle of a change: what is in this change is not known, and so with one without what came before.
+    /// The first reading fell within a delta: what that delta contains is unknown, and so is any
+    /// with unknown predecessors.
     #[test]
-    fn a_change_is_told_only_where_it_is_known_what_was_allocated_before() {
+    fn a_delta_needs_known_earlier_allocations_to_get_addresses() {
         let mut windows = AddressWindows::default();
         windows.add(vec![first((1, 0)), reading((2, 0), &[7], &[]), reading((3, 0), &[8], &[])]);
         assert_eq!(told(&mut windows, &[(2, 0), (3, 0)]), [None, Some((1, vec![8], vec![]))]);
@@ -147,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_that_come_later_belong_to_changes_that_are_still_to_come() {
+    fn later_readings_belong_to_later_deltas() {
         let mut windows = AddressWindows::default();
         windows.add(vec![first((1, 0))]);
         assert_eq!(told(&mut windows, &[(1, 0), (2, 0)]), [None, None]);
@@ -156,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn totals_of_before_a_reset_are_of_no_use_after_it() {
+    fn totals_from_before_a_reset_are_dropped() {
         let mut windows = AddressWindows::default();
         windows.add(vec![first((9, 0)), reading((10, 0), &[7], &[])]);
         assert_eq!(told(&mut windows, &[(9, 0)]), [None]);

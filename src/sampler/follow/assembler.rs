@@ -1,4 +1,5 @@
-//! From what a poller gathered to records: names, and which threads can have made each change.
+//! Turns polled data into records: names chains, and lists the threads that can have allocated in
+//! each delta.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -11,26 +12,26 @@ use crate::python::{ChainFrame, ChainNamer, NamedChain, PollTarget, ThreadKey};
 use crate::target::MemoryError;
 use crate::torch::AllocationTotals;
 
-/// A thread is polled for this many samples after it was last seen doing anything.
-const STAYS_FOR: u32 = 200;
+/// A thread is polled for this many samples after it was last seen active.
+const KEPT_SAMPLES: u32 = 200;
 
-/// A change, and what the allocator has allocated and freed in all after it.
+/// A delta, and the allocator's totals after it.
 pub(super) type TotaledChange = (FollowedChange, AllocationTotals);
 
-/// Which threads are polled, and their ids for the kernel; and of which devices the counters are.
+/// The threads to poll with their kernel ids, and the devices whose counters are polled.
 type PlannedPolls = (Vec<(ThreadKey, Option<u32>)>, Vec<CudaIndex>);
 
-/// Names what a poller gathered, and decides what is polled.
+/// Names polled data and plans what to poll.
 pub(super) struct Assembler {
     namer: ChainNamer,
     targets: Vec<PollTarget>,
-    /// Threads polled, and for how many more samples.
+    /// Polled threads and their remaining samples.
     polled: FxHashMap<ThreadKey, u32>,
-    /// Threads that were seen with the allocator's lock, as the target's kernel numbers them.
+    /// Threads seen with the allocator's lock, by kernel id.
     allocating: FxHashSet<u32>,
     devices: FxHashSet<CudaIndex>,
     planned: PlannedPolls,
-    /// Whether a thread began, or began to do something, since the last changes were taken.
+    /// Whether a thread started, or became active, since the last batch.
     newcomers: bool,
     single_changes: u64,
     steady_changes: u64,
@@ -38,7 +39,6 @@ pub(super) struct Assembler {
 }
 
 impl Assembler {
-    /// One that has seen nothing.
     pub(super) fn new(namer: ChainNamer) -> Assembler {
         Assembler {
             namer,
@@ -54,7 +54,7 @@ impl Assembler {
         }
     }
 
-    /// Forgets the numbers it was given.
+    /// Forgets its numbers.
     pub(super) fn forget_numbers(&mut self) {
         self.namer.forget_numbers();
     }
@@ -64,18 +64,18 @@ impl Assembler {
         self.devices.insert(device);
     }
 
-    /// The device whose allocator is in use, if it is one.
+    /// The only device whose allocator is in use; `None` if there are several.
     pub(super) fn only_device(&self) -> Option<CudaIndex> {
         let mut devices = self.devices.iter();
         devices.next().filter(|_| devices.next().is_none()).copied()
     }
 
-    /// Whether it is known that this device's allocator is in use.
+    /// Whether this device's allocator is known to be in use.
     pub(super) fn has(&self, device: CudaIndex) -> bool {
         self.devices.contains(&device)
     }
 
-    /// Takes a sample of all threads. Returns what is to be polled from now on, if that is not what is polled already.
+    /// Takes a sample of all threads. Returns a new plan if it differs from the current one.
     pub(super) fn plan(
         &mut self,
         targets: Vec<PollTarget>,
@@ -88,11 +88,11 @@ impl Assembler {
         self.polled.retain(|key, _| targets.iter().any(|target| target.key() == *key));
         for target in &targets {
             let key = target.key();
-            // One without frames may run C++ code of PyTorch.
+            // A thread without frames may run C++ code of PyTorch.
             let works = activity(target.thread) != Some(ThreadActivity::Idle)
                 || target.os_id.is_some_and(|id| self.allocating.contains(&(id as u32)));
             if works {
-                let known = self.polled.insert(key, STAYS_FOR).is_some();
+                let known = self.polled.insert(key, KEPT_SAMPLES).is_some();
                 self.newcomers |= !known && !before.is_empty();
             } else if let Some(left) = self.polled.get_mut(&key) {
                 *left -= 1;
@@ -104,7 +104,7 @@ impl Assembler {
         self.targets = targets;
         let mut polled: Vec<PollTarget> =
             self.targets.iter().filter(|t| self.polled.contains_key(&t.key())).copied().collect();
-        // Those that are known to allocate first, then those that did something last.
+        // First the threads known to allocate, then the most recently active.
         let rank = |target: &PollTarget| {
             let allocates = target.os_id.is_some_and(|id| self.allocating.contains(&(id as u32)));
             let left = self.polled.get(&target.key()).copied().unwrap_or(0);
@@ -124,12 +124,12 @@ impl Assembler {
         Some(PollPlan { targets: polled, ..PollPlan::default() })
     }
 
-    /// What is planned was lost: the next call of [`Self::plan`] gives it again.
-    pub(super) fn plan_anew(&mut self) {
+    /// The plan was lost: the next [`Self::plan`] returns it again.
+    pub(super) fn replan(&mut self) {
         self.planned = Default::default();
     }
 
-    /// Names what was gathered.
+    /// Names a batch.
     pub(super) fn changes(
         &mut self,
         batches: Vec<RawBatch>,
@@ -165,7 +165,7 @@ impl Assembler {
         for thread in &raw.threads {
             let target = self.targets.iter().find(|target| target.key() == thread.key);
             let Some(target) = target else {
-                // It has ended since.
+                // The thread has ended.
                 continue;
             };
             let os_id = target.os_id.map(|id| id as u32);
@@ -200,7 +200,7 @@ impl Assembler {
         change
     }
 
-    /// Adds what it knows to the sums over what a poller did.
+    /// Adds its own figures to the poller's totals.
     pub(super) fn complete(&self, totals: FollowTotals) -> FollowTotals {
         FollowTotals {
             changes: self.changes,
@@ -211,7 +211,7 @@ impl Assembler {
     }
 }
 
-/// A thread of a change, by its readings and whether each is a place known to wait.
+/// A thread of a delta by its readings, and whether each is a known waiting place.
 fn listed(
     thread: ThreadId,
     readings: [(StackReading, bool); 2],
@@ -223,7 +223,7 @@ fn listed(
     let mut sides =
         ThreadWait::from([waits_before || before_by_kernel, waits_after || after_by_kernel]);
     if wait == ThreadWait::Throughout {
-        // Who did not run stands where it stood.
+        // A thread that did not run has not moved.
         match (before, after) {
             (StackReading::Torn, StackReading::Whole(_)) => before = after,
             (StackReading::Whole(_), StackReading::Torn) => after = before,
@@ -236,7 +236,7 @@ fn listed(
     FollowedThread { thread, before, after, held_lock, wait: sides }
 }
 
-/// What a reading is once named, and whether it is a place known to wait.
+/// A named reading, and whether it is a known waiting place.
 fn reading(raw: RawReading, named: &[Option<NamedChain>]) -> (StackReading, bool) {
     match raw {
         RawReading::NoFrames => (StackReading::NoFrames, false),

@@ -1,54 +1,56 @@
-//! Whether the polls keep the target's threads from running: then polling has to give way.
+//! Detects whether polls keep the target's threads from running, so that polling must yield.
 //!
-//! To read the memory of a process takes the lock of its mappings, and whoever changes these meanwhile sleeps until it is free. CPython
-//! maps and unmaps a piece of its stack of frames in each call where one ends there (`push_chunk` in Python/pystate.c): beside polls one after the
-//! other, a loop of such calls kept a tenth of its speed. The polls themselves seldom wait; but the kernel counts how often a thread goes
-//! to sleep. Few jobs do so often by themselves, such as those whose threads hand work to each other: there it goes on while polling rests. So polling
-//! rests for a moment, and gives way only where the threads sleep less meanwhile, and as often as before behind that.
+//! Reading a process's memory takes its mmap lock, and a thread that maps memory sleeps until the
+//! lock is free. CPython maps and unmaps a chunk of its frame stack in each call where a chunk ends
+//! (`push_chunk` in Python/pystate.c): polls one after another slowed a loop of such calls to a
+//! tenth. Polls seldom wait themselves, but the kernel counts how often a thread goes to sleep. Few
+//! jobs sleep that often by themselves, such as threads that hand work to each other; they go on
+//! doing so while polls rest. So polling rests for a moment as a trial. It yields only if threads
+//! sleep less during the rest and as often as before after it.
 
 use std::time::Duration;
 
 use crate::python::PollTarget;
 use crate::target::Process;
 
-/// How long is counted.
+/// The length of a counting window.
 const WINDOW: Duration = Duration::from_millis(10);
-/// What is counted over a longer time says nothing of polls one after the other.
+/// A longer window says nothing about polls one after another.
 const TOO_LONG: Duration = Duration::from_millis(40);
-/// In a second all polled threads do not sleep so often, but where they wait for the lock.
+/// Sleeps a second of all polled threads that only waiting for the lock explains.
 const MOST_SLEEPS: f64 = 5_000.0;
-/// How long polling gives way before it tries anew.
-const GIVES_WAY_FOR: Duration = Duration::from_millis(200);
-/// For how long it is believed that it was the polls.
+/// How long polling yields before the next trial.
+const YIELDS_FOR: Duration = Duration::from_millis(200);
+/// How long a positive trial is believed.
 const BELIEVED_FOR: Duration = Duration::from_secs(10);
-/// After it was not the polls that made threads sleep, how long it is not tried again: at first, and at most.
+/// After a negative trial, the wait before the next one: at first, and at most.
 const PATIENCE: Duration = Duration::from_secs(1);
 const MOST_PATIENCE: Duration = Duration::from_secs(64);
 
-/// How far it is tried whether it is the polls.
+/// The state of the trial.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Trial {
     #[default]
     None,
-    /// Polling rests.
+    /// Polls rest.
     Resting,
-    /// It goes on again.
+    /// Polls run again.
     Polling,
 }
 
-/// How often the polled threads go to sleep.
+/// Counts how often the polled threads sleep.
 #[derive(Debug)]
 pub(super) struct BlockedThreads {
     since: Duration,
-    /// What is counted of each thread, by its id.
+    /// The count of each thread, by its id.
     counts: Vec<(u32, u64)>,
-    /// How often they are given a processor is quickly read; where that is often, how often they slept.
+    /// The number of context switches is cheap to read. If it is high, sleeps are counted instead.
     counts_sleeps: bool,
     until: Duration,
     trial: Trial,
-    /// Until when it is believed that it is the polls.
+    /// Until when polls are believed to be the cause.
     believed_until: Duration,
-    /// Until when it is not tried, and for how long the next time.
+    /// When the next trial may start, and the wait after it.
     patient_until: Duration,
     patience: Duration,
 }
@@ -69,7 +71,7 @@ impl Default for BlockedThreads {
 }
 
 impl BlockedThreads {
-    /// Looks at the threads, if it is time to.
+    /// Reads the threads' counts if a window has ended.
     pub(super) fn look<'a>(
         &mut self,
         process: &Process,
@@ -77,7 +79,7 @@ impl BlockedThreads {
         now: Duration,
     ) {
         let passed = now.saturating_sub(self.since);
-        if passed < WINDOW || self.gives_way(now) {
+        if passed < WINDOW || self.yields(now) {
             return;
         }
         let of_target = |target: &PollTarget| {
@@ -111,9 +113,9 @@ impl BlockedThreads {
                 self.patient_until = now + self.patience;
                 self.patience = (2 * self.patience).min(MOST_PATIENCE);
             }
-            Trial::Polling if is_often => self.give_way(now),
+            Trial::Polling if is_often => self.start_yielding(now),
             Trial::None if is_often && self.counts_sleeps && now < self.believed_until => {
-                self.give_way(now);
+                self.start_yielding(now);
             }
             Trial::None if is_often && self.counts_sleeps && now >= self.patient_until => {
                 self.trial = Trial::Resting;
@@ -121,21 +123,21 @@ impl BlockedThreads {
             }
             Trial::Polling | Trial::None => {}
         }
-        // The other figure has to be counted from its own beginning.
+        // The other figure needs a base of its own.
         let goes_on = if is_known { is_often } else { self.counts_sleeps };
         self.counts = if goes_on == self.counts_sleeps { counts } else { Vec::new() };
         (self.counts_sleeps, self.since) = (goes_on, now);
     }
 
-    /// It is the polls.
-    fn give_way(&mut self, now: Duration) {
-        self.until = now + GIVES_WAY_FOR;
+    /// The polls are the cause.
+    fn start_yielding(&mut self, now: Duration) {
+        self.until = now + YIELDS_FOR;
         self.believed_until = self.until + BELIEVED_FOR;
         self.patience = PATIENCE;
     }
 
-    /// Whether polling is to rest after each poll.
-    pub(super) fn gives_way(&self, now: Duration) -> bool {
+    /// Whether polling rests after each poll.
+    pub(super) fn yields(&self, now: Duration) -> bool {
         now < self.until
     }
 }
@@ -144,14 +146,14 @@ impl BlockedThreads {
 mod tests {
     use super::*;
 
-    /// Counts for a window that ends then.
+    /// Counts for a window that ends at `end`.
     fn counted(blocked: &mut BlockedThreads, counts: &[(u32, u64)], end: u64) -> bool {
         let now = Duration::from_millis(end);
         blocked.count(counts.to_vec(), now.saturating_sub(blocked.since), now);
-        blocked.gives_way(now)
+        blocked.yields(now)
     }
 
-    /// Threads that sleep all the time, as the last two windows have shown.
+    /// Threads that sleep all the time, in two windows.
     fn often(blocked: &mut BlockedThreads, end: u64) -> bool {
         assert!(!counted(blocked, &[(7, 0)], end) && !counted(blocked, &[(7, 200)], end + 10));
         assert!(!counted(blocked, &[(7, 0)], end + 20) && blocked.counts_sleeps);
@@ -171,22 +173,22 @@ mod tests {
     }
 
     #[test]
-    fn polling_gives_way_where_threads_sleep_less_while_it_rests_and_tries_anew_later() {
+    fn polling_yields_if_threads_sleep_less_during_rest_then_retries() {
         let mut blocked = BlockedThreads::default();
         let ms = Duration::from_millis;
         assert!(often(&mut blocked, 70), "it rests");
-        assert!(blocked.gives_way(ms(109)) && !blocked.gives_way(ms(110)));
+        assert!(blocked.yields(ms(109)) && !blocked.yields(ms(110)));
         assert!(!counted(&mut blocked, &[(7, 110)], 110), "they sleep no more, and it goes on");
         assert!(counted(&mut blocked, &[(7, 210)], 120), "now they sleep again");
-        assert!(blocked.gives_way(ms(319)) && !blocked.gives_way(ms(320)));
+        assert!(blocked.yields(ms(319)) && !blocked.yields(ms(320)));
         assert!(!counted(&mut blocked, &[(7, 9_000)], 320), "polling rested for most of that");
         assert!(counted(&mut blocked, &[(7, 9_100)], 330), "it is known that it is the polls");
-        assert!(blocked.gives_way(ms(529)));
+        assert!(blocked.yields(ms(529)));
     }
 
-    /// They hand work to each other.
+    /// The threads hand work to each other.
     #[test]
-    fn polling_goes_on_where_threads_sleep_as_often_while_it_rests() {
+    fn polling_continues_if_threads_sleep_as_often_during_rest() {
         let mut blocked = BlockedThreads::default();
         assert!(often(&mut blocked, 70));
         assert!(!counted(&mut blocked, &[(7, 200)], 110));

@@ -1,33 +1,32 @@
-//! How much of the processors the polls of one recording may use, shared by the processes that it records.
+//! The processor budget for the polls of one recording, shared by all its processes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The processor time that all polls of one recording may use together.
+/// The processor time for all polls of one recording.
 ///
-/// Processes that are followed at the same time have equal parts of it, and none more than two processors, for one thread polls it, and
-/// with what is left another one reads addresses.
-/// Clones share one budget.
+/// Processes followed at the same time get equal shares, each at most two processors: one for the
+/// polling thread, and the rest for the thread that reads addresses. Clones share one budget.
 #[derive(Debug, Clone)]
 pub struct FollowBudget {
     /// In processors: 0.5 is half of one.
     processors: f64,
-    /// How many processes are followed now.
+    /// Number of followed processes.
     followed: Arc<AtomicUsize>,
 }
 
 impl FollowBudget {
-    /// As many processors are of use for one process.
+    /// More processors are useless for one process.
     pub const MOST: f64 = 2.0;
 
-    /// A budget of so many processors: 0.5 is half of one.
+    /// A budget in processors: 0.5 is half of one.
     pub fn new(processors: f64) -> FollowBudget {
         FollowBudget { processors, followed: Arc::default() }
     }
 
-    /// The budget where nothing is said, on a machine with this many processors: the job comes first.
+    /// The default budget for a machine with this many processors: the job comes first.
     ///
-    /// With several processes it is for all of them: a machine with many processors runs many ranks.
+    /// All processes share it: a machine with many processors runs many ranks.
     pub fn for_machine(processors: usize) -> FollowBudget {
         FollowBudget::new(match processors {
             0..=3 => 0.1,
@@ -36,33 +35,33 @@ impl FollowBudget {
         })
     }
 
-    /// How many processors one process may use that is followed alone.
+    /// Processors for a process that is followed alone.
     pub fn of_one_process(&self) -> f64 {
         self.processors.min(Self::MOST)
     }
 
-    /// How many processors all processes may use together.
+    /// Processors for all processes together.
     pub fn processors(&self) -> f64 {
         self.processors
     }
 
-    /// One more process is followed, until the part is dropped.
+    /// Adds a followed process until the part is dropped.
     pub(super) fn join(&self) -> BudgetPart {
         self.followed.fetch_add(1, Ordering::Relaxed);
         BudgetPart(self.clone())
     }
 }
 
-/// The part of a budget that one process has now.
+/// The current share of one process.
 pub(super) struct BudgetPart(FollowBudget);
 
 impl BudgetPart {
-    /// In processors; it changes when others begin and end.
+    /// In processors; changes when other processes start and end.
     pub(super) fn processors(&self) -> f64 {
         self.all().min(1.0)
     }
 
-    /// What is left of it for a second thread when polling uses all that it can, in processors.
+    /// What is left for a second thread when polling uses all it can, in processors.
     pub(super) fn to_spare(&self) -> f64 {
         (self.all() - 1.0).clamp(0.0, 1.0)
     }
@@ -83,7 +82,7 @@ impl Drop for BudgetPart {
 mod tests {
     use super::*;
 
-    /// Eight ranks, each with a budget of its own, would have had eight processors.
+    /// Eight ranks with a budget each would use eight processors.
     #[test]
     fn processes_followed_together_share_one_budget() {
         let budget = FollowBudget::new(1.0);
@@ -95,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn no_process_uses_more_than_two_processors_however_large_the_budget() {
+    fn no_process_uses_more_than_two_processors() {
         let budget = FollowBudget::for_machine(128);
         assert_eq!((budget.processors(), budget.of_one_process()), (16.0, 2.0));
         let part = budget.join();

@@ -1,25 +1,24 @@
-//! Chains of frames, each once: what a change refers to until its frames have names.
+//! Chains of frames, stored once. Deltas refer to them until their frames have names.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::python::{ChainFrame, ChainNamer, StackPoller};
 use crate::target::Memory;
 
-/// More chains than one batch brings are numbered anew in the next.
+/// When a batch has this many chains, the next one numbers them again.
 const MAX_CHAINS: usize = 1 << 16;
 /// More code objects than any program has alive.
 const MAX_CODES: usize = 1 << 17;
 
-/// The chains that one batch of changes uses.
+/// The chains of one batch.
 #[derive(Default)]
 pub(super) struct FrameChains {
     numbers: FxHashMap<Box<[ChainFrame]>, u32>,
-    /// By their numbers.
+    /// By number.
     pub(super) list: Vec<Box<[ChainFrame]>>,
 }
 
 impl FrameChains {
-    /// The number of a chain.
     pub(super) fn number(&mut self, frames: &[ChainFrame]) -> u32 {
         if let Some(&number) = self.numbers.get(frames) {
             return number;
@@ -30,23 +29,23 @@ impl FrameChains {
         number
     }
 
-    /// Whether no more should be added.
+    /// Whether the batch should end.
     pub(super) fn is_full(&self) -> bool {
         self.list.len() >= MAX_CHAINS
     }
 }
 
-/// Copies of code objects, made when the poller meets them first.
+/// Copies of code objects, taken when the poller first sees them.
 #[derive(Default)]
 pub(super) struct CodeCopies {
-    /// Those copied, at any time.
+    /// All code objects copied so far.
     met: FxHashSet<u64>,
-    /// The copies of the batch being gathered.
+    /// The copies of this batch.
     pub(super) new: FxHashMap<u64, Vec<u8>>,
 }
 
 impl CodeCopies {
-    /// Copies the code objects of `frames` that were never met.
+    /// Copies the new code objects of `frames`.
     pub(super) fn meet(
         &mut self,
         frames: &[ChainFrame],

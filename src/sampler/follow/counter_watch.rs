@@ -1,4 +1,4 @@
-//! What the counters of each device said last, and which changes the next copies of them tell.
+//! Keeps the last counters of each device and finds the deltas in later copies.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,26 +9,26 @@ use crate::torch::{AllocationTotals, CounterPoller, PolledCounters, PoolCounters
 
 use super::PollSignals;
 
-/// Counters that do not fit together in this many copies one after the other are taken as they are.
+/// Inconsistent counters are accepted as they are after this many copies in a row.
 const MAX_UNFIT: u32 = 2000;
-/// In a copy of so many threads' stacks that took no longer than so many nanoseconds, a thread that was inside the allocator has not come to
-/// another line: generated code makes a buffer, and goes on, within three microseconds.
+/// If few threads' stacks were copied this fast (nanoseconds), a thread inside the allocator has
+/// not reached another line: generated code allocates a buffer and goes on within 3 µs.
 const FEW_THREADS: usize = 2;
 const SHORT_COPY: u64 = 3_000;
 
-/// A change of the counters, of which is not known yet which stacks stood beside it.
+/// A counter delta whose stacks are not known yet.
 #[derive(Debug, Clone)]
 pub(super) struct CounterChange {
     pub(super) device: CudaIndex,
     pub(super) small: CounterDelta,
     pub(super) large: CounterDelta,
     pub(super) live: [i64; 2],
-    /// What has been allocated and freed in all after it.
+    /// The allocator's totals after it.
     pub(super) totals: AllocationTotals,
-    /// Who held the allocator's lock when the counters were copied before it and after it.
+    /// The owner of the allocator's lock at the copies before and after it.
     pub(super) owners: [Option<u32>; 2],
-    /// Whether it happened while the stacks before it were copied: they may be of after it. Where they are few, a thread that
-    /// was inside the allocator ahead of that has not gone on yet.
+    /// Whether it happened while the stacks before it were copied, so they may be from after it.
+    /// With few stacks, a thread that was inside the allocator before has not gone on yet.
     pub(super) was_under_way: bool,
     pub(super) counters_torn: bool,
     pub(super) totals_reset: bool,
@@ -37,36 +37,36 @@ pub(super) struct CounterChange {
 /// When the counters were copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CopyMoment {
-    /// By themselves.
-    Alone,
-    /// Ahead of the stacks.
-    Ahead(StackCopies),
-    /// Behind them.
-    Behind(StackCopies),
+    /// Counters only.
+    CountersOnly,
+    /// Before the stacks.
+    BeforeStacks(StackCopies),
+    /// After the stacks.
+    AfterStacks(StackCopies),
 }
 
 /// How the stacks were copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StackCopies {
-    /// Of how many threads.
+    /// The number of threads.
     pub(super) threads: usize,
-    /// How long it took, in nanoseconds.
+    /// The duration in nanoseconds.
     pub(super) took: u64,
 }
 
-/// What the counters of one device were.
+/// The last state of one device's counters.
 struct WatchedDevice {
     device: CudaIndex,
-    /// The last counters that fitted, and the bytes that tell of changes.
+    /// The last consistent counters, and the bytes in which deltas show.
     counters: Option<PolledCounters>,
     changing_part: Vec<u8>,
     owner: Option<u32>,
     unfit: u32,
-    /// How the stacks were copied after the counters had been found half changed.
+    /// How the stacks were copied after the counters were found half updated.
     half_changed_beside: Option<StackCopies>,
 }
 
-/// The counters that are watched.
+/// The watched counters.
 pub(super) struct CounterWatch {
     counters: Option<CounterPoller>,
     devices: Vec<WatchedDevice>,
@@ -74,12 +74,12 @@ pub(super) struct CounterWatch {
 }
 
 impl CounterWatch {
-    /// `signals` are told of each change.
+    /// `signals` get each delta.
     pub(super) fn new(signals: Arc<PollSignals>) -> CounterWatch {
         CounterWatch { counters: None, devices: Vec::new(), signals }
     }
 
-    /// Sets which counters are watched from now on; what is known of them stays known.
+    /// Sets which counters are watched. Known values stay.
     pub(super) fn set(&mut self, counters: Option<CounterPoller>) {
         let mut old = std::mem::take(&mut self.devices);
         self.counters = counters;
@@ -101,18 +101,17 @@ impl CounterWatch {
             .collect();
     }
 
-    /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.devices.is_empty()
     }
 
-    /// What has to be copied.
+    /// The memory to copy.
     pub(super) fn spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.counters.iter().flat_map(CounterPoller::poll_spans)
     }
 
-    /// Takes copies of the counters; adds what has changed since the last ones to `found`. `true` when something has changed, or somebody is
-    /// inside an allocator: a change is near.
+    /// Takes copies of the counters and adds the deltas to `found`. Returns `true` after a delta,
+    /// or if a thread is inside an allocator: a delta is near.
     pub(super) fn see(
         &mut self,
         mut copies: &[u8],
@@ -153,8 +152,8 @@ impl WatchedDevice {
         self.unfit += 1;
         let is_half = self.counters.is_some_and(|old| is_half_counted(&old, &new));
         if (!new.fit || is_half) && self.unfit < MAX_UNFIT {
-            // A change is under way: it is complete before all stacks are copied.
-            if let CopyMoment::Ahead(copies) | CopyMoment::Behind(copies) = moment {
+            // A delta in progress will be complete before all stacks are copied.
+            if let CopyMoment::BeforeStacks(copies) | CopyMoment::AfterStacks(copies) = moment {
                 self.half_changed_beside = Some(copies);
             }
             return true;
@@ -162,14 +161,14 @@ impl WatchedDevice {
         self.unfit = 0;
         let half_changed_beside = self.half_changed_beside.take();
         let beside = match moment {
-            CopyMoment::Behind(copies) => Some(copies),
-            CopyMoment::Alone | CopyMoment::Ahead(_) => half_changed_beside,
+            CopyMoment::AfterStacks(copies) => Some(copies),
+            CopyMoment::CountersOnly | CopyMoment::BeforeStacks(_) => half_changed_beside,
         };
         self.changing_part.clear();
         self.changing_part.extend_from_slice(part);
         let Some(old) = self.counters.replace(new) else { return true };
         let [small, large] = [delta(&old.small, &new.small), delta(&old.large, &new.large)];
-        // Copies that found the counters half changed have the stack of the last block alone, where there are others ahead of it.
+        // Copies with half-updated counters saw only the last block's stack if several blocks came.
         let misses_first = was_unfit && blocks(&small) + blocks(&large) != 1;
         found.push(CounterChange {
             device: self.device,
@@ -188,12 +187,12 @@ impl WatchedDevice {
 }
 
 impl CounterChange {
-    /// How many blocks were allocated and freed.
+    /// Blocks allocated plus blocks freed.
     pub(super) fn blocks(&self) -> u64 {
         blocks(&self.small).saturating_add(blocks(&self.large)).max(0) as u64
     }
 
-    /// Adds what happened next on the same device.
+    /// Adds the next delta of the same device.
     pub(super) fn join(&mut self, next: &CounterChange) {
         self.live = next.live;
         self.totals = next.totals;
@@ -204,19 +203,19 @@ impl CounterChange {
     }
 }
 
-/// Whether stacks that were copied after the counters and while these changed may be of after the change: `owner` was inside the allocator when
-/// the counters were copied.
+/// Whether stacks copied after the counters, during a change, may be from after it. `owner` was
+/// inside the allocator when the counters were copied.
 fn stacks_may_be_later(owner: Option<u32>, copies: StackCopies) -> bool {
     owner.is_none() || copies.threads > FEW_THREADS || copies.took > SHORT_COPY
 }
 
-/// How many blocks were allocated or freed.
+/// Blocks allocated plus blocks freed.
 fn blocks(delta: &CounterDelta) -> i64 {
     delta.allocations.saturating_add(delta.frees)
 }
 
 fn delta(old: &PoolCounters, new: &PoolCounters) -> CounterDelta {
-    // After a reset the totals count from 0 again.
+    // After a reset the totals restart at 0.
     let since = |old: i64, new: i64| if new < old { new } else { new - old };
     CounterDelta {
         allocations: since(old.allocations, new.allocations),
@@ -235,15 +234,16 @@ fn was_reset(old: &PoolCounters, new: &PoolCounters) -> bool {
         || new.freed_bytes < old.freed_bytes
 }
 
-/// Whether some counters are those after a change and others still those before it: the allocator counts blocks first, then their bytes, then
-/// the bytes asked for, and a copy is not made at one instant either.
+/// Whether some counters are from after a change and others from before it. The allocator updates
+/// blocks, then bytes, then requested bytes, and a copy takes time, too.
 fn is_half_counted(old: &PolledCounters, new: &PolledCounters) -> bool {
     [(&old.small, &new.small), (&old.large, &new.large)].into_iter().any(|(old, new)| {
         let delta = delta(old, new);
         let differ = |count: i64, bytes: i64| (count > 0) != (bytes > 0);
         differ(delta.allocations, delta.allocated_bytes)
             || differ(delta.frees, delta.freed_bytes)
-            // Not so what was asked for by blocks freed: while another stream may use them, that stays.
+            // A free does not always lower requested bytes: they stay while another stream may use
+            // the block.
             || differ(delta.allocations, delta.requested_bytes)
     })
 }
@@ -262,8 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stacks_copied_while_the_counters_changed_are_trusted_only_for_a_thread_caught_inside_the_allocator()
-     {
+    fn stacks_copied_during_a_change_count_only_inside_the_allocator() {
         let copies = |threads, took| StackCopies { threads, took };
         assert!(!stacks_may_be_later(Some(7), copies(1, 1_000)));
         assert!(!stacks_may_be_later(Some(7), copies(FEW_THREADS, SHORT_COPY)));
@@ -272,7 +271,8 @@ mod tests {
         assert!(stacks_may_be_later(None, copies(1, 1_000)), "it came and went meanwhile");
     }
 
-    /// The allocator counts blocks, then bytes, then the bytes asked for; a copy can fall between any of these.
+    /// The allocator updates blocks, bytes, requested bytes in this order; a copy can fall between
+    /// any two.
     #[test]
     fn counters_of_two_moments_are_found_half_changed() {
         let counters = |count: i64, bytes: i64, requested: i64| PolledCounters {

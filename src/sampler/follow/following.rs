@@ -1,4 +1,4 @@
-//! A recording that follows the allocator: what the recorder calls at each of its samples.
+//! Follows the allocator along a recording; the recorder calls it at each sample.
 
 use std::io;
 
@@ -13,22 +13,23 @@ use crate::sampler::quiet_moment::LastChange;
 use crate::sampler::readers::TorchState;
 use crate::sampler::session::RecordingSession;
 
-/// Changes of one record.
+/// Deltas in one record.
 const MAX_CHANGES: usize = 1 << 14;
 
-/// The poller of a recording, and what names what it gathers.
+/// The poller of a recording with the assembler that names its data.
 pub(in crate::sampler) struct Following {
     poller: PollerHandle,
     assembler: Assembler,
-    /// Seen after the last sample.
+    /// Deltas after the last sample.
     later: Vec<TotaledChange>,
     addresses: AddressWindows,
-    /// The device whose tables of addresses are read, once they are found.
+    /// The device whose address tables are read, once found.
     addressed: Option<CudaIndex>,
 }
 
 impl Following {
-    /// Starts polling with a part of `budget`, and tells `last_change` of every change. `None` where the stacks of the target cannot be polled.
+    /// Starts to poll with a part of `budget` and reports each delta to `last_change`. `None` if
+    /// the target's stacks cannot be polled.
     pub(in crate::sampler) fn start(
         session: &RecordingSession,
         budget: &FollowBudget,
@@ -51,7 +52,7 @@ impl Following {
         }))
     }
 
-    /// Takes a sample of all threads and decides by it what is polled from now on.
+    /// Takes a sample of all threads and plans what to poll next.
     pub(in crate::sampler) fn plan(&mut self, session: &RecordingSession, sample: &StackSample) {
         let (Some(python), TorchState::Attached(torch)) =
             (&session.readers.python, &session.readers.torch)
@@ -77,7 +78,7 @@ impl Following {
         }
     }
 
-    /// Takes counters just read: a device that has allocated is polled.
+    /// Takes the counters just read: devices that have allocated are polled.
     pub(in crate::sampler) fn see_counters(&mut self, counters: &[(CudaIndex, AllocatorCounters)]) {
         for (device, counters) in counters {
             if counters.stat(Metric::Allocation, Pool::All).allocated > 0 {
@@ -86,22 +87,22 @@ impl Following {
         }
     }
 
-    /// The allocator is not where it was.
-    pub(in crate::sampler) fn plan_anew(&mut self) {
+    /// The allocator has moved.
+    pub(in crate::sampler) fn replan(&mut self) {
         if self.addressed.take().is_some() {
             self.poller.set_tables(None);
             self.addresses.forget();
         }
-        self.assembler.plan_anew();
+        self.assembler.replan();
     }
 
-    /// All numbers begin anew.
+    /// All numbers restart.
     pub(in crate::sampler) fn forget_numbers(&mut self) {
         self.assembler.forget_numbers();
-        self.assembler.plan_anew();
+        self.assembler.replan();
     }
 
-    /// Records the changes seen up to `until`.
+    /// Records the deltas up to `until`.
     pub(in crate::sampler) fn record(
         &mut self,
         session: &mut RecordingSession,
@@ -112,7 +113,7 @@ impl Following {
         self.addresses.add(self.poller.take_addresses());
         match self.assembler.changes(batches, &mut session.table) {
             Ok(changes) => self.later.extend(changes),
-            // A target that has ended is noticed by the recorder.
+            // The recorder notices that a target has ended.
             Err(error) => {
                 session.losses.add(ReaderKind::Stacks, MissReason::Failed(error.to_string()), 1)
             }
@@ -140,7 +141,7 @@ impl Following {
         Ok(())
     }
 
-    /// Ends polling and records what is left.
+    /// Ends polling and records the rest.
     pub(in crate::sampler) fn end(
         mut self,
         session: &mut RecordingSession,
@@ -155,7 +156,7 @@ impl Following {
         Ok(self.totals())
     }
 
-    /// What was done so far.
+    /// The totals so far.
     pub(in crate::sampler) fn totals(&self) -> FollowTotals {
         self.assembler.complete(self.poller.totals())
     }

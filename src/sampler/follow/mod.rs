@@ -1,8 +1,11 @@
-//! Following the allocator: a thread that polls its counters and the Python stacks, and what came of each change.
+//! Follows the allocator: a thread polls its counters and the Python stacks.
 //!
-//! [`PollerHandle`] is the handle of the thread; [`poll`] is one poll, [`counter_watch`] tells what changed between two copies of the counters, [`pace`] says when the next one comes, [`assembler`] gives
-//! what was gathered its names, on the thread of the recorder. [`thread_waits`] asks the kernel which threads wait beside a change. While a busy job repeats itself, polls rest for most of the time ([`repetition`]). Where processors are many, a second thread reads which addresses were
-//! given out ([`address_reader`]), and [`address_windows`] says which changes these belong to.
+//! [`PollerHandle`] is the handle of the thread. [`poll`] is one poll, [`counter_watch`] finds the
+//! deltas between two copies of the counters, and [`pace`] decides when the next poll comes.
+//! [`assembler`] names the data on the recorder's thread. [`thread_waits`] asks the kernel which
+//! threads wait at a delta. While a busy job repeats itself, polls rest most of the time
+//! ([`repetition`]). With many processors, a second thread reads which addresses were given out
+//! ([`address_reader`]), and [`address_windows`] matches them to deltas.
 
 mod address_reader;
 mod address_windows;
@@ -44,40 +47,40 @@ use pace::{FollowPace, NextPoll};
 use poll::{PollPlan, PollState, RawBatch};
 use thread_waits::ThreadWaits;
 
-/// How long the recorder waits for the poller to hand over what it has.
+/// How long the recorder waits for the poller to hand over its data.
 const HAND_OVER_WITHIN: Duration = Duration::from_micros(300);
 const ASK_AGAIN_AFTER: Duration = Duration::from_micros(20);
-/// Buckets of the durations of polls, of 100 ns each.
+/// Histogram buckets for poll durations, of 100 ns each.
 const BUCKETS: usize = 1024;
 const BUCKET_NANOS: u64 = 100;
-/// With this many processors there is one to spare as a rule.
+/// A machine with this many processors usually has one to spare.
 const MANY_PROCESSORS: usize = 4;
-/// Between two looks at whether the allocator is there while it is not.
+/// Interval between checks for an allocator that does not exist yet.
 const WAIT_FOR_ALLOCATOR: Duration = Duration::from_millis(5);
 
-/// What the poller and the recorder share.
+/// Shared by the poller and the recorder.
 struct PollerShared {
-    /// Grows with every new plan.
+    /// Increases with every new plan.
     plans: AtomicU64,
     plan: Mutex<PollPlan>,
-    /// The recorder wants what was gathered.
+    /// The recorder wants the data.
     wanted: AtomicBool,
-    /// The poller sleeps, and has handed over everything.
+    /// The poller sleeps and has handed over everything.
     asleep: AtomicBool,
     gathered: Mutex<Vec<RawBatch>>,
     totals: Mutex<(FollowTotals, Option<MemoryError>)>,
 }
 
-/// What the poller tells the thread that reads addresses.
+/// The poller's signals to the thread that reads addresses.
 #[derive(Default)]
 struct PollSignals {
-    /// How many changes were seen: told at once, for what is read after each has to be read before the next one.
+    /// Number of deltas seen. Set at once: the addresses must be read before the next delta.
     changes: AtomicU64,
-    /// Whether polls rest, for the job does what it did before.
+    /// Whether polls rest because the job repeats itself.
     rests: AtomicBool,
 }
 
-/// A thread that polls one target.
+/// The handle of a polling thread.
 struct PollerHandle {
     shared: Arc<PollerShared>,
     thread: Option<Worker>,
@@ -85,7 +88,8 @@ struct PollerHandle {
 }
 
 impl PollerHandle {
-    /// Starts it; it keeps to its part of the budget, its times count from `start`, and it tells when the counters changed last.
+    /// Starts the thread. It keeps to its part of the budget, counts time from `start`, and sets
+    /// when the counters last changed.
     fn start(
         process: &Arc<Process>,
         stacks: StackPoller,
@@ -109,13 +113,15 @@ impl PollerHandle {
             AddressReader::start(process, Arc::clone(&part), start, Arc::clone(&signals))?;
         let (for_thread, process) = (Arc::clone(&shared), Arc::clone(process));
         let thread = Worker::spawn("poll", move |stop| {
-            // It comes for microseconds, but where processors are few the job comes first.
+            // Raise the priority only on machines with many processors: otherwise the job comes
+            // first.
             if std::thread::available_parallelism().is_ok_and(|n| n.get() >= MANY_PROCESSORS) {
                 raise_priority();
             }
-            // Where nothing grants it, polls are further apart on busy machines, which the summary tells.
+            // If this is refused, polls are further apart on busy machines, and the summary says
+            // so.
             let _ = shorten_time_slice();
-            // Sleeps of microseconds are wanted; usually the kernel lengthens them by fifty.
+            // For sleeps of microseconds: by default the kernel adds 50 µs.
             let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
             let mut polling = PollingThread {
                 shared: &for_thread,
@@ -135,30 +141,30 @@ impl PollerHandle {
         Ok(PollerHandle { shared, thread: Some(thread), addresses })
     }
 
-    /// Whether there is a processor to spare for reading addresses.
+    /// Whether a processor is free to read addresses.
     fn reads_addresses(&self) -> bool {
         self.addresses.is_some()
     }
 
-    /// Sets which tables of addresses are read from now on.
+    /// Sets the address tables to read.
     fn set_tables(&self, tables: Option<AddressTables>) {
         if let Some(reader) = &self.addresses {
             reader.set(tables);
         }
     }
 
-    /// All readings of addresses until now, in order.
+    /// All address readings so far, in order.
     fn take_addresses(&self) -> Vec<(u64, AddressDelta)> {
         self.addresses.as_ref().map(AddressReader::take).unwrap_or_default()
     }
 
-    /// Sets what is polled from now on.
+    /// Sets what to poll.
     fn set(&self, plan: PollPlan) {
         *self.shared.plan.lock() = plan;
         self.shared.plans.fetch_add(1, Ordering::Release);
     }
 
-    /// Everything gathered until now.
+    /// Takes all data gathered so far.
     fn take(&self) -> Vec<RawBatch> {
         let began = Instant::now();
         self.shared.wanted.store(true, Ordering::Release);
@@ -172,16 +178,17 @@ impl PollerHandle {
         std::mem::take(&mut self.shared.gathered.lock())
     }
 
-    /// What it has done so far, as of some milliseconds ago.
+    /// The totals, some milliseconds old.
     fn totals(&self) -> FollowTotals {
         let mut totals = self.shared.totals.lock().0;
         totals.cpu_nanos += self.addresses.as_ref().map_or(0, AddressReader::cpu_nanos);
         totals
     }
 
-    /// Ends it; what it gathered last can still be taken. The error is the one that ended it before.
+    /// Ends the thread; its last data can still be taken. The error is the one that ended it
+    /// earlier.
     fn end(&mut self) -> Option<MemoryError> {
-        // Tells it to stop, and waits until it has.
+        // Dropping it stops the thread and waits for it.
         self.thread = None;
         if let Some(reader) = &mut self.addresses {
             reader.end();
@@ -190,7 +197,7 @@ impl PollerHandle {
     }
 }
 
-/// The thread's own.
+/// The state of the thread.
 struct PollingThread<'a> {
     shared: &'a PollerShared,
     process: &'a Process,
@@ -241,9 +248,9 @@ impl PollingThread<'_> {
             if outcome.changed {
                 self.last_change.set(ended);
             }
-            pace.saw(now, outcome.changed, outcome.moved);
+            pace.observe(now, outcome.changed, outcome.moved);
             blocked.look(self.process, self.state.targets(), now);
-            pace.set_gives_way(blocked.gives_way(now));
+            pace.set_yields(blocked.yields(now));
             let rests = self.state.rests(now);
             pace.set_rests(rests);
             self.signals.rests.store(rests, Ordering::Relaxed);
@@ -254,13 +261,13 @@ impl PollingThread<'_> {
             let next = pace.next(now);
             match next {
                 NextPoll::Poll => {}
-                // The next poll confirms what this one saw.
+                // The next poll confirms this one.
                 _ if self.state.is_pending() => {}
                 NextPoll::Rest(time) => {
                     self.rest(time, ended);
                     last = None;
                 }
-                NextPoll::Sleep(time) | NextPoll::GiveWay(time) | NextPoll::HoldBack(time) => {
+                NextPoll::Sleep(time) | NextPoll::Yield(time) | NextPoll::Throttle(time) => {
                     self.totals.held_back += u64::from(!matches!(next, NextPoll::Sleep(_)));
                     self.sleep(time);
                     last = None;
@@ -288,12 +295,12 @@ impl PollingThread<'_> {
         self.shared.asleep.store(false, Ordering::Release);
     }
 
-    /// Sleeps for a moment in which the job goes on; `now` is in nanoseconds.
+    /// Sleeps while the job goes on; `now` is in nanoseconds.
     fn rest(&mut self, time: Duration, now: u64) {
         let start = self.start;
         self.state.sleeps(&|| start.elapsed().as_nanos() as u64);
         let until = now + time.as_nanos() as u64;
-        // What happens until then is not seen: the allocator does not stand still.
+        // Nothing is seen until then, so the allocator does not count as quiet.
         self.last_change.set(until);
         std::thread::sleep(time);
     }
@@ -309,7 +316,7 @@ impl PollingThread<'_> {
         told.1 = told.1.or(ended);
     }
 
-    /// What one poll in a hundred takes longer than.
+    /// One poll in a hundred takes longer than this.
     fn slow_poll(&self) -> u64 {
         let slow = self.totals.polls / 100;
         let mut slower = 0;

@@ -1,62 +1,62 @@
-//! When to poll again: at once while something happens, more and more seldom while nothing does, and never beyond the budget.
+//! When to poll again: at once while something happens, less and less often while nothing does,
+//! never beyond the budget.
 
 use std::time::Duration;
 
-/// How long polls follow each other without sleep after the counters changed: the next change is near.
+/// How long to poll without sleep after a delta: the next one is near.
 const AFTER_CHANGE: Duration = Duration::from_millis(2);
-/// The same after a thread has moved that had stood still.
+/// The same after an idle thread has moved.
 const AFTER_MOVE: Duration = Duration::from_micros(300);
-/// The shortest sleep; waking up costs as much as two or three polls.
+/// The shortest sleep; waking costs as much as two or three polls.
 const SHORTEST: Duration = Duration::from_micros(10);
-/// The longest sleep while the counters have moved not long ago: shorter than the time from a thread's first move to its
-/// first allocation as a rule is.
+/// The longest sleep while the counters moved recently: usually shorter than the time from a
+/// thread's first move to its first allocation.
 const LONGEST_WHEN_BUSY: Duration = Duration::from_micros(50);
-/// The longest sleep of all.
+/// The longest sleep.
 const LONGEST: Duration = Duration::from_millis(5);
-/// What may be used beyond the budget at once, and what is saved up at most, as a stretch of time.
+/// The largest budget saved up, as a stretch of time.
 const SAVED_UP: Duration = Duration::from_secs(1);
-/// How long polling rests after each poll while the target repeats itself.
+/// The rest after each poll while the target repeats itself.
 const PAUSE: Duration = Duration::from_micros(300);
-/// How long polling rests after each poll while it gives way.
-const GIVE_WAY: Duration = Duration::from_micros(500);
-/// How long polling rests when the budget is used up.
+/// The rest after each poll while polling yields.
+const YIELD_PAUSE: Duration = Duration::from_micros(500);
+/// The rest when the budget is used up.
 const REST: Duration = Duration::from_millis(5);
 
-/// What to do before the next poll.
+/// The action before the next poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NextPoll {
-    /// Nothing.
+    /// Poll at once.
     Poll,
-    /// Nothing happens: sleep.
+    /// Sleep, because nothing happens.
     Sleep(Duration),
-    /// The target does what it did before: sleep.
+    /// Sleep, because the target repeats itself.
     Rest(Duration),
-    /// The polls are in the target's way: sleep.
-    GiveWay(Duration),
-    /// The budget is used up: sleep, although something may happen.
-    HoldBack(Duration),
+    /// Sleep, because polls block the target.
+    Yield(Duration),
+    /// Sleep, because the budget is used up.
+    Throttle(Duration),
 }
 
-/// Keeps the pace of one poller. Times count from any moment.
+/// The pace of one poller. Times may start at any moment.
 #[derive(Debug)]
 pub(super) struct FollowPace {
-    /// Part of one processor that may be used.
+    /// Allowed share of one processor.
     share: f64,
     /// Nanoseconds of a processor that may be used now.
     saved: f64,
-    /// When and at what use of the processor that was computed.
+    /// When `saved` was computed, and the processor use then.
     at: Duration,
     used: Duration,
     changed: Duration,
     moved: Duration,
-    /// Until when to poll without sleep.
+    /// Poll without sleep until then.
     spin_until: Duration,
-    gives_way: bool,
+    yields: bool,
     rests: bool,
 }
 
 impl FollowPace {
-    /// May use `share` of one processor.
     pub(super) fn new(share: f64, now: Duration, used: Duration) -> FollowPace {
         FollowPace {
             share,
@@ -66,28 +66,28 @@ impl FollowPace {
             changed: now,
             moved: now,
             spin_until: now + AFTER_CHANGE,
-            gives_way: false,
+            yields: false,
             rests: false,
         }
     }
 
-    /// Takes whether the polls are in the target's way (`blocked_threads.rs`).
-    pub(super) fn set_gives_way(&mut self, gives_way: bool) {
-        self.gives_way = gives_way;
+    /// Sets whether polls block the target (`blocked_threads.rs`).
+    pub(super) fn set_yields(&mut self, yields: bool) {
+        self.yields = yields;
     }
 
-    /// Takes whether the target does what it did before (`repetition.rs`).
+    /// Sets whether the target repeats itself (`repetition.rs`).
     pub(super) fn set_rests(&mut self, rests: bool) {
         self.rests = rests;
     }
 
-    /// From now on it may use `share` of one processor.
+    /// Sets the allowed share of one processor.
     pub(super) fn set_share(&mut self, share: f64) {
         self.share = share;
     }
 
-    /// Takes what the last poll saw: whether counters changed, or else whether a thread moved.
-    pub(super) fn saw(&mut self, now: Duration, changed: bool, moved: bool) {
+    /// Takes the result of the last poll: whether counters changed, or else a thread moved.
+    pub(super) fn observe(&mut self, now: Duration, changed: bool, moved: bool) {
         if changed {
             self.changed = now;
             self.spin_until = self.spin_until.max(now + AFTER_CHANGE);
@@ -95,19 +95,20 @@ impl FollowPace {
         if moved || changed {
             let stood = now.saturating_sub(self.moved);
             self.moved = now;
-            // A thread that moves all the time without allocating is worth polling only while there is plenty left.
+            // A thread that always moves without allocating is worth polling only while the budget
+            // is large.
             if stood > AFTER_MOVE / 3 || self.saved > 0.5 * self.most() {
                 self.spin_until = self.spin_until.max(now + AFTER_MOVE);
             }
         }
     }
 
-    /// Whether the use of the processor is to be told before [`Self::next`].
+    /// Whether [`Self::next`] needs a new figure of processor use.
     pub(super) fn wants_use(&self, now: Duration) -> bool {
         now >= self.spin_until || now.saturating_sub(self.at) > REST / 10
     }
 
-    /// Takes the time of a processor used since it exists.
+    /// Takes the processor time used so far.
     pub(super) fn take_use(&mut self, now: Duration, used: Duration) {
         let passed = now.saturating_sub(self.at).as_nanos() as f64;
         let spent = used.saturating_sub(self.used).as_nanos() as f64;
@@ -115,13 +116,13 @@ impl FollowPace {
         (self.at, self.used) = (now, used);
     }
 
-    /// What to do before the next poll.
+    /// The action before the next poll.
     pub(super) fn next(&self, now: Duration) -> NextPoll {
         if self.saved <= 0.0 {
-            return NextPoll::HoldBack(REST);
+            return NextPoll::Throttle(REST);
         }
-        if self.gives_way {
-            return NextPoll::GiveWay(GIVE_WAY);
+        if self.yields {
+            return NextPoll::Yield(YIELD_PAUSE);
         }
         if now < self.spin_until {
             return if self.rests { NextPoll::Rest(PAUSE) } else { NextPoll::Poll };
@@ -145,36 +146,36 @@ mod tests {
     }
 
     #[test]
-    fn polls_follow_each_other_after_a_change_and_back_off_when_nothing_happens() {
+    fn polls_spin_after_a_change_and_back_off_when_idle() {
         let mut pace = FollowPace::new(0.5, us(0), us(0));
         assert_eq!(pace.next(us(1)), NextPoll::Poll);
         assert_eq!(pace.next(us(2_100)), NextPoll::Sleep(us(21)));
         assert_eq!(pace.next(us(900_000)), NextPoll::Sleep(us(50)));
         assert_eq!(pace.next(us(20_000_000)), NextPoll::Sleep(us(500)));
         assert_eq!(pace.next(us(999_000_000)), NextPoll::Sleep(LONGEST));
-        pace.saw(us(999_000_000), false, true);
+        pace.observe(us(999_000_000), false, true);
         assert_eq!(pace.next(us(999_000_200)), NextPoll::Poll, "a thread moved");
-        pace.saw(us(999_000_300), true, true);
+        pace.observe(us(999_000_300), true, true);
         assert_eq!(pace.next(us(999_002_200)), NextPoll::Poll, "memory was allocated");
     }
 
-    /// Whatever happens, over any long time no more is used than the budget allows.
+    /// Over any long time, no more is used than the budget allows.
     #[test]
-    fn the_budget_is_kept_and_the_rest_of_the_time_slept() {
+    fn polls_keep_the_budget_and_sleep_otherwise() {
         let (mut now, mut used) = (us(0), us(0));
         let mut pace = FollowPace::new(0.25, now, used);
         let mut held_back = 0;
         while now < Duration::from_secs(10) {
-            pace.saw(now, true, true);
+            pace.observe(now, true, true);
             if pace.wants_use(now) {
                 pace.take_use(now, used);
             }
             match pace.next(now) {
                 NextPoll::Poll => (now, used) = (now + us(2), used + us(2)),
-                NextPoll::Sleep(time) | NextPoll::Rest(time) | NextPoll::GiveWay(time) => {
+                NextPoll::Sleep(time) | NextPoll::Rest(time) | NextPoll::Yield(time) => {
                     now += time;
                 }
-                NextPoll::HoldBack(time) => {
+                NextPoll::Throttle(time) => {
                     held_back += 1;
                     now += time;
                 }

@@ -1,4 +1,5 @@
-//! One poll: the counters and the stacks in one system call, and what changed since the poll before.
+//! One poll: copies the counters and the stacks in one system call, and finds what changed since
+//! the last poll.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,28 +17,27 @@ use super::counter_watch::{CopyMoment, CounterChange, CounterWatch, StackCopies}
 use super::repetition::Repetition;
 use super::thread_waits::ThreadWaits;
 
-/// Places that cannot be read in one poll, each forgotten before it is read again.
+/// Unreadable addresses in one poll; each is forgotten before it is read again.
 const MAX_FAULTS: u32 = 300;
-/// So many polls of the counters alone follow a poll of the stacks, or two where the first could not be confirmed at once. A counter is cheap to read and changes
-/// seldom; a frame that is being executed is written all the time, and every poll that reads it makes the job fetch it back. So a change
-/// is seen earlier, and the stacks are read right after it and often enough before.
+/// This many polls of the counters alone follow a poll of the stacks, or two if the first was not
+/// confirmed at once. A counter is cheap to read and seldom changes. A running frame is written all
+/// the time, and each read makes the job fetch it back. So a change is seen sooner, and the stacks
+/// are read right after it and often enough before.
 const COUNTER_POLLS: u32 = 6;
 const STACK_POLLS: u32 = 2;
-/// Changes kept until they are taken; what happens beyond becomes one change.
+/// Maximum deltas kept until they are taken; later ones merge into the last.
 const MAX_CHANGES: usize = 1 << 15;
 
-/// What is polled.
+/// What to poll.
 #[derive(Default, Clone)]
 pub(super) struct PollPlan {
-    /// The devices' counters.
     pub(super) counters: Option<CounterPoller>,
-    /// The threads.
     pub(super) targets: Vec<PollTarget>,
     /// The locks that a thread takes in the middle of its work.
     pub(super) working_locks: Vec<AddressRange>,
 }
 
-/// A thread's stack at a poll, not yet named.
+/// A thread's stack at a poll, without names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RawReading {
     Chain(u32),
@@ -45,42 +45,41 @@ pub(super) enum RawReading {
     NoFrames,
 }
 
-/// A thread at a change.
+/// A thread at a delta.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RawThread {
     pub(super) key: ThreadKey,
     pub(super) before: RawReading,
     pub(super) after: RawReading,
-    /// Whether the next poll has still to confirm `after`.
+    /// Whether the next poll has to confirm `after`.
     unconfirmed: bool,
     pub(super) wait: ThreadWait,
 }
 
-/// A change, not yet named.
+/// A delta without names.
 #[derive(Debug, Clone)]
 pub(super) struct RawChange {
-    /// When the poll began that copied the stacks before it, and when the one ended that copied those after it.
+    /// When the poll with the stacks before it started, and the poll with those after it ended.
     pub(super) before: u64,
     pub(super) after: u64,
     pub(super) counters: CounterChange,
     pub(super) threads: Vec<RawThread>,
 }
 
-/// What a poller gathered since it was last asked.
+/// The data gathered since the last call.
 #[derive(Default)]
 pub(super) struct RawBatch {
     pub(super) changes: Vec<RawChange>,
     pub(super) chains: FrameChains,
-    /// Code objects met for the first time, as they were then.
+    /// Copies of code objects seen for the first time.
     pub(super) copies: FxHashMap<u64, Vec<u8>>,
 }
 
-/// What one poll saw.
+/// The result of one poll.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PollOutcome {
-    /// Counters changed, or are just being changed.
+    /// Counters changed or are being changed.
     pub(super) changed: bool,
-    /// A thread moved.
     pub(super) moved: bool,
 }
 
@@ -90,32 +89,33 @@ pub(super) struct PollState {
     stacks: StackPoller,
     waits: ThreadWaits,
     watch: CounterWatch,
-    /// What has changed since the stacks were copied last.
+    /// Deltas since the last copy of the stacks.
     changed: Vec<CounterChange>,
     spans: Vec<AddressRange>,
     now: Vec<u8>,
     before: Vec<u8>,
-    /// Whether `before` was read with the spans of now.
+    /// Whether `before` was read with the current spans.
     comparable: bool,
-    /// The counters alone, as the last poll of these read them.
+    /// The counters at the last poll of counters alone.
     counters_now: Vec<u8>,
-    /// What is read once more after a poll of the stacks.
+    /// What is read again after a poll of the stacks.
     again: Vec<AddressRange>,
     again_copy: Vec<u8>,
-    /// Polls of the stacks since the last sleep or the last row of polls of the counters alone; and how many of these since then.
+    /// Polls of the stacks since the last sleep or series of counter polls, and counter polls since
+    /// then.
     stack_polls: u32,
     counter_polls: u32,
-    /// When the poll before the last one began.
+    /// When the poll before the last one started.
     began_before: u64,
     batch: RawBatch,
     copies: CodeCopies,
-    /// Changes at the end of the batch whose stacks the next poll may confirm.
+    /// Deltas at the end of the batch whose stacks the next poll may confirm.
     pending: usize,
     repetition: Repetition,
 }
 
 impl PollState {
-    /// `signals` are told of each change that is seen.
+    /// `signals` get each delta.
     pub(super) fn new(
         memory: Box<dyn Memory>,
         stacks: StackPoller,
@@ -145,7 +145,7 @@ impl PollState {
         }
     }
 
-    /// Sets what is polled from now on.
+    /// Sets what to poll.
     pub(super) fn set(&mut self, plan: PollPlan) {
         self.confirm(false);
         self.stacks.set_targets(&plan.targets);
@@ -154,17 +154,16 @@ impl PollState {
         self.lay_out();
     }
 
-    /// The threads that are polled.
     pub(super) fn targets(&self) -> impl Iterator<Item = &PollTarget> {
         self.stacks.targets()
     }
 
-    /// Whether there is anything to poll.
+    /// Whether there is nothing to poll.
     pub(super) fn is_idle(&self) -> bool {
         self.watch.is_empty()
     }
 
-    /// What was gathered since the last time; `None` while the stacks of the last change are not confirmed yet.
+    /// The data since the last call; `None` while the stacks of the last delta are unconfirmed.
     pub(super) fn take(&mut self) -> Option<RawBatch> {
         if self.pending > 0 {
             return None;
@@ -174,7 +173,7 @@ impl PollState {
         Some(batch)
     }
 
-    /// Whether the next poll is needed for what was seen by the last one.
+    /// Whether the last poll needs the next one to confirm it.
     pub(super) fn is_pending(&self) -> bool {
         self.pending > 0 || !self.changed.is_empty()
     }
@@ -184,16 +183,16 @@ impl PollState {
         self.spans.extend(self.watch.spans());
         let counters = self.spans.iter().map(|span| span.len).sum();
         let stacks = self.stacks.push(&mut self.spans, counters);
-        // The counters once more: the stacks take long to copy.
+        // The counters again: copying the stacks takes long.
         self.spans.extend(self.watch.spans());
         self.now.resize(stacks + counters, 0);
         self.before.resize(stacks + counters, 0);
         self.comparable = false;
     }
 
-    /// Whether this poll reads the counters alone: the stacks were read just before.
+    /// Whether this poll reads only the counters, because the stacks were just read.
     fn takes_counters_alone(&mut self) -> bool {
-        // What has changed behind the last stacks wants the next ones soon.
+        // A delta after the last stacks needs the next ones soon.
         if self.pending > 0 || !self.changed.is_empty() || self.stack_polls < STACK_POLLS {
             return false;
         }
@@ -205,31 +204,32 @@ impl PollState {
         true
     }
 
-    /// Whether polls may rest, for the target does what it did before.
+    /// Whether polls may rest because the target repeats itself.
     pub(super) fn rests(&mut self, now: Duration) -> bool {
         self.repetition.rests(now)
     }
 
-    /// Polling sleeps: what the stacks are after that is not known.
+    /// Polling sleeps: the stacks after it are unknown.
     pub(super) fn sleeps(&mut self, clock: &impl Fn() -> u64) {
         self.waits.pause(clock);
         self.stack_polls = 0;
     }
 
-    /// Reads the counters alone; `false` when they are what they were and nobody is inside the allocator.
+    /// Reads only the counters. Returns `false` if nothing changed and no thread is inside the
+    /// allocator.
     fn counters_move(&mut self) -> Result<bool, MemoryError> {
         let spans = self.spans.get(..self.watch.spans().count()).unwrap_or_default();
         self.counters_now.resize(spans.iter().map(|span| span.len).sum(), 0);
         match self.memory.read_spans(spans, &mut self.counters_now) {
             Ok(()) => {}
-            // The poll of everything finds out what is the matter.
+            // The full poll finds the cause.
             Err(MemoryError::Fault { .. }) => return Ok(true),
             Err(error) => return Err(error),
         }
-        Ok(self.watch.see(&self.counters_now, CopyMoment::Alone, &mut self.changed))
+        Ok(self.watch.see(&self.counters_now, CopyMoment::CountersOnly, &mut self.changed))
     }
 
-    /// Polls once; `clock` tells the time in nanoseconds.
+    /// Polls once; `clock` gives nanoseconds.
     pub(super) fn poll(&mut self, clock: &impl Fn() -> u64) -> Result<PollOutcome, MemoryError> {
         if self.takes_counters_alone() && !self.counters_move()? {
             return Ok(PollOutcome::default());
@@ -254,7 +254,7 @@ impl PollState {
                     if is_stack {
                         self.stacks.fault(index);
                     } else {
-                        // The allocator is gone; another plan follows soon.
+                        // The allocator is gone; a new plan follows.
                         self.watch.set(None);
                     }
                 }
@@ -268,9 +268,9 @@ impl PollState {
         let counters_again = self.read_again()?;
         let mut outcome = self.compare(began, ended, clock);
         let copies = self.again_copy.get(counters_again..).unwrap_or_default();
-        outcome.changed |= self.watch.see(copies, CopyMoment::Alone, &mut self.changed);
+        outcome.changed |= self.watch.see(copies, CopyMoment::CountersOnly, &mut self.changed);
         if outcome.changed {
-            // These stacks are those before what has changed since they were copied.
+            // These stacks are from before the deltas since they were copied.
             self.waits.look(clock);
         }
         self.began_before = began;
@@ -280,8 +280,8 @@ impl PollState {
         Ok(outcome)
     }
 
-    /// Copies the innermost frames of the threads that moved once more: what stands still meanwhile was so. Behind them the counters are copied
-    /// again; returns where their copy begins.
+    /// Copies the innermost frames of moved threads again: what is the same twice was true at one
+    /// moment. Then copies the counters again; returns where that copy starts.
     fn read_again(&mut self) -> Result<usize, MemoryError> {
         self.again.clear();
         let mut frames = self.stacks.push_again(&mut self.again);
@@ -290,7 +290,7 @@ impl PollState {
             self.again_copy.resize(self.again.iter().map(|span| span.len).sum(), 0);
             match self.memory.read_spans(&self.again, &mut self.again_copy) {
                 Ok(()) => self.stacks.confirm(&self.again_copy),
-                // Where a frame is no more, the next poll has to confirm what came.
+                // If a frame is gone, the next poll has to confirm.
                 Err(MemoryError::Fault { .. }) => frames = self.again_copy.len(),
                 Err(error) => return Err(error),
             }
@@ -303,7 +303,7 @@ impl PollState {
         Ok(frames)
     }
 
-    /// Finds what changed since the poll before.
+    /// Finds the changes since the last poll.
     fn compare(&mut self, began: u64, ended: u64, clock: &impl Fn() -> u64) -> PollOutcome {
         self.confirm(true);
         let stacks = &self.stacks;
@@ -313,7 +313,7 @@ impl PollState {
         let stacks = StackCopies { threads, took: ended.saturating_sub(began) };
         let len = self.watch.spans().map(|span| span.len).sum();
         let copies = self.now.get(..len).unwrap_or_default();
-        let ahead = self.watch.see(copies, CopyMoment::Ahead(stacks), &mut self.changed);
+        let ahead = self.watch.see(copies, CopyMoment::BeforeStacks(stacks), &mut self.changed);
         let changes = std::mem::take(&mut self.changed);
         let mut outcome = PollOutcome { changed: ahead, moved };
         outcome.changed |= !changes.is_empty();
@@ -325,15 +325,16 @@ impl PollState {
             self.change(RawChange { before, after: ended, counters, threads });
         }
         let copies = self.now.get(self.now.len().saturating_sub(len)..).unwrap_or_default();
-        // The stacks of the next poll are those after it.
-        outcome.changed |= self.watch.see(copies, CopyMoment::Behind(stacks), &mut self.changed);
+        // The next poll's stacks are those after it.
+        outcome.changed |=
+            self.watch.see(copies, CopyMoment::AfterStacks(stacks), &mut self.changed);
         outcome
     }
 
-    /// Keeps a change with the stacks of the last two polls.
+    /// Stores a delta with the stacks of the last two polls.
     fn change(&mut self, mut change: RawChange) {
         let CounterChange { device, live, .. } = change.counters;
-        self.repetition.saw(device.0, live, change.counters.blocks());
+        self.repetition.observe(device.0, live, change.counters.blocks());
         if self.batch.changes.len() >= MAX_CHANGES || self.batch.chains.is_full() {
             return self.join(change);
         }
@@ -351,7 +352,7 @@ impl PollState {
         self.batch.changes.push(change);
     }
 
-    /// Adds a change to the last one, because there is no room for more.
+    /// Merges a delta into the last one: there is no more room.
     fn join(&mut self, change: RawChange) {
         let device = change.counters.device;
         let last = self.batch.changes.iter_mut().rev().find(|kept| kept.counters.device == device);
@@ -364,7 +365,8 @@ impl PollState {
         }
     }
 
-    /// The stack of a thread at the last poll, or at the one before, and whether the next poll has to confirm it.
+    /// A thread's stack at the last poll or the one before it, and whether the next poll has to
+    /// confirm it.
     fn reading(&mut self, number: usize, last: bool) -> (RawReading, bool) {
         let PollState { stacks, batch, copies, memory, .. } = self;
         let chain = match if last { stacks.now(number) } else { stacks.before(number) } {
@@ -379,7 +381,7 @@ impl PollState {
         (RawReading::Chain(chain.0), chain.1)
     }
 
-    /// The stacks of changes seen by the poll before: this one confirms those that it found again.
+    /// This poll confirms the last poll's stacks that it found unchanged.
     fn confirm(&mut self, polled: bool) {
         if self.pending == 0 {
             return;

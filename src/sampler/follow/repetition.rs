@@ -1,56 +1,58 @@
-//! Whether the job does what it did before: then it is followed change by change for a part of the time only.
+//! Whether the job repeats itself: then only a part of the time is followed delta by delta.
 //!
-//! Every read of memory that the job writes makes it wait a little: 1 to 2 µs for each block with its free (`benches/README.md`). Where a job makes
-//! tens of thousands of blocks a second, and the bytes alive have gone through the same values for a second, polls rest between changes. What
-//! happened meanwhile is told from the iterations that were followed (`analysis/followed/repeated_steps.rs`).
-//! As soon as the bytes alive are others than before, every change is followed again.
+//! Each read of memory that the job writes delays it: 1 to 2 µs for a block and its free
+//! (`benches/README.md`). If a job allocates tens of thousands of blocks a second and its allocated
+//! bytes have repeated the same values for a second, polls rest. The blocks in between are
+//! attributed from the iterations that were followed (`analysis/followed/repeated_steps.rs`). As
+//! soon as the allocated bytes take new values, every delta is followed again.
 
 use std::time::Duration;
 
-/// So many blocks allocated and freed a second are followed at no cost that can be told.
+/// Up to this many allocations and frees a second cost the job nothing measurable.
 const CHEAP_RATE: f64 = 10_000.0;
-/// The least part of the time in which every change is followed.
+/// The smallest part of the time that is followed.
 const LEAST_FOLLOWED: f64 = 0.1;
-/// For so long a job that repeats itself is followed without rest: what is told later has to be known from several iterations.
+/// How long a repeating job is followed without rest: attribution needs several iterations.
 const LEARNS_FOR: Duration = Duration::from_secs(1);
-/// After about this long another part of the iteration is followed. No two cycles are of one length: iterations may be.
+/// The mean cycle, after which another part of the iteration is followed. Lengths differ so that
+/// cycles do not match iterations.
 const CYCLE: Duration = Duration::from_millis(500);
-/// From the shortest to the longest cycle, in cycles.
+/// The shortest and the longest cycle, in cycles.
 const VARIES: (f64, f64) = (0.6, 1.4);
-/// In a longer time between two polls nothing was followed: the poller was stopped, or had used up its budget.
+/// After a longer gap between two polls nothing was followed: the poller was stopped or out of
+/// budget.
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
-/// The golden ratio: its multiples fall evenly between whole numbers.
+/// The golden ratio: its multiples spread evenly modulo 1.
 const GOLDEN: f64 = 0.618_034;
-/// Of the last changes so many have to have left as many bytes alive as some change before.
+/// This part of the last deltas must end at a known number of bytes.
 const MOST: f64 = 0.95;
-/// How many the last changes are.
+/// The number of last deltas.
 const LAST: f64 = 128.0;
-/// Numbers of bytes remembered; a power of two.
+/// Known numbers of bytes; a power of two.
 const REMEMBERED: usize = 1 << 17;
 
-/// What is known of a job's repetition.
 pub(super) struct Repetition {
-    /// A part of the hash of what was alive, by the rest of the hash; 0 where there is none.
+    /// A part of each level's hash, indexed by the rest of it; 0 is empty.
     levels: Box<[u32]>,
-    /// Of the last changes, those after which as much was alive as once before.
+    /// The last deltas that ended at a known level.
     repeated: f64,
-    /// Blocks allocated and freed since the cycle began.
+    /// Allocations and frees in this cycle.
     blocks: u64,
     cycle: Cycle,
-    /// When it was asked last.
+    /// Time of the last question.
     asked: Duration,
-    /// For how long it has repeated itself.
+    /// How long it has repeated itself.
     learned: Duration,
 }
 
-/// A time in which every change is followed first, and then polls may rest.
+/// A time with a followed first part, after which polls may rest.
 struct Cycle {
     began: Duration,
-    /// How long it has lasted, without the times in which nothing was polled.
+    /// Its length so far, without times that were not polled.
     lasted: Duration,
     length: Duration,
     followed: Duration,
-    /// Where its length lies between the shortest and the longest.
+    /// Its length, between the shortest (0) and the longest (1).
     phase: f64,
 }
 
@@ -63,8 +65,8 @@ impl Repetition {
         Repetition { levels, repeated: 0.0, blocks: 0, cycle, asked, learned }
     }
 
-    /// Takes a change of so many blocks after which `live` bytes are alive in the pools of a device.
-    pub(super) fn saw(&mut self, device: u32, live: [i64; 2], blocks: u64) {
+    /// Takes a delta of this many blocks that ends with `live` bytes in the pools of a device.
+    pub(super) fn observe(&mut self, device: u32, live: [i64; 2], blocks: u64) {
         self.blocks = self.blocks.saturating_add(blocks);
         let hash = live.into_iter().fold(u64::from(device) + 1, |hash, bytes| {
             // The finalizer of MurmurHash3.
@@ -96,7 +98,7 @@ impl Repetition {
 }
 
 impl Cycle {
-    /// The cycle that begins now, after one with `rate` blocks a second.
+    /// The next cycle, after one with `rate` blocks a second.
     fn next(&self, now: Duration, rate: f64) -> Cycle {
         let phase = (self.phase + GOLDEN).fract();
         let length = CYCLE.mul_f64(VARIES.0 + (VARIES.1 - VARIES.0) * phase);
@@ -109,13 +111,13 @@ impl Cycle {
 mod tests {
     use super::*;
 
-    /// For how much of the ten seconds after it has learned polls may rest, where a job makes a change each `apart`.
+    /// How much of the ten seconds after learning polls may rest, if a delta comes every `apart`.
     fn rested(apart: Duration, mut live: impl FnMut(i64) -> i64) -> f64 {
         let mut repetition = Repetition::new();
         let count = |time: Duration| (time.as_nanos() / apart.as_nanos()) as u32;
         let (first, last) = (count(Duration::from_secs(4)), count(Duration::from_secs(14)));
         let mut rests = (0..last).map(|nth| {
-            repetition.saw(0, [0, live(i64::from(nth))], 1);
+            repetition.observe(0, [0, live(i64::from(nth))], 1);
             repetition.rests(apart * nth)
         });
         assert!(!rests.by_ref().take(count(LEARNS_FOR) as usize).any(|rests| rests));
@@ -142,14 +144,14 @@ mod tests {
     }
 
     #[test]
-    fn when_the_job_does_something_else_every_change_is_followed_soon() {
+    fn new_behaviour_makes_polls_follow_every_delta_again() {
         let mut repetition = Repetition::new();
         let apart = Duration::from_micros(10);
         let mut now = Duration::ZERO;
         let mut rests = false;
         for nth in 0..600_000 {
             now += apart;
-            repetition.saw(0, [0, 512 * (nth % 1000)], 1);
+            repetition.observe(0, [0, 512 * (nth % 1000)], 1);
             rests = repetition.rests(now);
             if rests {
                 break;
@@ -157,7 +159,7 @@ mod tests {
         }
         assert!(rests);
         let other = |nth: &i64| {
-            repetition.saw(0, [7, 512 * nth], 1);
+            repetition.observe(0, [7, 512 * nth], 1);
             repetition.rests(now)
         };
         assert!((0..100).take_while(other).count() < 10);

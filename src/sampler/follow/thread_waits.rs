@@ -1,7 +1,7 @@
-//! Which of the polled threads wait, by the kernel's word: asked where a change was seen, or polls are about to pause.
+//! Which polled threads wait, according to the kernel. Asked at a delta, or before polls pause.
 //!
-//! A look at a thread that runs takes a third of a microsecond, at one that waits a third as well once it is known to wait, and
-//! two microseconds before that. A poll in which nothing changed asks for nothing.
+//! Asking about a running thread takes a third of a microsecond. A waiting one takes as long once
+//! known, and two microseconds before. Polls without a delta ask nothing.
 
 use std::sync::Arc;
 
@@ -9,12 +9,11 @@ use crate::model::ThreadWait;
 use crate::python::{PollTarget, ThreadKey};
 use crate::target::{AddressRange, KernelWait, Process, ThreadTurns, ThreadWatch};
 
-/// A thread that ran at the last look is not looked at again for so long, in nanoseconds, unless polls paused meanwhile.
+/// A thread that ran is not checked again for this many nanoseconds, unless polls paused.
 const RUNS_FOR: u64 = 10_000;
-/// A longer time between two polls of the stacks is a pause.
+/// A longer gap (nanoseconds) between two polls of the stacks is a pause.
 const PAUSE: u64 = 30_000;
 
-/// What is known of the polled threads.
 pub(super) struct ThreadWaits {
     process: Arc<Process>,
     /// The locks that a thread takes in the middle of its work.
@@ -22,7 +21,7 @@ pub(super) struct ThreadWaits {
     threads: Vec<WatchedThread>,
     /// When the last poll of the stacks ended.
     polled: u64,
-    /// Whether the threads were looked at in the last poll.
+    /// Whether the threads were checked in the last poll.
     looked: bool,
 }
 
@@ -30,12 +29,12 @@ struct WatchedThread {
     key: ThreadKey,
     id: Option<u32>,
     watch: Option<ThreadWatch>,
-    /// Since when it is off the processor, if it is.
+    /// Since when it is off the processor.
     off: Option<OffProcessor>,
     /// Whether it waited at the last poll of the stacks, and at the one before.
     now: bool,
     before: bool,
-    looks_again: u64,
+    checked_again: u64,
 }
 
 /// A thread off the processor.
@@ -43,7 +42,7 @@ struct WatchedThread {
 struct OffProcessor {
     since: u64,
     turns: ThreadTurns,
-    /// Whether it waits for something that is not its own work.
+    /// Whether it waits for something other than its own work.
     waits: bool,
 }
 
@@ -53,7 +52,7 @@ impl ThreadWaits {
         ThreadWaits { process, working, threads, polled: 0, looked: false }
     }
 
-    /// Sets which threads are polled, and which locks are no reason to call one waiting.
+    /// Sets the polled threads, and the locks that do not count as waiting.
     pub(super) fn set(&mut self, targets: &[PollTarget], working: Vec<AddressRange>) {
         self.working = working;
         let mut old = std::mem::take(&mut self.threads);
@@ -71,14 +70,14 @@ impl ThreadWaits {
                     off: None,
                     now: false,
                     before: false,
-                    looks_again: 0,
+                    checked_again: 0,
                 },
             });
         }
     }
 
-    /// The stacks were polled, from `began` on: what was true of the poll before the last is forgotten. `moved` says which thread
-    /// stands elsewhere than at the last poll.
+    /// The stacks were polled, starting at `began`; forgets the poll before the last. `moved` says
+    /// whether a thread's stack differs from the last poll.
     pub(super) fn polled(&mut self, began: u64, ended: u64, moved: impl Fn(ThreadKey) -> bool) {
         let paused = began.saturating_sub(self.polled) > PAUSE;
         self.polled = ended;
@@ -86,7 +85,7 @@ impl ThreadWaits {
         for thread in &mut self.threads {
             thread.before = thread.now;
             if paused {
-                thread.looks_again = 0;
+                thread.checked_again = 0;
             }
             if moved(thread.key) {
                 (thread.off, thread.now) = (None, false);
@@ -94,7 +93,7 @@ impl ThreadWaits {
         }
     }
 
-    /// Looks at all threads, unless that was done since the last poll.
+    /// Checks all threads, unless done since the last poll.
     pub(super) fn look(&mut self, clock: &impl Fn() -> u64) {
         if !std::mem::replace(&mut self.looked, true) {
             for thread in &mut self.threads {
@@ -103,16 +102,16 @@ impl ThreadWaits {
         }
     }
 
-    /// Polls pause: the last one has the stacks from before whatever happens meanwhile.
+    /// Polls pause: the last one has the stacks from before all that happens meanwhile.
     pub(super) fn pause(&mut self, clock: &impl Fn() -> u64) {
         for thread in &mut self.threads {
-            thread.looks_again = 0;
+            thread.checked_again = 0;
         }
         self.looked = false;
         self.look(clock);
     }
 
-    /// Whether a thread waited at the last two polls; the one before the last began at `before`.
+    /// Whether a thread waited at the last two polls. The one before the last started at `before`.
     pub(super) fn wait(&self, key: ThreadKey, before: u64) -> ThreadWait {
         let Some(thread) = self.threads.iter().find(|thread| thread.key == key) else {
             return ThreadWait::Unknown;
@@ -134,18 +133,18 @@ impl WatchedThread {
             return;
         }
         (self.off, self.now) = (None, false);
-        if clock() < self.looks_again {
+        if clock() < self.checked_again {
             return;
         }
         self.off = off_processor(watch, working, clock);
         match self.off {
             Some(off) => self.now = off.waits,
-            None => self.looks_again = clock() + RUNS_FOR,
+            None => self.checked_again = clock() + RUNS_FOR,
         }
     }
 }
 
-/// Whether a thread is off the processor, and in what.
+/// Whether a thread is off the processor, and where.
 fn off_processor(
     watch: &ThreadWatch,
     working: &[AddressRange],
@@ -153,7 +152,7 @@ fn off_processor(
 ) -> Option<OffProcessor> {
     let is_off = |wait: &KernelWait| *wait != KernelWait::Working;
     watch.wait().filter(is_off)?;
-    // Read ahead of a look that finds the thread off the processor: where they are the same later, it has not come back to one.
+    // Read before the check: if it is the same later, the thread has not run in between.
     let turns = watch.turns()?;
     let wait = watch.wait().filter(is_off)?;
     Some(OffProcessor { since: clock(), turns, waits: wait.is_idle(working) })

@@ -1,4 +1,4 @@
-//! Exact events compared with the allocator: with its counters while it stands still, and once a second with its blocks.
+//! Compares exact events with the allocator: its counters at rest, and its blocks once a second.
 
 use std::time::Duration;
 
@@ -9,25 +9,25 @@ use crate::model::{
 use crate::sampler::readers::TorchState;
 use crate::torch::TorchError;
 
-/// How long a snapshot is tried for until the target keeps still.
+/// How long to retry a snapshot until it is consistent.
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(20);
-/// How long the end of a recording waits for a look at the counters with nothing under way.
-const MAX_LAST_LOOKS: Duration = Duration::from_millis(100);
-/// How often counters are read anew because an event came meanwhile.
+/// How long the end waits for a read of the counters at rest.
+const MAX_FINAL_READS: Duration = Duration::from_millis(100);
+/// How often to reread counters because an event came meanwhile.
 const MAX_READS_BETWEEN_EVENTS: usize = 16;
-/// What is written into the ring has come out of it after this.
-const LAST_LOOK_INTERVAL: Duration = Duration::from_millis(2);
+/// What is written to the ring has been read from it after this time.
+const FINAL_READ_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The counters were read between these moments (CLOCK_MONOTONIC in nanoseconds).
+/// The counters were read between these times (CLOCK_MONOTONIC, nanoseconds).
 #[derive(Debug, Clone, Copy)]
-pub(super) struct CounterLook {
+pub(super) struct CounterRead {
     before: u64,
     after: u64,
 }
 
 impl ExactRecorder {
-    /// Reads the counters, to be compared once all events of that moment have come out of the ring.
-    pub(super) fn look_at_counters(&mut self) {
+    /// Reads the counters. They are compared once all events of that time have left the ring.
+    pub(super) fn read_counters_once(&mut self) {
         self.look = None;
         let TorchState::Attached(torch) = &mut self.session.readers.torch else { return };
         if *torch.backend() != AllocatorBackend::Native || self.probe.is_none() {
@@ -35,14 +35,14 @@ impl ExactRecorder {
         }
         let before = monotonic();
         if torch.counters(&mut self.counters).is_err() {
-            return; // The next look is 5 ms away.
+            return; // The next read is 5 ms away.
         }
-        self.look = Some(CounterLook { before, after: monotonic() });
+        self.look = Some(CounterRead { before, after: monotonic() });
         self.observe_failures();
     }
 
-    /// Compares the counters read by [`Self::look_at_counters`] with the events before it, if none came while they were
-    /// read. Says whether nothing was under way.
+    /// Compares the counters from [`Self::read_counters_once`] with the events before them, if no
+    /// event came during the read. Returns whether nothing was in flight.
     pub(super) fn compare_counters(&mut self, sink: &mut dyn RecordSink) -> SinkResult<bool> {
         let Some(look) = self.look.take() else { return Ok(false) };
         let seen = self.waiting.until(look.before - 1);
@@ -58,8 +58,9 @@ impl ExactRecorder {
         Ok(true)
     }
 
-    /// Reads the counters at a moment of no event, so that all events belong before it or after it; says when
-    /// (CLOCK_MONOTONIC in nanoseconds). `None` where events never leave room for it. What came by then is out of the ring.
+    /// Reads the counters between events, so that each event is before or after the read. Returns
+    /// when (CLOCK_MONOTONIC, nanoseconds), or `None` if events leave no gap. Earlier events have
+    /// left the ring.
     fn read_between_events(&mut self) -> Option<u64> {
         let mut moment = None;
         for _ in 0..MAX_READS_BETWEEN_EVENTS {
@@ -77,26 +78,26 @@ impl ExactRecorder {
         moment
     }
 
-    /// Compares the last look before events after it are recorded.
-    pub(super) fn finish_look(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
+    /// Compares the last read before later events are recorded.
+    pub(super) fn compare_last_read(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         if self.look.is_some() {
-            std::thread::sleep(LAST_LOOK_INTERVAL);
+            std::thread::sleep(FINAL_READ_INTERVAL);
             self.empty_ring();
             self.compare_counters(sink)?;
         }
         Ok(())
     }
 
-    /// At the end: looks until one is made with nothing under way, for [`MAX_LAST_LOOKS`] at most.
+    /// At the end: reads until nothing is in flight, for at most [`MAX_FINAL_READS`].
     pub(super) fn compare_at_end(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.settled = None;
-        let until = monotonic() + MAX_LAST_LOOKS.as_nanos() as u64;
+        let until = monotonic() + MAX_FINAL_READS.as_nanos() as u64;
         loop {
-            self.look_at_counters();
+            self.read_counters_once();
             if self.look.is_none() {
                 return Ok(());
             }
-            std::thread::sleep(LAST_LOOK_INTERVAL);
+            std::thread::sleep(FINAL_READ_INTERVAL);
             self.empty_ring();
             if self.compare_counters(sink)? || monotonic() > until {
                 return Ok(());
@@ -105,7 +106,8 @@ impl ExactRecorder {
         }
     }
 
-    /// Records of the first `count` waiting events those before the first that waits for a description.
+    /// Records, from the first `count` waiting events, those before the first without a
+    /// description.
     pub(super) fn record_described(
         &mut self,
         count: usize,
@@ -117,7 +119,7 @@ impl ExactRecorder {
         self.record_first(ready, sink)
     }
 
-    /// Once a second: the counters, the snapshots, what they say of the events, and what was lost.
+    /// Once a second: counters, snapshots, the check of events against them, and losses.
     pub(super) fn check_events(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         self.count_losses();
         self.record_blocks(sink)?;
@@ -134,7 +136,7 @@ impl ExactRecorder {
     }
 
     fn record_blocks(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
-        self.finish_look(sink)?;
+        self.compare_last_read(sink)?;
         let TorchState::Attached(torch) = &mut self.session.readers.torch else { return Ok(()) };
         if *torch.backend() != AllocatorBackend::Native {
             return Ok(());
@@ -144,7 +146,7 @@ impl ExactRecorder {
         let mut snapshots = Vec::new();
         for device in torch.devices() {
             let read = torch.blocks(device, Nanos(0)).map(|mut snapshot| {
-                // What counts is the attempt that succeeded, the last one.
+                // The time of the last attempt, which succeeded.
                 snapshot.time = Nanos(start.elapsed().as_nanos() as u64);
                 snapshot
             });
@@ -152,7 +154,8 @@ impl ExactRecorder {
         }
         let counters = self.read_between_events();
         if !self.is_emptied || !self.wait_for_native(false) {
-            // Events of before are still in the ring: the maps would seem to know of what they tell.
+            // Earlier events are still in the ring, and the snapshots would appear to be ahead of
+            // them.
             self.session.losses.add(
                 ReaderKind::Snapshots,
                 MissReason::Late,

@@ -1,4 +1,4 @@
-//! When and how an exact recording places its probes, and takes them away.
+//! When and how an exact recording places and removes its probes.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::sampler::exact::pending_events::PendingEvent;
 use crate::sampler::readers::TorchState;
 use crate::torch::{BackwardError, autograd_info};
 
-/// What an attempt to place probes came to.
+/// The outcome of an attempt to place probes.
 pub(super) enum AttachOutcome {
     Attached,
     /// Nothing to probe is loaded yet.
@@ -20,15 +20,16 @@ pub(super) enum AttachOutcome {
 }
 
 impl ExactRecorder {
-    /// Places probes where there are none, or where the target offers more to probe than it did.
+    /// Places probes where there are none, or where the target now offers more to probe.
     pub(super) fn try_place(&mut self) -> Result<AttachOutcome, ProbeError> {
         let mut backward = None;
         self.awaits_backward = false;
         match autograd_info(&self.session.readers.process) {
-            // The allocator's library may be mapped before the one with the engine, which may be mapped long before it is ready.
+            // The allocator's library may be mapped before the engine's, and that one long before
+            // it is ready.
             Ok(None) | Err(BackwardError::StillLoading) => self.awaits_backward = true,
             Ok(found) => backward = found,
-            // Allocations of the backward pass then count to the line that waits for it.
+            // Backward allocations then count to the line that waits for the pass.
             Err(error) => {
                 let why = MissReason::Failed(error.to_string());
                 self.session.losses.add(ReaderKind::Events, why, 1);
@@ -37,7 +38,7 @@ impl ExactRecorder {
         self.plan = ProbePlan {
             backend: self.options.backend,
             walk: match &mut self.session.readers.python {
-                // Without its layout the stacks are unknown, but the events are exact all the same.
+                // Without Python's layout stacks are unknown, but events are still exact.
                 Some(python) => python.unwind_info().ok(),
                 None => None,
             },
@@ -60,7 +61,7 @@ impl ExactRecorder {
                 Err(ProbeError::NeedsPrograms { what: "exact stacks" })
             }
             Ok(probe) => {
-                // At once: the job may begin any moment.
+                // At once: the job may start at any moment.
                 self.starts_empty = self.has_no_allocator(&probe);
                 if let Some(cost) = &self.options.cost {
                     cost.renew(self.session.start.elapsed());
@@ -73,12 +74,12 @@ impl ExactRecorder {
         }
     }
 
-    /// Whether other stacks are recorded where exact ones are not possible.
+    /// Whether other stacks are recorded if exact ones are not possible.
     fn is_on_trial(&self) -> bool {
         self.options.cost.as_ref().is_some_and(CostWatch::is_trial)
     }
 
-    /// Whether there is more to probe, or to know of what is probed, than when the probes were placed.
+    /// Whether more can be probed, or is known about the probed code, than at placement.
     pub(super) fn has_unprobed_library(&self) -> bool {
         let process = &self.session.readers.process;
         let Some(probe) = &self.probe else { return true };
@@ -90,9 +91,9 @@ impl ExactRecorder {
         probe.has_unprobed_library(process) || (awaits_backward && waited_for())
     }
 
-    /// Places probes where more can be probed than before; those of before have done their work until then.
+    /// Replaces the probes if more can be probed now. The old ones record until then.
     pub(super) fn reattach_probes(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
-        self.finish_look(sink)?;
+        self.compare_last_read(sink)?;
         self.empty_ring();
         let before = self.probe.take();
         match self.try_place() {
@@ -117,10 +118,10 @@ impl ExactRecorder {
                 }
                 self.wait_for_last_native();
                 self.record_all_events(sink)?;
-                // The numbers of stacks are those of one program in the kernel.
+                // Stack numbers belong to one program in the kernel.
                 self.sites.forget_stacks();
                 if let Some(native) = self.sites.native() {
-                    native.begin_anew();
+                    native.restart_numbers();
                 }
                 self.record_placed(sink)
             }
@@ -143,7 +144,7 @@ impl ExactRecorder {
         }
     }
 
-    /// What `probe` could not be placed at, or does not tell, one sentence each.
+    /// What `probe` does not cover, one sentence each.
     pub(super) fn uncovered(&self, probe: &AttachedProbes) -> Vec<Arc<str>> {
         let mut uncovered = probe.uncovered().to_vec();
         if self.options.native_from.is_some() && !probe.can_watch() {
@@ -155,11 +156,11 @@ impl ExactRecorder {
         uncovered
     }
 
-    /// Records what is probed from now on, and what was there before.
+    /// Records what is probed from now on and what existed before.
     pub(super) fn record_placed(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let starts_empty = self.starts_empty;
         self.session.record_runtime(sink)?;
-        self.tell_levels();
+        self.send_counter_addresses();
         let Some(probe) = &self.probe else { return Ok(()) };
         if starts_empty {
             self.reconciler.start_empty();
@@ -188,7 +189,7 @@ impl ExactRecorder {
     }
 }
 
-/// Ends all links at once: the kernel lets each wait.
+/// Ends all links in parallel: the kernel makes each wait.
 pub(super) fn detach(probe: &mut AttachedProbes) {
     let links = probe.take_links();
     std::thread::scope(|scope| {

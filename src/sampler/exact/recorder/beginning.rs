@@ -1,4 +1,5 @@
-//! The beginning of a job: whether it had an allocator when the probes were placed, and where it is once it has one.
+//! The begin of a job: whether its allocator existed when the probes were placed, and where it is
+//! afterwards.
 
 use super::ExactRecorder;
 use crate::model::{
@@ -7,31 +8,32 @@ use crate::model::{
 use crate::probe::AttachedProbes;
 use crate::sampler::readers::TorchState;
 
-/// Nanoseconds between two records of the counters as they are while nothing is under way.
+/// Nanoseconds between two records of counters at rest.
 const SETTLED_EVERY: u64 = 200_000_000;
 
 impl ExactRecorder {
-    /// Whether no device has an allocator, asked while the probes already stand: then they see all that it will ever do.
+    /// Whether no device has an allocator. Asked with the probes in place: then they see all of its
+    /// work.
     pub(super) fn has_no_allocator(&mut self, probe: &AttachedProbes) -> bool {
         self.session.readers.refresh();
         probe.probes().iter().any(|name| name.starts_with("pytorch:malloc"))
             && self.session.readers.allocator() == AllocatorBackend::NotInitialized
     }
 
-    /// Looks whether the devices have got their allocators: until memspy knows where the counters are, events come
-    /// without them.
+    /// Looks for new allocators. Until memspy knows the counters' addresses, events come without
+    /// them.
     pub(super) fn find_devices(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         if self.probe.is_none() || !self.session.waits_for_devices() {
             return Ok(());
         }
         if self.session.refresh(sink)? {
-            self.tell_levels();
+            self.send_counter_addresses();
         }
         Ok(())
     }
 
-    /// Tells the kernel's program where the counters of the devices are.
-    pub(super) fn tell_levels(&mut self) {
+    /// Gives the kernel's program the addresses of the devices' counters.
+    pub(super) fn send_counter_addresses(&mut self) {
         let (Some(probe), TorchState::Attached(torch)) =
             (&mut self.probe, &self.session.readers.torch)
         else {
@@ -47,8 +49,8 @@ impl ExactRecorder {
         self.plan.levels = levels;
     }
 
-    /// Records the counters just read, between all events before `time` (CLOCK_MONOTONIC in nanoseconds) and all
-    /// after it: now and then, for comparing both.
+    /// Records the counters just read at `time` (CLOCK_MONOTONIC, nanoseconds), between all events
+    /// before it and all after it. Now and then, to compare both.
     pub(super) fn record_settled(&mut self, time: u64, sink: &mut dyn RecordSink) -> SinkResult {
         if self.settled.is_some_and(|last| time < last + SETTLED_EVERY) {
             return Ok(());

@@ -1,6 +1,7 @@
-//! Allocations that failed: the counters say so at once, not at the next check, and where the threads stood is looked at.
+//! Failed allocations. The counters show one before the next check, so the threads' stacks are read
+//! at once.
 //!
-//! What PyTorch refuses by itself (a limit of the job) calls no driver and shows in no event.
+//! A refusal by PyTorch itself (a limit set by the job) calls no driver and shows in no event.
 
 use super::ExactRecorder;
 use crate::model::{
@@ -8,17 +9,17 @@ use crate::model::{
 };
 use crate::sampler::error_thread::counts;
 
-/// What the allocator says of failures, and what was seen when it last changed.
+/// The allocator's failure counts, and the state when they last changed.
 #[derive(Debug, Default)]
 pub(super) struct FailureCapture {
     /// Errors and retries of all devices.
     counts: Option<(i64, i64)>,
-    /// Seen, and not recorded while older events wait for their description.
+    /// Captured, but not recorded while older events wait for their description.
     seen: Option<FailureState>,
 }
 
 impl FailureCapture {
-    /// Whether something with numbers is still to be recorded.
+    /// Whether a captured state with numbers is not recorded yet.
     pub(super) fn is_waiting(&self) -> bool {
         self.seen.is_some()
     }
@@ -32,7 +33,7 @@ struct FailureState {
 }
 
 impl ExactRecorder {
-    /// Takes the counters just read; looks at the threads when an allocation has failed.
+    /// Takes the counters just read. Reads the threads if an allocation has failed.
     pub(super) fn observe_failures(&mut self) {
         self.session.observe_counters(&self.counters);
         let counts = counts(&self.counters);
@@ -42,7 +43,7 @@ impl ExactRecorder {
         }
         let mut threads = Vec::new();
         if let Some(python) = &mut self.session.readers.python {
-            // Without stacks the counters still tell.
+            // Without stacks, the counters are still recorded.
             let _ = python.sample(&mut self.session.table, &mut threads);
         }
         self.failing.seen = Some(FailureState {
@@ -52,7 +53,7 @@ impl ExactRecorder {
         });
     }
 
-    /// Records what was seen, once all older events are.
+    /// Records the captured state once all older events are recorded.
     pub(super) fn record_failing(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         let due = self.failing.seen.take_if(|seen| {
             let time = seen.time.0 + self.epoch;

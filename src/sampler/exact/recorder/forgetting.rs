@@ -1,4 +1,4 @@
-//! When all numbers begin anew, so that a recording of ever-new stacks goes on for days in the same memory.
+//! When numbers restart, so that a recording of ever-new stacks runs for days in bounded memory.
 
 use rustc_hash::FxHashSet;
 
@@ -6,28 +6,32 @@ use super::ExactRecorder;
 use crate::model::{MissReason, ReaderKind, RecordSink, SinkResult};
 use crate::probe::ProbeError;
 
-/// Numbers beyond those after which they begin anew, for which that does not wait until it is due.
+/// So many numbers beyond the limit restart at once, before the restart is due.
 pub(super) const MAX_MORE_NUMBERS: usize = 1 << 16;
 
 impl ExactRecorder {
-    /// Begins all numbers anew when there are too many; `at_once` only when there are very many too many.
-    pub(super) fn begin_anew(&mut self, at_once: bool, sink: &mut dyn RecordSink) -> SinkResult {
+    /// Restarts all numbers if there are too many; with `at_once`, only if there are far too many.
+    pub(super) fn restart_numbers(
+        &mut self,
+        at_once: bool,
+        sink: &mut dyn RecordSink,
+    ) -> SinkResult {
         let Some(most) = self.options.common.forget_after else { return Ok(()) };
         let size = self.session.table.size();
         let is_due =
             size > most + if at_once { MAX_MORE_NUMBERS } else { 0 } || self.sites.is_full();
-        // What waits has numbers of the table, or will be named by what is known now.
+        // Pending records use numbers of the old table.
         if !is_due || self.failing.is_waiting() {
             return Ok(());
         }
-        // Stacks in the ring may be of code objects that are not described there.
+        // Stacks in the ring may use code objects that are not described there.
         let codes = if self.is_emptied { self.sites.idle_codes() } else { Vec::new() };
         if let Err(error) = self.renew_codes(&codes) {
             return self.failed(&error);
         }
         self.empty_ring();
         self.sites.forget_codes(&codes);
-        let old = self.session.begin_anew(sink)?;
+        let old = self.session.restart_numbers(sink)?;
         let waiting: FxHashSet<_> = self.waiting.stacks().collect();
         let table = &mut self.session.table;
         if !self.sites.renumber(&old, table, most / 2, &waiting)
@@ -39,12 +43,12 @@ impl ExactRecorder {
         Ok(())
     }
 
-    /// Has the kernel describe these code objects again, and with them all stacks.
+    /// Makes the kernel describe these code objects, and all stacks, again.
     fn renew_codes(&mut self, codes: &[u64]) -> Result<(), ProbeError> {
         match &mut self.probe {
             Some(probe) if !codes.is_empty() => {
                 probe.forget_codes(codes)?;
-                // Another code object at the same address must not have the keys of the one forgotten.
+                // A new code object at the same address must not get the key of a forgotten one.
                 probe.renew_keys()
             }
             _ => Ok(()),

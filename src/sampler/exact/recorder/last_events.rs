@@ -1,4 +1,4 @@
-//! What is in the ring when nothing comes any more: read for a moment, and what is left then is counted as lost.
+//! Reads the rest of the ring at the end for a bounded time and counts what is left as lost.
 
 use std::time::{Duration, Instant};
 
@@ -6,15 +6,15 @@ use super::ExactRecorder;
 use crate::model::{MissReason, ReaderKind};
 use crate::probe::RingRecord;
 
-/// How long the last events are named. A job may have put more code into the ring than can be read in any time that somebody
-/// waits for.
+/// Maximum time to name the last events. A job may have more code in the ring than anybody would
+/// wait for.
 const MAX_NAMING: Duration = Duration::from_secs(1);
 
 impl ExactRecorder {
-    /// Takes the last events, after the probes have been taken away.
+    /// Takes the last events after the probes are removed.
     pub(super) fn take_last_events(&mut self) {
         let until = Instant::now() + MAX_NAMING;
-        // A ring holds more than is taken at once.
+        // One drain takes less than a full ring.
         while self.empty_ring() > 0 {
             if Instant::now() >= until {
                 return self.lose_last_events();

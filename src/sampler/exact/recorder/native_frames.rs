@@ -1,4 +1,4 @@
-//! Events wait until their native frames are known: not for ever, and not so many that memory would run out.
+//! Lets events wait for their native frames, for a bounded time and in a bounded number.
 
 use std::time::{Duration, Instant};
 
@@ -7,15 +7,16 @@ use crate::model::NativeFrames;
 use crate::model::SiteId;
 use crate::probe::{NativeCopy, RawEvent};
 
-/// How long an event waits at most: the tables and symbols of PyTorch's libraries are read once, in about a second, on a busy machine several.
+/// The longest wait of an event. Reading the tables and symbols of PyTorch's libraries once takes
+/// about a second, several on a busy machine.
 pub(super) const NATIVE_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a comparison of the events with the allocator waits for what happened before it.
+/// How long a check against the allocator waits for earlier events.
 const CHECK_TIMEOUT: Duration = Duration::from_millis(100);
-/// Events that wait at most.
+/// Maximum number of waiting events.
 const MAX_WAITING: usize = 1 << 17;
 
 impl ExactRecorder {
-    /// The time (CLOCK_MONOTONIC in nanoseconds) from which on events wait for native frames.
+    /// Events from this time on wait for native frames (CLOCK_MONOTONIC, nanoseconds).
     pub(super) fn waits_for_native_from(&mut self) -> u64 {
         let Some(native) = self.sites.native() else { return u64::MAX };
         native.poll();
@@ -25,7 +26,7 @@ impl ExactRecorder {
         }
     }
 
-    /// Empties the rings until the frames of all copies that are under way are known; whether they are.
+    /// Drains the rings until all copies in the queue are unwound; returns whether they are.
     pub(super) fn wait_for_native(&mut self, is_last: bool) -> bool {
         let timeout = if is_last { NATIVE_TIMEOUT } else { CHECK_TIMEOUT };
         let Some(native) = self.sites.native() else { return true };
@@ -44,7 +45,7 @@ impl ExactRecorder {
         true
     }
 
-    /// The same for copies out of rings that are not read any more.
+    /// The same for copies from rings that are no longer read.
     pub(super) fn wait_for_last_native(&mut self) {
         let Some(native) = self.sites.native() else { return };
         let began = Instant::now();
@@ -54,7 +55,7 @@ impl ExactRecorder {
         }
     }
 
-    /// Counts what came of the native frames of an allocation.
+    /// Counts the outcome of an allocation's native frames.
     pub(super) fn count_native(&mut self, raw: &RawEvent, site: Option<SiteId>) {
         if raw.native == NativeCopy::NotTaken {
             return;

@@ -1,4 +1,5 @@
-//! The steps of training: the kernel's program sees them between the events, where it can be told where they are counted.
+//! Training steps. The kernel's program reports them between events, if it knows where they are
+//! counted.
 
 use super::{ExactRecorder, MIN_QUIET_NANOS, monotonic};
 use crate::model::{MissReason, Nanos, ReaderKind, Record, RecordSink, SinkResult, TrainingStep};
@@ -8,31 +9,32 @@ use crate::sampler::steps::{CounterMeaning, StepLocations};
 /// What the kernel's program watches.
 #[derive(Debug, Default)]
 pub(super) struct StepWatch {
-    /// The number of the latest place.
+    /// The number of the current counter location.
     number: u32,
     now: Option<WatchedCounter>,
-    /// What was watched under the number before: some of it may still come out of the ring.
+    /// The counter watched before; some of its steps may still be in the ring.
     before: Option<WatchedCounter>,
-    /// When the place was last known to be right (CLOCK_MONOTONIC in nanoseconds).
+    /// When the location was last known to be right (CLOCK_MONOTONIC, nanoseconds).
     right: Option<u64>,
-    /// Whether a step was told of since the place is watched: events since then are known not to be of another one.
+    /// Whether a step was reported since the location is watched: later events then belong to no
+    /// other step.
     is_told: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct WatchedCounter {
     counts: CounterMeaning,
-    /// When the place before was last known to be right.
+    /// When the location before was last known to be right.
     right_before: Option<u64>,
 }
 
 impl StepWatch {
-    /// Other probes watch nothing yet.
+    /// New probes watch nothing yet.
     pub(super) fn reset(&mut self) {
         self.now = None;
     }
 
-    /// A step was told of that was under way at `time`.
+    /// A step was reported that ran at `time`.
     fn tell(&mut self, time: u64) {
         self.is_told = true;
         if let Some(now) = &mut self.now {
@@ -50,8 +52,8 @@ impl StepWatch {
 }
 
 impl ExactRecorder {
-    /// Keeps the places current that the kernel's program reads; where it cannot read them, records the steps as they are
-    /// now.
+    /// Keeps the kernel program's locations current. If it cannot read them, records the steps read
+    /// here.
     pub(super) fn follow_steps(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         if !self.probe.as_ref().is_some_and(AttachedProbes::can_watch) {
             return self.session.record_step(sink).map(drop);
@@ -82,9 +84,9 @@ impl ExactRecorder {
         }
     }
 
-    /// Records a step that memspy itself read after `before`, if there was no event that told of it: one that waits for
-    /// something, or the first one, which allocated before the variable had been found. `told` is what had been told until
-    /// then.
+    /// Records a step that memspy itself read after `before`, if no event reported it: a step that
+    /// waits for something, or the first one, which allocated before the variable was found. `told`
+    /// is what had been reported by then.
     fn record_unseen_step(
         &mut self,
         step: TrainingStep,
@@ -92,7 +94,7 @@ impl ExactRecorder {
         told: (Option<TrainingStep>, Option<Nanos>),
         sink: &mut dyn RecordSink,
     ) -> SinkResult {
-        // An event of before has come out of the ring by then, and the step that it told of.
+        // Earlier events, and the steps they reported, have left the ring by then.
         let until = before + MIN_QUIET_NANOS;
         while monotonic() < until {
             std::hint::spin_loop();
@@ -100,11 +102,11 @@ impl ExactRecorder {
         self.empty_ring();
         self.record_events(sink)?;
         if !self.is_emptied || self.waiting.len() > 0 || self.session.last_step().0 != told.0 {
-            return Ok(()); // The next look is 5 ms away.
+            return Ok(()); // The next read is 5 ms away.
         }
         self.last = self.last.max(Nanos(before.saturating_sub(self.epoch)));
         let within = match self.watching.is_told {
-            // Every event since the last step was looked at.
+            // Every event since the last step was checked.
             true => Some(Nanos(0)),
             false => told.1.map(|until| Nanos(self.last.0.saturating_sub(until.0).max(1))),
         };
@@ -118,7 +120,7 @@ impl ExactRecorder {
         sink.record(&Record::Step(step))
     }
 
-    /// Records that the last step is over, if the variable that counted is gone.
+    /// Records the end of the last step if its counting variable is gone.
     fn record_over(&mut self, sink: &mut dyn RecordSink) -> SinkResult {
         if let Some(over) = self.session.step_over() {
             self.empty_ring();
@@ -127,7 +129,7 @@ impl ExactRecorder {
             self.flush(sink)?;
             sink.record(&Record::Step(TrainingStep { time: self.last, ..over }))?;
         }
-        // Nothing that was there is of a step.
+        // Nothing before belongs to a step.
         if let (None, Some(until)) = self.session.last_step() {
             self.watching.right = self.watching.right.max(Some(until.0 + self.epoch));
         }
@@ -151,7 +153,7 @@ impl ExactRecorder {
         }
     }
 
-    /// Records a step that was seen at an event, behind all events before it.
+    /// Records a step seen at an event, after all events before it.
     pub(super) fn record_seen_step(
         &mut self,
         raw: &RawStep,
@@ -163,7 +165,7 @@ impl ExactRecorder {
             true => watched.right_before.map(|right| Nanos(raw.time.saturating_sub(right).max(1))),
             false => Some(Nanos(0)),
         };
-        // The kernel's program looks whether the place is right before it tells of a step.
+        // The kernel's program checks the location before it reports a step.
         self.watching.right = self.watching.right.max(Some(raw.time));
         let seen = self.session.step_at_event(&watched.counts, raw, self.last, within);
         if raw.place == self.watching.number {
