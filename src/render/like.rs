@@ -1,4 +1,4 @@
-//! What older tools would say of the same job, by their own rules, as text and as JSON.
+//! What older tools would report for the same job, by their own rules, as text and as JSON.
 
 use std::io::Write;
 
@@ -13,9 +13,9 @@ use super::size::{bytes, count};
 use crate::analysis::{LossMemory, ModelSize, memory_for_backward, model_sizes};
 use crate::model::OwnershipSnapshot;
 
-/// Losses listed without being asked for.
+/// Most losses listed by default.
 const MAX_LISTED: usize = 40;
-/// Modelsize counts every element at this many bytes, in millions of bytes.
+/// Modelsize counts every element at this many bytes, and divides by a million.
 const TYPE_SIZE: f64 = 4.0;
 
 /// Writes trumpy's `memory_for_backward` of these losses.
@@ -57,7 +57,7 @@ pub fn like_trumpy_text(
     graph_footer(out, snapshot)
 }
 
-/// Where the tool itself would say something else.
+/// Where the tool itself would report something else.
 fn notes(memory: &LossMemory) -> Vec<String> {
     let mut notes = Vec::new();
     if memory.nothing_saved {
@@ -106,7 +106,7 @@ pub fn like_trumpy_json(
     JsonDocument::new(TrumpyJson { like: "trumpy".to_owned(), incomplete, losses }).write(out, true)
 }
 
-/// A figure of a graph that was read wholly; one of a part of it would look like one of all.
+/// A figure only of a completely read graph; a partial one would look like a total.
 fn whole(snapshot: &OwnershipSnapshot, figure: u64) -> Option<u64> {
     snapshot.cut_graph().is_none().then_some(figure)
 }

@@ -1,5 +1,5 @@
-//! The lines of a summary about a device: its peak, failures, growth of what is reserved, and when
-//! it is full.
+//! The lines of a summary about a device: peak, failures, growth of reserved memory, and time until
+//! full.
 
 use super::super::size::{bytes, count, percent};
 use super::JobSummary;
@@ -7,7 +7,7 @@ use crate::analysis::{FailureCount, GpuFacts, GrowthWatch, ObservedDevice, OddRa
 
 /// Devices that have lines of their own.
 const MAX_DEVICES: usize = 3;
-/// Growth that fills a device later than this, in seconds, is not worth saying: a month.
+/// Growth that fills a device later than this, in seconds, is not reported: a month.
 const MAX_SECONDS: f64 = 30.0 * 86_400.0;
 
 /// Peak and failures of each device.
@@ -21,7 +21,7 @@ pub(super) fn peaks(summary: &JobSummary<'_>) -> Vec<String> {
     lines
 }
 
-/// The most that PyTorch can have of a device: what it has, and what is free.
+/// The most that PyTorch can have on a device: what it has plus what is free.
 fn capacity(gpu: &GpuFacts) -> Option<u64> {
     Some(gpu.reserved? + gpu.free?)
 }
@@ -67,7 +67,7 @@ fn failures(device: &ObservedDevice) -> Option<String> {
     (!told.is_empty()).then(|| format!("GPU {}: {}", device.gpu, told.join(", ")))
 }
 
-/// What is reserved and grows, a row for each device.
+/// Growing reserved memory, a row for each device.
 pub(super) fn reserved(summary: &JobSummary<'_>) -> Vec<String> {
     let row = |device: &ObservedDevice| {
         let growth = device.reserved?;
@@ -81,7 +81,7 @@ pub(super) fn reserved(summary: &JobSummary<'_>) -> Vec<String> {
     summary.devices.iter().filter_map(row).collect()
 }
 
-/// Seconds until a device is full, as fast as its owners grow now; `None` where nothing grows.
+/// Seconds until a device is full at its owners' present growth; `None` without growth.
 pub(super) fn seconds_to_full(gpu: &GpuFacts, growth: &GrowthWatch) -> Option<f64> {
     let left = capacity(gpu)?.checked_sub(gpu.allocated?)?;
     let on_it = |device: crate::model::TensorDevice| {
@@ -108,7 +108,7 @@ pub(super) fn when_full(summary: &JobSummary<'_>) -> Vec<String> {
     summary.gpus.iter().take(MAX_DEVICES).filter_map(line).collect()
 }
 
-/// A time to come, in the unit that says most.
+/// A future duration, in the most readable unit.
 fn duration(seconds: f64) -> String {
     match seconds {
         few if few < 120.0 => format!("{few:.0} seconds"),
@@ -118,7 +118,7 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Which rank holds more than the others; `ranks` is how many there are.
+/// Names the rank that holds more than the others; `ranks` is the number of ranks.
 pub fn odd_rank_text(odd: &OddRank, ranks: usize) -> String {
     let than = if ranks == 2 { "the other" } else { "the others" };
     let what = match &odd.owner {
