@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_of_followed_sampled_and_exact_bytes_have_the_same_words() {
+    fn certainty_has_the_same_words_in_every_mode() {
         let followed = TimeResolution {
             seen: 1000,
             one_stack: 940,

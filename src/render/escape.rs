@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_commands_a_terminal_or_deceives_a_reader_is_spelled_out() {
+    fn terminal_commands_and_deceptive_characters_are_escaped() {
         for (text, shown) in [
             ("train.py --größe=7b 日本 ✓", "train.py --größe=7b 日本 ✓"),
             ("\x1b]0;PWNED\x07", "\\x1b]0;PWNED\\x07"),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_guard_lets_own_line_ends_through_and_nothing_else() {
+    fn the_guard_passes_only_its_own_line_ends() {
         let mut out = Vec::new();
         let mut guard = EscapeGuard::text(&mut out);
         write!(guard, "GPU 0\n  größe\x1b[2J\t\u{202e}\n").unwrap();

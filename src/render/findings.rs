@@ -16,7 +16,7 @@ const MAX_POOLS: usize = 6;
 
 /// A finding as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToldFinding {
+pub struct FindingText {
     /// What kind it is: `grows`, `graphs kept`, `garbage`, …
     pub kind: &'static str,
     /// Bytes concerned; for growth, the bytes per minute.
@@ -28,7 +28,7 @@ pub struct ToldFinding {
 }
 
 /// A finding about process `pid` in words.
-pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
+pub fn finding_text(finding: &Finding, pid: u32) -> FindingText {
     let listed = |names: &[String]| {
         let shown: Vec<&str> = names.iter().take(MAX_NAMES).map(String::as_str).collect();
         match names.len() > MAX_NAMES {
@@ -162,12 +162,12 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
             suggestion_on(pid, "tensors", &[]),
         ),
     };
-    ToldFinding { kind, bytes: finding.weight(), text: one_line(&text), command }
+    FindingText { kind, bytes: finding.weight(), text: one_line(&text), command }
 }
 
 /// The cycles that hold the garbage: class and path.
 fn cycles_text(cycles: &[HoldingCycle]) -> String {
-    let told = cycles.iter().take(MAX_CYCLES).map(|cycle| {
+    let texts = cycles.iter().take(MAX_CYCLES).map(|cycle| {
         let number = match cycle.cycles {
             1 => "a cycle".to_owned(),
             cycles => format!("{} cycles", count(cycles)),
@@ -178,7 +178,7 @@ fn cycles_text(cycles: &[HoldingCycle]) -> String {
         0 => String::new(),
         more => format!("; and {more} more kinds of cycles"),
     };
-    told.chain([more]).collect()
+    texts.chain([more]).collect()
 }
 
 /// The private pools of CUDA graphs: their size, their graphs, and what would shrink them.

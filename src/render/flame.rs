@@ -295,7 +295,7 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
         text += &format!("; {evidence}");
     }
     text += &more_cached(snapshot);
-    text += whose_is_before(folded);
+    text += older_owners_advice(folded);
     if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {
         text += "; map torn";
     }
@@ -334,14 +334,14 @@ fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&st
         text += &format!("; {} older than the recording left out", bytes(folded.left_out));
     } else if memory == MemoryGroup::Torch {
         text += &more_cached(snapshot);
-        text += whose_is_before(folded);
+        text += older_owners_advice(folded);
     }
     text
 }
 
 /// The option that finds the owners of memory older than the recording, where much of that is
 /// unknown.
-fn whose_is_before(folded: &FoldedProfile) -> &'static str {
+fn older_owners_advice(folded: &FoldedProfile) -> &'static str {
     let is_known = !folded.before_by_owner().is_empty();
     match !is_known && percent(folded.before_without_owner(), folded.total) >= MUCH_BEFORE {
         true => "; whose [before recording] is: record --owners",

@@ -146,7 +146,7 @@ mod tests {
         ["main;step;f 6291456", "main;step;g 3145728", "main;load 1048576", "main;load;tiny 1024"];
 
     #[test]
-    fn a_tree_has_the_largest_first_and_sums_up_what_is_small() {
+    fn the_tree_lists_largest_first_and_sums_the_small() {
         assert_eq!(
             text(&LINES, false, None),
             "Head
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_small_stands_below_what_is_larger() {
+    fn the_sum_of_small_frames_comes_last() {
         let lines = ["a;x 900", "b 95", "c 3", "d 2"];
         let shares: Vec<String> =
             text(&lines, false, None).lines().skip(2).map(|line| line[20..].to_owned()).collect();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_the_line_above_calls_is_told_from_one_beside_it() {
+    fn a_callee_differs_from_a_sibling() {
         let rows = |lines: &[&str]| -> Vec<String> {
             text(lines, false, None).lines().skip(2).map(|line| line[20..].to_owned()).collect()
         };
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn colours_are_around_the_lines_and_a_name_can_make_none() {
+    fn names_cannot_produce_colours() {
         let lines: Vec<String> =
             ["hot\x1b[2J 90", "warm 9", "[no Python] 1"].map(str::to_owned).into();
         let mut out = Vec::new();

@@ -107,7 +107,7 @@ fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
 /// Regression: tensors not read within 5 s were reported as "3.34 GiB [in no tensor: work spaces,
 /// C++]".
 #[test]
-fn what_was_not_read_is_not_told_as_memory_in_no_tensor() {
+fn unread_tensors_are_not_memory_in_no_tensor() {
     let wanted = TensorsOptions { most: 25, ..TensorsOptions::default() };
     let of = |missing: &[&'static str]| {
         text(|out| tensors_text(out, &snapshot(missing), wanted).unwrap())
@@ -126,7 +126,7 @@ fn what_was_not_read_is_not_told_as_memory_in_no_tensor() {
 /// Regression: `graph --like modelsize --json` of an incomplete snapshot gave a wrong figure
 /// without `incomplete`.
 #[test]
-fn figures_of_a_graph_that_was_cut_are_unknown_and_say_why() {
+fn figures_of_an_incomplete_graph_are_unknown() {
     let json = |missing: &[&'static str]| -> [Value; 2] {
         let snapshot = snapshot(missing);
         let sizes = text(|out| like_modelsize_json(out, &snapshot).unwrap());

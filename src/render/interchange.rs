@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_is_no_formula_and_a_number_stays_one() {
+    fn cells_are_not_formulas_and_numbers_stay_numbers() {
         for (cell, written) in [
             ("forward", "forward"),
             ("=cmd|'/c calc'!A0", "'=cmd|'/c calc'!A0"),

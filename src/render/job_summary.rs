@@ -10,7 +10,7 @@ use std::io::Write;
 
 use super::RenderError;
 use super::escape::EscapeGuard;
-use super::findings::ToldFinding;
+use super::findings::FindingText;
 use super::label::one_line;
 use super::owner_groups::{GroupRow, group_label, group_rows, outside_tensors};
 use super::owners::{copied, incomplete};
@@ -100,7 +100,7 @@ pub struct JobSummary<'a> {
     /// What else was observed of the devices.
     pub devices: &'a [ObservedDevice],
     /// What follows.
-    pub findings: &'a [ToldFinding],
+    pub findings: &'a [FindingText],
 }
 
 /// Writes a summary as text, in lines of `width` columns: some 40, or 16 for one rank of several.

@@ -90,7 +90,7 @@ pub fn like_trumpy_json(
         let row = &snapshot.tensors[memory.loss];
         let figures = memory.figures.iter().map(|figure| BackwardMemoryJson {
             net: figure.net.map(|net| snapshot.models[net].name.to_string()),
-            memory_for_backward: whole(snapshot, figure.bytes),
+            memory_for_backward: if_complete(snapshot, figure.bytes),
         });
         LossMemoryJson {
             loss: name(snapshot, row),
@@ -107,7 +107,7 @@ pub fn like_trumpy_json(
 }
 
 /// A figure only of a completely read graph; a partial one would look like a total.
-fn whole(snapshot: &OwnershipSnapshot, figure: u64) -> Option<u64> {
+fn if_complete(snapshot: &OwnershipSnapshot, figure: u64) -> Option<u64> {
     snapshot.cut_graph().is_none().then_some(figure)
 }
 
@@ -127,7 +127,7 @@ pub fn like_modelsize_text(
     for ModelSize { model, parameters, intermediates } in model_sizes(snapshot) {
         let model = &snapshot.models[model];
         let class = model.modules.first().map_or("?", |module| &*module.class);
-        let parameters = match whole(snapshot, parameters) {
+        let parameters = match if_complete(snapshot, parameters) {
             Some(parameters) => format!("{:.6} M", millions(parameters)),
             None => "not known".to_owned(),
         };
@@ -160,7 +160,7 @@ pub fn like_modelsize_json(
         ModelSizeJson {
             model: model.name.to_string(),
             class: model.modules.first().map(|module| module.class.to_string()),
-            parameter_elements: whole(snapshot, size.parameters),
+            parameter_elements: if_complete(snapshot, size.parameters),
             intermediate_elements: size.intermediates.as_ref().ok().copied(),
             why_unknown: size.intermediates.as_ref().err().cloned(),
         }

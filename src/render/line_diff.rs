@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_stack_loses_callers_of_libraries_before_lines_of_the_program() {
+    fn a_long_stack_drops_library_callers_first() {
         let inner = ("linear (torch/nn/functional.py)", true);
         let short =
             steps(&[inner, ("_call_impl (torch/nn/module.py)", true), ("train (t.py)", false)]);

@@ -363,7 +363,7 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
     }
     let doubt = table.doubt.as_ref().map(|doubt| format!("Nothing is marked exact: {doubt}."));
     notes.extend(doubt.as_deref());
-    let untold = untold_notes(table);
+    let untold = unknown_notes(table);
     notes.extend(untold.iter().map(String::as_str));
     let has_sums = !exact && has_sums;
     if table.estimated && table.doubt.is_none() {
@@ -380,7 +380,7 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
 }
 
 /// Why values are unknown, one sentence for each reason.
-fn untold_notes(table: &LineTable) -> Vec<String> {
+fn unknown_notes(table: &LineTable) -> Vec<String> {
     let rows = table.functions.iter().flat_map(|function| &function.rows);
     let cells = rows.flat_map(|row| &row.cells);
     let reasons: BTreeSet<(UnknownReason, StatKey)> =

@@ -67,7 +67,7 @@ pub use export::{
     ExportedDevice, ExportedTable, TableExport, export_csv, export_json, history_json,
     history_pickle, memory_viz, perfetto, pprof, speedscope,
 };
-pub use findings::{ToldFinding, told};
+pub use findings::{FindingText, finding_text};
 pub use flame::{
     FlamePicture, RankMemory, RankMode, collapsed_of_ranks, flame, flame_of_ranks,
     owners_collapsed, owners_flame,
@@ -166,7 +166,7 @@ mod tests {
 
     /// Regression: `memspy ... --json | head` ended with "cannot write JSON: Broken pipe".
     #[test]
-    fn a_reader_that_has_seen_enough_is_known_whatever_wrote_to_it() {
+    fn a_closed_pipe_is_recognised_through_every_writer() {
         let json = serde_json::to_writer(ClosedPipe, &[1, 2]).unwrap_err();
         assert_eq!(RenderError::from(json).into_io().kind(), io::ErrorKind::BrokenPipe);
         let mut csv = csv::Writer::from_writer(ClosedPipe);

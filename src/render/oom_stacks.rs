@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_never_ends_before_the_programs_own_line() {
+    fn a_stack_always_includes_the_programs_line() {
         for (frames, text) in [
             ("l1 l2 l3 l4 l5 l6 l7 net main", "l1 ← … 6 library frames ← net ← main"),
             ("l1 l2 net l3 main l4 l5", "l1 ← l2 ← net ← l3 ← main ← …"),

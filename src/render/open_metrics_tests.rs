@@ -20,7 +20,7 @@ fn named(name: &str, bytes: u64) -> NamedBytes {
 }
 
 #[test]
-fn what_is_known_is_a_series_and_what_is_unknown_is_none() {
+fn unknown_figures_have_no_series() {
     let gpu =
         ExportedGpu { gpu: Some(0), allocated: Some(512), ooms: Some(3), ..Default::default() };
     let text = text(ExportedJob { rank: Some(2), ..job(gpu) });
@@ -60,7 +60,7 @@ fn a_hostile_name_stays_inside_its_label() {
 }
 
 #[test]
-fn names_that_are_cut_to_the_same_label_are_one_series() {
+fn names_cut_to_equal_labels_share_a_series() {
     let long = "x".repeat(5_000);
     let rows = vec![named(&format!("{long}1"), 1), named(&format!("{long}2"), 2)];
     let text = text(job(ExportedGpu { owners: rows, ..Default::default() }));

@@ -21,7 +21,7 @@ use crate::model::Function;
 /// owners.
 pub(super) const MUCH_BEFORE: f64 = 10.0;
 /// The advice.
-pub(super) const WHOSE_IS_IT: &str = "Whose [before recording] is: record with --owners.";
+pub(super) const OLDER_OWNERS_ADVICE: &str = "Whose [before recording] is: record with --owners.";
 /// Rows shown when no number is asked for.
 pub const RANKED_ROWS: usize = 25;
 /// Least columns for source text beside a location; with fewer it has its own line.
@@ -169,7 +169,7 @@ fn before_recording(profile: &Profile, ranking: &LineRanking) -> Option<String> 
     let (_, before) = ranking.without_line.iter().find(is_before)?;
     if ranking.before_by_owner.is_empty() {
         let is_much = percent(*before, total) >= MUCH_BEFORE;
-        return is_much.then(|| WHOSE_IS_IT.to_owned());
+        return is_much.then(|| OLDER_OWNERS_ADVICE.to_owned());
     }
     let known: u64 = ranking.before_by_owner.iter().map(|(_, bytes)| bytes).sum();
     let owners = ranking.before_by_owner.iter().map(|(owner, amount)| {
@@ -425,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_narrow_table_keeps_the_whole_place_and_some_source() {
+    fn a_narrow_table_keeps_the_location_and_some_source() {
         let mut table = TextTable::new(["live at/peak", "/share", "/allocated"]);
         let cells = ["~1023 MiB", "100.0 %", "~1023 GiB"].map(str::to_owned);
         table.push(cells, "some/deep/folder/of/models/net.py:1234".into(), "x = f(y) ".repeat(9));

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_reads_the_words_that_were_meant() {
+    fn quoted_words_survive_a_shell() {
         let words = [
             "referrers",
             "train: it's[\"a b\"][0]",

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_broken_between_words_and_stay_whole_without_a_width() {
+    fn lines_wrap_between_words_only_with_a_width() {
         let line = "one two three four";
         assert_eq!(wrapped(line, Some(9)), ["one two", "  three", "  four"]);
         assert_eq!(wrapped(line, None), [line]);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_column_of_a_table_goes_on_below_itself() {
+    fn the_last_column_wraps_below_itself() {
         let line = " 1.00 GiB   72.5 %  saved for backward, alive by train: losses[*] (539 graphs)";
         assert_eq!(
             wrapped(line, Some(50)),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_begins_as_far_left_as_it_has_to() {
+    fn a_long_name_is_indented_less() {
         let line = "   71.00 MiB   20.0 %        71  main: evaluation_predictions_per_step[*]";
         assert_eq!(
             wrapped(line, Some(44)),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_in_parts_is_wrapped_in_lines() {
+    fn partial_writes_are_wrapped_as_lines() {
         let mut out = Vec::new();
         let mut fitting = FittingWriter::new(&mut out, 9);
         for part in ["one t", "wo three\n\nfour fi", "ve six"] {

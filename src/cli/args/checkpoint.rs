@@ -1,4 +1,4 @@
-//! The words of `memspy pause` and `memspy resume`.
+//! Arguments of `memspy pause` and `memspy resume`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The words of `memspy devices`.
+//! Arguments of `memspy devices`.
 
 use std::time::Duration;
 
@@ -36,7 +36,8 @@ pub struct DevicesArgs {
 pub enum DevicesFormat {
     /// Tables
     Text,
-    /// Comma-separated values with the query keys of nvidia-smi, in bytes; with -p a row for each GPU of each job
+    /// Comma-separated values with the query keys of nvidia-smi, in bytes; with -p a row for each
+    /// GPU of each job
     Csv,
     /// JSON, in bytes; with --every one line per snapshot
     Json,

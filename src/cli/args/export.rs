@@ -1,4 +1,4 @@
-//! The words of `memspy export`.
+//! Arguments of `memspy export`.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,8 @@ pub struct ExportArgs {
     /// What to write
     #[arg(short, long, value_enum)]
     pub format: ExportFormat,
-    /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE with the format's extension]
+    /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE
+    /// with the format's extension]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
     /// The moment to export [default: peak; perfetto has the whole recording]
@@ -54,7 +55,8 @@ pub enum ExportFormat {
     Csv,
     /// The same in JSON
     Json,
-    /// Tables of events, counters, blocks, stacks and frames in the folder OUTPUT, for DuckDB, Spark and the like
+    /// Tables of events, counters, blocks, stacks and frames in the folder OUTPUT, for DuckDB,
+    /// Spark and the like
     Parquet,
 }
 

@@ -1,4 +1,4 @@
-//! The words of `memspy history`.
+//! Arguments of `memspy history`.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,8 @@ pub struct HistoryArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
-    /// File to write; %p becomes the pid, %h the host name; - is standard output [default: history-PID.pickle]
+    /// File to write; %p becomes the pid, %h the host name; - is standard output [default:
+    /// history-PID.pickle]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
     /// Write JSON with the same keys instead of a pickle

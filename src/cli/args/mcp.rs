@@ -1,4 +1,4 @@
-//! The words of `memspy mcp`.
+//! Arguments of `memspy mcp`.
 
 use clap::Args;
 
@@ -9,7 +9,8 @@ use clap::Args;
   memspy mcp --no-stop              no tool may stop a job, not even for the milliseconds of a look at tensors
   claude mcp add memspy -- sudo -n memspy mcp")]
 pub struct McpArgs {
-    /// Never stop a job, whatever a client asks for: what it changes meanwhile may be torn
+    /// Never stop a job, even if a client asks for it: what the job changes meanwhile may be
+    /// inconsistent
     #[arg(long, visible_aliases = ["no-pause", "nonblocking"])]
     pub no_stop: bool,
 }

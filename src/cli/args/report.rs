@@ -1,4 +1,4 @@
-//! The words of `memspy report`.
+//! Arguments of `memspy report`.
 
 use std::path::PathBuf;
 
@@ -14,10 +14,12 @@ pub struct ReportArgs {
     /// Trace to read; several, of the ranks of one job, become one page
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
-    /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE.html]
+    /// File to write; %p becomes the pid, %h the host name; - is standard output [default:
+    /// TRACE.html]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
-    /// Leave out paths, source text, the host's name and the command line; names of functions, files and variables stay
+    /// Leave out paths, source text, the host's name and the command line; names of functions,
+    /// files and variables stay
     #[arg(long)]
     pub redact: bool,
     /// Heading of the page [default: the program's name]

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_again_is_named_by_its_number() {
+    fn a_repeated_value_is_written_as_its_number() {
         let written = pickled(|pickle| {
             for _ in 0..300 {
                 pickle.text("x")?;

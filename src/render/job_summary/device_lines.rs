@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_says_when_it_was_and_how_close_to_the_limit() {
+    fn the_peak_shows_its_time_and_distance_to_the_limit() {
         let gpu = GpuFacts { reserved: Some(3 << 30), free: Some(1 << 30), ..GpuFacts::default() };
         let mark = HighWater::first(1 << 30, 3 << 30, Nanos(1));
         let observed = ObservedDevice { peak: Some(mark), ..device() };
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_where_there_are_any() {
+    fn failures_are_shown_only_if_any() {
         assert_eq!(failures(&device()), None);
         let ooms = FailureCount { all: 1, meanwhile: 0 };
         let retries = FailureCount { all: 5, meanwhile: 2 };
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_odd_rank_is_said_with_what_it_holds() {
+    fn the_odd_rank_is_named_with_its_memory() {
         let owner = Some(("seen[*]".to_owned(), 1 << 30));
         let odd = OddRank { label: "rank 1".into(), more: 1 << 30, owner };
         assert_eq!(odd_rank_text(&odd, 4), "rank 1 holds 1.00 GiB more than the others: seen[*]");

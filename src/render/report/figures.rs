@@ -71,7 +71,7 @@ struct PageTrack {
     remainders: Vec<u32>,
     spans: PageSpans,
     churned: Option<PageSpans>,
-    looks: Vec<PageLook>,
+    looks: Vec<PageSnapshot>,
     maps: Vec<PageMap>,
 }
 
@@ -105,7 +105,7 @@ struct PageSpans {
 }
 
 #[derive(Debug, Serialize)]
-struct PageLook {
+struct PageSnapshot {
     time: u64,
     allocated: u64,
     /// Names and bytes; they add up to the allocated bytes, except what was freed during the
@@ -363,7 +363,7 @@ impl StackTree {
     }
 }
 
-fn looks(recording: &ReportedRecording<'_>, device: CudaIndex) -> Vec<PageLook> {
+fn looks(recording: &ReportedRecording<'_>, device: CudaIndex) -> Vec<PageSnapshot> {
     let mut looks = Vec::new();
     for look in recording.survey.looks() {
         let Some(held) = look.devices.iter().find(|held| held.device == device) else { continue };
@@ -372,7 +372,7 @@ fn looks(recording: &ReportedRecording<'_>, device: CudaIndex) -> Vec<PageLook> 
         let told = owners.iter().take(MAX_OWNERS).map(|held| {
             (held.category.name(), visible(&held.owner).into_owned(), held.bytes, held.count)
         });
-        looks.push(PageLook {
+        looks.push(PageSnapshot {
             time: micros(Nanos(look.time.0.saturating_sub(look.age.0))),
             allocated: held.allocated,
             categories: categories(held),

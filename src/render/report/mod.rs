@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_script_ends_its_element_and_the_page_names_nothing_outside() {
+    fn scripts_stay_in_their_element_and_load_nothing_external() {
         for text in SCRIPTS.iter().chain([&STYLE]) {
             let lower = text.to_lowercase();
             for forbidden in ["</script", "</style", "<!--", "innerhtml", "http:", "https:"] {
