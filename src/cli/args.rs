@@ -227,9 +227,11 @@ impl TableArgs {
 #[command(after_help = "Examples:
   memspy record --owners -p 12345 -d 60 -o held.bin ; memspy iterations held.bin
   memspy iterations held.bin --parameters --format csv -o iterations.csv
-  memspy record --iter-var step --epoch-var epoch -p 12345 -d 60 -o run.bin ; memspy iterations run.bin
+  memspy record --iter-var step --epoch-var epoch -p 12345 -d 60 -o run.bin
+  memspy iterations run.bin
   memspy iterations run.bin --marker train.py:42
-  memspy record --exact --iter-var step -p 12345 -d 20 -o steps.bin ; memspy iterations steps.bin --format csv -o steps.csv")]
+  memspy record --exact --iter-var step -p 12345 -d 20 -o steps.bin
+  memspy iterations steps.bin --format csv -o steps.csv")]
 pub struct IterationsArgs {
     /// Trace to read
     pub trace: PathBuf,

@@ -14,7 +14,7 @@ use super::values::gpu;
   memspy export trace.bin -f speedscope -o peak.json         open it in speedscope.app
   memspy export rank-*.bin -f pprof --at end -o end.pb.gz    go tool pprof -http=: end.pb.gz
   memspy export trace.bin -f perfetto -o counters.json       open it in ui.perfetto.dev
-  memspy export rank-*.bin -f parquet -o tables              a folder for each table, a file in it for each rank
+  memspy export rank-*.bin -f parquet -o tables              a folder per table, a file per rank
   memspy export trace.bin -f csv -o -                        a row for every stack
 
 '--at end' exports everything that was live then, also memory older than the recording.")]

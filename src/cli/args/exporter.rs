@@ -11,10 +11,11 @@ use super::values::{percent, pid};
 #[derive(Debug, Clone, Args)]
 #[command(mut_arg("max_stop", |arg| arg.requires("owners")), mut_arg("max_time", |arg| arg.requires("owners")))]
 #[command(after_help = "Examples:
-  memspy exporter -p 12345                    http://127.0.0.1:9400/metrics, until the job ends or Ctrl-C
-  memspy exporter -s -p 12345                 every rank of torchrun or another launcher, also those that start later
-  memspy exporter -p 12345 --owners           also who holds the memory, within a budget of stops of the job
-  memspy exporter -p 12345 --listen 0.0.0.0:9400 --allow-host gpu17   for a Prometheus on another machine that scrapes
+  memspy exporter -p 12345                    http://127.0.0.1:9400/metrics, until the job ends
+  memspy exporter -s -p 12345                 every rank of a launcher, also later ones
+  memspy exporter -p 12345 --owners           also the owners, within a stop budget
+  memspy exporter -p 12345 --listen 0.0.0.0:9400 --allow-host gpu17
+                                              for a Prometheus on another machine that scrapes
                                               gpu17:9400: anybody who reaches the port reads it")]
 pub struct ExporterArgs {
     /// Process id of the job (decimal or 0x…)

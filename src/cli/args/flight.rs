@@ -47,14 +47,14 @@ pub enum OnTriggerArg {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   memspy oom-report trace.bin                        where the job ran out of memory, else how it ended
-  memspy oom-report trace.bin --until 'used>90%'     the last moment at which this condition was met")]
+  memspy oom-report trace.bin --until 'used>90%'     the last moment that met it")]
 pub struct OomReportArgs {
     /// Trace to read, or the segment folder that a killed 'record --keep' left behind
     pub trace: PathBuf,
     /// File to write; %p becomes the pid, %h the host name [default: standard output]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
-    /// Report the last moment at which this condition was met (repeat for more) [default: the
+    /// Report the last moment that met it (repeat for more) [default: the
     /// conditions of the recording, and oom]
     #[arg(long, value_name = "CONDITION")]
     pub until: Vec<TriggerCondition>,

@@ -25,11 +25,11 @@ use crate::sampler::CommandPattern;
   memspy record -p 12345 -d 20s -o trace.bin    for 20 seconds
   memspy record --follow -p 12345 -o trace.bin  polls the allocator: no root, needs a free processor
   memspy record -r 200 -p 12345 -o trace.bin    samples only: costs the job less, lines are a guess
-  memspy record --exact -p 12345 -o trace.bin   every allocation with its exact stack, whatever that costs (root)
+  memspy record --exact -p 12345 -o trace.bin   every allocation with its exact stack (root)
   memspy record -o trace.bin -- python train.py
-  memspy record --match 'ray::.*' -o ray-%p.bin  every process called so, also those that start later
-  memspy record -p 12345 --keep 120s --until oom            for days: keeps the last two minutes before it runs out of memory
-  memspy record -p 12345 --keep 500M --until 'used>90%'     the last 500 MiB of trace before the device is full
+  memspy record --match 'ray::.*' -o ray-%p.bin  all matching processes, also later ones
+  memspy record -p 12345 --keep 120s --until oom            for days: the last two minutes
+  memspy record -p 12345 --keep 500M --until 'used>90%'     the last 500 MiB of trace
   memspy record -p 12345 --print-every 10s                  the table of lines, every 10 seconds
   memspy record --exact -p 12345 --print-every train_step:20    after every 20 calls of a function (root)")]
 pub struct RecordArgs {

@@ -7,7 +7,7 @@ use clap::Args;
 /// `memspy report`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  memspy report trace.bin -o report.html          one page: the peak, the timeline, who allocated, the source, the blocks
+  memspy report trace.bin -o report.html          the peak, the timeline, stacks, source, blocks
   memspy report rank-*.bin -o job.html            the ranks of a job in one page
   memspy report trace.bin --redact -o share.html  without paths, source text, host and command line")]
 pub struct ReportArgs {

@@ -30,7 +30,7 @@ pub struct TensorReadArgs {
 /// `memspy tensors`.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  memspy tensors -p 12345               what owns the memory of the GPUs, in groups: cache[*].layers[*].keys
+  memspy tensors -p 12345               owners in groups: cache[*].layers[*].keys
   memspy tensors -p 12345 --each        the largest storages, with all tensors that share them
   memspy tensors -p 12345 --every 10s   what was added and removed, every 10 seconds
   memspy tensors -p 12345 --json        every field, with addresses")]
@@ -62,8 +62,8 @@ pub struct TensorsArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   memspy referrers -p 12345 'train: losses[0]'     a name as 'memspy tensors' prints it
-  memspy referrers -p 12345 'losses[0]'            without its function, if no other is called so
-  memspy referrers -p 12345 0x7f30c4a01d30         or an address, also as 'memspy tensors --json' has it")]
+  memspy referrers -p 12345 'losses[0]'            without its function, if the name is unique
+  memspy referrers -p 12345 0x7f30c4a01d30         or an address, as in 'memspy tensors --json'")]
 pub struct ReferrersArgs {
     /// What is read, and how
     #[command(flatten)]
@@ -76,8 +76,8 @@ pub struct ReferrersArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   memspy graph -p 12345                                     what the autograd graph keeps, by class of node
-  memspy graph -p 12345 --like trumpy --loss 'main: loss'   memory_for_backward(net, loss) as trumpy counts it
-  memspy graph -p 12345 --like modelsize                    parameters and intermediate variables as modelsize counts them")]
+  memspy graph -p 12345 --like trumpy --loss 'main: loss'   trumpy's memory_for_backward
+  memspy graph -p 12345 --like modelsize                    modelsize's parameters and variables")]
 pub struct GraphArgs {
     /// What is read, and how
     #[command(flatten)]

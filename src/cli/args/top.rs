@@ -13,7 +13,7 @@ use super::values::{gpu, pid, processor_percent, time};
   memspy top -p 12345               until q; ? lists the keys
   memspy top -p 12345 --exact       every allocation, with its exact stack (root)
   memspy top -p 12345 -r 20 --refresh 2s
-  memspy top -s -p 12345            every rank of torchrun or another launcher; 0-9, Tab and Enter go into one")]
+  memspy top -s -p 12345            every rank of a launcher; 0-9, Tab and Enter open one")]
 pub struct TopArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
