@@ -16,7 +16,7 @@ pub struct DevicesJson {
     pub devices: Vec<GpuJson>,
     /// The jobs that were asked for.
     pub processes: Vec<JobJson>,
-    /// Processes that hold a GPU though nobody waits for them.
+    /// Left-behind processes that hold a GPU.
     pub left_behind: Vec<LeftBehindJson>,
 }
 
@@ -192,7 +192,7 @@ pub struct JobDeviceJson {
     pub vllm_tags: Option<Vec<SleepTagJson>>,
     /// Why it could not; `null` where it could.
     pub vllm_tags_unknown_because: Option<String>,
-    /// Of that not PyTorch's: CUDA context, libraries, other allocators.
+    /// The part outside PyTorch: CUDA context, libraries, other allocators.
     pub outside_pytorch: Option<u64>,
     /// Why that is not known.
     pub outside_pytorch_unknown_because: Option<String>,

@@ -36,7 +36,7 @@ pub struct IterationJson {
     pub epoch: Option<u64>,
     /// The step that it ended with.
     pub step: u64,
-    /// How many steps it stands for: more than one where several fell between two samples.
+    /// How many steps it covers: more than one where several fell between two samples.
     pub steps: u64,
     /// Its begin, in seconds since the recording began.
     pub from_seconds: f64,

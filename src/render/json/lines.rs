@@ -124,7 +124,7 @@ pub struct LiveMomentJson {
     pub seconds: f64,
     /// All bytes allocated then: exact.
     pub allocated: u64,
-    /// Of these, bytes that a line is known of.
+    /// The part of these with a known line.
     pub on_known_lines: u64,
     /// The others, in bytes, by the reason why no line is known.
     pub without_line: BTreeMap<String, u64>,

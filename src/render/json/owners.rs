@@ -305,7 +305,7 @@ pub struct GraphNodeJson {
 pub struct SavedJson {
     /// All that it keeps.
     pub all: u64,
-    /// Of this, what is none of the following: activations.
+    /// The part of this in none of the following: activations.
     pub activations: u64,
     /// Tensors that no node made and that are no parameters or buffers: inputs.
     pub inputs: u64,

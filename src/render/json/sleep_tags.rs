@@ -12,7 +12,7 @@ pub struct SleepTagJson {
     pub tag: String,
     /// All of it.
     pub bytes: u64,
-    /// Of that mapped; `null` where that is not known.
+    /// The mapped part; `null` where that is not known.
     pub mapped: Option<u64>,
     /// Of that asleep: reserved in PyTorch, without memory behind it; `null` where that is not
     /// known.
