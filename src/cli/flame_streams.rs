@@ -69,7 +69,7 @@ fn streams(
     let mut memory = read(rank, folded.device, until)?;
     if memory.iter().all(|memory| memory.stream.is_none()) {
         bail!(
-            "the recording has no snapshot of the segments of GPU {}, and only these tell their stream",
+            "the recording has no snapshot of the segments of GPU {}, which alone shows their stream",
             folded.device.0
         );
     }

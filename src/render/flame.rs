@@ -280,7 +280,7 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
     }
     let below = match (folded.below_peak(), folded.true_peak) {
         // The peak so far is not the recording's peak.
-        _ if named.is_some() => "the last recorded look up to then".to_owned(),
+        _ if named.is_some() => "the last snapshot before this time".to_owned(),
         (Some(0), _) => "the allocator's own peak".to_owned(),
         (Some(below), Some(peak)) => format!(
             "{} ({:.2} %) below the true peak of {}",

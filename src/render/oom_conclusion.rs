@@ -75,7 +75,7 @@ pub(super) fn free_fit_text(out: &mut dyn Write, fit: &FreeFit) -> io::Result<()
                 "too large to be cut (max_split_size_mb of PYTORCH_CUDA_ALLOC_CONF)".to_owned()
             }
             UnusableReason::None => {
-                "nothing in this map stands against them: it is of another moment, or the request was of another stream"
+                "this snapshot shows no reason: it is of another moment, or the request was of another stream"
                     .to_owned()
             }
         };

@@ -452,7 +452,7 @@ pub fn pause(snapshot: &OwnershipSnapshot) -> String {
             )
         }
         None => format!(
-            "the process ran on while {objects} objects were read: what was changed meanwhile may be torn"
+            "the process ran on while {objects} objects were read: what was changed meanwhile may be inconsistent"
         ),
     }
 }

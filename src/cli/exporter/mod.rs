@@ -59,7 +59,7 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
     let address = server.address();
     if !address.ip().is_loopback() {
         eprint_line(&format!(
-            "warning: {address} can be reached from other machines; whoever does so reads names, lines and sizes of the job"
+            "warning: {address} can be reached from other machines, and anyone who does so can read names, lines and sizes of the job"
         ));
     }
     eprint_line(&format!("serving http://{address}/metrics of process {pid}, until Ctrl-C"));

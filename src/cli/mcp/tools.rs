@@ -41,7 +41,7 @@ const NO_STOP: Argument = (
     "no_stop",
     "boolean",
     false,
-    "Do not stop the job for the milliseconds of the look; what it changes meanwhile may be torn",
+    "Do not stop the job to read its tensors; what it changes meanwhile may be inconsistent",
 );
 const TRACE: Argument = ("trace", "string", true, "Path of a trace that 'memspy record' wrote");
 const FOR: Argument =
