@@ -27,7 +27,7 @@ fn errors(report: &OomReport) -> impl Iterator<Item = &RaisedError> {
 }
 
 /// Bytes of the last request: refused by the driver, or from PyTorch's message.
-fn requested_bytes(report: &OomReport) -> Option<u64> {
+fn last_request(report: &OomReport) -> Option<u64> {
     let words = || errors(report).find_map(|error| requested_bytes(&error.text));
     match report.refused.first() {
         // Expandable segments ask the driver piece by piece.
@@ -42,7 +42,7 @@ fn requested_bytes(report: &OomReport) -> Option<u64> {
 /// What the cache had for the request; `None` if the job did not run out of memory, or the request
 /// or the snapshot is unknown.
 pub(super) fn fit(report: &OomReport, device: &OomDevice) -> Option<FreeFit> {
-    let asked = requested_bytes(report).filter(|_| report.out_of_memory)?;
+    let asked = last_request(report).filter(|_| report.out_of_memory)?;
     let most = device.counters.as_ref().and_then(|counters| counters.max_split_size);
     let most = most.and_then(|most| u64::try_from(most).ok()).filter(|most| *most > 0);
     Some(FreeFit::new(device.snapshot.as_ref()?, asked, most))
@@ -100,7 +100,7 @@ pub(super) fn conclusion(
     if !report.out_of_memory {
         return sentences;
     }
-    let asked = requested_bytes(report);
+    let asked = last_request(report);
     for device in &report.devices {
         // The last allocation site need not be the largest: says so when no snapshot of owners
         // shows it.
