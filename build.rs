@@ -1,5 +1,5 @@
-//! Compiles cuda/probe.bpf.c for the kernel, where clang is there. Without it memspy is built all the same, and
-//! `--exact` says what is missing.
+//! Compiles cuda/probe.bpf.c for the kernel if clang is installed. Otherwise memspy is built
+//! without it, and `--exact` says what is missing.
 
 use std::env;
 use std::fs;
@@ -16,7 +16,7 @@ fn main() {
     let why = compile(&object).err().unwrap_or_default();
     if !why.is_empty() {
         println!("cargo::warning=memspy is built without exact mode: {why}");
-        // An empty object stands for none.
+        // An empty object means that there is no program.
         let _ = fs::write(&object, []);
     }
     let _ = fs::write(out.join("probe.bpf.why"), why);

@@ -1,10 +1,10 @@
 //! memspy: what is holding this GPU memory, and which line put it there?
 //!
-//! `docs/architecture.md` is the map of the program: the way of one allocation, what each room does,
-//! the invariants, a glossary. `tests/fast/architecture.rs` keeps the import order of the rooms.
+//! `docs/architecture.md` describes the program: the way of one allocation, each room, the
+//! invariants, a glossary. `tests/fast/architecture.rs` checks the import order of the rooms.
 
 #![warn(missing_docs, unreachable_pub)]
-// Bad input is an error with a name, never a panic; only faces print.
+// Bad input is a named error, never a panic; only faces print.
 #![cfg_attr(
     not(test),
     deny(

@@ -1,4 +1,4 @@
-//! The words of the command line.
+//! Arguments of the command line.
 
 mod checkpoint;
 mod devices;
@@ -51,26 +51,27 @@ use values::{file_mode, gpu, marker, pid};
 
 /// What is holding this GPU memory, and which line put it there?
 ///
-/// memspy attaches to a Python job that is already running, with no change to its code, no restart and
-/// nothing injected, and records where its GPU memory comes from. It only reads: to list tensors (summary, growth, tensors, graph,
-/// referrers, dump, h in top) it stops the job for some milliseconds, says for how many, and always resumes it.
-/// Only pause and resume change a job: they move its GPU memory to the host and back.
+/// memspy attaches to a Python job that is already running, with no change to its code, no restart
+/// and nothing injected, and records where its GPU memory comes from. It only reads: to list
+/// tensors (summary, growth, tensors, graph, referrers, dump, h in top) it stops the job for some
+/// milliseconds, says for how many, and always resumes it. Only pause and resume change a job: they
+/// move its GPU memory to the host and back.
 #[derive(Debug, Parser)]
 #[command(name = "memspy", version, infer_subcommands = true, arg_required_else_help = true)]
 pub struct CliArgs {
-    /// Mode of the files written, in octal [default: 600; with --force that of the file overwritten]
+    /// Mode of the files written, in octal [default: 600; with --force that of the file
+    /// overwritten]
     #[arg(long, global = true, value_name = "MODE", value_parser = file_mode)]
     pub file_mode: Option<u32>,
-    /// What to do.
+    /// The command to run.
     #[command(subcommand)]
     pub command: Command,
 }
 
 impl CliArgs {
-    /// What the words of a command line mean, the name of the program first.
+    /// Parses a command line that begins with the program's name.
     ///
-    /// # Errors
-    /// Words that make no sense, and the help or the version where these were asked for.
+    /// # Errors Invalid arguments; also a request for the help or the version.
     pub fn from_words(
         words: impl IntoIterator<Item = impl Into<OsString>>,
     ) -> Result<CliArgs, clap::Error> {
@@ -88,7 +89,7 @@ fn with_default_command(words: impl Iterator<Item = OsString>) -> Vec<OsString> 
         });
         number || word == "-p" || word == "--pid" || word.starts_with("--pid=")
     };
-    // Options of the summary may stand before the pid: `memspy -s -p PID`.
+    // Options of the summary may precede the pid: `memspy -s -p PID`.
     let mut options =
         words.iter().skip(1).take_while(|word| word.to_string_lossy().starts_with('-'));
     if options.any(is_pid) {
@@ -100,20 +101,24 @@ fn with_default_command(words: impl Iterator<Item = OsString>) -> Vec<OsString> 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show a job's GPU memory on one screen: where it is, what owns it, what grows, and what to do; 'memspy -p PID' does the same
+    /// Show a job's GPU memory on one screen: where it is, what owns it, what grows, and what to
+    /// do; 'memspy -p PID' does the same
     Summary(SummaryArgs),
-    /// Find leaks in a running job: owners and lines whose live bytes keep growing, and what keeps them alive
+    /// Find leaks in a running job: owners and lines whose live bytes keep growing, and what keeps
+    /// them alive
     Growth(GrowthArgs),
     /// Record a job into a trace
     Record(RecordArgs),
     /// Draw a trace as a memory flamegraph: what was live at the peak, by Python stack
     #[command(alias = "flamegraph")]
     Flame(FlameArgs),
-    /// Write a trace as one page for a browser: the peak, the timeline, every moment by stack, line and owner
+    /// Write a trace as one page for a browser: the peak, the timeline, every moment by stack, line
+    /// and owner
     Report(ReportArgs),
     /// Rank the lines of a trace by their memory at the peak
     Lines(LinesArgs),
-    /// Compare two traces, or two moments of one: which lines, functions, stacks or owners hold more or less memory
+    /// Compare two traces, or two moments of one: which lines, functions, stacks or owners hold
+    /// more or less memory
     Diff(DiffArgs),
     /// Export a trace for other tools: PyTorch's memory_viz, speedscope, pprof, CSV, JSON
     Export(ExportArgs),
@@ -145,7 +150,8 @@ pub enum Command {
     Resume(ResumeArgs),
     /// Check what memspy can and cannot do with a job, and why
     Doctor(DoctorArgs),
-    /// Serve the commands that look to programs that speak the Model Context Protocol, on standard input and output
+    /// Run an MCP (Model Context Protocol) server with the read-only commands, on standard input
+    /// and output
     Mcp(McpArgs),
     /// Write man pages into a folder
     Man(ManArgs),
@@ -153,7 +159,7 @@ pub enum Command {
     Completions(CompletionsArgs),
 }
 
-/// Which threads memory is charged to, and how their stacks are shown.
+/// Which threads memory is attributed to, and how their stacks are shown.
 #[derive(Debug, Clone, Args)]
 pub struct StackArgs {
     /// Attribute memory only to threads that hold the GIL (sampled traces)
@@ -172,7 +178,8 @@ pub struct StackArgs {
 pub enum MomentArg {
     /// The recorded moment closest to the allocator's peak
     Peak,
-    /// The last recorded moment; for an exact trace, 'flame' shows only what was allocated while recording and not freed
+    /// The last recorded moment; for an exact trace, 'flame' shows only what was allocated while
+    /// recording and not freed
     End,
 }
 
@@ -191,7 +198,7 @@ pub enum MemoryArg {
     Pinned,
 }
 
-/// What all tables made of a trace have in common.
+/// Options shared by all tables of a trace.
 #[derive(Debug, Clone, Args)]
 pub struct TableArgs {
     /// File to write; %p becomes the pid, %h the host name [default: standard output]
@@ -209,7 +216,7 @@ pub struct TableArgs {
 }
 
 impl TableArgs {
-    /// What to write.
+    /// The output format.
     pub fn format(&self) -> LinesFormat {
         if self.json { LinesFormat::Json } else { self.format }
     }
@@ -220,20 +227,23 @@ impl TableArgs {
 #[command(after_help = "Examples:
   memspy record --owners -p 12345 -d 60 -o held.bin ; memspy iterations held.bin
   memspy iterations held.bin --parameters --format csv -o iterations.csv
-  memspy record --iter-var step --epoch-var epoch -p 12345 -d 60 -o run.bin ; memspy iterations run.bin
+  memspy record --iter-var step --epoch-var epoch -p 12345 -d 60 -o run.bin
+  memspy iterations run.bin
   memspy iterations run.bin --marker train.py:42
-  memspy record --exact --iter-var step -p 12345 -d 20 -o steps.bin ; memspy iterations steps.bin --format csv -o steps.csv")]
+  memspy record --exact --iter-var step -p 12345 -d 20 -o steps.bin
+  memspy iterations steps.bin --format csv -o steps.csv")]
 pub struct IterationsArgs {
     /// Trace to read
     pub trace: PathBuf,
-    /// What is printed, and where to
+    /// What is printed, and where
     #[command(flatten)]
     pub table: TableArgs,
-    /// An iteration ends when a thread reaches this line (train.py:42), or a function called from it [default: when the recorded
-    /// step changes, else by the period of the allocator's counters]
+    /// An iteration ends when a thread reaches this line (train.py:42), or a function called from
+    /// it [default: when the recorded step changes, else by the period of the allocator's counters]
     #[arg(long, value_name = "FILE:LINE", value_parser = marker, conflicts_with = "period", help_heading = "What an iteration is")]
     pub marker: Option<MarkerLine>,
-    /// Find iterations by the period of the allocator's counters: the same values return after as many allocations
+    /// Find iterations by the period of the allocator's counters: the same values return after as
+    /// many allocations
     #[arg(long, help_heading = "What an iteration is")]
     pub period: bool,
     /// Add the bytes of each parameter and of its gradient; in text those of the last step (traces
@@ -258,10 +268,11 @@ pub struct DumpArgs {
     /// Core file of a job that crashed, instead of a process
     #[arg(value_name = "CORE", conflicts_with = "pid")]
     pub core: Option<PathBuf>,
-    /// The same as CORE, as py-spy has it
+    /// Same as CORE; py-spy's spelling
     #[arg(long = "core", value_name = "CORE", conflicts_with_all = ["pid", "core"])]
     pub core_option: Option<PathBuf>,
-    /// Include every process of the job that uses CUDA: this one and its descendants, one after the other
+    /// Include every process of the job that uses CUDA: this one and its descendants, one after the
+    /// other
     #[arg(short, long, requires = "pid")]
     pub subprocesses: bool,
     /// Print JSON; with --subprocesses one document after the other
@@ -276,7 +287,8 @@ pub struct DumpArgs {
     /// Also print the full stacks of idle threads
     #[arg(short, long)]
     pub idle: bool,
-    /// Also print the frames of C, C++ and Rust between those of Python; stops the job for some milliseconds
+    /// Also print the frames of C, C++ and Rust between those of Python; stops the job for some
+    /// milliseconds
     #[arg(short, long)]
     pub native: bool,
     /// Also print the cached free blocks by size
@@ -374,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_times_are_written_in_one_way_in_every_command() {
+    fn sizes_and_times_have_one_syntax_in_every_command() {
         for command in CliArgs::command().get_subcommands() {
             for arg in command.get_arguments() {
                 for name in arg.get_value_names().unwrap_or_default() {
@@ -406,9 +418,10 @@ mod tests {
         assert!(error.contains("500 minutes") && error.contains("500 MiB"), "{error}");
     }
 
-    /// `summary` and `growth` had a `--no-pause` of their own and knew no `--no-stop`; `growth` had no `--subprocesses`.
+    /// Regression: `summary` and `growth` had their own `--no-pause` without `--no-stop`; `growth`
+    /// lacked `--subprocesses`.
     #[test]
-    fn what_a_snapshot_may_cost_is_asked_in_the_same_words_everywhere() {
+    fn snapshot_limits_have_the_same_options_everywhere() {
         for command in
             ["summary", "growth", "dump", "tensors", "graph", "referrers loss", "top", "record"]
         {

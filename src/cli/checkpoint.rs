@@ -16,13 +16,13 @@ use super::args::{PauseArgs, ResumeArgs};
 use super::flame::into_io;
 use super::{eprint_line, hints};
 
-/// Between two questions whether the job is still paused.
+/// Interval for checking that the job is still paused.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Runs `memspy pause`.
 pub(super) fn pause(args: &PauseArgs) -> Result<()> {
     let pid = args.pid;
-    // From here on Ctrl-C only asks: between two steps of the driver memspy may not just end.
+    // From here on Ctrl-C only sets a flag: memspy must not end between two steps of the driver.
     let stop = watch()?;
     let mover = Checkpointer::new(pid).map_err(|error| refused("pause", pid, error))?;
     let begin = || {
@@ -44,7 +44,7 @@ pub(super) fn pause(args: &PauseArgs) -> Result<()> {
     };
     let way_back = format!("if memspy is killed: memspy resume -p {pid}");
     eprint_line(&format!("resuming it after {} s, or on Ctrl-C; {way_back}", time.as_secs_f64()));
-    // A closed standard output is no reason to leave the job paused, but to end.
+    // A closed standard output ends the wait and resumes the job.
     let mut checked = Instant::now();
     sleep_unless(time.saturating_sub(paused.elapsed()), || {
         if checked.elapsed() >= CHECK_INTERVAL {
@@ -74,7 +74,7 @@ pub(super) fn pause(args: &PauseArgs) -> Result<()> {
 /// Runs `memspy resume`.
 pub(super) fn resume(args: &ResumeArgs) -> Result<()> {
     let pid = args.pid;
-    // A step of the driver is not to be left half done.
+    // A driver step must not be interrupted.
     let _stop = watch()?;
     let mover = Checkpointer::new(pid).map_err(|error| refused("resume", pid, error))?;
     let moved = mover.resume().map_err(|error| refused("resume", pid, error))?;
@@ -82,7 +82,7 @@ pub(super) fn resume(args: &ResumeArgs) -> Result<()> {
     print(pid, &what, "running", &moved, args.json)
 }
 
-/// Watches for signals that would end memspy; however many come, it ends in order.
+/// Catches all signals that would end memspy, so that it ends in order.
 fn watch() -> Result<Arc<AtomicBool>> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
     let stop = Arc::new(AtomicBool::new(false));
@@ -125,7 +125,7 @@ fn refused(action: &str, pid: u32, error: SuspendError) -> anyhow::Error {
     anyhow!("cannot {action} process {pid}: {}; {advice}", with_figures(&error))
 }
 
-/// An error in words; sizes are for the face to write.
+/// An error in words, with sizes as text.
 fn with_figures(error: &SuspendError) -> String {
     match error {
         SuspendError::HostMemory { needed, moved, host } => format!(
@@ -151,7 +151,7 @@ fn with_figures(error: &SuspendError) -> String {
     }
 }
 
-/// The command that lets a paused process go on.
+/// The command that resumes a paused process.
 fn resume_command(pid: u32) -> String {
     in_sentence(&suggestion_on(pid, "resume", &[]))
 }

@@ -58,7 +58,7 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     loop {
         let begun = Instant::now();
         let seen = looks.poll()?;
-        // What is left to say when all jobs have ended has been said.
+        // What remains after all jobs have ended was already printed.
         if looks.watch.has_lost_all(jobs) {
             return Ok(());
         }
@@ -79,7 +79,7 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
 struct DevicePoller {
     watch: DevicePoll,
     format: DevicesFormat,
-    /// How many jobs were asked for.
+    /// How many jobs were requested.
     jobs: usize,
     /// Whether further snapshots follow.
     again: bool,
@@ -109,7 +109,7 @@ impl DevicePoller {
                 look.record(record)?;
             }
             let is_asleep = |device: &DeviceSnapshot| device.unmapped.is_some_and(|size| size > 0);
-            // What sleeps is named by what the program keeps of it.
+            // Sleeping memory is named by the objects that the program keeps of it.
             if look.devices().iter().any(is_asleep) {
                 look.set_tags(self.watch.sleep_tags(target.pid));
             }

@@ -20,12 +20,12 @@ use super::replay::StoredRecording;
 struct DiffSide<'a> {
     /// The file.
     label: String,
-    /// What was read up to the moment, or the whole recording.
+    /// The profile up to the moment, or the whole recording.
     profile: &'a Profile,
     device: CudaIndex,
-    /// Which moment of what was read.
+    /// Which moment of that profile.
     moment: Moment,
-    /// The time asked for; `None` where it is peak or end.
+    /// The requested time; `None` for peak or end.
     until: Option<Nanos>,
 }
 
@@ -42,7 +42,7 @@ impl DiffSide<'_> {
 
 /// Runs it.
 pub(super) fn run(args: &DiffArgs) -> Result<()> {
-    output::check_asked(args.output.as_deref(), args.force)?;
+    output::check_requested(args.output.as_deref(), args.force)?;
     match (&args.after, args.from) {
         (Some(after), None) => two_traces(args, after),
         (None, Some(from)) => two_moments(args, from),
@@ -90,7 +90,7 @@ fn two_moments(args: &DiffArgs, from: FlameMoment) -> Result<()> {
     let name = || trace.display().to_string();
     let recording = StoredRecording::trace(trace)?;
     let whole = recording.profile(empty())?;
-    // Both moments are of one device, whichever was in front at each.
+    // Both moments are of one device, whichever had the higher peak at each.
     let device = device(&whole, args.gpu).with_context(name)?;
     let to = args.to.unwrap_or(FlameMoment::End);
     let read = |of, option| read_moment(&recording, trace, &whole, device, of, option);
@@ -105,7 +105,7 @@ fn two_moments(args: &DiffArgs, from: FlameMoment) -> Result<()> {
 
 /// A moment of one recording, read.
 struct ReadMoment {
-    /// What was read up to it; `None` where that is the whole.
+    /// The profile up to it; `None` for the whole.
     cut: Option<Profile>,
     moment: Moment,
     time: Nanos,
@@ -172,7 +172,7 @@ fn write(
         moments,
         limit: Some(args.limit).filter(|limit| *limit > 0),
         full_filenames: args.full_filenames,
-        // A terminal has no room for them; a file or a pipe has.
+        // A file or a pipe has room for whole stacks, a terminal does not.
         whole_stacks: path.as_os_str() != "-" || output::width().is_none(),
     };
     let limits = [before.profile.memory_limit(), after.profile.memory_limit()];

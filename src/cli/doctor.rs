@@ -16,11 +16,11 @@ use super::args::DoctorArgs;
 use super::flame::into_io;
 use super::{hints, in_one_line, output};
 
-/// What it means that a map could not be read in one piece.
+/// What an inconsistent snapshot means.
 const BUSY: &str =
     "it is busy at this moment; a recording tries again at every sample, so nothing is wrong";
 
-/// What was found so far: printed as it is found, or kept for one document.
+/// The findings so far: printed at once, or kept for one document.
 struct DoctorReport<W: Write> {
     out: W,
     findings: Vec<FindingJson>,
@@ -52,7 +52,7 @@ impl<W: Write> DoctorReport<W> {
     }
 }
 
-/// Runs it: prints one line a finding; fails when the process cannot be recorded at all.
+/// Runs it: prints one line per finding; fails when the process cannot be recorded at all.
 pub(super) fn run(args: &DoctorArgs) -> Result<()> {
     let out: Box<dyn Write> = match output::width().filter(|_| !args.json) {
         Some(width) => Box::new(FittingWriter::new(io::stdout().lock(), width)),

@@ -19,13 +19,13 @@ use super::flame::into_io;
 use super::members::{members as job_members, refuse_launcher};
 use super::{hints, output};
 
-/// What is seen of one process.
+/// What was read of one process.
 struct ProcessDump {
-    /// What to call it, where there are several.
+    /// Its label among several.
     label: String,
     snapshot: ProcessSnapshot,
     owners: Result<OwnershipSnapshot, String>,
-    /// How long before the driver's figures and the stacks the owners were read.
+    /// How long the owners were read before the driver's figures and the stacks.
     age: Option<Duration>,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     output::write(path, false, output::fitted(path, !args.json, write))
 }
 
-/// The process, or the core file, that is meant.
+/// The requested process or core file.
 fn attach_target(args: &DumpArgs) -> Result<TargetReaders> {
     let Some(pid) = args.pid else {
         let path = args.core.as_deref().or(args.core_option.as_deref());
@@ -77,7 +77,7 @@ fn attach_target(args: &DumpArgs) -> Result<TargetReaders> {
     Ok(readers)
 }
 
-/// All processes of the job that use CUDA, one after the other: each snapshot is of its own moment.
+/// All processes of the job that use CUDA, in sequence: each snapshot has its own time.
 fn members(args: &DumpArgs) -> Result<Vec<ProcessDump>> {
     let mut seen = Vec::new();
     let pid = args.pid.context("-s needs a process (-p)")?;
@@ -111,13 +111,14 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     if let Some(stacks) = native {
         look.set_mixed_stacks(stacks.map_err(|error| error.to_string()));
     }
-    // Last: what was missing is known by now.
+    // Last, because only now is it known what was missing.
     look.set_core(process.core_origin());
-    // Ids of another pid namespace are not those of /proc here.
+    // Ids of another pid namespace do not match /proc here.
     if process.pids().len() == 1 {
         look.mark_asleep(&|id| process.is_asleep(id) == Some(true));
     }
-    // What is shown together must be of one moment: if the job was stopped, its blocks are those of the snapshot.
+    // What is shown together must be of one moment: if the job was stopped, the blocks come from
+    // that snapshot.
     if let Ok(owners) = owners.as_ref()
         && owners.pause.is_some()
     {

@@ -19,7 +19,7 @@ use super::{eprint_line, export_tables, output};
 
 const ONE_TRACE: &str = "a snapshot for memory_viz is of one process: name one trace";
 
-/// Writes what devices held.
+/// Writes the devices' memory in one format.
 type FormatWriter = fn(&mut dyn Write, &[ExportedDevice<'_>]) -> Result<(), RenderError>;
 
 /// Runs it.
@@ -27,9 +27,9 @@ pub(super) fn run(args: &ExportArgs) -> Result<()> {
     if args.format == ExportFormat::MemoryViz && args.traces.len() > 1 {
         bail!(ONE_TRACE);
     }
-    // Tables go into a folder.
+    // Parquet tables go into a folder.
     if args.format != ExportFormat::Parquet {
-        output::check_asked(args.output.as_deref(), args.force)?;
+        output::check_requested(args.output.as_deref(), args.force)?;
     }
     let empty = || match args.format {
         ExportFormat::Perfetto => Profile::new().without_line_statistics().with_event_timelines(),
@@ -100,7 +100,7 @@ fn perfetto(args: &ExportArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
     output::report(path, args.force, output::bounded(limits, write))
 }
 
-/// What each device of a process held.
+/// The memory of each device of a process.
 fn exported<'a>(args: &ExportArgs, rank: &'a RankTrace) -> Result<Vec<ExportedDevice<'a>>> {
     let RankTrace { label, profile, .. } = rank;
     let main = device(profile, args.gpu)?;
@@ -119,7 +119,7 @@ fn exported<'a>(args: &ExportArgs, rank: &'a RankTrace) -> Result<Vec<ExportedDe
                 let allocated = is_of_torch.then(|| profile.allocated_by_stack(device)).flatten();
                 exported.push(ExportedDevice { label, profile, folded, allocated });
             }
-            // The one that was asked for has to be there.
+            // A requested device must exist.
             Err(error) if device == main => return Err(error),
             Err(error) => eprint_line(&format!("warning: {label}, GPU {}: {error}", device.0)),
         }
@@ -127,7 +127,7 @@ fn exported<'a>(args: &ExportArgs, rank: &'a RankTrace) -> Result<Vec<ExportedDe
     Ok(exported)
 }
 
-/// All that was live: also what is older than an exact recording, which the leak view leaves out.
+/// All live bytes, including those older than an exact recording, which the leak view omits.
 pub(super) fn moment(
     profile: &Profile,
     device: CudaIndex,
@@ -136,7 +136,7 @@ pub(super) fn moment(
     with_older(profile, device, moment, FoldOptions::default())
 }
 
-/// The same, of the peak the highest moment at which the addresses of the blocks were read.
+/// The same; for the peak, the highest moment at which the addresses of the blocks were read.
 pub(super) fn moment_with_addresses(
     profile: &Profile,
     device: CudaIndex,
@@ -157,7 +157,7 @@ fn with_older(
     Ok(folded)
 }
 
-/// Adds what is older than an exact recording.
+/// Adds bytes older than an exact recording.
 pub(super) fn add_older(folded: &mut FoldedProfile) {
     let older = std::mem::take(&mut folded.left_out);
     if older > 0 {

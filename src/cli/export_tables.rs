@@ -1,4 +1,4 @@
-//! `memspy export -f parquet`: recordings as tables in a folder, a file of each table for each recording.
+//! `memspy export -f parquet`: recordings as tables in a folder, one file per table and recording.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use super::ranks::RankTrace;
 use super::replay::{self, StoredRecording};
 use super::{eprint_line, output};
 
-/// Writes the tables of all recordings below the folder that '-o' names.
+/// Writes the tables of all recordings below the folder of '-o'.
 pub(super) fn write(args: &ExportArgs, ranks: &[RankTrace]) -> Result<()> {
     let Some(folder) = args.output.as_deref().filter(|folder| *folder != Path::new("-")) else {
         bail!("-f parquet writes several files: name a folder for them with -o");
@@ -53,8 +53,8 @@ pub(super) fn write(args: &ExportArgs, ranks: &[RankTrace]) -> Result<()> {
     Ok(())
 }
 
-/// Makes a folder for this user only, and those that it is in. One that is there stays as it is, unless it is a link: the tables
-/// of a folder are found by their place in it.
+/// Creates a folder and its parents for this user only. An existing one is kept unless it is a
+/// link: readers find tables by their path.
 fn make_folder(path: &Path) -> Result<()> {
     let is_link = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
     if is_link {
@@ -71,7 +71,7 @@ fn make_folder(path: &Path) -> Result<()> {
         make_folder(outer)?;
     }
     match create_folder(path) {
-        // Another export made it meanwhile.
+        // Another export created it meanwhile.
         Err(PlaceError::Exists(_)) if path.is_dir() => Ok(()),
         made => made.with_context(|| format!("cannot make the folder {}", path.display())),
     }

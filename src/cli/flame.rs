@@ -44,7 +44,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
             .without_line_statistics()
             .with_min_lifetime(Nanos(args.min_lifetime.unwrap_or_default().as_nanos() as u64))
     };
-    output::check_asked(args.output.as_deref(), args.force)?;
+    output::check_requested(args.output.as_deref(), args.force)?;
     let mut ranks = ranks::read(&args.traces, &empty)?;
     if args.max_peak && ranks.len() > 1 {
         let highest = ranks::highest(ranks, args.gpu)?;
@@ -64,7 +64,7 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
         bail!("how long blocks lived is known only of exact recordings (record with --exact)");
     }
     if args.from.is_some() && !args.total_allocated && args.threads {
-        // Silence would pass for an answer.
+        // An empty picture would look like an answer.
         bail!(
             "what was allocated from a moment on and is live is drawn of all threads together: leave out --threads, or add \
              --total-allocated"
@@ -106,20 +106,20 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
 }
 
 impl GroupByArg {
-    /// Whether it divides by what the recorded snapshots of owners say.
+    /// Whether it divides by owner, from the recorded snapshots.
     fn is_of_owners(self) -> bool {
         matches!(self, GroupByArg::Owner | GroupByArg::Category)
     }
 
-    /// As it is typed.
+    /// Its spelling on the command line.
     pub(super) fn word(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
-/// Draws who held the memory at the recorded snapshot with most of it, or at the last one.
+/// Draws the owners at the largest recorded snapshot, or at the last one.
 fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
-    // What only stacks have; silence would pass for an answer.
+    // Options for stacks only; ignoring them would look like an answer.
     let of_stacks = [
         (args.threads, "--threads"),
         (args.total_allocated, "--total-allocated"),
@@ -163,7 +163,7 @@ fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<
     output::report(path, args.force, output::bounded([profile.memory_limit()], write))
 }
 
-/// Draws a trace beside another one.
+/// Draws a trace compared with another one.
 fn flame_of_difference(
     args: &FlameArgs,
     ranks: &[RankTrace],
@@ -215,7 +215,7 @@ fn picture(args: &FlameArgs) -> FlamePicture {
     }
 }
 
-/// Whether standard output is where the tree goes, and a terminal whose user wants colours.
+/// Whether the tree goes to standard output, and that is a terminal with colours enabled.
 fn is_terminal_with_colors(args: &FlameArgs) -> bool {
     args.output.as_deref().is_none_or(|path| path == Path::new("-"))
         && io::stdout().is_terminal()
@@ -223,7 +223,7 @@ fn is_terminal_with_colors(args: &FlameArgs) -> bool {
 }
 
 impl From<FlameMoment> for MomentArg {
-    /// A moment that is neither peak nor end is the end of what was read up to it.
+    /// A moment that is neither peak nor end is the end of a partial read.
     fn from(moment: FlameMoment) -> MomentArg {
         match moment {
             FlameMoment::Peak => MomentArg::Peak,
@@ -240,17 +240,17 @@ pub(super) struct FlameOptions {
     pub gpu: Option<u32>,
     /// The moment.
     pub moment: MomentArg,
-    /// Also what is older than the recording, at its end.
+    /// At the end, also bytes older than the recording.
     pub with_older: bool,
-    /// Of what is live, only what was allocated at this time or later.
+    /// Only live bytes allocated at this time or later.
     pub since: Option<Nanos>,
-    /// Of each stack its innermost frame alone.
+    /// Only the innermost frame of each stack.
     pub innermost: bool,
     /// One frame for each function.
     pub function: bool,
-    /// All that was allocated, not what a moment held.
+    /// All allocations instead of the live bytes of a moment.
     pub churn: bool,
-    /// The kind of memory; `None` for PyTorch's, or what there is.
+    /// The kind of memory; `None` for PyTorch's, or whichever was recorded.
     pub memory: Option<MemoryArg>,
     /// Each thread apart.
     pub by_thread: bool,
@@ -258,7 +258,7 @@ pub(super) struct FlameOptions {
     pub full_filenames: bool,
     /// Only what is proven.
     pub certain: bool,
-    /// How.
+    /// The style.
     pub picture: FlamePicture,
 }
 
@@ -289,7 +289,7 @@ impl FlameOptions {
         self.fold_device(profile, device, false)
     }
 
-    /// The same of a moment at which the addresses of the blocks were read.
+    /// The same for a moment at which the addresses of the blocks were read.
     pub(super) fn fold_with_addresses(&self, profile: &Profile) -> Result<FoldedProfile> {
         self.fold_device(profile, device(profile, self.gpu)?, true)
     }
@@ -304,12 +304,12 @@ impl FlameOptions {
             by_thread: self.by_thread,
             churn: self.churn,
             memory: self.memory.map(MemoryGroup::from),
-            // The line alone is asked for.
+            // With `innermost` only the line is shown.
             native: !self.innermost,
             evidence: self.certain.then_some(Evidence::Proven),
             with_addresses,
         };
-        // What a stretch left is live at its end.
+        // What a time range left is live at its end.
         let moment = if self.since.is_some() { Moment::End } else { self.moment.into() };
         let mut folded = profile.fold(device, moment, options)?;
         if self.certain && folded.total == 0 && self.format == FlameFormat::Flamegraph {
@@ -361,14 +361,14 @@ impl FlameOptions {
         self.draw_parts(&parts, how, path, force)
     }
 
-    /// Draws every device of every profile apart.
+    /// Draws each device of each profile separately.
     fn draw_devices(&self, ranks: &[RankTrace], path: &Path, force: bool) -> Result<()> {
         let mut parts = Vec::new();
         for rank in ranks {
-            // Says why, where there is none.
+            // Without a device, the error says why.
             device(&rank.profile, self.gpu).context(rank.label.clone())?;
             if rank.profile.main_gpu().is_none() {
-                bail!("{DRIVER_ALONE} --by device");
+                bail!("{DRIVER_MEMORY_ADVICE} --by device");
             }
             for gpu in rank.profile.gpus() {
                 let folded =
@@ -422,19 +422,19 @@ impl FlameOptions {
     }
 }
 
-/// What to do about memory of which no device is known, but for the option to leave out.
-const DRIVER_ALONE: &str =
+/// Advice for memory with no known device, except the option to leave out.
+const DRIVER_MEMORY_ADVICE: &str =
     "the recording has the driver's events alone, and is drawn whole without";
 
-/// The device asked for, else the one with the highest peak.
+/// The requested device, else the one with the highest peak.
 pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
     let is_driver_only = || profile.exact().is_some_and(|exact| exact.events() > 0);
     match (profile.main_gpu(), gpu) {
         (Some(main), asked) => Ok(asked.map_or(main, CudaIndex)),
-        // Memory of the process, on whichever devices.
+        // Memory of the process on any device.
         (None, None) if is_driver_only() => Ok(CudaIndex(0)),
         (None, Some(asked)) if is_driver_only() => {
-            bail!("whether it is memory of GPU {asked} is not known: {DRIVER_ALONE} --gpu")
+            bail!("whether it is memory of GPU {asked} is not known: {DRIVER_MEMORY_ADVICE} --gpu")
         }
         (None, _) => bail!("the recording has no GPU memory of PyTorch: {}", why_none(profile)),
     }
@@ -468,7 +468,7 @@ fn why_none(profile: &Profile) -> String {
     }
 }
 
-/// For places that write, which know only I/O errors.
+/// For writers that know only I/O errors.
 pub(super) fn into_io(error: RenderError) -> io::Error {
     error.into_io()
 }

@@ -1,4 +1,5 @@
-//! `memspy flame --at T`, `--at oom` and `--from T --to T`: a moment or a stretch that is no peak and no end.
+//! `memspy flame --at T`, `--at oom` and `--from T --to T`: a moment or time range other than peak
+//! and end.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::args::{FlameArgs, FlameMoment};
 use super::ranks::RankTrace;
 use super::replay::{self, StoredRecording};
 
-/// What part of the recordings is drawn.
+/// The part of the recordings to draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RecordingPart {
     At(Duration),
@@ -20,7 +21,7 @@ enum RecordingPart {
     Window(Duration, Option<Duration>),
 }
 
-/// Reads the part of the recordings that is asked for, if it is not the whole, and says how to call it.
+/// Reads the requested part of the recordings, if it is not the whole, and names it.
 pub(super) fn cut(
     args: &FlameArgs,
     ranks: &mut [RankTrace],
@@ -75,7 +76,7 @@ fn one(
             (Some(from), Some(to))
         }
     };
-    // What is live at the end of a stretch is known only to who saw all before it.
+    // Live bytes at the end of a time range depend on everything before it.
     let first = from.filter(|_| churn);
     let profile = read_part(&recording, &rank.trace, empty(), (first, to))?;
     if let Some(to) = to
@@ -110,14 +111,14 @@ pub(super) fn inside(profile: &Profile, time: Duration) -> Result<Nanos> {
     Ok(nanos)
 }
 
-/// When the job last ran out of memory; `None` when it did not.
+/// When the job last ran out of memory; `None` if it did not.
 pub(super) fn oom_time(recording: &StoredRecording<'_>) -> Result<Option<Nanos>> {
     let mut oom = OomMoment::default();
     recording.reread(&mut oom)?;
     Ok(oom.time())
 }
 
-/// Reads what happened from one moment to another into the empty `profile`.
+/// Reads the time range into the empty `profile`.
 pub(super) fn read_part(
     recording: &StoredRecording<'_>,
     trace: &Path,

@@ -1,4 +1,4 @@
-//! `memspy flame --by stream`: the blocks of a moment, each CUDA stream apart.
+//! `memspy flame --by stream`: the blocks of a moment, by CUDA stream.
 
 use std::path::Path;
 
@@ -16,7 +16,7 @@ use super::flame::FlameOptions;
 use super::ranks::RankTrace;
 use super::replay::{self, StoredRecording};
 
-/// Draws every stream of every rank apart.
+/// Draws each stream of each rank separately.
 pub(super) fn draw(
     args: &FlameArgs,
     drawing: &FlameOptions,
@@ -50,7 +50,7 @@ pub(super) fn draw(
     drawing.draw_parts(&parts, RankMode::Streams, path, args.force)
 }
 
-/// The streams of one rank by name. Their bytes come to what is drawn without `--by`.
+/// The streams of one rank by name. Their bytes add up to the picture without `--by`.
 fn streams(
     args: &FlameArgs,
     drawing: &FlameOptions,
@@ -63,19 +63,20 @@ fn streams(
     let until = match args.at {
         FlameMoment::Peak => Some(folded.snapshot.time),
         FlameMoment::End => None,
-        // Read up to it.
+        // Already read up to that moment.
         FlameMoment::Oom | FlameMoment::Time(_) => Some(rank.profile.duration()),
     };
     let mut memory = read(rank, folded.device, until)?;
     if memory.iter().all(|memory| memory.stream.is_none()) {
         bail!(
-            "the recording has no snapshot of the segments of GPU {}, and only these tell their stream",
+            "the recording has no snapshot of the segments of GPU {}, which alone shows their stream",
             folded.device.0
         );
     }
     let older = [StackLabel::Pseudo(PseudoFrame::BeforeRecording)];
     if folded.left_out > 0 {
-        // The leak view, the end of an exact recording, is of what was allocated while recording.
+        // The leak view, at the end of an exact recording, covers only what was allocated while
+        // recording.
         memory.iter_mut().for_each(|memory| memory.stacks.retain(|stack| stack.path != older));
     }
     let mut rest = folded.total;
@@ -83,7 +84,7 @@ fn streams(
         rest = rest.saturating_sub(stack.bytes);
     }
     if rest > 0 {
-        // What the allocator counts and no block shows.
+        // Bytes in the allocator's counter that no block shows.
         let frame = match folded.memory {
             Some(_) => PseudoFrame::NoEvent,
             None => PseudoFrame::Unmatched,

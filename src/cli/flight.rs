@@ -1,4 +1,4 @@
-//! `memspy oom-report` and `memspy join`, and the report on a recording that ended.
+//! `memspy oom-report` and `memspy join`, and the report of a recording that has ended.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ use super::flame::into_io;
 use super::replay::{self, StoredRecording};
 use super::{eprint_line, filtered_profile, output};
 
-/// Says what is wrong with the segments of a recording.
+/// Prints a problem with the segments of a recording.
 pub(super) fn warn(warning: String) {
     eprint_line(&format!("warning: {warning}"));
 }
@@ -34,7 +34,7 @@ pub(super) fn write_oom_report(
 
 /// `memspy oom-report`.
 pub(super) fn oom_report(args: &OomReportArgs) -> Result<()> {
-    output::check_asked(args.output.as_deref(), args.force)?;
+    output::check_requested(args.output.as_deref(), args.force)?;
     replay::warn_in_answer(args.output.as_deref());
     let profile = filtered_profile(&args.stacks).without_line_statistics();
     let reports = OomReportBuilder::new(profile);
@@ -52,9 +52,9 @@ pub(super) fn oom_report(args: &OomReportArgs) -> Result<()> {
 
 /// `memspy join`.
 pub(super) fn join(args: &JoinArgs) -> Result<()> {
-    output::check_asked(args.output.as_deref(), args.force)?;
+    output::check_requested(args.output.as_deref(), args.force)?;
     let segments = replay::found(&args.ring)?;
-    // A first pass tells what the name may need.
+    // A first pass finds what the name may need.
     let bytes = segments.iter().filter_map(|segment| std::fs::metadata(segment).ok());
     let bytes = bytes.map(|file| file.len()).sum();
     let empty = || {

@@ -1,4 +1,5 @@
-//! Whether a recording follows the allocator, within which budget, and what is said of that when it begins.
+//! Whether a recording follows the allocator, its budget, and the message about it at the
+//! beginning.
 
 use anyhow::{Result, bail};
 
@@ -7,17 +8,17 @@ use crate::sampler::{FollowBudget, TargetReaders, processors};
 
 use super::args::{ModeArg, RecordArgs, RecordFormat, TopArgs};
 
-/// Samples a second beside following, and where a job that cannot be followed is sampled.
+/// Samples a second beside following, and of a job that cannot be followed.
 pub(super) const RECORD_RATE: u32 = 200;
-/// The same of `top`, which redraws a few times a second.
+/// The same for `top`, which redraws a few times a second.
 const TOP_RATE: u32 = 100;
 
-/// How a recording samples, and whether it follows the allocator besides.
+/// How a recording samples, and whether it also follows the allocator.
 #[derive(Debug, Clone)]
 pub(super) struct FollowChoice {
     /// Samples a second.
     pub(super) rate: u32,
-    /// What all polls may use; `None` where the allocator is not to be followed.
+    /// The budget of all polls; `None` to not follow the allocator.
     pub(super) budget: Option<FollowBudget>,
     /// Whether a job that cannot be followed is an error.
     pub(super) is_required: bool,
@@ -26,7 +27,7 @@ pub(super) struct FollowChoice {
 }
 
 impl FollowChoice {
-    /// What the words of `record` ask for, for a recording that follows or for one that samples only.
+    /// The choice for `record`, following or only sampling.
     pub(super) fn for_record(args: &RecordArgs, follows: bool) -> Result<FollowChoice> {
         let is_shared = args.records_several();
         if let (Some(percent), false) = (args.cpu, is_shared)
@@ -37,7 +38,7 @@ impl FollowChoice {
                  read addresses: more than 200 is for -s and --match, where all processes share it"
             );
         }
-        // Of polls it is not known who holds the GIL.
+        // A poll does not show who holds the GIL.
         let by_gil = args.stacks.gil && args.format != RecordFormat::Trace;
         Ok(FollowChoice {
             rate: args.rate.unwrap_or(RECORD_RATE),
@@ -47,7 +48,7 @@ impl FollowChoice {
         })
     }
 
-    /// What the words of `top` ask for.
+    /// The choice for `top`.
     pub(super) fn for_top(args: &TopArgs) -> FollowChoice {
         let samples_only = args.exact || args.rate.is_some() || args.gil;
         FollowChoice {
@@ -58,7 +59,8 @@ impl FollowChoice {
         }
     }
 
-    /// What is said of a recording that has attached, besides to which process; fails where following was asked for and cannot be.
+    /// The message of an attached recording, besides the process; fails if following was required
+    /// and is impossible.
     pub(super) fn opening(&self, readers: &TargetReaders) -> Result<Option<String>> {
         let (refusal, limit) = (readers.follow_refusal(), readers.allocator_refusal());
         if let (true, Some(why)) = (self.is_required, &refusal) {
@@ -93,7 +95,7 @@ impl FollowChoice {
         Ok((!parts.is_empty()).then(|| parts.join("; ")))
     }
 
-    /// What is wrong with a recording that has ended, where following was asked for.
+    /// The problem of an ended recording for which following was required.
     pub(super) fn unfollowed(&self, totals: Option<&FollowTotals>) -> Result<()> {
         if self.is_required && totals.is_none_or(|totals| totals.polls == 0) {
             bail!(
@@ -104,7 +106,7 @@ impl FollowChoice {
         Ok(())
     }
 
-    /// How the processes that are recorded share the budget.
+    /// How the recorded processes share the budget.
     pub(super) fn sharing(&self) -> Option<String> {
         let budget = self.budget.as_ref()?;
         Some(format!(

@@ -37,7 +37,7 @@ pub(super) fn attach(error: AttachError, pid: u32) -> Error {
     }
 }
 
-/// How long a process has run that is not only starting; `None` for a young one.
+/// How long a process has run, if it is not just starting; `None` for a young one.
 fn ends_after(pid: u32) -> Option<Duration> {
     const MAX_START: Duration = Duration::from_secs(60);
     TargetIdentity::open(pid).ok()?.age().filter(|age| *age > MAX_START)
@@ -48,7 +48,7 @@ pub(super) fn core(error: AttachError, path: &Path) -> Error {
     if error.is_not_python() {
         return anyhow!("{error}; 'gdb PROGRAM {}' shows what it was", path.display());
     }
-    // The name of a file where a number was meant.
+    // The user gave a file name where a number was expected.
     let name = path.to_string_lossy();
     match error {
         AttachError::Core(_) if !path.exists() && name.parse::<u32>().is_ok() => {
@@ -65,7 +65,7 @@ pub(super) fn probe(error: ProbeError, pid: u32) -> Error {
     anyhow!("cannot record process {pid} exactly: {error}; {advice}")
 }
 
-/// Why there are no exact stacks, where others do.
+/// Why exact stacks are unavailable, where another mode continues.
 pub(super) fn no_exact(error: &ProbeError) -> String {
     match error.is_denied() {
         true => "no exact stacks, which take root, or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE"
@@ -74,7 +74,7 @@ pub(super) fn no_exact(error: &ProbeError) -> String {
     }
 }
 
-/// What to do about an error of placing probes.
+/// What to do when probes cannot be placed.
 pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
     match error {
         ProbeError::NotBuilt { .. } => {
@@ -92,7 +92,7 @@ pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
     }
 }
 
-/// Says of a long stop before it how long it may take.
+/// Announces how long a long stop may take.
 pub(super) fn long_stop(stop: StopEstimate) {
     let StopEstimate { time, bytes, max_pause } = stop;
     let (time, size) = (time.as_millis().max(1), crate::render::bytes(bytes));
@@ -108,7 +108,7 @@ pub(super) fn long_stop(stop: StopEstimate) {
     ));
 }
 
-/// What to do when the job could not be stopped for a snapshot.
+/// What to do when the job cannot be stopped for a snapshot.
 pub(super) fn pause(error: &StopError, pid: u32) -> String {
     match error {
         StopError::Denied { .. } => denied(pid),
@@ -117,7 +117,7 @@ pub(super) fn pause(error: &StopError, pid: u32) -> String {
     }
 }
 
-/// What to do when a snapshot reached a limit before it had any result.
+/// What to do when a snapshot reached a limit before any result.
 pub(super) fn limit(limit: LookLimit) -> String {
     match limit {
         LookLimit::Pause(most) => format!(
@@ -137,7 +137,7 @@ pub(super) fn limit(limit: LookLimit) -> String {
     }
 }
 
-/// Launchers (shells, torchrun, version managers) have the Python that is meant as a child.
+/// Launchers (shells, torchrun, version managers) have the intended Python as a child.
 fn python_nearby(pid: u32) -> String {
     let children = TargetIdentity::open(pid).map(|p| p.children()).unwrap_or_default();
     let python = children.iter().find(|(_, command)| {
@@ -152,7 +152,7 @@ fn python_nearby(pid: u32) -> String {
     }
 }
 
-/// One sentence of advice for a target whose memory may not be read, from the facts found.
+/// One sentence of advice, from the facts found, for a target whose memory may not be read.
 pub(super) fn denied(pid: u32) -> String {
     match TargetIdentity::open(pid) {
         Ok(process) => advice(&process.access()),
@@ -163,7 +163,7 @@ pub(super) fn denied(pid: u32) -> String {
     }
 }
 
-/// The exact remedy for these facts.
+/// The remedy for these facts.
 pub(super) fn advice(access: &AccessFacts) -> String {
     if access.user == 0 && !access.sys_ptrace {
         return if access.in_container {

@@ -27,8 +27,8 @@ pub(super) fn run(args: &HistoryArgs) -> Result<()> {
         .map_err(|error| hints::attach(error, args.pid))?;
     refuse_launcher(&readers)?;
     let history = read_history(&mut readers).map_err(|error| refused(error, args.pid))?;
-    // First what the file lacks: it is a report like others.
-    tell(&history);
+    // Prints first what the file lacks, as for other reports.
+    print_notes(&history);
     output::write(&path, args.force, |out| {
         match args.json {
             true => render::history_json(out, &history),
@@ -57,8 +57,8 @@ fn refused(error: HistoryError, pid: u32) -> Error {
     }
 }
 
-/// Says what the file does not have.
-fn tell(history: &AllocationHistory) {
+/// Prints what the file lacks.
+fn print_notes(history: &AllocationHistory) {
     for device in &history.devices {
         let gpu = device.device.0;
         if device.overwritten > 0 {

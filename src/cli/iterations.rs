@@ -14,7 +14,7 @@ use super::replay::StoredRecording;
 
 /// Runs it.
 pub(super) fn run(args: &IterationsArgs) -> Result<()> {
-    output::check_asked(args.table.output.as_deref(), args.force)?;
+    output::check_requested(args.table.output.as_deref(), args.force)?;
     let profile = profile(args)?;
     let path =
         output::of_report(args.table.output.as_deref(), profile.start(), PathBuf::from("-"))?;
@@ -35,7 +35,8 @@ pub(super) fn run(args: &IterationsArgs) -> Result<()> {
     output::report(&path, args.force, output::fitted(&path, is_text, write))
 }
 
-/// The recording by the clock asked for, else by the first that it has: steps, then the period of its counters.
+/// The recording by the requested clock, else by the first that it has: steps, then the period of
+/// its counters.
 fn profile(args: &IterationsArgs) -> Result<Profile> {
     let recording = StoredRecording::trace(&args.trace)?;
     let read = |clock: IterationClock| {

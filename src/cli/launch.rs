@@ -1,4 +1,4 @@
-//! Starting the program that is to be recorded, and what becomes of it.
+//! Starts the program to record, and waits for it.
 
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ pub(super) struct LaunchedProgram {
 }
 
 impl LaunchedProgram {
-    /// Starts `program` (its name and its arguments) on memspy's own terminal, and passes `signals` on to it until it ends.
+    /// Starts `program` (its name and arguments) on memspy's terminal, and passes `signals` on to
+    /// it until it ends.
     pub(super) fn start(program: &[String], signals: PassedOn) -> Result<Self> {
         let (name, arguments) = program.split_first().context("no program to start after --")?;
         let child = Command::new(name)
@@ -45,7 +46,7 @@ impl LaunchedProgram {
         matches!(child.try_wait(), Ok(Some(_)))
     }
 
-    /// Waits for its end (memspy never ends a program it records by itself) and passes on its exit code.
+    /// Waits for its end and returns its exit code; memspy never ends a program that it records.
     pub(super) fn wait(self) -> Result<u8> {
         loop {
             let status = self.child.lock().try_wait();
@@ -57,11 +58,11 @@ impl LaunchedProgram {
     }
 }
 
-/// Sends every signal that comes to `child`.
+/// Passes every signal on to `child`.
 fn pass_on(mut signals: PassedOn, child: Arc<Mutex<Child>>) -> std::io::Result<()> {
     let pass_on = move || {
         for signal in signals.forever() {
-            // Held meanwhile: once it has been waited for, its number may be another program's.
+            // Locked meanwhile: after the wait, another program may get its pid.
             let mut child = child.lock();
             if let (Ok(None), Some(signal)) = (child.try_wait(), Signal::from_named_raw(signal)) {
                 let _ = kill_process(Pid::from_child(&child), signal);
@@ -71,7 +72,7 @@ fn pass_on(mut signals: PassedOn, child: Arc<Mutex<Child>>) -> std::io::Result<(
     std::thread::Builder::new().name("memspy-signals".to_owned()).spawn(pass_on).map(drop)
 }
 
-/// The exit code a shell would give: 128 and the signal's number for a program that a signal ended.
+/// The exit code as in a shell: 128 plus the signal's number for a program ended by a signal.
 fn exit_code(status: std::process::ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt;
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);

@@ -14,7 +14,7 @@ use super::{filtered_profile, output, replay};
 
 /// Runs it.
 pub(super) fn run(args: &LinesArgs) -> Result<()> {
-    output::check_asked(args.table.output.as_deref(), args.force)?;
+    output::check_requested(args.table.output.as_deref(), args.force)?;
     if args.table.format() == LinesFormat::Text {
         replay::warn_in_answer(args.table.output.as_deref());
     }
@@ -25,14 +25,14 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
     let start = ranks.first().and_then(|rank| rank.profile.start());
     let path = output::of_report(args.table.output.as_deref(), start, PathBuf::from("-"))?;
     let columns = match args.columns.is_empty() {
-        // Each becomes five: the one that matters most.
+        // Each column becomes five, so only the most important one is shown.
         true if args.merge => Profile::default_columns().into_iter().take(1).collect(),
         true => Profile::default_columns(),
         false => args.columns.clone(),
     };
     let options = options(args, &path);
     let format = args.table.format();
-    // Chosen columns, and lines without memory, are shown beside the source only.
+    // Chosen columns, and lines without memory, appear only beside the source.
     let is_listing = args.source || args.all_lines || !args.columns.is_empty();
     if ranks.len() > 1 && format != LinesFormat::Text && !args.merge {
         bail!("CSV and JSON are of one table: use --merge or --max-peak, or name one trace");
@@ -75,7 +75,7 @@ pub(super) fn run(args: &LinesArgs) -> Result<()> {
     output::report(&path, args.force, output::bounded(limits, write))
 }
 
-/// Writes the ranked tables of lines, or the one of all ranks together.
+/// Writes the ranked tables of lines, or one for all ranks.
 fn write_ranking(
     args: &LinesArgs,
     path: &std::path::Path,

@@ -1,4 +1,4 @@
-//! `memspy man`: man pages out of the command line's own description.
+//! `memspy man`: man pages from the command line's definition.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use clap_mangen::Man;
 use super::args::{CliArgs, ManArgs};
 use super::output;
 
-/// Mode of a page that nobody gave one: pages are for all users, and hold nothing of a job.
+/// Default mode of a page: pages are for all users and hold no job's data.
 const MODE: u32 = 0o644;
 
 /// Writes `memspy.1`, and a page for each command.
@@ -20,7 +20,7 @@ pub(super) fn run(args: &ManArgs) -> Result<()> {
     // Has no effect where --file-mode was given.
     output::set_mode(MODE);
     let mut program = CliArgs::command();
-    // Names the commands as they are called: memspy-record.
+    // Uses the commands' page names: memspy-record.
     program.build();
     let mut commands: Vec<clap::Command> = program.get_subcommands().cloned().collect();
     commands.retain(|command| !command.is_hide_set());

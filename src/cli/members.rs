@@ -1,4 +1,5 @@
-//! The processes of a job that use CUDA: those that `--subprocesses` reads, and those below a launcher.
+//! The processes of a job that use CUDA: those that `--subprocesses` reads, and those below a
+//! launcher.
 
 use std::io::{self, Write};
 
@@ -9,10 +10,10 @@ use crate::sampler::{ProcessTree, RankProcess, TargetReaders};
 
 use super::{eprint_line, hints, in_one_line};
 
-/// Ranks that a message names.
+/// Most ranks named in a message.
 const MAX_NAMED: usize = 8;
 
-/// All members of the process tree that use CUDA, of which there is one at least.
+/// All members of the process tree that use CUDA; at least one.
 pub(super) fn members(pid: u32) -> Result<Vec<RankProcess>> {
     let mut tree = ProcessTree::new(pid, false).map_err(|error| hints::attach(error, pid))?;
     let members = tree.poll();
@@ -22,8 +23,8 @@ pub(super) fn members(pid: u32) -> Result<Vec<RankProcess>> {
     Ok(members)
 }
 
-/// Calls `look` for one process after the other, each under its name, and prints the failures. It is an error when all failed,
-/// or, with `all`, when any failed.
+/// Calls `look` for one process after the other, prefixed with its name, and prints the failures.
+/// Fails if all failed or, with `all`, if any failed.
 pub(super) fn for_each_member(
     pid: u32,
     json: bool,
@@ -54,7 +55,7 @@ pub(super) fn for_each_member(
     }
 }
 
-/// Refuses a process that uses no CUDA itself while descendants of it do: a launcher.
+/// Refuses a launcher: a process without CUDA whose descendants use it.
 pub(super) fn refuse_launcher(readers: &TargetReaders) -> Result<()> {
     let pid = readers.pid();
     if let Some(ranks) = ranks_below(readers) {
@@ -66,7 +67,7 @@ pub(super) fn refuse_launcher(readers: &TargetReaders) -> Result<()> {
     Ok(())
 }
 
-/// The descendants that use CUDA, by name, of a process that uses none itself.
+/// The descendants that use CUDA, by name, of a process that does not.
 pub(super) fn ranks_below(readers: &TargetReaders) -> Option<String> {
     let without = [AllocatorBackend::NotLoaded, AllocatorBackend::NotInitialized];
     if !without.contains(&readers.allocator()) {

@@ -1,9 +1,9 @@
-//! The command line: words typed become rooms called, errors become one clear line and an exit code.
+//! The command line: arguments become calls to rooms, errors become one clear line and an exit
+//! code.
 //!
-//! Turns arguments into calls and results into text on the terminal.
-//! May import every room but the readers, and of `target` only facts and errors; alone knows clap, anyhow, printing and exiting.
-//! Never reads a target or a trace by itself.
-//! Start reading at [`args`] and [`run`].
+//! Turns arguments into calls and results into text on the terminal. May import every room but the
+//! readers, and of `target` only facts and errors; alone knows clap, anyhow, printing and exiting.
+//! Never reads a target or a trace by itself. Start reading at [`args`] and [`run`].
 
 pub mod args;
 mod checkpoint;
@@ -61,12 +61,12 @@ use crate::sampler;
 
 use args::{CliArgs, Command};
 
-/// Runs the program with the arguments it was given.
+/// Runs the program with its arguments.
 ///
-/// Exit code 0: done. 1: not done, and one line on standard error says why. 2: the words make no sense.
-/// `record -- PROGRAM` passes on the program's own code.
+/// Exit code 0: done. 1: not done, and one line on standard error says why. 2: the arguments are
+/// invalid. `record -- PROGRAM` passes on the program's own code.
 pub fn run() -> ExitCode {
-    // It is no command: only memspy itself starts it.
+    // Not a command: only memspy itself starts it.
     if std::env::args_os().nth(1).is_some_and(|word| sampler::is_probe_keeper(&word)) {
         return keep_probes();
     }
@@ -81,7 +81,7 @@ pub fn run() -> ExitCode {
             }
             return ExitCode::from(2);
         }
-        // The help or the version, which were asked for: not to get them is an error as any other.
+        // The user requested the help or the version; failing to print it is an error.
         Err(asked) => {
             return match asked.print() {
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -96,11 +96,12 @@ pub fn run() -> ExitCode {
         output::set_mode(mode);
     }
     privileges::give_up(&args.command);
-    // After that: a change of rights may cancel it.
+    // After that, because a change of rights may cancel it.
     if !lifetime::end_with_starter() {
         return ExitCode::FAILURE;
     }
-    // With a handler for SIGXFSZ, a file that may not grow further is a write error with a message, and does not kill memspy.
+    // With a handler for SIGXFSZ, exceeding the file size limit is a write error with a message,
+    // and does not kill memspy.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let result = match &args.command {
         Command::Summary(args) => summary::summary(args).map(|()| ExitCode::SUCCESS),
@@ -138,7 +139,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Keeps the probes of another memspy, with no more rights than that takes.
+/// Keeps the probes of another memspy, with only the rights for that.
 fn keep_probes() -> ExitCode {
     privileges::give_up_for_keeper();
     match sampler::keep_probes() {
@@ -150,24 +151,24 @@ fn keep_probes() -> ExitCode {
     }
 }
 
-/// Prints the completions of a shell. They are made in memory: the generator ends memspy where it cannot write.
+/// Prints a shell's completions. Generated in memory, as the generator exits when it cannot write.
 fn completions(args: &args::CompletionsArgs) -> Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut CliArgs::command(), "memspy", &mut text);
     output::write(Path::new("-"), false, |out| out.write_all(&text))
 }
 
-/// A profile that charges memory to the threads asked for.
+/// A profile that attributes memory to the requested threads.
 fn filtered_profile(stacks: &args::StackArgs) -> Profile {
     Profile::with_filter(choice(stacks))
 }
 
-/// The threads asked for.
+/// The requested threads.
 fn choice(stacks: &args::StackArgs) -> ThreadChoice {
     ThreadChoice { gil_only: stacks.gil, idle_too: stacks.idle }
 }
 
-/// An error with its causes; those that it names itself are not said twice.
+/// An error with its causes, each said once.
 fn in_one_line(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -181,16 +182,17 @@ fn in_one_line(error: &anyhow::Error) -> String {
 }
 
 thread_local! {
-    /// What this thread of memspy speaks of.
+    /// The subject of this thread's messages.
     static SUBJECT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Lets all that this thread says begin with what it is about.
+/// Sets the prefix of all of this thread's messages.
 fn set_line_prefix(subject: &str) {
     SUBJECT.with(|of| *of.borrow_mut() = format!("{subject}: "));
 }
 
-/// Prints one line to standard error, whatever it contains: in several where a terminal is narrower. A closed standard error is no reason to fail.
+/// Prints one line to standard error, escaped, and wrapped on a narrow terminal. A closed standard
+/// error is not a failure.
 fn eprint_line(line: &str) {
     use io::Write;
     let subject = SUBJECT.with(|of| of.borrow().clone());

@@ -1,4 +1,4 @@
-//! Which mode a recording takes where nobody asked for one: exact stacks, following, or samples.
+//! Chooses the mode of a recording without a requested one: exact stacks, following, or samples.
 //!
 //! One function, [`decide`], decides for `record` and `summary`.
 
@@ -14,9 +14,9 @@ use crate::sampler::{
 use super::args::{ModeArg, RecordArgs};
 use super::following::{FollowChoice, RECORD_RATE};
 
-/// With fewer processors, following has none to run on.
+/// With fewer processors, none is free for following.
 const MANY_PROCESSORS: usize = 4;
-/// The most of the job's time that exact stacks may cost, and the same with fewer processors.
+/// The most of the job's time that exact stacks may cost; the second for fewer processors.
 const LIMIT: f64 = 0.02;
 const LIMIT_WITH_FEW: f64 = 0.05;
 
@@ -28,22 +28,22 @@ pub(super) enum Mode {
     Sample,
 }
 
-/// What is known of exact stacks.
+/// What is known about exact stacks.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ExactOutlook {
-    /// They cost this much of the job's time; nothing before that is known.
+    /// Their cost as a part of the job's time; unknown before.
     Costs(f64),
-    /// They cannot be had, or are not wanted, and why.
+    /// They are impossible or not wanted, and why.
     No(String),
 }
 
-/// What decides.
+/// The facts for the decision.
 #[derive(Debug, Clone)]
 pub(super) struct ModeFacts {
     pub(super) exact: ExactOutlook,
     /// Processors that memspy may use.
     pub(super) processors: usize,
-    /// Processors that nobody used, on average; `None` where that is not known.
+    /// Idle processors on average; `None` where unknown.
     pub(super) idle: Option<f64>,
     /// Processors that following may use.
     pub(super) budget: f64,
@@ -56,7 +56,7 @@ pub(super) fn limit(processors: usize) -> f64 {
     if processors < MANY_PROCESSORS { LIMIT_WITH_FEW } else { LIMIT }
 }
 
-/// The mode that `facts` allow, and why it is no better one.
+/// The best mode that `facts` allow, and why no better one.
 pub(super) fn decide(facts: &ModeFacts) -> (Mode, String) {
     let limit = limit(facts.processors);
     let why = match &facts.exact {
@@ -77,10 +77,10 @@ pub(super) fn decide(facts: &ModeFacts) -> (Mode, String) {
     }
 }
 
-/// The mode of a recording, as far as the command line says.
+/// The mode of a recording, as far as the arguments determine it.
 #[derive(Debug, Clone)]
 pub(super) struct ModeChoice {
-    /// What was asked for.
+    /// The requested mode.
     pub(super) asked: ModeArg,
     follow: FollowChoice,
     sample: FollowChoice,
@@ -90,7 +90,7 @@ pub(super) struct ModeChoice {
 }
 
 impl ModeChoice {
-    /// What the words of `record` ask for.
+    /// The choice for `record`.
     pub(super) fn for_record(args: &RecordArgs) -> Result<ModeChoice> {
         let asked = args.mode().map_err(|why| anyhow!(why))?;
         let looks_at_threads = args.stacks.gil || args.stacks.idle;
@@ -105,7 +105,7 @@ impl ModeChoice {
         })
     }
 
-    /// A job that is observed for some seconds.
+    /// The choice for a job that is observed for some seconds.
     pub(super) fn for_summary() -> ModeChoice {
         let budget = FollowBudget::for_machine(processors());
         ModeChoice {
@@ -117,7 +117,7 @@ impl ModeChoice {
         }
     }
 
-    /// What watches over the cost of exact stacks.
+    /// Watches the cost of exact stacks.
     pub(super) fn cost_watch(&self) -> CostWatch {
         match self.asked {
             ModeArg::Auto => CostWatch::trial(limit(processors())),
@@ -125,17 +125,17 @@ impl ModeChoice {
         }
     }
 
-    /// What exact stacks and samples are recorded with.
+    /// The choice for exact stacks and for samples.
     pub(super) fn unfollowed(&self) -> &FollowChoice {
         &self.sample
     }
 
-    /// How the job is followed where that was asked for.
+    /// How the job is followed on request.
     pub(super) fn followed(&self) -> &FollowChoice {
         &self.follow
     }
 
-    /// Why exact stacks are not tried for a recording into the file at `path`.
+    /// Why a recording into the file at `path` does not try exact stacks.
     pub(super) fn why_not_exact(&self, path: Option<&Path>) -> Option<&'static str> {
         let is_stream = path.is_some_and(|path| path.exists() && !path.is_file());
         self.not_exact.or(is_stream.then_some(
@@ -143,7 +143,7 @@ impl ModeChoice {
         ))
     }
 
-    /// How to record a job without exact stacks, and the line that says so.
+    /// How to record a job without exact stacks, and the message about it.
     pub(super) fn without_exact(
         &self,
         exact: ExactOutlook,
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cost_above_the_limit_is_told_with_the_remedy() {
+    fn a_cost_above_the_limit_names_the_remedy() {
         let told =
             |events, share, limit| cost_line(CostNews::First(ExactCost { events, share }), limit);
         assert_eq!(told(310.2, Some(0.001), 0.02), "exact stacks: 310 events/s cost the job 0.1 %");

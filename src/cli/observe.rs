@@ -1,4 +1,5 @@
-//! A job observed for some seconds: snapshots of its owners, and at the same time a recording of its lines.
+//! Observes a job for some seconds: snapshots of its owners, and a simultaneous recording of its
+//! lines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,18 +29,18 @@ const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Snapshots after the first.
 const MIN_ROUNDS: u32 = 3;
 
-/// How a job is to be observed.
+/// Options of an observation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ObserveOptions {
-    /// For how long.
+    /// How long.
     pub(super) duration: Duration,
-    /// From one snapshot of the owners to the next, at least.
+    /// The least time between two snapshots of the owners.
     pub(super) every: Duration,
     /// What a snapshot may cost.
     pub(super) look: SnapshotOptions,
 }
 
-/// What was observed.
+/// The observation.
 pub(super) struct JobObservation {
     /// Process, threads and devices at the end.
     pub(super) process: ProcessSnapshot,
@@ -53,12 +54,12 @@ pub(super) struct JobObservation {
     pub(super) lines: ObservedLines,
     /// What else was observed of the devices.
     pub(super) devices: Vec<ObservedDevice>,
-    /// The readers of the snapshots: the next one need not find out again which memory matters.
+    /// The readers of the snapshots; reused, so that the next one knows which memory matters.
     pub(super) readers: TargetReaders,
 }
 
 impl JobObservation {
-    /// The devices that the process uses; what PyTorch has of them at the moment of the last snapshot.
+    /// The devices that the process uses, with PyTorch's figures at the last snapshot.
     pub(super) fn gpus(&self) -> Vec<GpuFacts> {
         let blocks = self.last.as_ref().map_or(&[][..], |look| &look.blocks);
         let at_look = |facts: GpuFacts| {
@@ -76,7 +77,7 @@ pub(super) fn observe(
     stop: &AtomicBool,
 ) -> Result<JobObservation> {
     let (identity, pid) = (readers.identity(), readers.pid());
-    // The first snapshot finds out which memory matters: it is as good as the others, but takes longest.
+    // The first snapshot finds which memory matters: as good as the others, but slowest.
     let mut growth = GrowthWatch::default();
     let mut stops = StopTotals::default();
     let mut grouping = GroupingThread::begin()?;
@@ -85,7 +86,7 @@ pub(super) fn observe(
         |at: Instant, growth: &mut GrowthWatch| match read_owners(&mut readers, options.look) {
             Ok(look) => {
                 stops.merge(look.snapshot.stops);
-                // The moment of the stop, not the end of the analysis after it.
+                // The time of the stop, not of the end of the analysis.
                 let time = at.elapsed().saturating_sub(look.snapshot.age);
                 grouping.add(time, look.snapshot, growth);
                 at + time
@@ -96,17 +97,17 @@ pub(super) fn observe(
             }
         };
     let began = Instant::now();
-    // Attaching takes as long as a look: both at the same time.
+    // Attaching takes as long as a snapshot, so both run at the same time.
     let attaching = LineRecording::begin(identity.clone(), pid)?;
     let first = look(began, &mut growth);
     let mut recording = attaching.attached(pid)?;
-    // While the first snapshot is analysed, the job is observed already.
+    // The observation already runs while the first snapshot is analysed.
     let mut next = first.max(recording.began);
     let until = next + options.duration;
     let mut lines = ObservedLines::default();
     let mut at_end = None;
     for round in 1.. {
-        // From the beginning of one look to that of the next, with a rest for the machine in between.
+        // From the start of one snapshot to the next, with a rest for the machine in between.
         let rest = Instant::now() + options.every / 8;
         next = (next + options.every).max(rest).min(until);
         let wait = next.saturating_duration_since(Instant::now());
@@ -119,7 +120,7 @@ pub(super) fn observe(
             at_end = Some(ProcessAtEnd::begin(identity.clone(), pid)?);
         }
         look(began, &mut growth);
-        // Fewer snapshots say nothing about growth: where each takes long, the observation is made longer.
+        // Growth needs several snapshots, so slow ones prolong the observation.
         let is_over = Instant::now() >= until && round >= MIN_ROUNDS;
         if is_over || stop.load(Ordering::Relaxed) {
             break;
@@ -133,12 +134,12 @@ pub(super) fn observe(
     let devices = recording.devices(lines.seconds);
     let mut process = at_end.read()?;
     process.set_tags(read_sleep_tags(&readers));
-    // The snapshot before one that failed is good enough.
+    // After a failed snapshot, the one before it is good enough.
     let last = grouping.end(&mut growth).ok_or(failed);
     Ok(JobObservation { process, growth, last, stops, lines, devices, readers })
 }
 
-/// Groups owners on a thread of its own: in a large job that takes as long as the next snapshot.
+/// Groups owners on its own thread: for a large job that takes as long as the next snapshot.
 struct GroupingThread {
     snapshots: Option<Sender<(Duration, OwnershipSnapshot)>>,
     grouped: Receiver<(Duration, Vec<OwnerGroup>)>,
@@ -167,7 +168,7 @@ impl GroupingThread {
         Ok(GroupingThread { snapshots: Some(snapshots), grouped, last, _thread: thread })
     }
 
-    /// Takes a snapshot, and hands over to `growth` what has been grouped meanwhile.
+    /// Takes a snapshot, and passes finished groups to `growth`.
     fn add(&mut self, time: Duration, snapshot: OwnershipSnapshot, growth: &mut GrowthWatch) {
         if let Some(snapshots) = &self.snapshots {
             let _ = snapshots.send((time, snapshot));
@@ -175,7 +176,7 @@ impl GroupingThread {
         add_groups(self.grouped.try_iter(), growth);
     }
 
-    /// Adds all groups to `growth`; the last snapshot, if there was one.
+    /// Passes all groups to `growth`; returns the last snapshot, if any.
     fn end(mut self, growth: &mut GrowthWatch) -> Option<OwnershipSnapshot> {
         self.snapshots = None;
         add_groups(self.grouped.iter(), growth);
@@ -192,7 +193,7 @@ fn add_groups(
     }
 }
 
-/// A look at process, threads and devices on a thread of its own: it waits for names and snapshots.
+/// A snapshot of process, threads and devices on its own thread, as it waits for names and blocks.
 struct ProcessAtEnd {
     result: Receiver<Result<ProcessSnapshot>>,
     _thread: Worker<()>,
@@ -202,7 +203,7 @@ impl ProcessAtEnd {
     fn begin(process: TargetIdentity, pid: u32) -> Result<ProcessAtEnd> {
         let (done, result) = channel();
         let thread = Worker::spawn("process", move |_| {
-            let _ = done.send(look_at_process(&process, pid));
+            let _ = done.send(read_process(&process, pid));
         })?;
         Ok(ProcessAtEnd { result, _thread: thread })
     }
@@ -212,7 +213,7 @@ impl ProcessAtEnd {
     }
 }
 
-fn look_at_process(process: &TargetIdentity, pid: u32) -> Result<ProcessSnapshot> {
+fn read_process(process: &TargetIdentity, pid: u32) -> Result<ProcessSnapshot> {
     let mut snapshot = ProcessSnapshot::new();
     let once =
         RecordOptions { rate: 1, duration: None, follow: None, common: CommonOptions::default() };
@@ -222,7 +223,8 @@ fn look_at_process(process: &TargetIdentity, pid: u32) -> Result<ProcessSnapshot
     Ok(snapshot)
 }
 
-/// How lines are known, which changes if exact stacks cost too much; and what finds that out.
+/// How lines are known, which changes if exact stacks cost too much, and the watch that detects
+/// this.
 type LinesBegun = (Arc<Mutex<LinesSource>>, Option<CostWatch>);
 
 /// A recording that is attaching.
@@ -254,13 +256,13 @@ struct LineRecording {
 }
 
 impl LineRecording {
-    /// Begins to attach, exactly where the kernel allows it.
+    /// Begins to attach, with exact stacks where the kernel allows them.
     fn begin(process: TargetIdentity, pid: u32) -> Result<AttachingRecording> {
         let modes = ModeChoice::for_summary();
         let live = SharedProfile::with_filter(ThreadChoice::default());
         let (attached, is_attached) = channel();
         let mut sink = live.clone();
-        // Attached on the thread that reads: probes and interpreters need not travel.
+        // Attaches on the reading thread, so probes and interpreters stay on one thread.
         let thread = Worker::spawn("lines", move |stop| {
             let (recorder, source, cost) = match recorder(&process, &modes) {
                 Ok(begun) => begun,
@@ -285,7 +287,7 @@ impl LineRecording {
         Ok(AttachingRecording { live, attached: is_attached, thread })
     }
 
-    /// Whether it has ended by itself: the job did.
+    /// Whether it has ended because the job did.
     fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(Worker::is_finished)
     }
@@ -303,7 +305,7 @@ impl LineRecording {
             for row in found.rows.iter().filter(|row| row.own > 0) {
                 let line = match row.place {
                     StackLabel::Frame(frame) => labels.frame(frame, true),
-                    // It was allocated meanwhile, whoever did it.
+                    // It was allocated meanwhile, at any site.
                     StackLabel::Pseudo(
                         pseudo @ (PseudoFrame::NotSeen
                         | PseudoFrame::NoPython
@@ -320,14 +322,14 @@ impl LineRecording {
             lines.gpus.push((gpu, found.allocated, rows));
         }
         drop(live);
-        // What may be given up again is no part of what grows.
+        // A recording that may still be abandoned does not count for growth.
         if self.cost.as_ref().is_some_and(CostWatch::is_open) {
             return;
         }
         growth.add_lines(began.elapsed().as_secs_f64(), all);
     }
 
-    /// What else it tells of the devices.
+    /// Its other facts about the devices.
     fn devices(&self, seconds: f64) -> Vec<ObservedDevice> {
         let live = self.live.lock();
         let labels = FrameLabels::new(live.profile(), false);
@@ -335,7 +337,7 @@ impl LineRecording {
         live.profile().gpus().map(|gpu| live.observed(gpu, seconds, &name)).collect()
     }
 
-    /// Ends it; for how many seconds it recorded. What it recorded is in the profile by then, whatever came at its end.
+    /// Ends it; returns the seconds recorded. The profile then has all records, however it ended.
     fn end(&mut self) -> f64 {
         let seconds = self.began.elapsed().as_secs_f64();
         self.thread = None;
@@ -343,7 +345,7 @@ impl LineRecording {
     }
 }
 
-/// What a line of a device is called among those of several.
+/// Labels a device's line among those of several.
 fn on_gpu(gpu: CudaIndex, line: &str) -> String {
     match gpu.0 {
         0 => line.to_owned(),
@@ -351,7 +353,7 @@ fn on_gpu(gpu: CudaIndex, line: &str) -> String {
     }
 }
 
-/// A recorder of exact events on trial, else one of the mode that decides without them.
+/// An exact recorder on trial, else one of the mode chosen without exact stacks.
 fn recorder(
     process: &TargetIdentity,
     modes: &ModeChoice,
@@ -368,7 +370,7 @@ fn recorder(
     }
 }
 
-/// A recorder of exact events, or why there is none.
+/// An exact recorder, or why there is none.
 fn exact(process: &TargetIdentity, cost: CostWatch) -> Result<(ExactRecorder, CostWatch), String> {
     let readers = process.attach_any().map_err(|error| error.to_string())?;
     let options = ExactOptions { cost: Some(cost.clone()), ..ExactOptions::default() };

@@ -1,4 +1,4 @@
-//! Files to write: their names, and what may not be overwritten.
+//! Output files: their names, and what must not be overwritten.
 
 use std::io::{self, BufWriter, Write};
 use std::os::fd::AsFd;
@@ -15,10 +15,10 @@ use crate::sampler::host_name;
 
 use super::eprint_line;
 
-/// The mode that was asked for, for all files that this run writes: as the umask, one for the whole program.
+/// The requested mode of all files of this run; global, like the umask.
 static MODE: OnceLock<u32> = OnceLock::new();
 
-/// Lets all files have this mode.
+/// Sets the mode of all files.
 pub(super) fn set_mode(mode: u32) {
     let _ = MODE.set(mode);
 }
@@ -26,38 +26,38 @@ pub(super) fn set_mode(mode: u32) {
 /// The files that this run reads.
 static READ: Mutex<Vec<FileIdentity>> = Mutex::new(Vec::new());
 
-/// Lets nothing be written over `path`, which this run reads.
+/// Registers `path` as an input of this run, which must not be overwritten.
 pub(super) fn is_read(path: &Path) {
     READ.lock().extend(FileIdentity::of(path));
 }
 
-/// How files are made.
+/// The options for creating files.
 pub(super) fn creation(force: bool) -> FileCreation {
     FileCreation { replace: force, mode: MODE.get().copied() }
 }
 
-/// The host's name; `unknown-host` when the kernel does not say.
+/// The host's name; `unknown-host` if the kernel has none.
 pub(super) fn host() -> String {
     host_name().unwrap_or_else(|| "unknown-host".to_owned())
 }
 
-/// Characters per line where standard output is a terminal; what goes into a file or a pipe is not cut.
+/// Characters per line if standard output is a terminal; a file or a pipe is not cut.
 pub(super) fn width() -> Option<usize> {
     width_of(io::stdout())
 }
 
-/// The same of another stream.
+/// The same for another stream.
 pub(super) fn width_of(stream: impl AsFd) -> Option<usize> {
     let (width, _) = terminal_size::terminal_size_of(stream)?;
     Some(usize::from(width.0))
 }
 
-/// Whether the user has not turned colours off, as no-color.org describes it.
+/// Whether colours are on, by the rule of no-color.org.
 pub(super) fn wants_colors() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// What the name of a file may tell.
+/// Values for placeholders in file names.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FileNameFields<'a> {
     /// The target's pid.
@@ -78,8 +78,8 @@ impl<'a> From<Option<&'a RecordingStart>> for FileNameFields<'a> {
     }
 }
 
-/// `path` with `%p` replaced by the pid, `%h` by the host's name, `%r` by the rank (or the pid, where there is none) and
-/// `%%` by `%`.
+/// `path` with `%p` replaced by the pid, `%h` by the host's name, `%r` by the rank (or the pid
+/// without one) and `%%` by `%`.
 pub(super) fn expand(path: &Path, naming: FileNameFields<'_>) -> Result<PathBuf> {
     let FileNameFields { pid, host, rank } = naming;
     let Some(text) = path.to_str() else { return Ok(path.to_owned()) };
@@ -107,11 +107,12 @@ pub(super) fn expand(path: &Path, naming: FileNameFields<'_>) -> Result<PathBuf>
     Ok(PathBuf::from(expanded))
 }
 
-/// Longest name that a host can have (HOST_NAME_MAX of Linux is 64, that of POSIX at most 255).
+/// Longest host name used (HOST_NAME_MAX is 64 on Linux, at most 255 in POSIX).
 const MAX_HOST_LEN: usize = 64;
 
-/// A host's name as part of a file's name. It may come from a trace that somebody made: only letters, digits, `-`, `_` and
-/// single dots behind them stay, so that it leads to no other folder and means nothing to a shell.
+/// A host's name as part of a file name. An untrusted trace may contain it, so only letters,
+/// digits, `-`, `_` and single inner dots stay: it can neither leave the folder nor mean anything
+/// to a shell.
 fn in_a_name(host: &str) -> String {
     let mut name = String::new();
     for c in host.chars().take(MAX_HOST_LEN) {
@@ -128,7 +129,8 @@ fn in_a_name(host: &str) -> String {
     }
 }
 
-/// Where a report on the recording that began with `start` goes: to the name that was asked for, else to `default`.
+/// The file for a report on the recording that began with `start`: the requested name, else
+/// `default`.
 pub(super) fn of_report(
     asked: Option<&Path>,
     start: Option<&RecordingStart>,
@@ -140,8 +142,8 @@ pub(super) fn of_report(
     }
 }
 
-/// Refuses a name that cannot become that of a file, whatever its `%` letters will stand for, before any work is done.
-pub(super) fn check_asked(asked: Option<&Path>, force: bool) -> Result<()> {
+/// Refuses a name that can never be a file name, whatever its `%` letters become, before any work.
+pub(super) fn check_requested(asked: Option<&Path>, force: bool) -> Result<()> {
     let Some(path) = asked else { return Ok(()) };
     expand(path, FileNameFields { pid: 1, host: "host", rank: None })?;
     let has_letters = |path: &Path| path.to_string_lossy().contains('%');
@@ -161,7 +163,7 @@ fn check_folder(path: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses what must not be overwritten, before any work is done.
+/// Refuses to overwrite what must be kept, before any work.
 pub(super) fn check(path: &Path, force: bool) -> Result<()> {
     if path.as_os_str() == "-" {
         return Ok(());
@@ -176,7 +178,7 @@ pub(super) fn check(path: &Path, force: bool) -> Result<()> {
         ),
         Ok(PathKind::File(_)) if !force => bail!("{}", exists(path)),
         Err(foreign @ PlaceError::Foreign { .. }) => bail!("cannot write: {foreign} with -o"),
-        // A path whose metadata cannot be read cannot be written either, and that error says more.
+        // Writing to such a path fails too, with a better error.
         Ok(_) | Err(_) => {}
     }
     path.parent().map_or(Ok(()), |parent| check_folder(path, parent))
@@ -189,7 +191,7 @@ fn exists(path: &Path) -> String {
     )
 }
 
-/// Writes a whole file (or standard output, for `-`) with `content`; a file is complete or not there.
+/// Writes a whole file (or standard output, for `-`) with `content`; a file is complete or absent.
 pub(super) fn write(
     path: &Path,
     force: bool,
@@ -198,7 +200,7 @@ pub(super) fn write(
     if path.as_os_str() == "-" {
         let mut out = BufWriter::new(io::stdout().lock());
         return match content(&mut out).and_then(|()| out.flush()) {
-            // The reader of a pipe (`| head`) may have seen enough.
+            // The reader of a pipe (`| head`) may stop early.
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
             other => other.context("cannot write to standard output"),
         };
@@ -211,7 +213,7 @@ pub(super) fn write(
     }
 }
 
-/// Lets text fit the terminal that it goes to; a file or a pipe gets every line whole.
+/// Wraps text for a terminal; a file or a pipe gets whole lines.
 pub(super) fn fitted(
     path: &Path,
     is_text: bool,
@@ -228,7 +230,7 @@ pub(super) fn fitted(
     }
 }
 
-/// Standard error, in lines that fit the terminal where that is one.
+/// Standard error, wrapped if it is a terminal.
 pub(super) fn errors() -> Box<dyn Write> {
     match width_of(io::stderr()) {
         Some(width) => Box::new(FittingWriter::new(io::stderr(), width)),
@@ -236,13 +238,14 @@ pub(super) fn errors() -> Box<dyn Write> {
     }
 }
 
-/// Prints text on standard output, fitted to the terminal where that is one.
+/// Prints text on standard output, wrapped if it is a terminal.
 pub(super) fn print(content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
     let path = Path::new("-");
     write(path, false, fitted(path, true, content))
 }
 
-/// Lets `content` write no more than is reasonable for recordings whose reading may take `memory` bytes each.
+/// Limits the output of `content` to a plausible size for recordings that may take `memory` bytes
+/// each.
 pub(super) fn bounded(
     memory: impl IntoIterator<Item = Option<u64>>,
     content: impl FnOnce(&mut dyn Write) -> io::Result<()>,
@@ -252,7 +255,7 @@ pub(super) fn bounded(
     move |out| content(&mut BoundedWriter { out, left: most, most })
 }
 
-/// Passes on this many bytes at most.
+/// Passes on at most this many bytes.
 struct BoundedWriter<'a> {
     out: &'a mut dyn Write,
     left: u64,
@@ -277,7 +280,7 @@ impl Write for BoundedWriter<'_> {
     }
 }
 
-/// The same, and says where it is.
+/// The same, and names the file.
 pub(super) fn report(
     path: &Path,
     force: bool,
@@ -288,7 +291,7 @@ pub(super) fn report(
     Ok(())
 }
 
-/// Says that a file was written; standard output shows by itself.
+/// Says that a file was written; not needed for standard output.
 pub(super) fn wrote(path: &Path) {
     if path.as_os_str() != "-" {
         eprint_line(&format!("wrote {}", path.display()));
@@ -300,7 +303,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_that_is_larger_than_its_recording_can_make_it_is_refused() {
+    fn an_implausibly_large_report_is_refused() {
         let mut out = Vec::new();
         let write = |out: &mut dyn Write| {
             out.write_all(&[b'x'; 6])?;
@@ -327,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_name_out_of_a_trace_cannot_leave_the_folder() {
+    fn a_traces_host_name_cannot_leave_the_folder() {
         for (host, name) in [
             ("../../etc/x", "______etc_x"),
             ("/etc/passwd", "_etc_passwd"),
@@ -369,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_is_written_to_and_not_replaced() {
+    fn a_device_file_is_written_not_replaced() {
         let device = Path::new("/dev/null");
         write(device, false, |out| out.write_all(b"x")).unwrap();
         assert!(matches!(place(device), Ok(PathKind::Stream)));
@@ -381,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_left_beside_the_output_does_not_make_memspy_write_elsewhere() {
+    fn a_link_beside_the_output_is_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let (path, other) = (folder.path().join("x.svg"), folder.path().join("other"));
         std::fs::write(&other, "precious").unwrap();
@@ -392,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_for_its_owner_only_and_overwriting_does_not_widen_it() {
+    fn overwriting_does_not_widen_a_reports_mode() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.svg");
         write(&path, false, |out| out.write_all(b"one")).unwrap();

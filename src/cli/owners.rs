@@ -1,4 +1,4 @@
-//! `memspy tensors` and `memspy graph`: who holds the memory of a running job.
+//! `memspy tensors` and `memspy graph`: the owners of a running job's memory.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -54,7 +54,8 @@ pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     show(&args.read_args, &snapshot, &|out, snapshot| render::tensors_text(out, snapshot, wanted))
 }
 
-/// Prints a snapshot at each interval: as text the first whole and then the changes, as JSON each whole, in one line.
+/// Prints a snapshot at each interval: as text the first whole and then the changes, as JSON each
+/// whole, in one line.
 fn watch(
     readers: &mut TargetReaders,
     args: &TensorsArgs,
@@ -68,7 +69,7 @@ fn watch(
     let mut take = |look: Result<OwnerReading, OwnerError>, stacks: &StackTable, samples: &[_]| {
         let snapshot = match look {
             Ok(look) => look.snapshot,
-            Err(error) if is_made_up_for(&error, before.is_some()) => {
+            Err(error) if is_retryable(&error, before.is_some()) => {
                 eprint_line(&format!(
                     "a snapshot was left out, memspy goes on with the next one: {error}"
                 ));
@@ -86,7 +87,7 @@ fn watch(
         if !args.read_args.json {
             writeln!(out, "{timestamp}  at {}", place.as_deref().unwrap_or("an unknown line"))?;
         }
-        // Later snapshots list what the first one listed: nothing is dropped midway.
+        // Later snapshots list the same devices as the first one.
         let wanted =
             before.as_ref().map_or_else(|| wanted.settled(&snapshot), |(_, wanted)| *wanted);
         match (&before, args.read_args.json) {
@@ -103,7 +104,7 @@ fn watch(
     };
     let watched = watch_owners(readers, args.read_args.options(), every, &stop, &mut take);
     match (watched, refusal) {
-        // The job's end is what a watch ends with.
+        // The end of the job ends the watch.
         (Ok(()), Some(error)) if before.is_none() || readers.is_alive() => Err(refused(error, pid)),
         (Err(error), _) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(error).context("cannot write to standard output")
@@ -112,9 +113,9 @@ fn watch(
     }
 }
 
-/// Whether a watch goes on after this error: a snapshot that came at a bad moment is made up for by the next one. The first one
-/// of all may fail for good.
-fn is_made_up_for(error: &OwnerError, has_snapshot: bool) -> bool {
+/// Whether a watch continues after this error because the next snapshot can succeed. An error of
+/// the first snapshot may be permanent.
+fn is_retryable(error: &OwnerError, has_snapshot: bool) -> bool {
     // A job that imports something may change its objects for longer than a snapshot may take.
     let is_passing =
         error.is_transient() || matches!(error, OwnerError::Moved | OwnerError::Cut { .. });
@@ -162,9 +163,9 @@ pub(super) fn graph(args: &GraphArgs) -> Result<()> {
     output::write(Path::new("-"), false, |out| write(out, &snapshot).map_err(into_io))
 }
 
-/// The tensors of that name, each of which has an autograd graph.
+/// The tensors with that name, each with an autograd graph.
 fn losses_called(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
-    let mut rows = meant(snapshot, word, pid)?;
+    let mut rows = matching_tensors(snapshot, word, pid)?;
     rows.retain(|&row| snapshot.tensors[row].tensor.grad_fn.is_some());
     if rows.is_empty() {
         bail!(
@@ -178,7 +179,7 @@ fn losses_called(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<V
 pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
     let pid = args.read_args.pid;
     if args.read_args.subprocesses {
-        // The name may be one rank's only.
+        // Only one rank may have that name.
         return of_members(&args.read_args, false, &|read_args| {
             referrers(&ReferrersArgs { read_args, ..args.clone() })
         });
@@ -187,12 +188,12 @@ pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
     let snapshot = read_referrers(&mut readers, args.read_args.options(), &args.tensor)
         .map_err(|error| refused(error, pid))?
         .snapshot;
-    let asked = meant(&snapshot, &args.tensor, pid).or_else(|error| {
+    let asked = matching_tensors(&snapshot, &args.tensor, pid).or_else(|error| {
         refuse_launcher(&readers)?;
         Err(error)
     })?;
     if args.read_args.json {
-        tell(&snapshot);
+        print_notes(&snapshot);
         return show(&args.read_args, &snapshot, &|_, _| Ok(()));
     }
     let mut text = Vec::new();
@@ -200,8 +201,8 @@ pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
     output::print(|out| out.write_all(&text))
 }
 
-/// The tensors that a word means, of which there is one at least.
-fn meant(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
+/// The tensors that match a word; at least one.
+fn matching_tensors(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
     match called(&snapshot.tensors, word) {
         NamedTensors::Rows(rows) if rows.is_empty() => bail!(
             "process {pid} has no tensor called '{word}': {} lists their names",
@@ -221,7 +222,7 @@ fn meant(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize
     }
 }
 
-/// The same command for every process of the job that uses CUDA.
+/// Runs the command for every process of the job that uses CUDA.
 fn of_members(
     args: &TensorReadArgs,
     all: bool,
@@ -238,24 +239,24 @@ impl TensorReadArgs {
     }
 }
 
-/// Attaches to a process whose owners are to be read: a long stop is announced before it.
+/// Attaches to a process to read its owners; announces a long stop.
 pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
     let mut readers = attach(pid, stop).map_err(|error| hints::attach(error, pid))?;
     readers.announce_long_stops(hints::long_stop);
     Ok(readers)
 }
 
-/// One snapshot; how long it stopped the job goes to standard error when the output is for programs.
+/// One snapshot; prints the duration of its stop to standard error if the output is for programs.
 fn read_snapshot(readers: &mut TargetReaders, args: &TensorReadArgs) -> Result<OwnershipSnapshot> {
     let look = read_owners(readers, args.options()).map_err(|error| refused(error, args.pid))?;
     if args.json {
-        tell(&look.snapshot);
+        print_notes(&look.snapshot);
     }
     Ok(look.snapshot)
 }
 
-/// Prints to standard error what a person should know, so that they need not search the JSON.
-fn tell(snapshot: &OwnershipSnapshot) {
+/// Prints the notes for people to standard error, as JSON hides them.
+fn print_notes(snapshot: &OwnershipSnapshot) {
     eprint_line(&render::pause(snapshot));
     if let Some(incomplete) = render::incomplete(snapshot) {
         eprint_line(&incomplete);
@@ -299,12 +300,12 @@ mod tests {
     use crate::model::LookLimit;
 
     #[test]
-    fn a_watch_ended_when_one_of_its_snapshots_took_too_long() {
+    fn a_slow_snapshot_does_not_end_a_watch() {
         let too_long =
             OwnerError::Cut { limit: LookLimit::Time(Duration::from_secs(5)), copied: 53 << 20 };
-        assert!(is_made_up_for(&too_long, true));
-        assert!(is_made_up_for(&OwnerError::Moved, true));
-        assert!(!is_made_up_for(&too_long, false));
-        assert!(!is_made_up_for(&OwnerError::NoTorch, true));
+        assert!(is_retryable(&too_long, true));
+        assert!(is_retryable(&OwnerError::Moved, true));
+        assert!(!is_retryable(&too_long, false));
+        assert!(!is_retryable(&OwnerError::NoTorch, true));
     }
 }

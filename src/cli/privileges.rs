@@ -1,15 +1,15 @@
-//! Rights that a command does not need: given up before it begins.
+//! Gives up rights that a command does not need before it begins.
 //!
-//! This bounds what a mistake can do, not what an intruder could: root without capabilities still owns root's files.
+//! This limits mistakes, not intruders: root without capabilities still owns root's files.
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::args::{Command, ModeArg, RecordArgs};
 
-/// To read and write the files that the user names.
+/// To read and write the user's files.
 const FILES: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::FOWNER);
-/// To look into a job: its memory, the files mapped in it, others as its own user; and to give way to it.
+/// To read a job (its memory, its mapped files, jobs of other users), and to yield to it.
 const JOB: CapabilitySet = FILES
     .union(CapabilitySet::SYS_PTRACE)
     .union(CapabilitySet::CHECKPOINT_RESTORE)
@@ -22,22 +22,22 @@ const KEEPER: CapabilitySet = CapabilitySet::SYS_PTRACE
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::SYS_RESOURCE);
-/// To place probes in the kernel, and read what they tell.
+/// To place probes in the kernel and read their events.
 const PROBES: CapabilitySet = JOB.union(KEEPER).union(CapabilitySet::IPC_LOCK);
 
-/// What is needed to read a job, with probes or without.
+/// For reading a job, with or without probes.
 fn live(probes: bool) -> CapabilitySet {
     if probes { PROBES } else { JOB }
 }
 
-/// Gives up what `command` does not need. Threads that are started later have no more.
+/// Gives up what `command` does not need; threads started later inherit this.
 pub(super) fn give_up(command: &Command) {
     if let Some(kept) = kept_by(command) {
         keep(kept);
     }
 }
 
-/// What `command` needs; `None` where it is not given up now.
+/// What `command` needs; `None` to give up nothing now.
 fn kept_by(command: &Command) -> Option<CapabilitySet> {
     Some(match command {
         Command::Flame(_)
@@ -61,16 +61,16 @@ fn kept_by(command: &Command) -> Option<CapabilitySet> {
         Command::Top(args) => live(args.exact),
         // Lines are recorded exactly where that is allowed.
         Command::Doctor(_) | Command::Summary(_) | Command::Growth(_) => PROBES,
-        // Later: the program that it may start is to have all that memspy was given.
+        // Later, because a program that it starts gets all of memspy's rights.
         Command::Record(_) => return None,
-        // Each call gives up by itself what it does not need.
+        // Each call gives up its own rights.
         Command::Mcp(_) => return None,
-        // The driver's libraries may start programs of their own, to load its modules or to make its devices.
+        // The driver's libraries may start programs that load its modules or create its devices.
         Command::Devices(_) | Command::Pause(_) | Command::Resume(_) => return None,
     })
 }
 
-/// The same for `record`, when the program is started, if there is one.
+/// The same for `record`, once the program is started, if any.
 pub(super) fn give_up_for(args: &RecordArgs, mode: ModeArg) {
     let signals =
         if !args.program.is_empty() { CapabilitySet::KILL } else { CapabilitySet::empty() };
@@ -78,7 +78,7 @@ pub(super) fn give_up_for(args: &RecordArgs, mode: ModeArg) {
     keep(live(probes).union(signals));
 }
 
-/// Those of probes, for a recording that does without them after all.
+/// Gives up the rights for probes when a recording does without them.
 pub(super) fn give_up_probes() {
     keep(JOB.union(CapabilitySet::KILL));
 }
@@ -89,7 +89,7 @@ pub(super) fn give_up_for_keeper() {
 }
 
 fn keep(kept: CapabilitySet) {
-    // What cannot be given up does no harm that was not there before.
+    // A right that cannot be given up leaves things as they were.
     let Ok(own) = rustix::thread::capabilities(None) else { return };
     // Kernels before 5.9 let only CAP_SYS_ADMIN open mapped files.
     let kept = match own.permitted.contains(CapabilitySet::CHECKPOINT_RESTORE) {
@@ -112,9 +112,9 @@ mod tests {
     use super::super::args::CliArgs;
     use super::*;
 
-    /// They run for days: without the rights for probes, they can place none.
+    /// They run for days; without the rights for probes they can place none.
     #[test]
-    fn top_and_exporter_keep_no_rights_for_probes_unless_told_to() {
+    fn top_and_exporter_drop_probe_rights_by_default() {
         let kept = |words: &[&str]| {
             let args = CliArgs::from_words([&["memspy"], words].concat()).unwrap();
             kept_by(&args.command).unwrap()

@@ -16,11 +16,11 @@ pub(super) struct RankTrace {
     pub(super) label: String,
     /// Its file.
     pub(super) trace: PathBuf,
-    /// What it tells.
+    /// Its answers.
     pub(super) profile: Profile,
 }
 
-/// Reads traces, each into a profile made by `empty`; in the order of their ranks.
+/// Reads traces, each into a profile from `empty`, sorted by rank.
 pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Vec<RankTrace>> {
     let mut ranks = Vec::new();
     for trace in traces {
@@ -38,7 +38,7 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
     }
     ranks.sort_by_key(|(rank, pid, _)| (*rank, *pid));
     let mut ranks: Vec<RankTrace> = ranks.into_iter().map(|(_, _, rank)| rank).collect();
-    // Two with the same name are distinguished by their files.
+    // Equal names are distinguished by their files.
     let labels: Vec<String> = ranks.iter().map(|rank| rank.label.clone()).collect();
     for rank in &mut ranks {
         if labels.iter().filter(|label| **label == rank.label).count() > 1 {
@@ -49,7 +49,7 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
     Ok(ranks)
 }
 
-/// The one with the highest peak of memory on one device.
+/// The trace with the highest peak on one device.
 pub(super) fn highest(ranks: Vec<RankTrace>, gpu: Option<u32>) -> Result<RankTrace> {
     let peak = |rank: &RankTrace| {
         let device = device(&rank.profile, gpu).ok()?;
@@ -61,7 +61,7 @@ pub(super) fn highest(ranks: Vec<RankTrace>, gpu: Option<u32>) -> Result<RankTra
     }
 }
 
-/// Where a picture of several traces goes when no name was given.
+/// The default file of a picture of several traces.
 pub(super) fn default_output(traces: &[PathBuf], extension: &str) -> PathBuf {
     let folder = traces.first().and_then(|trace| trace.parent()).unwrap_or(Path::new(""));
     folder.join(format!("ranks.{extension}"))

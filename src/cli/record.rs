@@ -1,4 +1,4 @@
-//! `memspy record`: attach, record, say what came of it.
+//! `memspy record`: attaches, records and reports the result.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -19,19 +19,18 @@ use super::record_attempt::Attempt;
 use super::signals::StopSignals;
 use super::{eprint_line, hints, in_one_line, output, privileges, record_outputs, record_ranks};
 
-/// A recording that follows a trial lasts so long at least.
+/// The least duration of a recording after a trial.
 const MIN_AFTER_TRIAL: Duration = Duration::from_secs(1);
 
 /// Runs it.
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     match args.records_several() {
         true => record_ranks::check(args)?,
-        false => output::check_asked(args.output.as_deref(), args.force)?,
+        false => output::check_requested(args.output.as_deref(), args.force)?,
     }
     let modes = ModeChoice::for_record(args)?;
     let is_exact = modes.asked == ModeArg::Exact;
-    // The name with %p in it cannot be checked before the program runs; all others are, before it
-    // starts.
+    // A name with %p can be checked only once the program runs; all others are checked before.
     let host = output::host();
     let named = |pid: u32| -> Result<PathBuf> {
         let rank = rank_of(pid);
@@ -87,7 +86,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     }
     let attached = match &launched {
         Some(_) => attach_when_python(pid, &stop),
-        // Exact events need no Python: a C program has them too.
+        // Exact events need no Python: they work for a C program too.
         None if is_exact => TargetReaders::attach_any(pid),
         None => attach(pid, &stop),
     };
@@ -108,18 +107,18 @@ fn ended(launched: Option<LaunchedProgram>, recorded: Result<()>) -> Result<Exit
     match launched {
         None => recorded.map(|()| ExitCode::SUCCESS),
         Some(program) => {
-            // A recording that failed never ends the program: it goes on, and memspy waits with it.
+            // A failed recording never ends the program: memspy waits for it.
             if let Err(error) = &recorded {
                 eprint_line(&format!("error: {}", in_one_line(error)));
             }
             let code = program.wait()?;
-            // A program's own failure says more than memspy's.
+            // The program's own failure code takes precedence.
             Ok(if recorded.is_err() && code == 0 { ExitCode::FAILURE } else { code.into() })
         }
     }
 }
 
-/// Whether what a recording into the file at `path` writes would overwrite anything.
+/// Refuses to overwrite the outputs of a recording into the file at `path`.
 fn check_outputs(args: &RecordArgs, path: &Path) -> Result<()> {
     output::check(path, args.force)?;
     if record_outputs::has_triggers(args) {
@@ -158,7 +157,7 @@ pub(super) fn record(
     let context = || (host.clone(), stop, rank.clone());
     let mut recorded = attempt.run(args, &path, context(), false)?;
     let failure = cost.and_then(|cost| cost.failure());
-    // A recording that was to end is kept as it is; and so is that of a job that has ended by now.
+    // A recording that was ending anyway is kept, and so is that of a job that has ended.
     if let (Some(failure), false) = (failure, stop.load(Ordering::Relaxed))
         && let Ok(readers) = identity.attach()
     {
@@ -181,13 +180,13 @@ pub(super) fn record(
     follow.unfollowed(recorded.followed.as_ref())
 }
 
-/// How long to record after a trial that took so much of `whole`. Where taking the probes away took
-/// nearly all of it, there still is a recording.
+/// The time left after a trial that took this part of `whole`. Even if removing the probes took
+/// nearly all of it, something is recorded.
 fn left_after(trial: Duration, whole: Duration) -> Duration {
     whole.saturating_sub(trial).max(MIN_AFTER_TRIAL.min(whole))
 }
 
-/// The recorder that is asked for, or that of the best mode that may be tried.
+/// The requested recorder, or that of the best mode to try.
 fn first_attempt(
     args: &RecordArgs,
     readers: TargetReaders,
@@ -226,7 +225,7 @@ fn first_attempt(
     Ok(attempt)
 }
 
-/// What was attached to.
+/// The target of the attachment.
 fn attached(readers: &TargetReaders) -> String {
     let python = readers.python_version();
     let python = python.map_or("no Python".to_owned(), |version| format!("Python {version}"));

@@ -1,5 +1,4 @@
-//! One recorder of a process at work: which it is, what it says when it has begun, and how far it
-//! is.
+//! One recorder of a process: its mode, its opening message, and its result.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -24,11 +23,10 @@ use super::following::FollowChoice;
 use super::mode::cost_line;
 use super::{eprint_line, record_outputs};
 
-/// Stacks after which a recording that goes on for days begins to number them anew: some 30 MiB of
-/// them.
+/// Number of stacks at which a recording that runs for days restarts their numbers: some 30 MiB.
 const MAX_IDS: usize = 1 << 17;
 
-/// A recorder that is attached, and what is to be said once it has begun.
+/// An attached recorder, and the messages for when it has begun.
 pub(super) struct Attempt {
     pub(super) recorder: AttachedRecorder,
     pub(super) follow: FollowChoice,
@@ -38,18 +36,18 @@ pub(super) struct Attempt {
     sources: SourceReader,
 }
 
-/// What an attempt left behind.
+/// The result of an attempt.
 pub(super) struct Recorded {
-    /// `None` where writing failed so that nothing is left of them.
+    /// `None` if writing failed so that nothing is left.
     pub(super) sinks: Option<SinkChain>,
     pub(super) result: SinkResult,
     pub(super) followed: Option<FollowTotals>,
-    /// When the recording had begun: from then on its duration counts.
+    /// When the recording began, from which its duration counts.
     pub(super) began: Instant,
 }
 
 impl Attempt {
-    /// One that samples, and follows the allocator if `follow` says so.
+    /// A recorder that samples, and with `follow` also follows the allocator.
     pub(super) fn of_samples(
         args: &RecordArgs,
         duration: Option<Duration>,
@@ -68,8 +66,8 @@ impl Attempt {
         Ok(Attempt { recorder, follow: follow.clone(), cost: None, lines, sources })
     }
 
-    /// One of exact events, whose probes are placed, or why they are not; the readers come back
-    /// then. `follow` has no budget.
+    /// A recorder of exact events with its probes placed, or the error with the readers. `follow`
+    /// has no budget.
     pub(super) fn of_events(
         args: &RecordArgs,
         readers: TargetReaders,
@@ -82,8 +80,8 @@ impl Attempt {
         let began = Instant::now();
         let is_trial = cost.is_trial();
         let placed = recorder.attach_probes().and_then(|()| match recorder.probes() {
-            // Whether probes will be allowed is asked now: the job may take minutes until there is
-            // something to probe.
+            // Checks the rights for probes now: it may take minutes until the job has something to
+            // probe.
             None if is_trial => check_exact_rights(),
             _ => Ok(()),
         });
@@ -109,7 +107,7 @@ impl Attempt {
         Ok(Ok(Attempt { recorder, follow: follow.clone(), cost: Some(cost), lines, sources }))
     }
 
-    /// Records into the file at `path`, which `replaces` one of memspy's own or is new.
+    /// Records into the file at `path`, which is new or (`replaces`) memspy's own.
     pub(super) fn run(
         self,
         args: &RecordArgs,
@@ -125,7 +123,7 @@ impl Attempt {
                 eprint_line(&cost_line(news, cost.limit()));
             }
         };
-        // Said when the first moments are on the disk: whoever reads it may kill memspy.
+        // Printed once the first moments are on disk, as a reader of it may kill memspy.
         let mut began = None;
         let mut observe = |progress: &RecordingProgress| {
             began.get_or_insert_with(Instant::now);
@@ -140,7 +138,7 @@ impl Attempt {
             drive(recorder, sink, host, stop, &mut observe, SourceEmbedder::into_inner)?
         };
         bar.finish_and_clear();
-        // The process may have ended before anything was seen of it.
+        // The process may have ended before the first record.
         lines.drain(..).for_each(|line| eprint_line(&line));
         if let Some(cost) = &cost {
             cost.end();
@@ -153,7 +151,7 @@ impl Attempt {
     }
 }
 
-/// What else is wanted of a recording.
+/// Options common to all recorders.
 fn common(args: &RecordArgs) -> CommonOptions {
     CommonOptions {
         owners: args.owners.map(|percent| percent / 100.0),
@@ -161,7 +159,7 @@ fn common(args: &RecordArgs) -> CommonOptions {
         owner_options: args.cost.options(),
         step_variable: args.iter_var.clone(),
         epoch_variable: args.epoch_var.clone(),
-        // What is kept has numbers of its own.
+        // A partial recording has its own numbers.
         forget_after: args.until.kept().map(|_| MAX_IDS),
     }
 }
@@ -188,7 +186,7 @@ fn exact_options(args: &RecordArgs, cost: CostWatch) -> ExactOptions {
     }
 }
 
-/// Runs the recorder with `sink` on a thread of its own, and takes the sinks out of it again.
+/// Runs the recorder with `sink` on its own thread, and returns the sinks.
 fn drive<S: RecordSink + Send + 'static>(
     recorder: AttachedRecorder,
     sink: S,
@@ -203,11 +201,11 @@ fn drive<S: RecordSink + Send + 'static>(
     let followed = recorded.as_ref().ok().and_then(|end| end.totals.follow);
     let recorded = recorded.map(|_| ());
     let (sink, written) = background.finish();
-    // The writing thread's own error says why; the recorder only notices that it is gone.
+    // The writing thread's error has the cause; the recorder only notices that the thread ended.
     Ok((sink.map(unwrap), written.and(recorded), followed))
 }
 
-/// What is said of a job before it is recorded.
+/// The opening message about a job.
 fn opening(readers: &TargetReaders, follow: &FollowChoice) -> Result<Vec<String>> {
     let mut lines: Vec<String> = follow.opening(readers)?.into_iter().collect();
     if let (Some(error), true) = (readers.driver_refusal(), readers.has_torch()) {
@@ -217,7 +215,7 @@ fn opening(readers: &TargetReaders, follow: &FollowChoice) -> Result<Vec<String>
 }
 
 fn progress_bar(args: &RecordArgs) -> ProgressBar {
-    // Several recordings at once would write over each other's.
+    // Simultaneous recordings would overwrite each other's line.
     if !io::stderr().is_terminal() || args.subprocesses {
         return ProgressBar::hidden();
     }

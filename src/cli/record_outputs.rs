@@ -1,4 +1,4 @@
-//! Where a recording goes, and what is made of it at its end.
+//! The outputs of a recording, and its end.
 
 use std::io;
 use std::path::Path;
@@ -21,13 +21,12 @@ use super::flight::{warn, write_oom_report};
 use super::terminal_host::TerminalHost;
 use super::{choice, eprint_line, filtered_profile, flame, output};
 
-/// Whether a condition is waited for.
+/// Whether the recording waits for a condition.
 pub(super) fn has_triggers(args: &RecordArgs) -> bool {
     !args.until.until.is_empty()
 }
 
-/// Where the records are to go; `replaces`: the trace takes the place of one that memspy itself has
-/// just given up.
+/// The sinks of the records; with `replaces` the trace replaces memspy's own abandoned one.
 pub(super) fn sinks(
     args: &RecordArgs,
     path: &Path,
@@ -80,8 +79,7 @@ pub(super) fn sinks(
     Ok(SinkChain { output: to, reading, waiting, printer, rank, host })
 }
 
-/// Lets go of what a recording wrote that is begun again in another mode. A trace is replaced
-/// later.
+/// Drops the output of a recording that restarts in another mode. Its trace is replaced later.
 pub(super) fn discard(sinks: SinkChain) -> Result<()> {
     match sinks.output {
         RecordOutput::Flight(flight) => Ok(flight.finish()?),
@@ -89,7 +87,7 @@ pub(super) fn discard(sinks: SinkChain) -> Result<()> {
     }
 }
 
-/// Writes what is left of a recording that has ended, and says what came of it.
+/// Writes the rest of an ended recording, and reports the result.
 pub(super) fn finish(
     args: &RecordArgs,
     path: &Path,
@@ -130,7 +128,7 @@ pub(super) fn finish(
     }
 }
 
-/// The end of a recording that was written as it went.
+/// The end of a recording that was written continuously.
 fn end_trace(
     args: &RecordArgs,
     path: &Path,
@@ -153,7 +151,7 @@ fn end_trace(
     end_reading(args, path, reading)
 }
 
-/// Writes the report, if one is wanted.
+/// Writes the report, if requested.
 fn end_reading(args: &RecordArgs, path: &Path, reading: Aggregation) -> Result<()> {
     if let Aggregation::OomReport(mut reports) = reading {
         let report = oom_report_path(path);
@@ -163,7 +161,7 @@ fn end_reading(args: &RecordArgs, path: &Path, reading: Aggregation) -> Result<(
     Ok(())
 }
 
-/// The end of a recording of which the last part was kept: that is written now.
+/// The end of a recording that kept its last part: writes that now.
 fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: SinkResult) -> Result<()> {
     let folder = flight.folder().to_owned();
     let (most, segments) = flight.size();

@@ -1,4 +1,4 @@
-//! `memspy record -s`: every process of a job that uses CUDA, each into a trace of its own.
+//! `memspy record -s`: every process of a job that uses CUDA, each into its own trace.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::mode::ModeChoice;
 use super::output::FileNameFields;
 use super::{eprint_line, hints, in_one_line, output, set_line_prefix};
 
-/// Time between two searches for further processes of the job.
+/// Time between two searches for new processes of the job.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The same where all processes of the machine are looked at.
+/// The same when all processes of the machine are searched.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A recording under way.
@@ -28,7 +28,7 @@ struct RankRecording {
     thread: Worker<Result<()>>,
 }
 
-/// Refuses words that cannot work for several processes, before any work is done.
+/// Refuses options that cannot work for several processes, before any work.
 pub(super) fn check(args: &RecordArgs) -> Result<()> {
     let Some(output) = &args.output else { return Ok(()) };
     let text = output.to_string_lossy();
@@ -38,10 +38,11 @@ pub(super) fn check(args: &RecordArgs) -> Result<()> {
              {text}, as in -o rank-%r.bin"
         );
     }
-    output::check_asked(Some(output), args.force)
+    output::check_requested(Some(output), args.force)
 }
 
-/// Records the members of the family of process `pid` until all have ended, `stop` is set or the time is over.
+/// Records the members of the family of process `pid` until all have ended, `stop` is set or the
+/// time is over.
 pub(super) fn record(
     args: &Arc<RecordArgs>,
     modes: &ModeChoice,
@@ -102,7 +103,7 @@ pub(super) fn record(
                 failed.push(format!("{label}: {error}"));
             }
         }
-        // A root that memspy started stays a zombie until it is asked.
+        // A root started by memspy stays a zombie until it is waited for.
         let has_ended = launched.as_mut().is_some_and(LaunchedProgram::has_ended);
         let gone = has_ended || !family.root_is_alive();
         if running.is_empty() && (over || gone) {
@@ -120,7 +121,7 @@ pub(super) fn record(
     }
 }
 
-/// Starts the recording of one member, which may go on for `left`.
+/// Starts the recording of one member, for at most `left`.
 fn start(
     args: &Arc<RecordArgs>,
     modes: &ModeChoice,
@@ -137,7 +138,7 @@ fn start(
     };
     let path = output::expand(args.output.as_deref().unwrap_or(Path::new(default)), naming)?;
     let path: PathBuf = match path.exists() && !args.force {
-        // A rank that was started again keeps what the one before it left.
+        // A restarted rank keeps the file of the one before it.
         true if member.rank.is_some() => {
             let mut text = path.into_os_string();
             text.push(format!(".{}", naming.pid));

@@ -1,6 +1,7 @@
-//! Reading recordings: with progress on a terminal, and a word on standard error about all that is wrong with them.
+//! Reads recordings, with progress on a terminal and a warning on standard error for each defect.
 //!
-//! Every command that reads a trace or the segments of a ring does it through [`StoredRecording`], which warns by itself.
+//! Every command reads traces and ring segments through [`StoredRecording`], which prints the
+//! warnings.
 
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal};
@@ -21,29 +22,29 @@ use super::{eprint_line, output};
 /// Shorter traces are read before a bar could be seen.
 const MIN_PROGRESS_BAR_BYTES: u64 = 16 << 20;
 
-/// Bounds what a file of this many bytes may cost whoever reads it into `profile`.
+/// Limits the cost of reading a file of this many bytes into `profile`.
 ///
-/// Memory: of jobs it takes some 20 times the compressed file; where no stack comes twice, more than 100 times. Steps: a second of
-/// a very busy job (a thousand threads, a thousand times a second; a hundred thousand blocks, three times) takes up to a million,
-/// and at least 60 bytes of the file.
+/// Memory: real jobs take some 20 times the compressed file; without repeated stacks, more than 100
+/// times. Steps: a second of a very busy job (a thousand threads, a thousand times a second; a
+/// hundred thousand blocks, three times) takes up to a million, and at least 60 bytes of the file.
 pub(super) fn limit(profile: &mut Profile, bytes: u64) {
     profile.limit_memory((256 << 20) + bytes.saturating_mul(256));
     profile.limit_work((1 << 25) + bytes.saturating_mul(20_000));
 }
 
-/// What was warned of: a recording may be read several times, and a file be named twice.
+/// The warnings printed so far: a recording may be read several times, and a file be named twice.
 static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-/// Whether the answer has the warnings, and is on the same screen as standard error.
+/// Whether the answer has the warnings, and shares its screen with standard error.
 static IN_ANSWER: AtomicBool = AtomicBool::new(false);
 
-/// Lets warnings be told once where the text written to `output` has them too, and both are read on one terminal.
+/// Prints warnings once if the text written to `output` has them too, and both share a terminal.
 pub(super) fn warn_in_answer(output: Option<&Path>) {
     let is_printed = output.is_none_or(|path| path.as_os_str() == "-");
     let is_one_screen = io::stdout().is_terminal() && io::stderr().is_terminal();
     IN_ANSWER.store(is_printed && is_one_screen, Ordering::Relaxed);
 }
 
-/// A recording on the disk, which may be read several times and is warned of once.
+/// A recording on disk; it may be read several times, and its warnings are printed once.
 pub(super) struct StoredRecording<'a> {
     path: &'a Path,
     is_ring: bool,
@@ -68,7 +69,7 @@ impl StoredRecording<'_> {
         Ok(StoredRecording { path, is_ring: false })
     }
 
-    /// The trace at `path`, or the segments in it where it is a folder.
+    /// The trace at `path`, or the segments in it if it is a folder.
     pub(super) fn trace_or_ring(path: &Path) -> StoredRecording<'_> {
         let segments = if path.is_dir() { segments(path).unwrap_or_default() } else { Vec::new() };
         segments.iter().map(PathBuf::as_path).chain([path]).for_each(output::is_read);
@@ -91,19 +92,19 @@ impl StoredRecording<'_> {
         Ok(reports)
     }
 
-    /// Passes its records to something that makes no report by itself.
+    /// Passes its records to something that makes no report itself.
     pub(super) fn replay(&self, sink: &mut dyn RecordSink) -> Result<()> {
         let damage = self.pass_to(sink)?;
         self.warn(&damage);
         Ok(())
     }
 
-    /// Passes its records once more to another sink; warnings about them were printed the first time.
+    /// Passes its records to another sink; its warnings were already printed.
     pub(super) fn reread(&self, sink: &mut dyn RecordSink) -> Result<()> {
         self.pass_to(sink).map(|_| ())
     }
 
-    /// Lets `profile`, into which it was read, and standard error tell what is wrong with it.
+    /// Adds its defects to `profile`, and prints them to standard error.
     fn finish(&self, profile: &mut Profile, damage: Vec<String>) -> Result<()> {
         profile.finish();
         profile.check_work().with_context(|| format!("cannot read {}", self.path.display()))?;
@@ -126,7 +127,7 @@ impl StoredRecording<'_> {
         }
     }
 
-    /// Its size, as far as it is known before it is opened.
+    /// Its size, if known before it is opened.
     fn bytes(&self) -> Result<u64> {
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
         Ok(match self.is_ring {
@@ -166,7 +167,7 @@ impl StoredRecording<'_> {
     }
 }
 
-/// Refuses what can be no trace, and says what to do instead.
+/// Refuses what cannot be a trace, and says what to do instead.
 fn readable(path: &Path) -> Result<()> {
     if path.as_os_str() == "-" {
         bail!(
@@ -196,7 +197,7 @@ pub(super) fn found(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(segments)
 }
 
-/// What a report has to say about the state of its trace.
+/// What a report says about the state of its trace.
 fn damage(summary: &ReplaySummary) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(damage) = &summary.first_damage {

@@ -1,4 +1,5 @@
-//! Ctrl-C and its kin: work ends in order, a second time at once; what is meant for a program that memspy started reaches it.
+//! Ctrl-C and similar signals: the first ends work in order, the second at once; a program started
+//! by memspy gets its own.
 
 use std::io;
 use std::sync::Arc;
@@ -10,9 +11,9 @@ use signal_hook::flag::{register, register_conditional_default};
 
 use crate::sampler::ignored_signals;
 
-/// What signals ask of memspy.
+/// The requests of signals.
 pub(super) struct StopSignals {
-    /// SIGINT, SIGTERM, SIGHUP: the recording is to end. A second one ends memspy at once.
+    /// SIGINT, SIGTERM, SIGHUP: end the recording. A second one ends memspy at once.
     pub(super) stop: Arc<AtomicBool>,
 }
 
@@ -20,7 +21,7 @@ pub(super) struct StopSignals {
 pub(super) type PassedOn = signal_hook::iterator::Signals;
 
 impl StopSignals {
-    /// Watches for them from now on.
+    /// Watches for signals from now on.
     pub(super) fn watch() -> Result<StopSignals> {
         let signals = StopSignals { stop: Arc::default() };
         let watch = || -> io::Result<()> {
@@ -34,8 +35,8 @@ impl StopSignals {
         Ok(signals)
     }
 
-    /// The same for a memspy that starts a program. Ctrl-C reaches the program by itself, as it does memspy. All others are sent to
-    /// memspy in its place: it passes them on and lives as long as the program does.
+    /// The same for a memspy that starts a program. Ctrl-C reaches both. memspy passes all other
+    /// signals on and lives as long as the program does.
     pub(super) fn watch_for_program() -> Result<(StopSignals, PassedOn)> {
         let signals = StopSignals { stop: Arc::default() };
         let watch = || -> io::Result<PassedOn> {
@@ -53,7 +54,8 @@ impl StopSignals {
     }
 }
 
-/// Those of `signals` that memspy was not started to ignore (`nohup`): then neither it nor what it starts is to notice them.
+/// Those of `signals` that memspy does not inherit as ignored (`nohup`); the ignored ones reach
+/// neither memspy nor its program.
 fn not_ignored(signals: &[i32]) -> Vec<i32> {
     let ignored = ignored_signals();
     signals.iter().copied().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect()

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 
 use crate::analysis::{FindingFacts, RankHolding, findings, odd_rank};
 use crate::model::IncompleteSnapshot;
-use crate::render::{self, GrowthKeeper, JobSummary, ToldFinding};
+use crate::render::{self, FindingText, GrowthKeeper, JobSummary};
 use crate::sampler::{SnapshotOptions, read_referrers};
 
 use super::args::{GrowthArgs, SummaryArgs};
@@ -22,11 +22,11 @@ use super::{eprint_line, hints, in_one_line, output};
 
 /// Snapshots in the time of a summary.
 const SUMMARY_LOOKS: u32 = 3;
-/// Time between two snapshots of `growth`: short enough for many of them, long enough that stops are a small part of it.
+/// Time between two snapshots of `growth`: many snapshots, yet few stops.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(800);
-/// More snapshots of a long time would only cost more.
+/// More snapshots over a long time would only cost more.
 const MAX_GROWTH_LOOKS: u32 = 60;
-/// For this many of the owners that grow fastest, memspy finds out what keeps them.
+/// For this many of the fastest-growing owners, memspy finds what keeps them.
 const KEEPERS: usize = 2;
 
 /// Runs `memspy summary`.
@@ -55,9 +55,8 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     print(args.json, args.pid, &observation, None)
 }
 
-/// Observes all ranks at the same time, each on a thread of its own; then hands over what they hold
-/// to `first`, and one after the other to `show`. A rank that fails hides no other one, but is an
-/// error at the end.
+/// Observes all ranks at the same time, each on its own thread; then passes their memory to
+/// `first`, and each rank to `show`. A failed rank hides no other one, but is an error at the end.
 fn of_ranks(
     pid: u32,
     options: ObserveOptions,
@@ -97,12 +96,12 @@ fn of_ranks(
     Ok(())
 }
 
-/// What a rank holds on its GPUs.
+/// The memory of a rank on its GPUs.
 fn holding(label: &str, observation: &JobObservation) -> RankHolding {
     let allocated = observation.gpus().iter().filter_map(|gpu| gpu.allocated).sum();
     let mut owners = BTreeMap::new();
     for group in observation.growth.last().iter().filter(|group| group.device.is_cuda()) {
-        // Without how many there are, which differs between ranks.
+        // Without the number of members, which differs between ranks.
         let label = render::group_label(group);
         let label = label.split(" (").next().unwrap_or(&label).to_owned();
         *owners.entry(label).or_default() += group.size.bytes;
@@ -120,8 +119,8 @@ fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>)
         growth: &growth,
         devices: &observation.devices,
     };
-    let told: Vec<ToldFinding> =
-        findings(&facts).iter().map(|finding| render::told(finding, pid)).collect();
+    let told: Vec<FindingText> =
+        findings(&facts).iter().map(|finding| render::finding_text(finding, pid)).collect();
     let summary = JobSummary {
         pid,
         process: &observation.process,
@@ -192,7 +191,7 @@ fn print_growth(
     })
 }
 
-/// Why no snapshot tells what grows, and what to do next.
+/// Why no snapshot shows growth, and what to do next.
 fn why_unknown(observation: &JobObservation) -> String {
     match &observation.last {
         Err(why) => why.clone(),
@@ -205,7 +204,8 @@ fn why_unknown(observation: &JobObservation) -> String {
     }
 }
 
-/// What keeps one tensor of each of the owners that grow fastest; what is gone by then, or cannot be read, is left out.
+/// What keeps one tensor of each of the fastest-growing owners; a tensor that is gone or unreadable
+/// is left out.
 fn keepers(look: SnapshotOptions, observation: &mut JobObservation) -> Vec<GrowthKeeper> {
     let grown = observation.growth.owners();
     let mut examples: Vec<String> =

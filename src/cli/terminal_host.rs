@@ -1,4 +1,4 @@
-//! What `memspy record` prints while it goes on.
+//! What `memspy record` prints while it records.
 
 use std::path::Path;
 
@@ -9,15 +9,15 @@ use crate::model::{SinkError, SinkResult, TriggerFired};
 use super::flight::{warn, write_oom_report};
 use super::{eprint_line, set_line_prefix};
 
-/// Tells on standard error what happens while the recording goes on.
+/// Prints the events of a recording on standard error.
 pub(super) struct TerminalHost {
-    /// What its messages begin with.
+    /// The prefix of its messages.
     label: Option<String>,
     force: bool,
 }
 
 impl TerminalHost {
-    /// One that overwrites reports only with `force`.
+    /// A host that overwrites reports only with `force`.
     pub(super) fn new(label: Option<String>, force: bool) -> TerminalHost {
         TerminalHost { label, force }
     }
@@ -25,7 +25,7 @@ impl TerminalHost {
 
 impl RecordingHost for TerminalHost {
     fn tell(&mut self, event: FlightEvent) {
-        // Records are taken on a thread of their own, which does not know the label yet.
+        // The recording thread does not know the label yet.
         if let Some(label) = &self.label {
             set_line_prefix(label);
         }

@@ -22,7 +22,8 @@ use super::following::FollowChoice;
 use super::signals::StopSignals;
 use super::{hints, output};
 
-/// Between two block maps: five for each picture, so that what lives shortly is seen, at a fraction of a recording's cost.
+/// Time between two snapshots of blocks: five for each redraw, to see short-lived blocks at a
+/// fraction of a recording's cost.
 const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Runs it.
@@ -66,7 +67,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
     }
 }
 
-/// What of the words a recording needs.
+/// The options that a recording needs.
 #[derive(Clone)]
 struct TopRecordOptions {
     follow: FollowChoice,
@@ -79,7 +80,7 @@ impl TopRecordOptions {
     }
 }
 
-/// How the recording attaches, with advice when it cannot; the first time by `readers`, if there are some.
+/// How the recording attaches, with advice on failure; the first time with `readers`, if given.
 fn attaching(
     how: TopRecordOptions,
     pid: u32,
@@ -112,13 +113,13 @@ fn attaching(
     })
 }
 
-/// The members of the family of the process, as they come.
+/// The members of the process's family, as they appear.
 fn members(args: &TopArgs, stop: &Arc<AtomicBool>) -> Result<FindRanks> {
     let (how, pid) = (TopRecordOptions::from_args(args), args.pid);
     let mut family = ProcessTree::new(pid, how.exact).map_err(|error| hints::attach(error, pid))?;
     let stop = Arc::clone(stop);
     Ok(Box::new(move || {
-        // Asked first: what comes of it after that comes from those that are known.
+        // Checked first: later descendants come from known processes.
         let alive = family.root_is_alive();
         let joining: Vec<NewRank> = family
             .poll()
@@ -133,7 +134,7 @@ fn members(args: &TopArgs, stop: &Arc<AtomicBool>) -> Result<FindRanks> {
     }))
 }
 
-/// Whether the terminal's user has asked for UTF-8: the first of these variables that is set decides.
+/// Whether the terminal's user has chosen UTF-8: the first of these variables that is set decides.
 fn is_utf8() -> bool {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(env::var_os);
     let first = set.map(|value| value.to_string_lossy().to_lowercase()).find(|v| !v.is_empty());

@@ -1,11 +1,11 @@
-//! Words that make no sense become one line: what was tried, why it fails, what to do next.
+//! Invalid arguments become one line: what was tried, why it fails, what to do next.
 
 use std::ffi::OsString;
 
 use clap::error::ErrorKind;
 use clap::{Command, Error};
 
-/// The line for words that clap refused; none where it shows the help, because nothing was asked for.
+/// The line for arguments that clap refused; `None` if it shows the help because there were none.
 pub(super) fn line(error: &Error, command: &Command, words: &[OsString]) -> Option<String> {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return None;
@@ -46,7 +46,7 @@ pub(super) fn line(error: &Error, command: &Command, words: &[OsString]) -> Opti
     Some(format!("error: {tried}{message}; {}", hints.join("; ")))
 }
 
-/// What stands below a message, in its line: missing arguments, possible values.
+/// Appends the details below a message: missing arguments, possible values.
 fn with_details<'a>(message: &str, details: impl Iterator<Item = &'a str>) -> String {
     let (values, missing): (Vec<&str>, Vec<&str>) = details.partition(|line| line.starts_with('['));
     let mut text = message.to_owned();
@@ -59,13 +59,13 @@ fn with_details<'a>(message: &str, details: impl Iterator<Item = &'a str>) -> St
     text
 }
 
-/// What clap suggests. That any word can be passed behind two dashes is true, and never what was meant.
+/// clap's suggestion. It also suggests two dashes before any word, which is true but never useful.
 fn tip(line: &str) -> Option<String> {
     let tip = line.strip_prefix("tip: ").unwrap_or(line);
     (!tip.starts_with("to pass ")).then(|| tip.to_owned())
 }
 
-/// The command among the words, by its name, another name of it, or its beginning.
+/// The command in the arguments, by its name, alias or prefix.
 fn subcommand<'a>(command: &'a Command, words: &[OsString]) -> Option<&'a str> {
     words.iter().skip(1).filter_map(|word| word.to_str()).find_map(|word| {
         let is_begun = |sub: &&Command| !word.is_empty() && sub.get_name().starts_with(word);

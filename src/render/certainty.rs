@@ -1,26 +1,26 @@
-//! Which part of the bytes of a moment is proven, probable and unattributed, in the same words everywhere.
+//! Splits the bytes of a moment into proven, probable and unattributed, in the same words
+//! everywhere.
 
 use super::size::percent;
 use crate::analysis::{Profile, TimeResolution};
 use crate::model::CudaIndex;
 
-/// Which part of the bytes at a device's peak is proven, probable and unattributed, in a sentence;
-/// `None` where nothing was seen being allocated.
+/// The parts of the bytes at a device's peak, in a sentence; `None` where no allocation was seen.
 pub(super) fn certainty_at_peak(profile: &Profile, device: CudaIndex) -> Option<String> {
     let told = evidence(profile.peak_resolution(device)?)?;
     Some(format!("Of the bytes allocated while recording, at the peak: {told}."))
 }
 
-/// The same of a moment, on one line of a terminal or a picture, where other figures stand too.
+/// The same for any moment, on one line of a terminal or a picture.
 pub fn certainty_in_short(resolution: TimeResolution) -> Option<String> {
     Some(format!("lines: {}", parts(resolution)?))
 }
 
-/// The three parts, and why all of it is unattributed where that is so; `None` where nothing was
-/// seen being allocated.
+/// The three parts, and why all of it is unattributed if it is; `None` where no allocation was
+/// seen.
 pub(super) fn evidence(resolution: TimeResolution) -> Option<String> {
     let told = parts(resolution)?;
-    // What was only sampled has lines all the same: who reads them has to know what they are.
+    // Sampled bytes have lines too, so the reader must know that they are guesses.
     let is_guess = resolution.certain.is_none() && resolution.probable == 0;
     Some(match resolution.p95 {
         _ if !is_guess => told,
@@ -44,7 +44,7 @@ fn parts(resolution: TimeResolution) -> Option<String> {
     })
 }
 
-/// A part in per cent, which is 0 or 100 only where that is so.
+/// A part in per cent; 0 and 100 only where that is exact.
 fn share(part: u64, whole: u64) -> String {
     match percent(part, whole) {
         much if part < whole && much > 99.0 => format!("{:.1} %", (much * 10.0).floor() / 10.0),
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_parts_of_followed_sampled_and_exact_bytes_have_the_same_words() {
+    fn certainty_has_the_same_words_in_every_mode() {
         let followed = TimeResolution {
             seen: 1000,
             one_stack: 940,

@@ -10,21 +10,21 @@ use super::label::one_line;
 use super::size::{bytes, optional_bytes, signed_bytes};
 use crate::model::{DeviceUsage, GpuDevice, ProcessUsage};
 
-/// A move of a job's GPU memory to the host or back: what a report needs to know. Bytes; `None` is unknown.
+/// A move of a job's GPU memory to the host or back. Bytes; `None` is unknown.
 pub struct CheckpointFigures<'a> {
     /// The job.
     pub pid: u32,
     /// Devices, before and after.
     pub devices: &'a [(GpuDevice, DeviceUsage, DeviceUsage)],
-    /// Host memory of the process, before and after.
+    /// Host memory of the process before and after.
     pub process_host: (Option<u64>, Option<u64>),
-    /// Host memory that it may take, before and after.
+    /// Host memory still available to it before and after.
     pub host_available: (Option<u64>, Option<u64>),
     /// The steps that were performed, in order.
     pub steps: &'a [(&'a str, Duration)],
 }
 
-/// Writes what changed, without saying of what.
+/// Writes what changed, without a heading.
 pub fn move_text(out: &mut dyn Write, report: &CheckpointFigures<'_>) -> io::Result<()> {
     let out = &mut EscapeGuard::text(out);
     for (device, before, after) in report.devices {

@@ -1,4 +1,4 @@
-//! Moments and lengths of time as text.
+//! Moments and durations as text.
 
 use chrono::DateTime;
 
@@ -9,7 +9,7 @@ pub fn utc(unix_nanos: u64) -> String {
     time.map_or_else(String::new, |time| time.format("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
-/// A length of time: `12.3 s`, from ten minutes on `3 d 04:05:06`.
+/// A duration: `12.3 s`; from ten minutes on `3 d 04:05:06`.
 pub fn length(seconds: f64) -> String {
     if seconds < 600.0 {
         return format!("{seconds:.1} s");

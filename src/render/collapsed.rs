@@ -13,7 +13,7 @@ use crate::analysis::{FoldedProfile, Profile, StackLabel};
 pub struct NameStyle {
     /// Whether file names are shown with their full path.
     pub full_filenames: bool,
-    /// Whether frames are functions without their lines, so that a function's lines become one frame.
+    /// Whether frames are functions without lines, so that a function's lines become one frame.
     pub functions_only: bool,
 }
 
@@ -31,7 +31,7 @@ pub fn collapsed(
     Ok(())
 }
 
-/// The name of one frame, as the folded format can hold it.
+/// The name of one frame, escaped for the folded format.
 pub(super) fn label_text(labels: &FrameLabels<'_>, label: &StackLabel, style: NameStyle) -> String {
     let text = match *label {
         StackLabel::Thread(thread) => labels.thread(thread),
@@ -47,8 +47,8 @@ pub(super) fn label_text(labels: &FrameLabels<'_>, label: &StackLabel, style: Na
     step(&text)
 }
 
-/// A frame's text as the folded format can hold it: `;` would begin another frame, and a number behind a blank at its end would
-/// be read as one of two counts, of which the format knows a second use.
+/// Escapes a frame's text: `;` would begin another frame, and a number after a final blank would be
+/// read as a count (a line may have two).
 pub(super) fn step(text: &str) -> String {
     let text = without_separator(text);
     match text.trim_end().rsplit_once(' ') {
@@ -57,7 +57,7 @@ pub(super) fn step(text: &str) -> String {
     }
 }
 
-/// The same for a text that never ends a stack, such as a rank's: a number at its end is no count.
+/// The same for a text that never ends a stack, such as a rank's.
 pub(super) fn without_separator(text: &str) -> String {
     one_line(text).replace(';', ":")
 }
@@ -67,7 +67,7 @@ fn is_count(text: &str) -> bool {
     whole.bytes().chain(part.bytes()).all(|b| b.is_ascii_digit())
 }
 
-/// Stacks as text with their bytes; those that read alike are one.
+/// Stacks as text with their bytes; stacks with the same text are summed.
 pub(super) fn stacks(
     profile: &Profile,
     folded: &FoldedProfile,

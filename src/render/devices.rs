@@ -21,7 +21,7 @@ pub struct DevicesView<'a> {
     pub timestamp: &'a str,
     /// All GPUs.
     pub devices: &'a [DeviceStatus],
-    /// What was seen of each process asked for.
+    /// What was read of each process asked for.
     pub targets: &'a [DevicesTarget],
     /// Processes that hold a GPU and were left behind.
     pub left_behind: &'a [LeftBehind],
@@ -31,15 +31,15 @@ pub struct DevicesView<'a> {
 pub struct DevicesTarget {
     /// Its pid.
     pub pid: u32,
-    /// Whether memspy has paused it, and for how long, where that is known.
+    /// Whether memspy has paused it, and for how long, if known.
     pub paused: Option<Option<Duration>>,
-    /// What was seen of it.
+    /// What was read of it.
     pub look: ProcessSnapshot,
 }
 
 impl DevicesView<'_> {
-    /// The devices that a process uses, with where their memory is and what the driver says of each; `None`
-    /// when it is not known which of the machine's devices it is.
+    /// The devices that a process uses, where their memory is, and the driver's figures of each;
+    /// `None` when the machine's device is not known.
     pub(super) fn used(
         &self,
         target: &DevicesTarget,
@@ -111,8 +111,8 @@ pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), R
     Ok(())
 }
 
-/// Who started a process that was left behind, and since when it runs; when its starter ended, the
-/// kernel does not say.
+/// Who started a left-behind process, and when it started. Once its starter has ended, the kernel
+/// no longer names it.
 fn orphan_text(process: &LeftBehind) -> String {
     let launcher = process.launcher.map_or_else(String::new, |launcher| {
         let evidence = process.evidence.as_deref().map_or_else(String::new, one_line);
@@ -306,7 +306,7 @@ fn write_shares(
     writeln!(out, "  GPU {cuda} of the process, {} of nvidia-smi", number(device.nvml_index))?;
     let mut row = |name: &str, value: String| writeln!(out, "    {name:<44} {value:>12}");
     row("t  total", optional_bytes(device.total))?;
-    // Without PyTorch nothing of it is unknown.
+    // Without PyTorch, nothing here is unknown.
     if device.reserved.is_some() || shares.torch.is_none() {
         row("c  reserved by PyTorch", optional_bytes(device.reserved))?;
         row("a  allocated", optional_bytes(device.allocated))?;

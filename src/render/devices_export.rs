@@ -1,4 +1,5 @@
-//! The machine's GPUs as CSV with nvidia-smi's names, and as JSON. Sizes in bytes; unknown is empty, or `null`.
+//! The machine's GPUs as CSV with nvidia-smi's names, and as JSON. Sizes in bytes; unknown is empty
+//! or `null`.
 
 use std::io::Write;
 
@@ -49,7 +50,7 @@ const PROCESS_KEYS: [&str; 17] = [
     "releasable_bytes",
 ];
 
-/// Writes the head of the table; `processes` when rows will tell of processes.
+/// Writes the CSV header; `processes` adds the columns for processes.
 pub fn devices_csv_head(out: &mut dyn Write, processes: bool) -> Result<(), RenderError> {
     let mut csv = CsvSheet::new(out);
     let more: &[&str] = if processes { &PROCESS_KEYS } else { &[] };

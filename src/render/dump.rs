@@ -1,4 +1,4 @@
-//! A process at one moment as text: where its GPU memory is, what owns it, and the threads with their stacks.
+//! A process at one moment as text: its GPU memory, the owners, and the threads with their stacks.
 
 use std::io::Write;
 use std::time::Duration;
@@ -25,13 +25,13 @@ use crate::model::{
 };
 use crate::ownership::breakdown;
 
-/// Who holds the memory, or why that is not known.
+/// The owners, or why they are not known.
 pub type OwnersOrReason = Result<OwnershipSnapshot, String>;
 
 /// What is shown.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DumpOptions {
-    /// Of the devices only this one of the target.
+    /// Only this device of the target.
     pub gpu: Option<CudaIndex>,
     /// Whole file names.
     pub full_filenames: bool,
@@ -39,15 +39,15 @@ pub struct DumpOptions {
     pub idle: bool,
     /// The cached free blocks by size.
     pub cache: bool,
-    /// Each storage, not groups of them.
+    /// Single storages instead of groups.
     pub each: bool,
-    /// How long before the driver's figures and the stacks the owners, and the blocks, were read.
+    /// How long the owners and blocks were read before the driver's figures and the stacks.
     pub owners_age: Option<Duration>,
 }
 
 /// Owner groups listed.
 const MAX_OWNERS: usize = 10;
-/// Idle threads that have a line of their own.
+/// Idle threads with their own line.
 const MAX_IDLE: usize = 8;
 
 /// Writes a process as text: where the memory is, what owns it, and then the stacks.
@@ -130,7 +130,7 @@ fn signal_of<'a>(look: &'a ProcessSnapshot, thread: &ThreadSnapshot) -> Option<&
     core.signal.as_deref().filter(|_| id.is_some() && id == core.thread.map(u64::from))
 }
 
-/// The stacks of threads at work; idle threads in a line each.
+/// The stacks of active threads; one line for each idle thread.
 fn write_threads(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
@@ -165,7 +165,7 @@ fn write_threads(
     write_rest(out, look, &mixed_labels, options.idle)
 }
 
-/// Idle threads in a line each.
+/// One line for each idle thread.
 fn write_idle(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
@@ -186,7 +186,7 @@ fn write_idle(
     writeln!(out, "({more}--idle shows the stacks of idle threads)")
 }
 
-/// What the tensors of a job hold that uses no GPU.
+/// The CPU tensors of a job without a GPU.
 fn write_on_cpu(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
@@ -206,7 +206,7 @@ fn write_on_cpu(
     Ok(())
 }
 
-/// Which commands show more of a process; there are none for a core file.
+/// The commands that show more of a process; none for a core file.
 fn whole_lists(look: &ProcessSnapshot) -> String {
     match look.start().filter(|_| look.core().is_none()) {
         Some(start) => {
@@ -236,7 +236,7 @@ fn write_owners(
         .find(|(at, _)| at.is_cuda() && at.index.map(u32::from) == Some(index.0));
     let Some((at, sums)) = found else { return Ok(()) };
     let Some(allocated) = sums.allocated else { return Ok(()) };
-    // Figures of two moments are marked as such.
+    // Marks figures that are of two moments.
     let earlier = match options.owners_age {
         Some(age) if device.allocated != Some(allocated) => {
             format!(" {:.2} s earlier", age.as_secs_f64())
@@ -276,7 +276,7 @@ pub(super) fn labels(look: &ProcessSnapshot, full_filenames: bool) -> FrameLabel
     }
 }
 
-/// Those of stacks with frames of compiled code, which have a table of their own.
+/// Labels for stacks with native frames, which have their own table.
 pub(super) fn mixed_labels(look: &ProcessSnapshot, full_filenames: bool) -> FrameLabels<'_> {
     let own = look.mixed_stacks().and_then(Result::ok).map(|it| &it.table);
     FrameLabels { stacks: own.unwrap_or(look.stacks()), ..labels(look, full_filenames) }
@@ -320,7 +320,7 @@ fn thread_text(look: &ProcessSnapshot, thread: &ThreadSnapshot) -> String {
     let name = name.map_or_else(String::new, |n| format!(": \"{}\"", one_line(n)));
     let gil = if thread.gil { "+gil" } else { "" };
     let activity = match look.core() {
-        // Nothing is active any more, and what it did is in its stack.
+        // Nothing is active in a core file; the stack shows what the thread did.
         Some(_) => signal_of(look, thread).unwrap_or("no signal"),
         None => activity_text(thread.activity, thread.asleep),
     };
@@ -336,7 +336,7 @@ pub(super) fn activity_text(activity: ThreadActivity, asleep: bool) -> &'static 
     }
 }
 
-/// Writes the one line of a device on which the process has nothing; `false` for another device.
+/// Writes the line of a device on which the process has nothing; `false` for another device.
 fn write_unused_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result<bool> {
     if !device.is_unused() {
         return Ok(false);
@@ -365,7 +365,7 @@ fn device_name(device: &DeviceSnapshot) -> String {
     format!("{index}, {}, {}", one_line(name), optional_bytes(device.total))
 }
 
-/// ` of runners[64].graph`: whose a private pool is, as far as the owners tell.
+/// ` of runners[64].graph`: what a private pool belongs to, as far as the owners show.
 fn users(owners: &OwnersOrReason, pool: PoolId) -> String {
     let Ok(snapshot) = owners else { return String::new() };
     let users: Vec<PoolUser> =

@@ -52,7 +52,7 @@ pub fn dump_json(
     .write(out, true)
 }
 
-/// What each device's memory is for, as it was a moment before.
+/// What each device's memory is for, as of the last snapshot.
 fn by_owner(snapshot: &OwnershipSnapshot, options: &DumpOptions) -> DumpOwnersJson {
     DumpOwnersJson {
         seconds_before_driver: options.owners_age.map(|age| age.as_secs_f64()),

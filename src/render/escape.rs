@@ -1,14 +1,15 @@
-//! The one rule for text out of a target or a file: what a reader would not see, or a terminal would obey, is spelled out.
+//! The one rule for text from a target or a file: invisible characters and terminal commands are
+//! escaped.
 //!
-//! Every name, path, command line, version and error text that memspy did not write itself goes through [`visible`] where
-//! it becomes part of a line. Behind that stands [`EscapeGuard`]: what a report prints passes it whole, so that a place which
-//! forgot the rule can lay out a line wrongly, but cannot command a terminal.
+//! Every name, path, command line, version and error text from outside goes through [`visible`]
+//! before it becomes part of a line. [`EscapeGuard`] is the second line of defence for all output:
+//! code that forgets the rule may misplace text, but cannot command a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-/// Whether a character commands a terminal, changes the order of the text around it, or cannot be seen at all.
+/// Whether a character commands a terminal, reorders the text around it, or is invisible.
 pub(super) fn is_hidden(c: char) -> bool {
     match c {
         // C0 with line ends and tabs, DEL, C1.
@@ -19,12 +20,13 @@ pub(super) fn is_hidden(c: char) -> bool {
         }
         // Separators of lines and paragraphs.
         '\u{2028}' | '\u{2029}' => true,
-        // Without width: joiners, invisible operators, fillers, the byte order mark, annotations, tags.
+        // Zero width: joiners, invisible operators, fillers, the byte order mark, annotations,
+        // tags.
         '\u{ad}' | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' => true,
         '\u{180e}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}' => true,
         '\u{206a}'..='\u{206f}' | '\u{3164}' | '\u{ffa0}' | '\u{feff}' => true,
         '\u{fff0}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}' => true,
-        // No characters: XML does not allow them.
+        // Noncharacters, which XML does not allow.
         _ => u32::from(c) & 0xfffe == 0xfffe || ('\u{fdd0}'..='\u{fdef}').contains(&c),
     }
 }
@@ -40,15 +42,15 @@ fn spell(c: char, out: &mut String) {
     };
 }
 
-/// The same as JSON writes it inside a string, where it stays the same text.
+/// The JSON escape, which keeps the text the same.
 fn spell_in_json(c: char, out: &mut String) {
     for unit in c.encode_utf16(&mut [0; 2]) {
         let _ = write!(out, "\\u{unit:04x}");
     }
 }
 
-/// `text` with everything spelled out that could command a terminal or deceive a reader: control characters and line ends
-/// as `\x1b` and `\n`, marks of direction and characters without width as `\u{202e}`.
+/// `text` with terminal commands and deceptive characters escaped: control characters and line ends
+/// as `\x1b` and `\n`, direction marks and zero-width characters as `\u{202e}`.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_hidden) {
         return Cow::Borrowed(text);
@@ -63,13 +65,14 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The second line behind [`visible`]: lets through what memspy writes, and spells out what a target got past it.
+/// The second line of defence behind [`visible`]: passes memspy's own output, and escapes what got
+/// past the rule.
 pub struct EscapeGuard<W: Write> {
     out: W,
     /// Characters that are memspy's own.
     own: fn(char) -> bool,
     spell: fn(char, &mut String),
-    /// The begin of a character whose end was not written yet.
+    /// The start of a character whose end is not written yet.
     begun: Vec<u8>,
 }
 
@@ -79,7 +82,7 @@ impl<W: Write> EscapeGuard<W> {
         EscapeGuard { out, own: |c| c == '\n', spell, begun: Vec::new() }
     }
 
-    /// For JSON, in which nothing but strings holds such characters: they stay what they are, in JSON's spelling.
+    /// For JSON, where such characters occur only in strings: they become JSON escapes.
     pub(super) fn json(out: W) -> EscapeGuard<W> {
         EscapeGuard { out, own: |c| c == '\n', spell: spell_in_json, begun: Vec::new() }
     }
@@ -146,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_commands_a_terminal_or_deceives_a_reader_is_spelled_out() {
+    fn terminal_commands_and_deceptive_characters_are_escaped() {
         for (text, shown) in [
             ("train.py --größe=7b 日本 ✓", "train.py --größe=7b 日本 ✓"),
             ("\x1b]0;PWNED\x07", "\\x1b]0;PWNED\\x07"),
@@ -163,11 +166,11 @@ mod tests {
     }
 
     #[test]
-    fn the_guard_lets_own_line_ends_through_and_nothing_else() {
+    fn the_guard_passes_only_its_own_line_ends() {
         let mut out = Vec::new();
         let mut guard = EscapeGuard::text(&mut out);
         write!(guard, "GPU 0\n  größe\x1b[2J\t\u{202e}\n").unwrap();
-        // A character in two writes, and bytes that are none.
+        // A character split over two writes, and invalid bytes.
         for part in [&b"\xe2"[..], b"\x82", b"\xac", b"\xff\xc3", b"("] {
             guard.write_all(part).unwrap();
         }

@@ -1,4 +1,5 @@
-//! What a report says of exact events: how they were obtained, what was lost, how they agree with the counters.
+//! What a report says about exact events: how they were recorded, what was lost, how they agree
+//! with the counters.
 
 use super::header::time_range;
 use super::label::one_line;
@@ -41,7 +42,7 @@ fn counts(profile: &Profile, exact: &ExactProfile) -> String {
     }
 }
 
-/// The line in the head of a report that takes the place of the one about samples.
+/// The line in a report's head that replaces the one about samples.
 pub(super) fn events_line(
     profile: &Profile,
     exact: &ExactProfile,
@@ -93,7 +94,7 @@ fn losses(profile: &Profile) -> String {
     text
 }
 
-/// What else there is to know: options that lower the detail, what is not covered, other memory.
+/// Other notes: options that lower the detail, what is not covered, other memory.
 pub(super) fn notes(exact: &ExactProfile) -> Vec<String> {
     let mut notes = Vec::new();
     let options = exact.exact();

@@ -8,18 +8,18 @@ use crate::analysis::{Finding, HoldingCycle, OwnerGrowth, PrivatePool, ReservedI
 use crate::model::PoolUser;
 use crate::ownership::name_pattern;
 
-/// Names listed of several models or optimizers.
+/// Names listed for several models or optimizers.
 const MAX_NAMES: usize = 3;
-/// Kinds of cycles, and private pools, that are listed.
+/// Most cycle classes and private pools listed.
 const MAX_CYCLES: usize = 3;
 const MAX_POOLS: usize = 6;
 
 /// A finding as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ToldFinding {
+pub struct FindingText {
     /// What kind it is: `grows`, `graphs kept`, `garbage`, …
     pub kind: &'static str,
-    /// Bytes that it is about; of what grows those of a minute.
+    /// Bytes concerned; for growth, the bytes per minute.
     pub bytes: u64,
     /// The sentence.
     pub text: String,
@@ -28,7 +28,7 @@ pub struct ToldFinding {
 }
 
 /// A finding about process `pid` in words.
-pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
+pub fn finding_text(finding: &Finding, pid: u32) -> FindingText {
     let listed = |names: &[String]| {
         let shown: Vec<&str> = names.iter().take(MAX_NAMES).map(String::as_str).collect();
         match names.len() > MAX_NAMES {
@@ -162,12 +162,12 @@ pub fn told(finding: &Finding, pid: u32) -> ToldFinding {
             suggestion_on(pid, "tensors", &[]),
         ),
     };
-    ToldFinding { kind, bytes: finding.weight(), text: one_line(&text), command }
+    FindingText { kind, bytes: finding.weight(), text: one_line(&text), command }
 }
 
-/// Which cycles hold the garbage: class and way round.
+/// The cycles that hold the garbage: class and path.
 fn cycles_text(cycles: &[HoldingCycle]) -> String {
-    let told = cycles.iter().take(MAX_CYCLES).map(|cycle| {
+    let texts = cycles.iter().take(MAX_CYCLES).map(|cycle| {
         let number = match cycle.cycles {
             1 => "a cycle".to_owned(),
             cycles => format!("{} cycles", count(cycles)),
@@ -178,10 +178,10 @@ fn cycles_text(cycles: &[HoldingCycle]) -> String {
         0 => String::new(),
         more => format!("; and {more} more kinds of cycles"),
     };
-    told.chain([more]).collect()
+    texts.chain([more]).collect()
 }
 
-/// The private pools of CUDA graphs: how large, of which graph, and what would make them smaller.
+/// The private pools of CUDA graphs: their size, their graphs, and what would shrink them.
 fn pools_text(pools: &[PrivatePool]) -> String {
     let sum = |of: fn(&PrivatePool) -> u64| pools.iter().map(of).sum();
     let mut text = format!(
@@ -205,7 +205,7 @@ fn pools_text(pools: &[PrivatePool]) -> String {
     text
 }
 
-/// Whose a private pool is: `runners[4096].graph`, `12 graphs from step: graphs[0]`.
+/// What a private pool belongs to: `runners[4096].graph`, `12 graphs from step: graphs[0]`.
 pub(super) fn pool_users(users: &[PoolUser]) -> String {
     let name = |user: &PoolUser| match &user.name {
         Some(name) => name.to_string(),
@@ -218,7 +218,7 @@ pub(super) fn pool_users(users: &[PoolUser]) -> String {
     }
 }
 
-/// How what is reserved grew, and by which lines where that is known.
+/// How reserved memory grew, and the lines responsible, if known.
 fn reserved_grew(grown: &ReservedIn) -> String {
     let lines: Vec<&str> = grown.taken_by.iter().take(MAX_NAMES).map(String::as_str).collect();
     let by = match lines[..] {
@@ -228,7 +228,7 @@ fn reserved_grew(grown: &ReservedIn) -> String {
     format!("reserved grew by {} in {:.1} s{by}", bytes(grown.bytes), grown.seconds)
 }
 
-/// The command that says what keeps an owner that grows.
+/// The command that shows what keeps a growing owner alive.
 fn why(growth: &OwnerGrowth, pid: u32) -> String {
     match growth.group.example.as_ref().filter(|_| !growth.may_be_one_step()) {
         Some(name) => suggestion_on(pid, "referrers", &[name]),
@@ -236,7 +236,7 @@ fn why(growth: &OwnerGrowth, pid: u32) -> String {
     }
 }
 
-/// What ends the growth, where the owner is a well-known one of a library.
+/// The fix, where the owner is a well-known one of a library.
 fn known_remedy(growth: &OwnerGrowth) -> &'static str {
     match growth.group.owner.as_str() {
         // transformers/trainer.py, `EvalLoopContainer`.

@@ -1,4 +1,4 @@
-//! The flamegraph: a self-contained SVG, with sizes people can read.
+//! The flamegraph: a self-contained SVG with human-readable sizes.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -26,17 +26,17 @@ const MAX_SUBTITLE: usize = 165;
 /// How a flamegraph is drawn.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FlamePicture {
-    /// As a tree of text, and not as SVG.
+    /// A text tree instead of SVG.
     pub text: bool,
-    /// Whether the tree of text goes to a terminal that shows colours.
+    /// Whether the text tree goes to a colour terminal.
     pub color: bool,
-    /// Whether it begins with the lines that allocate, and their callers follow.
+    /// Whether the allocating lines come first, followed by their callers.
     pub inverted: bool,
-    /// The least share of the whole that a frame is drawn for, in percent.
+    /// The smallest share of the whole at which a frame is drawn, in percent.
     pub min_width: Option<f64>,
-    /// The title; `None` for one that says what is drawn.
+    /// The title; `None` for a default that names the content.
     pub title: Option<String>,
-    /// What the moment is called that is drawn; `None` for the one that the memory was folded for.
+    /// The name of the moment; `None` for the folded moment's own.
     pub moment: Option<String>,
 }
 
@@ -73,7 +73,7 @@ pub struct RankMemory<'a> {
 pub enum RankMode {
     /// Side by side.
     Separate,
-    /// As one: what has the same stack is added up.
+    /// As one: equal stacks are summed.
     Merged,
     /// Devices side by side.
     Devices,
@@ -150,7 +150,7 @@ fn rank_lines(ranks: &[RankMemory<'_>], how: RankMode, style: NameStyle) -> Vec<
     lines.into_iter().chain(sums).map(|(stack, bytes)| format!("{stack} {bytes}")).collect()
 }
 
-/// Draws who holds the bytes of a moment.
+/// Draws the owners of the bytes of a moment.
 pub fn owners_flame(
     out: &mut dyn Write,
     profile: &Profile,
@@ -176,7 +176,7 @@ pub fn owners_flame(
     draw(out, &lines, title, subtitle, "Owner:", picture)
 }
 
-/// Writes who holds the bytes of a moment in the folded format.
+/// Writes the owners of the bytes of a moment in the folded format.
 pub fn owners_collapsed(
     out: &mut dyn Write,
     profile: &Profile,
@@ -233,7 +233,7 @@ pub(super) fn draw(
     options.count_name = "bytes".to_owned();
     options.name_type = name_type.to_owned();
     options.colors = Palette::Basic(BasicPalette::Mem);
-    // The same recording gives the same picture.
+    // Makes the same recording give the same picture.
     options.deterministic = true;
     options.text_truncate_direction = TextTruncateDirection::Right;
     let mut svg = Vec::new();
@@ -260,7 +260,7 @@ fn title(folded: &FoldedProfile, named: Option<&str>) -> String {
     if let (Moment::Peak, Some(peak)) = (folded.moment, folded.true_peak)
         && folded.total < peak
     {
-        // The moment that was seen, and not the peak.
+        // Names the moment that was seen, which is not the peak.
         return format!("{what} near its peak of {}: {}{place}", bytes(peak), bytes(folded.total));
     }
     let moment = match (folded.moment, folded.memory) {
@@ -301,8 +301,8 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
         return format!("{evidence}; until {:.3} s", snapshot.time.seconds());
     }
     let below = match (folded.below_peak(), folded.true_peak) {
-        // The peak up to then is none of the recording.
-        _ if named.is_some() => "the last recorded look up to then".to_owned(),
+        // The peak so far is not the recording's peak.
+        _ if named.is_some() => "the last snapshot before this time".to_owned(),
         (Some(0), _) => peak_name(folded).to_owned(),
         (Some(below), Some(peak)) => format!(
             "{} ({:.2} %) below {} of {}",
@@ -318,7 +318,7 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
         text += &format!("; {evidence}");
     }
     text += &more_cached(snapshot);
-    text += whose_is_before(folded);
+    text += older_owners_advice(folded);
     if let SnapshotConsistency::Degraded { .. } = snapshot.consistency {
         text += "; read while the job changed it";
     }
@@ -352,18 +352,19 @@ fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&st
     }
     text += &certainty;
     if named.is_some() {
-        // What is left out of it is in its name.
+        // Its name says what it leaves out.
     } else if folded.moment == Moment::End {
         text += &format!("; {} older than the recording left out", bytes(folded.left_out));
     } else if memory == MemoryGroup::Torch {
         text += &more_cached(snapshot);
-        text += whose_is_before(folded);
+        text += older_owners_advice(folded);
     }
     text
 }
 
-/// Which option tells whose the memory older than the recording is, where that is not known of much.
-fn whose_is_before(folded: &FoldedProfile) -> &'static str {
+/// The option that finds the owners of memory older than the recording, where much of that is
+/// unknown.
+fn older_owners_advice(folded: &FoldedProfile) -> &'static str {
     let is_known = !folded.before_by_owner().is_empty();
     match !is_known && percent(folded.before_without_owner(), folded.total) >= MUCH_BEFORE {
         true => "; record --owners tells what [before recording] belongs to",
@@ -371,8 +372,8 @@ fn whose_is_before(folded: &FoldedProfile) -> &'static str {
     }
 }
 
-/// Writes inferno's SVG with the size in binary units in front of each `N bytes` of its tooltips,
-/// which its script shows as details too. What does not read as expected stays as it is.
+/// Writes inferno's SVG with the size in binary units before each `N bytes` of its tooltips (its
+/// script shows them as details too). Text of another form stays unchanged.
 fn write_with_sizes(out: &mut dyn Write, svg: &[u8]) -> std::io::Result<()> {
     const OPEN: &[u8] = b"<title>";
     const CLOSE: &[u8] = b"</title>";

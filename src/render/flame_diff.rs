@@ -1,4 +1,4 @@
-//! A differential flamegraph: one moment beside another, red where it holds more, blue where it holds less.
+//! A differential flamegraph of two moments: red where memory grew, blue where it shrank.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use super::flame::{FlamePicture, draw};
 use super::size::bytes;
 use crate::analysis::ComparedMoment;
 
-/// Bytes of both moments by stack. Frames are functions without their lines, which may have moved between the two.
+/// Bytes of both moments by stack. Frames are functions without lines, as lines may have moved.
 fn both(
     before: ComparedMoment<'_>,
     after: ComparedMoment<'_>,
@@ -29,10 +29,11 @@ fn both(
     both
 }
 
-/// The most bytes of a stack that are drawn: 1 PiB, so that thousands of such stacks still leave room for inferno's scale.
+/// The most bytes drawn for a stack: 1 PiB, so that thousands of such stacks stay in inferno's
+/// scale.
 const MAX_DRAWN: u64 = 1 << 50;
 
-/// Draws `after`, coloured by what each function holds more or less than in `before`.
+/// Draws `after`, coloured by each function's difference from `before`.
 pub fn flame_diff(
     out: &mut dyn Write,
     before: ComparedMoment<'_>,
@@ -42,7 +43,7 @@ pub fn flame_diff(
 ) -> Result<(), RenderError> {
     let both = both(before, after, style);
     let gone: u64 = both.values().filter(|(_, after)| *after == 0).map(|(before, _)| before).sum();
-    // inferno computes with 150 times a difference: what no device holds is drawn as the most that it can.
+    // inferno multiplies a difference by 150; impossibly large values are capped.
     let drawn = |bytes: &u64| (*bytes).min(MAX_DRAWN);
     let lines: Vec<String> = both
         .iter()

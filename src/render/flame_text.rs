@@ -8,7 +8,7 @@ use super::RenderError;
 use super::escape::EscapeGuard;
 use super::size::{percent, short_bytes};
 
-/// The least share of the whole that is shown, in percent, unless another is asked for.
+/// The default for the smallest share shown, in percent.
 const MIN_PERCENT: f64 = 1.0;
 
 /// A frame below others.
@@ -21,9 +21,9 @@ struct TextNode {
 /// How the tree is drawn.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct TreeStyle {
-    /// Whether it begins with what allocates.
+    /// Whether the allocating lines come first.
     pub(super) inverted: bool,
-    /// The least share of the whole that is shown, in percent; `None` for [`MIN_PERCENT`].
+    /// The smallest share of the whole that is shown, in percent; `None` for [`MIN_PERCENT`].
     pub(super) min_percent: Option<f64>,
     /// Whether the terminal shows colours.
     pub(super) color: bool,
@@ -31,16 +31,18 @@ pub(super) struct TreeStyle {
 
 /// A line of the tree that is still to be written.
 enum PendingLine<'a> {
-    /// A node's number, its name, how far it is set in, and whether it is called by the line above it with all that this holds.
+    /// A node's number, name and depth, and whether it is the only callee of the line above.
     Node { at: usize, name: &'a str, depth: usize, is_only: bool },
-    /// What is too small to be shown, below all that is larger.
+    /// The sum of what is too small to show, after all that is larger.
     Small { count: usize, bytes: u64, depth: usize },
 }
 
-/// What stands before a frame that the line above it calls, in the same column: stacks are deep, and terminals are narrow.
+/// Marks the only callee of the line above and keeps its column: stacks are deep and terminals
+/// narrow.
 const ONLY: &str = "└ ";
 
-/// Writes folded lines, `a;b;c BYTES`, as a tree; the largest first, and frames with the same bytes one below the other.
+/// Writes folded lines, `a;b;c BYTES`, as a tree, the largest first; frames with the same bytes
+/// share a column.
 pub(super) fn tree_text(
     out: &mut dyn Write,
     lines: &[String],
@@ -78,13 +80,13 @@ pub(super) fn tree_text(
     let mut write = |bytes: u64, depth: usize, name: &str| -> Result<(), RenderError> {
         let (share, indent) = (percent(bytes, whole), "  ".repeat(depth));
         let line = format!("{:>10} {share:>5.1} %  {indent}{name}", short_bytes(bytes));
-        // Colours are memspy's own: they go around what the guard has let through.
+        // The colours are memspy's own, so they go around the guarded text.
         let (color, end) = if style.color { color_of(share, name) } else { ("", "") };
         out.write_all(color.as_bytes())?;
         write!(EscapeGuard::text(&mut *out), "{line}")?;
         Ok(writeln!(out, "{end}")?)
     };
-    // Without recursion, as stacks can be very deep.
+    // Not recursive, as stacks can be very deep.
     let mut open = vec![PendingLine::Node { at: 0, name: "all", depth: 0, is_only: false }];
     while let Some(line) = open.pop() {
         let (at, depth) = match line {
@@ -116,7 +118,8 @@ pub(super) fn tree_text(
     Ok(())
 }
 
-/// What is put before and after a line: red for half of the memory and more, yellow for a tenth; dim for what is no code.
+/// Text before and after a line: red from half of the memory, yellow from a tenth, dim for what is
+/// not code.
 fn color_of(share: f64, name: &str) -> (&'static str, &'static str) {
     let color = match share {
         _ if name.starts_with('[') => "\x1b[2m",
@@ -143,7 +146,7 @@ mod tests {
         ["main;step;f 6291456", "main;step;g 3145728", "main;load 1048576", "main;load;tiny 1024"];
 
     #[test]
-    fn a_tree_has_the_largest_first_and_sums_up_what_is_small() {
+    fn the_tree_lists_largest_first_and_sums_the_small() {
         assert_eq!(
             text(&LINES, false, None),
             "Head
@@ -162,12 +165,12 @@ mod tests {
     fn an_inverted_tree_begins_with_what_allocates() {
         let text = text(&LINES, true, Some(20.0));
         let names: Vec<&str> = text.lines().skip(2).map(|line| line[21..].trim_start()).collect();
-        // The one that is left out is not lost.
+        // The frame left out is summed, not lost.
         assert_eq!(names, ["f", "└ step", "└ main", "g", "└ step", "└ main", "[2 smaller]"]);
     }
 
     #[test]
-    fn what_is_small_stands_below_what_is_larger() {
+    fn the_sum_of_small_frames_comes_last() {
         let lines = ["a;x 900", "b 95", "c 3", "d 2"];
         let shares: Vec<String> =
             text(&lines, false, None).lines().skip(2).map(|line| line[20..].to_owned()).collect();
@@ -175,17 +178,17 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_that_the_line_above_calls_is_told_from_one_beside_it() {
+    fn a_callee_differs_from_a_sibling() {
         let rows = |lines: &[&str]| -> Vec<String> {
             text(lines, false, None).lines().skip(2).map(|line| line[20..].to_owned()).collect()
         };
-        // Both had the same text: 'b' below 'a', or beside it with as many bytes.
+        // Regression: 'b' below 'a' read like 'b' beside it with as many bytes.
         assert_eq!(rows(&["a;b 50", "c 50"]), ["  a", "  └ b", "  c"]);
         assert_eq!(rows(&["a 50", "b 50", "c 50"]), ["  a", "  b", "  c"]);
     }
 
     #[test]
-    fn colours_are_around_the_lines_and_a_name_can_make_none() {
+    fn names_cannot_produce_colours() {
         let lines: Vec<String> =
             ["hot\x1b[2J 90", "warm 9", "[no Python] 1"].map(str::to_owned).into();
         let mut out = Vec::new();

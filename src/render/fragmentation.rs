@@ -1,4 +1,4 @@
-//! How PyTorch's cache is cut up, as text and as JSON.
+//! Fragmentation of PyTorch's cache, as text and as JSON.
 
 use std::io::{self, Write};
 
@@ -6,8 +6,8 @@ use super::size::{bytes, count, number, percent};
 use crate::analysis::{Fragmentation, SegmentSum};
 use crate::model::PoolId;
 
-/// Writes the lines, each after `indent`; none for a cache that has no memory. `users`: whose a
-/// private pool is, in words.
+/// Writes the lines, each after `indent`; nothing for an empty cache. `users` names what a private
+/// pool belongs to.
 pub(super) fn fragmentation_text(
     out: &mut dyn Write,
     sums: &Fragmentation,

@@ -1,4 +1,5 @@
-//! What grows, as text and JSON: owners and lines by the rate at which their floors rise, and what keeps the first of them.
+//! Growth as text and JSON: owners and lines by the rate at which their floors rise, and what keeps
+//! the first of them.
 
 use std::io::Write;
 

@@ -59,7 +59,7 @@ fn mark_text(high: HighWater, before: &str) -> String {
     }
     let (from, to) = high.seen;
     let mut when = match from == to {
-        // Where it was read, or an exact event tells the moment itself.
+        // A read peak or an exact event gives the moment itself.
         true => format!("reached at {:.3} s", to.seconds()),
         false => format!("reached at {:.3}-{:.3} s", from.seconds(), to.seconds()),
     };
@@ -90,7 +90,7 @@ pub(super) fn sampling_line(profile: &Profile) -> String {
     format!("{time}, {} samples{rate}{wanted}; {missed}", count(samples))
 }
 
-/// What following the allocator did and cost.
+/// What following the allocator gave and cost.
 pub(super) fn following_line(profile: &Profile, totals: &FollowTotals) -> String {
     if totals.polls == 0 {
         return "the allocator was not followed, for nothing used it: the lines are from samples"
@@ -119,12 +119,12 @@ pub(super) fn following_line(profile: &Profile, totals: &FollowTotals) -> String
     text
 }
 
-/// Seconds of which the recording has everything.
+/// Seconds that the recording covers completely.
 fn covered(profile: &Profile) -> f64 {
     profile.duration().seconds() - profile.begins().unwrap_or_default().seconds()
 }
 
-/// How long was recorded, and what is kept of that.
+/// The length of the recording, and how much of it is kept.
 pub(super) fn time_range(profile: &Profile) -> String {
     match profile.begins() {
         None => format!("{:.1} s", covered(profile)),

@@ -1,4 +1,4 @@
-//! What a snapshot did not reach is told as such, and no figure of a part looks like one of all.
+//! An incomplete snapshot says what is missing, and no partial figure looks like a total.
 
 use std::time::Duration;
 
@@ -17,8 +17,7 @@ use crate::ownership::fixture;
 
 const MIB: u64 = 1 << 20;
 
-/// A parameter, a loss whose graph saves 2 MiB, and a block in no tensor; `missing` of it was not
-/// read.
+/// A parameter, a loss whose graph saves 2 MiB, and a block in no tensor; `missing` was not read.
 fn snapshot(missing: &[&'static str]) -> OwnershipSnapshot {
     let tensor = |at: u64, mib: u64| TensorInfo {
         storage: Some(Storage { at: at + 1, data: at << 24, bytes: Some(mib * MIB) }),
@@ -105,9 +104,10 @@ fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// "3.34 GiB [in no tensor: work spaces, C++]" was said of tensors that 5 s were too short for.
+/// Regression: tensors not read within 5 s were reported as "3.34 GiB [in no tensor: work spaces,
+/// C++]".
 #[test]
-fn what_was_not_read_is_not_told_as_memory_in_no_tensor() {
+fn unread_tensors_are_not_memory_in_no_tensor() {
     let wanted = TensorsOptions { most: 25, ..TensorsOptions::default() };
     let of = |missing: &[&'static str]| {
         text(|out| tensors_text(out, &snapshot(missing), wanted).unwrap())
@@ -115,7 +115,7 @@ fn what_was_not_read_is_not_told_as_memory_in_no_tensor() {
     let cut = of(&[IncompleteSnapshot::GRAPH]);
     assert!(cut.contains("7.00 MiB   63.6 %"), "{cut}");
     assert!(cut.contains("[not read (limit of 5 s)]") && !cut.contains("in no tensor"), "{cut}");
-    // The search for garbage takes nothing from it.
+    // The search for garbage does not affect it.
     for missing in [&[][..], &[IncompleteSnapshot::GARBAGE]] {
         let whole = of(missing);
         assert!(whole.contains("[in no tensor: work spaces, C++]"), "{whole}");
@@ -123,10 +123,10 @@ fn what_was_not_read_is_not_told_as_memory_in_no_tensor() {
     }
 }
 
-/// `graph --like modelsize --json` of an incomplete snapshot stated a wrong figure as known, and
-/// had no `incomplete`.
+/// Regression: `graph --like modelsize --json` of an incomplete snapshot gave a wrong figure
+/// without `incomplete`.
 #[test]
-fn figures_of_a_graph_that_was_cut_are_unknown_and_say_why() {
+fn figures_of_an_incomplete_graph_are_unknown() {
     let json = |missing: &[&'static str]| -> [Value; 2] {
         let snapshot = snapshot(missing);
         let sizes = text(|out| like_modelsize_json(out, &snapshot).unwrap());
@@ -150,7 +150,7 @@ fn figures_of_a_graph_that_was_cut_are_unknown_and_say_why() {
         like_modelsize_text(out, &cut).unwrap();
     });
     assert!(cut.contains("not known") && cut.contains("INCOMPLETE"), "{cut}");
-    // What plays no part in the graph may be missing.
+    // What the graph does not need may be missing.
     for missing in [&[][..], &[IncompleteSnapshot::GARBAGE, IncompleteSnapshot::FAR]] {
         let [sizes, backward] = json(missing);
         assert_eq!((&sizes["incomplete"], &backward["incomplete"]), (&Value::Null, &Value::Null));

@@ -1,4 +1,4 @@
-//! How reports for programs are written: JSON that is safe on a terminal, CSV that is safe in a spreadsheet.
+//! Machine-readable output: JSON that is safe on a terminal, CSV that is safe in a spreadsheet.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -22,8 +22,8 @@ pub(super) fn json_line(out: &mut dyn Write, value: &impl Serialize) -> Result<(
     Ok(writeln!(out)?)
 }
 
-/// A table as CSV. Of every cell, whoever wrote it, what a reader would not see is spelled out, and a begin that a
-/// spreadsheet takes for a formula is disarmed (OWASP, CSV injection).
+/// A table as CSV. In every cell, invisible characters are escaped, and a start that a spreadsheet
+/// takes for a formula is disarmed (OWASP, CSV injection).
 pub(super) struct CsvSheet<W: Write>(csv::Writer<W>);
 
 impl<W: Write> CsvSheet<W> {
@@ -50,7 +50,7 @@ impl<W: Write> CsvSheet<W> {
 }
 
 fn disarmed(cell: &str) -> Cow<'_, str> {
-    // Tab and CR, of which formulas can begin too, are spelled out by then.
+    // Tab and CR can begin formulas too, but are escaped by now.
     let is_formula =
         cell.starts_with(['=', '+', '-', '@', '＝', '＋', '－', '＠', '\t', '\r', '\n']);
     match is_formula && !is_number(cell) {
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cell_is_no_formula_and_a_number_stays_one() {
+    fn cells_are_not_formulas_and_numbers_stay_numbers() {
         for (cell, written) in [
             ("forward", "forward"),
             ("=cmd|'/c calc'!A0", "'=cmd|'/c calc'!A0"),

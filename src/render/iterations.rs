@@ -188,7 +188,7 @@ fn summary(
         more => format!("; {} later ones are left out", count(more)),
     };
     writeln!(out, "{} {what}, counted by {by}{left_out}", count(steps(&mut all.iter())))?;
-    // The first may have waited for something, and nobody knows when the last ended.
+    // The first may include a wait, and the end of the last is unknown.
     let is_timed = |iteration: &&Cow<'_, Iteration>| {
         iteration.begin_is_known && iteration.end != IterationEnd::NotSeen
     };
@@ -259,7 +259,8 @@ fn parameters(
     Ok(())
 }
 
-/// By how many bytes less than the peak was allocated at a snapshot; less than 0 where the peak is not known to have been so high.
+/// How many bytes below the peak the snapshot was; negative where the peak is not known to be so
+/// high.
 fn below_peak(held: &OwnedInIteration, reached: IterationLevels) -> i64 {
     reached.peak_allocated - held.allocated as i64
 }
@@ -289,7 +290,7 @@ fn levels(iteration: &Iteration, device: CudaIndex) -> IterationLevels {
     iteration.levels.get(&device).copied().unwrap_or_default()
 }
 
-/// Writes all iterations as CSV, in bytes; figures of a snapshot are empty where none fell into an iteration.
+/// Writes all iterations as CSV, in bytes; snapshot figures are empty for an iteration without one.
 pub fn iterations_csv(
     out: &mut dyn Write,
     profile: &Profile,

@@ -10,7 +10,7 @@ use std::io::Write;
 
 use super::RenderError;
 use super::escape::EscapeGuard;
-use super::findings::ToldFinding;
+use super::findings::FindingText;
 use super::label::one_line;
 use super::owner_groups::{GroupRow, group_label, group_rows, outside_tensors};
 use super::owners::{copied, incomplete};
@@ -32,28 +32,28 @@ const GROWN: usize = 3;
 const FINDINGS: usize = 4;
 /// Growth below this many bytes per second is not worth reporting.
 const MIN_RATE: f64 = 1024.0;
-/// Tags of vLLM's memory on a device: it has two.
+/// vLLM's memory has two tags per device.
 const MAX_TAG_ROWS: usize = 3;
-/// Cells of a bar where there is room, and what stands beside it.
+/// Most cells of a bar, and the text beside it.
 const BAR: usize = 80;
 const BESIDE_BAR: usize = 20;
-/// A part of all that is allocated, which has to be attributed for a table of lines to say something: a hundredth.
+/// At least a hundredth of allocated memory must be attributed for a table of lines to be useful.
 const MIN_ATTRIBUTED: u64 = 100;
 
-/// What is known of the lines of exact events, and of those of samples.
+/// Certainty words for lines of exact events and of samples.
 pub(super) const PROVEN: &str = "proven";
 pub(super) const SAMPLED: &str =
     "unattributed: a guess from samples; exact as root where that costs little";
 
-/// How the memory of lines is known.
+/// How the lines' memory is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LinesSource {
-    /// Nothing did.
+    /// Not known.
     #[default]
     None,
     /// Every allocation.
     Exact,
-    /// Stacks seen now and then: a guess.
+    /// Stacks sampled now and then: a guess.
     Sampled {
         /// Why it was not exact.
         why: String,
@@ -76,7 +76,7 @@ pub struct ObservedLines {
     pub source: LinesSource,
     /// For how long it was recorded.
     pub seconds: f64,
-    /// Of each device: all that is allocated, and the lines, those that own most first.
+    /// By device: all allocated bytes, and its lines, largest first.
     pub gpus: Vec<(CudaIndex, u64, Vec<LineBytes>)>,
 }
 
@@ -100,11 +100,11 @@ pub struct JobSummary<'a> {
     /// What else was observed of the devices.
     pub devices: &'a [ObservedDevice],
     /// What follows.
-    pub findings: &'a [ToldFinding],
+    pub findings: &'a [FindingText],
 }
 
 /// Writes a summary as text, in lines of `width` columns: some 40, or 16 for one rank of several.
-/// Without a width every line is whole.
+/// Without a width no line is broken.
 pub fn job_summary_text(
     out: &mut dyn Write,
     summary: &JobSummary<'_>,
@@ -165,13 +165,13 @@ fn bars(gpus: &[GpuFacts], is_short: bool, width: Option<usize>) -> Vec<String> 
         if !has_bar {
             lines.push(format!("{title}: {words}"));
         }
-        // Many GPUs leave no room for pictures.
+        // Many GPUs leave no room for bars.
         if let Some(total) = gpu.total.filter(|total| *total > 0 && has_bar) {
             let mut bar = String::new();
             let mut filled = 0.0;
             for (mark, _, size) in parts.iter().take(5) {
                 filled += size.unwrap_or(0) as f64 * cells as f64 / total as f64;
-                // The smallest part is seen too.
+                // Shows even the smallest part.
                 let until = filled.round() as usize;
                 let until = until.max(bar.chars().count() + usize::from(size.unwrap_or(0) > 0));
                 let more = until.min(cells).saturating_sub(bar.chars().count());
@@ -195,7 +195,7 @@ fn bars(gpus: &[GpuFacts], is_short: bool, width: Option<usize>) -> Vec<String> 
     lines
 }
 
-/// What is unmapped under the allocator, and vLLM's memory by tag.
+/// Memory unmapped under the allocator, and vLLM's memory by tag.
 fn asleep(process: &ProcessSnapshot) -> Vec<String> {
     let mut lines = Vec::new();
     for device in process.devices() {
@@ -209,7 +209,7 @@ fn asleep(process: &ProcessSnapshot) -> Vec<String> {
     lines
 }
 
-/// The greatest owners of all devices of the last complete snapshot.
+/// The largest owners over all devices in the last complete snapshot.
 fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     let snapshot = match summary.look {
         Ok(snapshot) => snapshot,
@@ -226,7 +226,7 @@ fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
         .filter(|(device, _)| on_gpu(device))
         .map(|(_, sums)| sums.allocated.unwrap_or_else(|| sums.in_tensors()))
         .sum();
-    // Those of the last complete snapshot are known already.
+    // The last complete snapshot already lists them.
     let known = snapshot.has_all_tensors().then(|| summary.growth.last());
     let mut own = Vec::new();
     let groups: &[OwnerGroup] = known.filter(|groups| !groups.is_empty()).unwrap_or_else(|| {
@@ -314,7 +314,7 @@ fn grown(summary: &JobSummary<'_>) -> Vec<String> {
     lines
 }
 
-/// The lines that allocated most of what is live, `room` lines of text.
+/// The lines that allocated most live bytes, in `room` lines of text.
 fn line_lines(summary: &JobSummary<'_>, room: usize, width: Option<usize>) -> Vec<String> {
     let how = match &summary.lines.source {
         LinesSource::None => return Vec::new(),
@@ -351,7 +351,7 @@ fn line_lines(summary: &JobSummary<'_>, room: usize, width: Option<usize>) -> Ve
         std::iter::once(String::new()).chain(wrapped(&title, width)).collect();
     for (size, line) in rows.iter().take(room.saturating_sub(2)) {
         let row = wrapped(&format!("{:>11}  {}", bytes(*size), one_line(line)), width);
-        // A name is whole or not there.
+        // A name is shown whole or not at all.
         if lines.len() + row.len() > room {
             break;
         }

@@ -8,8 +8,8 @@ use crate::model::{Frame, Function, OwnerId, SiteId, StackTable, ThreadId};
 /// Characters of the name of a function of compiled code.
 const MAX_NATIVE_NAME: usize = 100;
 
-/// A file name as it is shown: without the path up to `site-packages/`, `dist-packages/` or
-/// `lib/python3.N/`, else relative to the target's working directory, else as it is.
+/// A shortened file name: without the path up to `site-packages/`, `dist-packages/` or
+/// `lib/python3.N/`, else relative to the target's working directory, else unchanged.
 pub fn short_file<'a>(file: &'a str, directory: Option<&str>) -> &'a str {
     for root in ["/site-packages/", "/dist-packages/"] {
         if let Some(at) = file.rfind(root) {
@@ -26,7 +26,7 @@ pub fn short_file<'a>(file: &'a str, directory: Option<&str>) -> &'a str {
     relative.filter(|r| !r.is_empty()).unwrap_or(file)
 }
 
-/// How names are shown, and the table to look them up in.
+/// How names are shown, and their lookup table.
 #[derive(Clone, Copy)]
 pub struct FrameLabels<'a> {
     /// The table.
@@ -85,7 +85,7 @@ impl<'a> FrameLabels<'a> {
         one_line(&text)
     }
 
-    /// `at::native::add (libtorch_cpu.so)`, the function cut where it is very long.
+    /// `at::native::add (libtorch_cpu.so)`; a very long function name is cut.
     pub(super) fn native(&self, frame: Frame) -> String {
         match self.stacks.get_function(frame.function) {
             Some(function) if function.file.is_empty() => one_line(&function.name),
@@ -119,7 +119,7 @@ impl<'a> FrameLabels<'a> {
     }
 }
 
-/// A name of C++ with templates may be as long as a page.
+/// A C++ name with templates may fill a page.
 pub(super) fn short_native(function: &str) -> String {
     let name = one_line(function);
     match name.char_indices().nth(MAX_NATIVE_NAME) {
@@ -128,7 +128,7 @@ pub(super) fn short_native(function: &str) -> String {
     }
 }
 
-/// Text of a target or a file as a part of a line: by the one rule of [`visible`].
+/// Text from a target or a file as a part of a line, escaped by [`visible`].
 pub fn one_line(text: &str) -> String {
     visible(text).into_owned()
 }

@@ -1,4 +1,4 @@
-//! What older tools would say of the same job, by their own rules, as text and as JSON.
+//! What older tools would report for the same job, by their own rules, as text and as JSON.
 
 use std::io::Write;
 
@@ -13,9 +13,9 @@ use super::size::{bytes, count};
 use crate::analysis::{LossMemory, ModelSize, memory_for_backward, model_sizes};
 use crate::model::OwnershipSnapshot;
 
-/// Losses listed without being asked for.
+/// Most losses listed by default.
 const MAX_LISTED: usize = 40;
-/// Modelsize counts every element at this many bytes, in millions of bytes.
+/// Modelsize counts every element at this many bytes, and divides by a million.
 const TYPE_SIZE: f64 = 4.0;
 
 /// Writes trumpy's `memory_for_backward` of these losses.
@@ -57,7 +57,7 @@ pub fn like_trumpy_text(
     graph_footer(out, snapshot)
 }
 
-/// Where the tool itself would say something else.
+/// Where the tool itself would report something else.
 fn notes(memory: &LossMemory) -> Vec<String> {
     let mut notes = Vec::new();
     if memory.nothing_saved {
@@ -90,7 +90,7 @@ pub fn like_trumpy_json(
         let row = &snapshot.tensors[memory.loss];
         let figures = memory.figures.iter().map(|figure| BackwardMemoryJson {
             net: figure.net.map(|net| snapshot.models[net].name.to_string()),
-            memory_for_backward: whole(snapshot, figure.bytes),
+            memory_for_backward: if_complete(snapshot, figure.bytes),
         });
         LossMemoryJson {
             loss: name(snapshot, row),
@@ -106,8 +106,8 @@ pub fn like_trumpy_json(
     JsonDocument::new(TrumpyJson { like: "trumpy".to_owned(), incomplete, losses }).write(out, true)
 }
 
-/// A figure of a graph that was read wholly; one of a part of it would look like one of all.
-fn whole(snapshot: &OwnershipSnapshot, figure: u64) -> Option<u64> {
+/// A figure only of a completely read graph; a partial one would look like a total.
+fn if_complete(snapshot: &OwnershipSnapshot, figure: u64) -> Option<u64> {
     snapshot.cut_graph().is_none().then_some(figure)
 }
 
@@ -127,7 +127,7 @@ pub fn like_modelsize_text(
     for ModelSize { model, parameters, intermediates } in model_sizes(snapshot) {
         let model = &snapshot.models[model];
         let class = model.modules.first().map_or("?", |module| &*module.class);
-        let parameters = match whole(snapshot, parameters) {
+        let parameters = match if_complete(snapshot, parameters) {
             Some(parameters) => format!("{:.6} M", millions(parameters)),
             None => "not known".to_owned(),
         };
@@ -160,7 +160,7 @@ pub fn like_modelsize_json(
         ModelSizeJson {
             model: model.name.to_string(),
             class: model.modules.first().map(|module| module.class.to_string()),
-            parameter_elements: whole(snapshot, size.parameters),
+            parameter_elements: if_complete(snapshot, size.parameters),
             intermediate_elements: size.intermediates.as_ref().ok().copied(),
             why_unknown: size.intermediates.as_ref().err().cloned(),
         }

@@ -24,7 +24,8 @@ pub enum DiffRows {
     Functions,
     /// Whole stacks.
     Stacks {
-        /// Whether steps on two lines of a function are two: where both moments are of one recording.
+        /// Whether steps on two lines of a function differ: only when both moments are of one
+        /// recording.
         with_lines: bool,
     },
 }
@@ -34,7 +35,7 @@ pub enum DiffRows {
 pub struct DiffStyle<'a> {
     /// Which moments: `at the peak`.
     pub moments: &'a str,
-    /// Whether stacks are whole, however long they are.
+    /// Whether long stacks are shown whole.
     pub whole_stacks: bool,
     /// At most this many rows.
     pub limit: Option<usize>,
@@ -42,7 +43,7 @@ pub struct DiffStyle<'a> {
     pub full_filenames: bool,
 }
 
-/// Writes the places in the code whose memory differs most.
+/// Writes the code locations whose memory differs most.
 pub fn diff_text(
     out: &mut dyn Write,
     (label_before, before): (&str, ComparedMoment<'_>),
@@ -95,11 +96,11 @@ pub fn diff_text(
 /// A snapshot of the owners that is compared.
 #[derive(Debug, Clone)]
 pub struct ComparedOwners<'a> {
-    /// Whose: a file and a device.
+    /// A file and a device.
     pub label: &'a str,
     /// The snapshot.
     pub stacks: &'a OwnerStacks,
-    /// Which of those recorded it is: `the last`.
+    /// Which of the recorded snapshots it is: `the last`.
     pub which: String,
 }
 
@@ -147,7 +148,8 @@ fn write_totals(
     Ok(())
 }
 
-/// Writes the rows. What they and the lines below them name comes to the totals of both moments.
+/// Writes the rows. Together with the summary lines below, they add up to the totals of both
+/// moments.
 fn write_changes(
     out: &mut dyn Write,
     changes: &[MemoryChange],
@@ -219,7 +221,8 @@ fn place(row: &MemoryChange, whole_stacks: bool) -> (String, String) {
     }
 }
 
-/// A stack on one line, innermost step first. Where it is too long, callers of libraries go first, then the outermost steps.
+/// A stack on one line, innermost step first. A long one loses callers in libraries first, then the
+/// outermost steps.
 fn stack(steps: &[StackStep], is_whole: bool) -> String {
     let joined = |steps: &[&str]| steps.join(" < ");
     let whole: Vec<&str> = steps.iter().map(|step| &*step.text).collect();
@@ -235,7 +238,7 @@ fn stack(steps: &[StackStep], is_whole: bool) -> String {
             false => short.push(&step.text),
         }
     }
-    // Room for the mark of what is left out.
+    // Leaves room for the ellipsis.
     let fits = |steps: &[&str]| joined(steps).chars().count() + 4 <= MAX_STACK;
     let is_cut = joined(&short).chars().count() > MAX_STACK;
     while is_cut && short.len() > 1 && !fits(&short) {
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_stack_loses_callers_of_libraries_before_lines_of_the_program() {
+    fn a_long_stack_drops_library_callers_first() {
         let inner = ("linear (torch/nn/functional.py)", true);
         let short =
             steps(&[inner, ("_call_impl (torch/nn/module.py)", true), ("train (t.py)", false)]);

@@ -1,4 +1,4 @@
-//! The text of why a figure of a line is not told, or not sure.
+//! Explains why a line's figure is unknown or uncertain.
 
 use std::fmt;
 

@@ -13,10 +13,10 @@ use crate::analysis::{
 };
 use crate::model::{Function, Metric, Pool, SourceText, StatField, StatKey};
 
-/// What of the table is shown, and how wide.
+/// What the table shows, and its width.
 #[derive(Debug, Clone, Default)]
 pub struct LinesOptions {
-    /// Characters per line, as on a terminal: the least important columns are dropped first. `None`: nothing is cut.
+    /// Characters per line; the least important columns are dropped first. `None`: nothing is cut.
     pub width: Option<usize>,
     /// Only functions whose name or file contains one of these; all when empty.
     pub functions: Vec<String>,
@@ -28,7 +28,7 @@ pub struct LinesOptions {
 
 const BAR: usize = 8;
 const MIN_SOURCE_WIDTH: usize = 24;
-/// Lines shown around one that has figures, and the longest gap that is not worth a mark.
+/// Lines shown around one with figures, and the longest gap shown without a mark.
 const CONTEXT_LINES: usize = 2;
 const FEW: usize = 6;
 
@@ -95,7 +95,7 @@ pub(super) fn source_lines<'a>(
     with_source(profile.source(function.function), &function.rows, |row| row.line)
 }
 
-/// The same for rows of any kind, whose lines `line` tells.
+/// The same for rows of any kind; `line` gives a row's line number.
 pub(super) fn with_source<'a, R>(
     source: Option<&'a SourceText>,
     rows: &'a [R],
@@ -121,7 +121,7 @@ pub(super) fn with_source<'a, R>(
 
 /// One function's part of the text.
 pub(super) struct FunctionText<'a> {
-    /// Number and source of each line, and the value of its bar where it has figures.
+    /// Number and source of each line, and the value of its bar, if it has figures.
     lines: Vec<(u32, Option<&'a str>, Option<i64>)>,
     columns: Vec<LineColumn>,
     source_width: usize,
@@ -195,7 +195,7 @@ impl<'a> FunctionText<'a> {
         FunctionText::with_columns(lines.collect(), columns, extras, width, most)
     }
 
-    /// With these columns, and as many of `extras` as leave room for the source.
+    /// Keeps these columns, and as many `extras` as leave room for the source.
     pub(super) fn with_columns(
         lines: Vec<(u32, Option<&'a str>, Option<i64>)>,
         mut columns: Vec<LineColumn>,
@@ -208,7 +208,7 @@ impl<'a> FunctionText<'a> {
         };
         let width = width.unwrap_or(usize::MAX);
         let mut room = width.saturating_sub(taken(&columns));
-        // Columns that leave no room for the source are left out, the least important first.
+        // Drops the least important columns until the source has room.
         while !extras.is_empty()
             && room < MIN_SOURCE_WIDTH + extras.iter().map(|c| c.width + 2).sum::<usize>()
         {
@@ -225,8 +225,8 @@ impl<'a> FunctionText<'a> {
         }
     }
 
-    /// Which lines are shown: the first one, those with figures, and those around them. What hides
-    /// only a few lines hides none.
+    /// Which lines are shown: the first one, those with figures, and those around them. A gap of
+    /// only a few lines is shown too.
     fn shown(&self) -> Vec<bool> {
         let count = self.lines.len();
         let mut shown = vec![false; count];
@@ -303,7 +303,8 @@ pub(super) fn column_head(key: StatKey) -> [String; 2] {
     }
 }
 
-/// A value: as it is when exact; `~` when it is at least that; `≤` its upper limit where it reads differently.
+/// A value: plain when exact; `~` when it is at least that; `≤` its upper limit where that reads
+/// differently.
 pub(super) fn cell(key: StatKey, value: BoundedValue) -> String {
     let text = |v: i64| {
         if key.metric.is_bytes() { signed_bytes(v) } else { v.to_string() }
@@ -321,7 +322,7 @@ pub(super) fn cell(key: StatKey, value: BoundedValue) -> String {
             let low = if same { number } else { low };
             format!("~{low} ≤{}", text(upper))
         }
-        // At least nothing: nobody knows.
+        // "At least nothing" means unknown.
         None if value.value <= 0 => "?".to_owned(),
         _ => format!("~{low}"),
     }
@@ -362,7 +363,7 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
     }
     let doubt = table.doubt.as_ref().map(|doubt| format!("Nothing is marked exact: {doubt}."));
     notes.extend(doubt.as_deref());
-    let untold = untold_notes(table);
+    let untold = unknown_notes(table);
     notes.extend(untold.iter().map(String::as_str));
     let has_sums = !exact && has_sums;
     if table.estimated && table.doubt.is_none() {
@@ -378,8 +379,8 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
     Ok(())
 }
 
-/// Why values are not there, one sentence for each reason.
-fn untold_notes(table: &LineTable) -> Vec<String> {
+/// Why values are unknown, one sentence for each reason.
+fn unknown_notes(table: &LineTable) -> Vec<String> {
     let rows = table.functions.iter().flat_map(|function| &function.rows);
     let cells = rows.flat_map(|row| &row.cells);
     let reasons: BTreeSet<(UnknownReason, StatKey)> =

@@ -24,8 +24,8 @@ use crate::model::{
     CudaIndex, EventTotals, Frame, FreeTracking, Nanos, ReaderKind, StatField, StatKey,
 };
 
-/// Writes one row per line seen. Each column asked for becomes three: the value, `.exact`, and
-/// `.upper`, empty when nothing limits it. `estimated` is of what was allocated, freed and live.
+/// Writes one row per line seen. Each requested column becomes three: the value, `.exact`, and
+/// `.upper`, empty without a limit. `estimated` covers allocated, freed and live bytes.
 pub fn lines_csv(
     out: &mut dyn Write,
     profile: &Profile,
@@ -89,7 +89,7 @@ pub fn lines_csv(
     Ok(())
 }
 
-/// Whether what one execution of a line did stands beside what all did.
+/// Whether the table also shows the largest single execution of a line.
 fn has_runs(profile: &Profile, key: StatKey) -> bool {
     profile.exact().is_some() && matches!(key.field, StatField::Allocated | StatField::Freed)
 }
@@ -151,7 +151,7 @@ pub fn lines_json(
     .write(out, true)
 }
 
-/// The lines of the program, the one that holds most first; library code counts for the line that called it.
+/// The lines of the program, largest first; library code counts for the line that called it.
 fn ranked_json(profile: &Profile, ranking: &LineRanking, names: &[String]) -> Vec<RankedLineJson> {
     let labels = FrameLabels::new(profile, false);
     let total = ranking.moment.map(|(_, total)| total);
@@ -212,7 +212,7 @@ fn cell_json(cell: &LineCell) -> LineCellJson {
     }
 }
 
-/// What a report says of exact events, as numbers.
+/// The numbers that a report gives about exact events.
 fn exact_json(profile: &Profile, exact: &ExactProfile, device: CudaIndex) -> ExactRecordingJson {
     let options = exact.exact();
     let totals = profile.end().and_then(|end| end.totals.exact);

@@ -6,10 +6,11 @@ use super::label::{FrameLabels, one_line, short_native};
 use crate::analysis::ProcessSnapshot;
 use crate::model::{MixedFrame, MixedStack, MixedStacks, NativeFrame};
 
-/// Threads without Python that have a line of their own.
+/// Threads without Python that get their own line.
 const MAX_OTHERS: usize = 8;
 
-/// `at::native::add (libtorch_cpu.so)`, as `--json` has it in whole; `?? (libc.so.6+0x1234)` where the function has no name.
+/// `at::native::add (libtorch_cpu.so)`, in full as in `--json`; `?? (libc.so.6+0x1234)` for a
+/// function without a name.
 fn native_text(frame: &NativeFrame) -> String {
     let NativeFrame { function, module, address } = frame;
     match (function, module) {
@@ -55,7 +56,8 @@ pub(super) fn write_frames(
     Ok(())
 }
 
-/// Writes the threads that run no Python, in a line each or (`whole`) with their stacks; and for how long all were stopped.
+/// Writes the threads that run no Python, one line each or (`whole`) with their stacks; and how
+/// long all were stopped.
 pub(super) fn write_rest(
     out: &mut dyn Write,
     look: &ProcessSnapshot,

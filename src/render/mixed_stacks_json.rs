@@ -5,7 +5,7 @@ use super::label::FrameLabels;
 use crate::analysis::ProcessSnapshot;
 use crate::model::{MixedFrame, MixedStack};
 
-/// What is known besides the stacks of threads with Python; `None` where nobody asked.
+/// The native part beside the stacks of Python threads; `None` if it was not requested.
 pub(super) fn native_json(look: &ProcessSnapshot, labels: &FrameLabels<'_>) -> Option<NativeJson> {
     let (stacks, unknown) = match look.mixed_stacks()? {
         Ok(stacks) => (Some(stacks), None),
@@ -25,7 +25,7 @@ pub(super) fn native_json(look: &ProcessSnapshot, labels: &FrameLabels<'_>) -> O
     })
 }
 
-/// One stack; `labels` are those of its table.
+/// One stack; `labels` belong to its table.
 pub(super) fn stack_json(stack: &MixedStack, labels: &FrameLabels<'_>) -> MixedStackJson {
     MixedStackJson {
         frames: stack.frames.iter().map(|frame| frame_json(frame, labels)).collect(),

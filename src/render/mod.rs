@@ -1,9 +1,8 @@
 //! Answers in the forms people and programs read: flamegraphs, tables, listings.
 //!
-//! Turns `analysis` answers into bytes on a `Write`.
-//! May import `model`, `ownership`, `analysis`, inferno, csv, flate2, parquet, textwrap, serde and serde_json.
-//! Never prints, never exits, never opens a file.
-//! Start reading at [`flame`](fn@flame) and [`lines_text`].
+//! Turns `analysis` answers into bytes on a `Write`. May import `model`, `ownership`, `analysis`,
+//! inferno, csv, flate2, parquet, textwrap, serde and serde_json. Never prints, never exits, never
+//! opens a file. Start reading at [`flame`](fn@flame) and [`lines_text`].
 
 mod certainty;
 mod checkpoint;
@@ -68,7 +67,7 @@ pub use export::{
     ExportedDevice, ExportedTable, TableExport, export_csv, export_json, history_json,
     history_pickle, memory_viz, perfetto, pprof, speedscope,
 };
-pub use findings::{ToldFinding, told};
+pub use findings::{FindingText, finding_text};
 pub use flame::{
     FlamePicture, RankMemory, RankMode, collapsed_of_ranks, flame, flame_of_ranks,
     owners_collapsed, owners_flame,
@@ -128,8 +127,8 @@ pub enum RenderError {
 }
 
 impl RenderError {
-    /// The error of the output itself, where it was one, whatever wrote to it: the reader of a pipe
-    /// that has seen enough is no failure.
+    /// The I/O error of the output, through whichever writer it came. A reader that closes a pipe
+    /// early is no failure.
     pub fn into_io(self) -> std::io::Error {
         match self {
             RenderError::Write(error) => error,
@@ -152,7 +151,7 @@ mod tests {
 
     use super::RenderError;
 
-    /// The end of a pipe that nobody reads any more.
+    /// A pipe whose reader has gone.
     struct ClosedPipe;
 
     impl io::Write for ClosedPipe {
@@ -165,9 +164,9 @@ mod tests {
         }
     }
 
-    /// `memspy ... --json | head` ended with "cannot write JSON: Broken pipe".
+    /// Regression: `memspy ... --json | head` ended with "cannot write JSON: Broken pipe".
     #[test]
-    fn a_reader_that_has_seen_enough_is_known_whatever_wrote_to_it() {
+    fn a_closed_pipe_is_recognised_through_every_writer() {
         let json = serde_json::to_writer(ClosedPipe, &[1, 2]).unwrap_err();
         assert_eq!(RenderError::from(json).into_io().kind(), io::ErrorKind::BrokenPipe);
         let mut csv = csv::Writer::from_writer(ClosedPipe);

@@ -1,4 +1,4 @@
-//! Where all bytes of a device were when a job ran out of memory: rows that add up to all of it.
+//! Where all bytes of a device were when a job ran out of memory: rows that add up to the total.
 
 use std::io::{self, Write};
 
@@ -7,19 +7,19 @@ use super::size::{bytes, percent};
 use crate::analysis::{OomDevice, OomReport, OwnerGroup, OwnerKind, recorded_owner_groups};
 use crate::model::{ProcessUsage, TensorCategory};
 
-/// Bytes that PyTorch had allocated, at the moment of which it is known by whom.
+/// PyTorch's allocated bytes at the moment whose allocation sites are known.
 pub(super) fn allocated(device: &OomDevice) -> Option<u64> {
     let counted = || Some(device.counters.as_ref()?.allocated().max(0) as u64);
     device.live.as_ref().map(|live| live.total + live.left_out).or_else(counted)
 }
 
-/// The rows, which add up to the memory of the device; `None` where that is not known.
+/// The rows, which add up to the device's memory; `None` where that is not known.
 fn rows(device: &OomDevice) -> Option<Vec<(u64, &'static str)>> {
     let total = device.total?;
     let allocated = allocated(device)?;
     let reserved = device.counters.as_ref().map_or(0, |c| c.reserved().max(0) as u64);
     let mut left = total;
-    // What was read at other moments may come to a little more in all.
+    // Figures read at other moments may add up to slightly more than the total.
     let mut take = |size: u64| {
         let taken = size.min(left);
         left -= taken;
@@ -64,8 +64,8 @@ pub(super) fn write_accounting(out: &mut dyn Write, device: &OomDevice) -> io::R
     Ok(())
 }
 
-/// Whether the program can do without what an owner holds, and still do what it does: not what a
-/// model is made of and trained with.
+/// Whether the program could do without an owner's memory: not a model's parts or its training
+/// state.
 fn can_be_given_up(group: &OwnerGroup) -> bool {
     match group.kind {
         OwnerKind::Model | OwnerKind::Optimizer | OwnerKind::NoTensor => false,
@@ -76,8 +76,8 @@ fn can_be_given_up(group: &OwnerGroup) -> bool {
     }
 }
 
-/// The largest owner that can be given up, in a sentence; `None` where no look at owners was
-/// recorded, or it has none.
+/// The largest owner that can be given up, in a sentence; `None` without a snapshot of owners or
+/// such an owner.
 pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<String> {
     let look = report.owners.as_ref()?;
     let held = look.devices.iter().find(|held| held.device == device.device)?;
@@ -85,7 +85,7 @@ pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<S
     let largest =
         groups.iter().filter(|group| can_be_given_up(group)).max_by_key(|it| it.size.bytes)?;
     let since = allocated(device)?.saturating_sub(held.allocated);
-    // What was allocated since may be the largest of all: then nobody is named.
+    // Later allocations may be the largest; then no owner is named.
     if since > largest.size.bytes {
         return None;
     }
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(mib(&known), [1700, 300, 400, 500, 40, 60]);
         let unknown = device(ProcessUsage::Unknown("no permission".into()));
         assert_eq!(mib(&unknown), [1700, 300, 40, 960]);
-        // What the driver said was of a moment at which the job had less.
+        // The driver's figure was read when the job had less.
         let older = device(ProcessUsage::Bytes(100 << 20));
         assert_eq!(mib(&older).iter().sum::<u64>(), 3000);
         let none = OomDevice { usage: None, counters: None, ..known };

@@ -1,4 +1,5 @@
-//! What follows from the figures of an OOM report: what failed, who holds the memory, why the cache did not help, what to do.
+//! The conclusions of an OOM report: what failed, who holds the memory, why the cache did not help,
+//! what to do.
 
 use std::io::{self, Write};
 
@@ -12,7 +13,7 @@ use crate::analysis::{
 };
 use crate::model::{MemoryKind, ProcessUsage, RaisedError};
 
-/// Whether an allocation that the driver refuses would show.
+/// Whether a refusal by the driver would be recorded.
 pub(super) fn sees_refusals(profile: &Profile) -> bool {
     let probed = |exact: &ExactProfile| {
         exact.exact().probes.iter().any(|probe| probe.starts_with("cuMemAlloc"))
@@ -20,13 +21,13 @@ pub(super) fn sees_refusals(profile: &Profile) -> bool {
     profile.exact().is_some_and(probed)
 }
 
-/// The errors that were raised, the last one first.
+/// The errors raised, last first.
 fn errors(report: &OomReport) -> impl Iterator<Item = &RaisedError> {
     report.oom_exception.iter().rev().filter_map(|oom| oom.error.as_ref())
 }
 
-/// Bytes that the last request asked for: what the driver refused, or PyTorch's words.
-fn asked(report: &OomReport) -> Option<u64> {
+/// Bytes of the last request: refused by the driver, or from PyTorch's message.
+fn last_request(report: &OomReport) -> Option<u64> {
     let words = || errors(report).find_map(|error| requested_bytes(&error.text));
     match report.refused.first() {
         // Expandable segments ask the driver piece by piece.
@@ -38,15 +39,16 @@ fn asked(report: &OomReport) -> Option<u64> {
     }
 }
 
-/// What the cache had for the request; `None` where the job did not run out of memory, or the request or the map is unknown.
+/// What the cache had for the request; `None` if the job did not run out of memory, or the request
+/// or the snapshot is unknown.
 pub(super) fn fit(report: &OomReport, device: &OomDevice) -> Option<FreeFit> {
-    let asked = asked(report).filter(|_| report.out_of_memory)?;
+    let asked = last_request(report).filter(|_| report.out_of_memory)?;
     let most = device.counters.as_ref().and_then(|counters| counters.max_split_size);
     let most = most.and_then(|most| u64::try_from(most).ok()).filter(|most| *most > 0);
     Some(FreeFit::new(device.snapshot.as_ref()?, asked, most))
 }
 
-/// Writes which free blocks were large enough, and why none served.
+/// Writes which free blocks were large enough, and why none was used.
 pub(super) fn free_fit_text(out: &mut dyn Write, fit: &FreeFit) -> io::Result<()> {
     let (needed, usable) = (bytes(fit.needed), bytes(fit.largest_usable));
     if fit.large_enough.is_empty() {
@@ -73,7 +75,7 @@ pub(super) fn free_fit_text(out: &mut dyn Write, fit: &FreeFit) -> io::Result<()
                 "too large to be cut (max_split_size_mb of PYTORCH_CUDA_ALLOC_CONF)".to_owned()
             }
             UnusableReason::None => {
-                "nothing in this map stands against them: it is of another moment, or the request was of another stream"
+                "this snapshot shows no reason: it is of another moment, or the request was of another stream"
                     .to_owned()
             }
         };
@@ -98,9 +100,10 @@ pub(super) fn conclusion(
     if !report.out_of_memory {
         return sentences;
     }
-    let asked = asked(report);
+    let asked = last_request(report);
     for device in &report.devices {
-        // Who allocated last is not who holds most: that is said where no look at owners tells it.
+        // The last allocation site need not be the largest: says so when no snapshot of owners
+        // shows it.
         let holder = largest_holder(report, device);
         let has_owners = report.owners.is_some();
         sentences.extend(holder.or_else(|| growth(profile, device, labels, has_owners)));
@@ -109,7 +112,7 @@ pub(super) fn conclusion(
     sentences
 }
 
-/// The line that allocated most of what was made while recording and is live.
+/// The line that allocated most of the live bytes that are newer than the recording's start.
 fn growth(
     profile: &Profile,
     device: &OomDevice,
@@ -122,7 +125,7 @@ fn growth(
     let line = labels.frame(most.own?, true);
     let whole = live.total + live.left_out;
     let (size, share) = (bytes(most.bytes), percent(most.bytes, whole));
-    // Sampled, a line is a guess.
+    // A sampled line is a guess.
     let about = if profile.exact().is_some() { "" } else { "about " };
     let since = match profile.begins() {
         None => format!("in the {:.1} s recorded", live.snapshot.time.seconds()),
@@ -131,7 +134,7 @@ fn growth(
     let on = format!("GPU {}", device.device.0);
     let held = format!("{about}{size}, {share:.0} % of the {} allocated", bytes(whole));
     let (grown, unknown) = grown(live);
-    // The largest line that is known says nothing of the rest.
+    // The largest known line need not be the largest of all.
     if unknown > most.bytes {
         let exact = match profile.exact() {
             Some(_) => String::new(),
@@ -151,7 +154,7 @@ fn growth(
     Some(format!("{on}: {part} of what grew {since} was allocated by {line}: {held}. {holder}"))
 }
 
-/// Bytes that were made while recording, and those of them of which no line is known.
+/// Live bytes allocated while recording, and how many of them have no known line.
 fn grown(live: &FoldedProfile) -> (u64, u64) {
     let (mut grown, mut unknown) = (0, 0);
     for stack in &live.stacks {
@@ -165,7 +168,8 @@ fn grown(live: &FoldedProfile) -> (u64, u64) {
     (grown, unknown)
 }
 
-/// What was free in the cache when the driver refused, after PyTorch had given back what it could; known of exact recordings.
+/// What was free in the cache when the driver refused, after PyTorch had returned what it could;
+/// known for exact recordings.
 fn free_at_refusal(report: &OomReport, device: &OomDevice) -> Option<u64> {
     let live = device.live.as_ref().filter(|_| !report.refused.is_empty())?;
     let is_then = report.refused.iter().any(|refused| refused.time == live.snapshot.time);
@@ -212,7 +216,7 @@ fn reasons(
         }
         let retries = device.counters.as_ref().map_or(0, |counters| counters.num_alloc_retries);
         if retries > 0 {
-            // Only a snapshot of that moment says how much it was.
+            // Only a snapshot of that moment gives the amount.
             let rest = match free_at_refusal(report, device) {
                 Some(free) => format!("; {} stayed free between blocks in use", bytes(free)),
                 None => String::new(),
@@ -223,7 +227,7 @@ fn reasons(
             ));
         }
     }
-    // What NVML said may be of before; PyTorch asked when the request failed.
+    // NVML's figure may be older; PyTorch asked when the request failed.
     let free_then = errors(report).find_map(|error| free_on_device(&error.text));
     if device.cache.is_some()
         && let Some(usage) = &device.usage

@@ -1,4 +1,4 @@
-//! The report as text: what happened, what was asked for, what lived, who held it, what was free.
+//! The OOM report as text: what happened, the request, what was live, its owners, what was free.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -24,14 +24,14 @@ use crate::model::{
     RaisedError, StackId,
 };
 
-/// Rows of what the look at owners does not tell.
+/// Rows that the snapshot of owners does not cover.
 const UNKNOWN_OWNER: &str = "[unattributed]";
 const SINCE_THEN: &str = "[allocated since this snapshot of the owners: unattributed]";
 /// Stacks, owners and refusals listed.
 const LISTED: usize = 10;
 const REFUSED: usize = 3;
 
-/// Writes the report. `profile` is that of the same recording.
+/// Writes the report. `profile` is of the same recording.
 pub fn oom_report_text(
     out: &mut dyn Write,
     profile: &Profile,
@@ -96,7 +96,7 @@ impl OomReportText<'_> {
     fn oom_exception(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut told: Vec<&RaisedError> = Vec::new();
         for error in self.errors() {
-            // The same one again: a program that tries it once more.
+            // The same error again: the program retried.
             let same =
                 |other: &&RaisedError| (other.stack, &other.text) == (error.stack, &error.text);
             if !told.iter().any(same) {
@@ -137,7 +137,7 @@ impl OomReportText<'_> {
         self.report.oom_exception.iter().filter_map(|oom_exception| oom_exception.error.as_ref())
     }
 
-    /// Where an error was raised, with the program's own line where libraries are below it.
+    /// Where an error was raised, and the program's own line where that is inside a library.
     fn raised(&self, out: &mut dyn Write, stack: StackId) -> io::Result<()> {
         writeln!(out, "    {}", self.stack(stack))?;
         let stacks = self.profile.stacks();
@@ -152,12 +152,12 @@ impl OomReportText<'_> {
         }
     }
 
-    /// What failed and where: exactly, or as far as samples show.
+    /// What failed and where: exact, or as far as samples show.
     fn asked(&self, out: &mut dyn Write) -> io::Result<()> {
         let report = self.report;
         if !report.refused.is_empty() {
             writeln!(out, "\nThe driver refused")?;
-            // PyTorch asks up to three times for the same.
+            // PyTorch makes the same request up to three times.
             let alike =
                 |a: &RefusedAllocation, b: &RefusedAllocation| (a.size, a.site) == (b.size, b.site);
             let different: Vec<&[RefusedAllocation]> = report.refused.chunk_by(alike).collect();
@@ -170,7 +170,7 @@ impl OomReportText<'_> {
             }
             return Ok(());
         }
-        // The thread that raised the error says more than samples of the others.
+        // The thread that raised the error is better evidence than samples of the others.
         if report.stood.is_empty() || self.errors().any(|error| error.stack.is_some()) {
             return Ok(());
         }
@@ -231,7 +231,7 @@ impl OomReportText<'_> {
         stack_text(self.labels, stack)
     }
 
-    /// When something was, seen from the moment.
+    /// When something happened, relative to the moment.
     fn before(&self, time: Nanos) -> String {
         let now = self.report.time;
         let seconds = now.0.abs_diff(time.0) as f64 / 1e9;
@@ -305,8 +305,8 @@ impl OomReportText<'_> {
         }
     }
 
-    /// The peak of what was allocated, as all reports have it; by the allocator's mark where that
-    /// is older than the recording.
+    /// The peak of allocated bytes, as in all reports; the allocator's own mark if that is older
+    /// than the recording.
     fn peak(&self, device: &OomDevice, mark: i64) -> i64 {
         let peak = self.profile.peak_allocated(device.device);
         peak.map_or(mark, |peak| peak.older().unwrap_or(peak.within))
@@ -371,7 +371,7 @@ impl OomReportText<'_> {
             Some(counted) if counted == whole => {
                 "; the counters say the same at the moment".to_owned()
             }
-            // A part of it, where samples did not see all, or a moment of its own.
+            // Partial, where samples missed some or are of another moment.
             Some(counted) => format!("; the counters above say {}: another moment", bytes(counted)),
             None => String::new(),
         };
@@ -433,17 +433,17 @@ impl OomReportText<'_> {
     }
 }
 
-/// What lived by one line of the program.
+/// Live bytes of one line of the program.
 pub(super) struct LiveRow {
     /// The largest of its stacks.
     pub(super) text: String,
-    /// The line of the program; `None` for what no line of it made.
+    /// The line of the program; `None` where no such line allocated it.
     pub(super) own: Option<Frame>,
     pub(super) bytes: u64,
     pub(super) stacks: u64,
 }
 
-/// What lived, by the program's own line; the most first.
+/// Live bytes by the program's own line, largest first.
 pub(super) fn live_rows(labels: FrameLabels<'_>, live: &FoldedProfile) -> Vec<LiveRow> {
     let mut rows: Vec<LiveRow> = Vec::new();
     let mut by_own: BTreeMap<(FunctionId, u32), usize> = BTreeMap::new();
@@ -468,7 +468,7 @@ pub(super) fn live_rows(labels: FrameLabels<'_>, live: &FoldedProfile) -> Vec<Li
         rows[at].bytes += stack.bytes;
         rows[at].stacks += 1;
     }
-    // What is older than the recording by category, where its owners are known.
+    // Memory older than the recording by category, where its owners are known.
     let mut older: BTreeMap<String, u64> = BTreeMap::new();
     for stack in &live.left_out_stacks {
         let texts = stack.path.iter().take(2).map(|label| labels.label(*label, true));

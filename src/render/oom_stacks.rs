@@ -1,4 +1,5 @@
-//! Stacks of an OOM report in one line: the innermost frame, the program's own lines, and library frames between them as a number.
+//! Stacks of an OOM report in one line: the innermost frame, the program's own lines, and the
+//! number of library frames between.
 
 use super::label::{FrameLabels, one_line};
 use crate::analysis::StackLabel;
@@ -6,7 +7,8 @@ use crate::model::{Frame, StackId};
 
 /// The program's own frames shown of a stack.
 const MAX_OWN: usize = 3;
-/// A stack of this many frames is shown whole, and this many of one without a frame of the program.
+/// Stacks up to this many frames are shown whole; of a stack without a program frame, this many are
+/// shown.
 const MAX_WHOLE: usize = 6;
 
 /// A step of a stack, as text.
@@ -33,7 +35,8 @@ pub(super) fn path_text(labels: FrameLabels<'_>, path: &[StackLabel]) -> String 
     folded(&steps)
 }
 
-/// The innermost line of the program on a folded stack: that of the thread itself, not of the forward call behind it.
+/// The innermost program line on a folded stack: the thread's own, not that of the forward call
+/// behind it.
 pub(super) fn own_frame(labels: FrameLabels<'_>, path: &[StackLabel]) -> Option<Frame> {
     let own = path.iter().take_while(|label| {
         !matches!(label, StackLabel::Pseudo(crate::analysis::PseudoFrame::BackwardOf))
@@ -84,7 +87,7 @@ fn folded(steps: &[StackEntry]) -> String {
     format!("{}{more}", parts.join(" ← "))
 }
 
-/// Writes library frames between two others: one by its name, several by their number.
+/// Writes library frames between two others: a single one by name, several as a number.
 fn flush(parts: &mut Vec<String>, hidden: &mut usize, last: &str) {
     match *hidden {
         0 => {}
@@ -105,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_never_ends_before_the_programs_own_line() {
+    fn a_stack_always_includes_the_programs_line() {
         for (frames, text) in [
             ("l1 l2 l3 l4 l5 l6 l7 net main", "l1 ← … 6 library frames ← net ← main"),
             ("l1 l2 net l3 main l4 l5", "l1 ← l2 ← net ← l3 ← main ← …"),

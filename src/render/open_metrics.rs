@@ -1,4 +1,4 @@
-//! What `memspy exporter` serves: figures of jobs as OpenMetrics, or in Prometheus's own older text format.
+//! Serves `memspy exporter`: figures of jobs as OpenMetrics, or in Prometheus's older text format.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use super::label::one_line;
 
-/// Longest value of a label, in characters: names come out of the job.
+/// Longest label value, in characters, as the job chooses the names.
 const MAX_LABEL: usize = 200;
 
 /// Bytes under a name.
@@ -26,7 +26,7 @@ pub struct NamedBytes {
     pub bytes: u64,
 }
 
-/// One GPU of a job. Sizes in bytes; `None` is unknown, and has no series.
+/// One GPU of a job. Sizes in bytes; unknown (`None`) has no series.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExportedGpu {
     /// Its number in the job.
@@ -57,22 +57,22 @@ pub struct ExportedGpu {
     pub total: Option<u64>,
     /// Free on the device.
     pub free: Option<u64>,
-    /// Free in PyTorch's cache, by the last map of blocks.
+    /// Free in PyTorch's cache, by the last snapshot of blocks.
     pub cached_free: Option<u64>,
     /// The largest free block in it.
     pub largest_free: Option<u64>,
-    /// What the greatest lines of the program hold, and `[other]`: an estimate.
+    /// What the largest lines of the program hold, and `[other]`: an estimate.
     pub lines: Vec<NamedBytes>,
-    /// How the lines of what was allocated since memspy began are known: three rows.
+    /// How the lines of bytes allocated since memspy began are known: three rows.
     pub attribution: Vec<NamedBytes>,
-    /// What the greatest owners hold, and `[other]`.
+    /// What the largest owners hold, and `[other]`.
     pub owners: Vec<NamedBytes>,
-    /// For how long the job stood still for the look at its owners, in seconds.
+    /// How long the job was stopped for the snapshot of its owners, in seconds.
     pub owner_stop: Option<f64>,
 }
 
 impl ExportedGpu {
-    /// Part of the free cache that is not in its largest block: 0 where one block has all of it.
+    /// Part of the free cache outside its largest block; 0 if one block has all of it.
     fn fragmentation(&self) -> Option<f64> {
         let (free, largest) = (self.cached_free?, self.largest_free?);
         (free > 0).then(|| 1.0 - largest.min(free) as f64 / free as f64)
@@ -98,16 +98,16 @@ pub struct ExportedJob {
     pub gpus: Vec<ExportedGpu>,
 }
 
-/// Which text.
+/// The text format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricsFormat {
     /// OpenMetrics 1.0.
     OpenMetrics,
-    /// Prometheus 0.0.4, which older readers and `promtool check metrics` know.
+    /// Prometheus 0.0.4, for older readers and `promtool check metrics`.
     Prometheus,
 }
 
-/// What HTTP calls it.
+/// Its HTTP content type.
 pub fn metrics_content_type(format: MetricsFormat) -> &'static str {
     match format {
         MetricsFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -117,8 +117,7 @@ pub fn metrics_content_type(format: MetricsFormat) -> &'static str {
 
 /// The figures of all jobs.
 ///
-/// # Errors
-/// Never, as text is written to memory.
+/// # Errors Never: it writes to memory.
 pub fn metrics_text(jobs: &[ExportedJob], format: MetricsFormat) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(ExportedJobs(jobs.to_vec())));
@@ -165,7 +164,7 @@ enum SeriesValue {
     Part(f64),
 }
 
-/// A figure of a GPU: its family, and how it is read off.
+/// A figure of a GPU: its family, and its getter.
 type GpuFigure = (SeriesFamily, fn(&ExportedGpu) -> Option<SeriesValue>);
 
 fn count(value: Option<u64>) -> Option<SeriesValue> {
@@ -327,7 +326,7 @@ impl ExportedJobs {
         self.0.iter().flat_map(|job| job.gpus.iter().map(move |gpu| (job, gpu)))
     }
 
-    /// Series of names; those that look the same are one.
+    /// Series by name; equal names are summed.
     fn named(
         &self,
         key: &'static str,
@@ -373,7 +372,7 @@ fn gpu_labels(job: &ExportedJob, gpu: &ExportedGpu) -> SeriesLabels {
     labels
 }
 
-/// Text out of a job as a label: one line without control characters, of bounded length.
+/// Text from a job as a label: one line without control characters, of bounded length.
 fn label(text: &str) -> String {
     let text = one_line(text);
     match text.char_indices().nth(MAX_LABEL) {
@@ -406,7 +405,8 @@ fn write(
     Ok(())
 }
 
-/// OpenMetrics in Prometheus's older format: its counters are named with their `_total`, and it has no units and no end mark.
+/// OpenMetrics in Prometheus's older format: counters are named with `_total`, without units or end
+/// mark.
 fn prometheus_text(text: &str) -> String {
     let counters: Vec<&str> = text
         .lines()

@@ -1,4 +1,4 @@
-//! The text of the exporter, with names that a hostile job chose.
+//! The exporter's text, with names that a hostile job chose.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn named(name: &str, bytes: u64) -> NamedBytes {
 }
 
 #[test]
-fn what_is_known_is_a_series_and_what_is_unknown_is_none() {
+fn unknown_figures_have_no_series() {
     let gpu =
         ExportedGpu { gpu: Some(0), allocated: Some(512), ooms: Some(3), ..Default::default() };
     let text = text(ExportedJob { rank: Some(2), ..job(gpu) });
@@ -52,7 +52,7 @@ fn a_hostile_name_stays_inside_its_label() {
         "{text}"
     );
     assert!(lines.iter().all(|line| !line.starts_with("memspy_ooms")), "{text}");
-    // Quotes inside of a value are escaped, so that an even number of others is left.
+    // Quotes inside a value are escaped, so the number of the others is even.
     for line in lines.iter().filter(|line| line.starts_with("memspy_")) {
         let bare = line.replace("\\\\", "").replace("\\\"", "");
         assert_eq!(bare.matches('"').count() % 2, 0, "{line}");
@@ -60,7 +60,7 @@ fn a_hostile_name_stays_inside_its_label() {
 }
 
 #[test]
-fn names_that_are_cut_to_the_same_label_are_one_series() {
+fn names_cut_to_equal_labels_share_a_series() {
     let long = "x".repeat(5_000);
     let rows = vec![named(&format!("{long}1"), 1), named(&format!("{long}2"), 2)];
     let text = text(job(ExportedGpu { owners: rows, ..Default::default() }));

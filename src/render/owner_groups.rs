@@ -1,4 +1,4 @@
-//! Groups of owners as rows of a table, and as JSON: the largest first, what is left out summed in one row.
+//! Groups of owners as rows of a table, and as JSON: the largest first, the rest summed in one row.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -9,11 +9,11 @@ use super::size::{bytes, count, percent, signed_bytes};
 use crate::analysis::{GroupSize, NO_TENSOR, OwnerChange, OwnerGroup, OwnerKind, OwnerPattern};
 use crate::model::{DeviceOwnership, OwnedOnDevice, TensorCategory};
 
-/// Rows of a table that nobody limited.
+/// Default number of rows.
 pub const DEFAULT_ROWS: usize = 25;
-/// Patterns listed of one group, where not all are asked for.
+/// Default number of patterns listed for a group.
 const MAX_PATTERNS: usize = 4;
-/// A pattern gets a row if it holds so much of all: one of 50 parts.
+/// A pattern gets a row from one part in this many of the total.
 const MIN_PART: u64 = 50;
 
 /// A row.
@@ -27,7 +27,7 @@ pub(super) struct GroupRow {
     pub(super) is_part: bool,
 }
 
-/// What a group is called: `parameters of main: model`, `server: sessions[*].keys`.
+/// The label of a group: `parameters of main: model`, `server: sessions[*].keys`.
 pub fn group_label(group: &OwnerGroup) -> String {
     let members = |what: &str| match group.members {
         0 | 1 => String::new(),
@@ -70,7 +70,8 @@ pub fn group_label(group: &OwnerGroup) -> String {
     one_line(&with_attributes(&label))
 }
 
-/// Submodules as a program writes them: `model.layers[1].act` for `model._modules["layers"]._modules["1"]._modules["act"]`.
+/// Writes submodules as a program does: `model.layers[1].act` for
+/// `model._modules["layers"]._modules["1"]._modules["act"]`.
 fn with_attributes(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     let mut rest = name;
@@ -91,7 +92,7 @@ fn with_attributes(name: &str) -> String {
     text + rest
 }
 
-/// What a pattern is called where its group has no row.
+/// The label of a pattern whose group has no row.
 pub fn pattern_name(group: &OwnerGroup, pattern: &OwnerPattern) -> String {
     let text = match group.kind {
         OwnerKind::Graph => format!("[saved by {}] alive by {}", pattern.pattern, group.owner),
@@ -102,7 +103,7 @@ pub fn pattern_name(group: &OwnerGroup, pattern: &OwnerPattern) -> String {
     one_line(&with_attributes(&text))
 }
 
-/// What a pattern is called below its group.
+/// The label of a pattern below its group.
 fn pattern_label(group: &OwnerGroup, index: usize) -> String {
     let pattern = &group.patterns[index];
     one_line(&with_attributes(match group.kind {
@@ -112,7 +113,7 @@ fn pattern_label(group: &OwnerGroup, index: usize) -> String {
     }))
 }
 
-/// The rows of groups and of what is in no tensor, `most` at most.
+/// The rows of groups and of memory in no tensor, `most` at most.
 pub(super) fn group_rows(
     groups: &[&OwnerGroup],
     others: &[(String, u64)],
@@ -128,7 +129,7 @@ pub(super) fn group_rows(
     heads.extend(others.map(|(text, size)| (*size, GroupHead::Other(text))));
     heads.sort_by_key(|(size, _)| Reverse(*size));
     let all = heads.iter().fold(0u64, |all, (size, _)| all.saturating_add(*size));
-    // Room for the parts of the largest is worth more than many small ones.
+    // The parts of the largest groups deserve rows more than many small groups.
     let max_heads = if most == usize::MAX { most } else { (most * 3 / 5).max(1) };
     let left_out = heads.split_off(heads.len().min(max_heads));
     let mut room = most.saturating_sub(heads.len() + usize::from(!left_out.is_empty()));
@@ -178,7 +179,7 @@ pub(super) fn group_rows(
     rows
 }
 
-/// What of a device is in no tensor.
+/// Memory of a device that is in no tensor.
 pub(super) fn outside_tensors(sums: &DeviceOwnership) -> Vec<(String, u64)> {
     let without = match &sums.not_read {
         Some(not_read) => format!("[{not_read}]"),
@@ -199,7 +200,7 @@ pub(super) fn outside_recorded(device: &OwnedOnDevice) -> Vec<(String, u64)> {
     ]
 }
 
-/// Writes rows under their heads; `all`: what shares are of.
+/// Writes rows under their heads; shares are of `all`.
 pub(super) fn write_rows(out: &mut dyn Write, rows: &[GroupRow], all: u64) -> std::io::Result<()> {
     writeln!(out, "{:>11}  {:>7}  {:>8}  {:>19}  owner", "bytes", "share", "storages", "each")?;
     for row in rows {

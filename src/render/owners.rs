@@ -1,4 +1,4 @@
-//! Who holds the memory, as tables.
+//! The owners of memory, as tables.
 
 use std::io::Write;
 use std::time::Duration;
@@ -19,15 +19,15 @@ use crate::model::{
 };
 use crate::ownership::{breakdown, owner_label, storages};
 
-/// Characters that most shapes need; longer ones push the rest of their row aside.
+/// Characters that most shapes need; longer ones shift the rest of their row.
 const SHAPE: usize = 24;
 
-/// A device whose tensors are asked for.
+/// A requested device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// A GPU, as the job counts them.
+    /// A GPU, by the job's number.
     Gpu(u32),
-    /// The memory of the processor.
+    /// Host memory.
     Cpu,
 }
 
@@ -36,11 +36,11 @@ pub enum DeviceChoice {
 pub struct TensorsOptions {
     /// Only those of this device.
     pub device: Option<DeviceChoice>,
-    /// Those of the CPU too.
+    /// CPU tensors too.
     pub all_devices: bool,
     /// At most this many rows.
     pub most: usize,
-    /// Single storages, not groups of them.
+    /// Single storages instead of groups.
     pub each: bool,
 }
 
@@ -56,7 +56,7 @@ impl TensorsOptions {
         }
     }
 
-    /// The same for a snapshot like this one and all that follow it: those of all devices where there is no tensor on a GPU.
+    /// Fixes the choice for this snapshot and all later ones: all devices if no tensor is on a GPU.
     pub fn settled(self, snapshot: &OwnershipSnapshot) -> TensorsOptions {
         let mut devices = snapshot.tensors.iter().filter_map(|row| row.tensor.device);
         let any_cuda = devices.any(TensorDevice::is_cuda);
@@ -67,7 +67,7 @@ impl TensorsOptions {
     }
 }
 
-/// Writes who holds the memory, the largest first: in groups, or each storage with its tensors.
+/// Writes the owners, largest first: in groups, or each storage with its tensors.
 pub fn tensors_text(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -157,7 +157,7 @@ fn write_group(
     let Some(first) = tensors.next() else { return Ok(()) };
     let name = name(snapshot, first);
     row(out, &size, group.category.name(), first, &name)?;
-    // Further names of the same tensor, then the tensors that share its memory.
+    // First other names of the tensor, then the tensors that share its memory.
     for other in first.names.iter().skip(1) {
         row(out, "", "", first, &format!("= {}", one_line(other)))?;
     }
@@ -191,12 +191,12 @@ fn row(
     Ok(())
 }
 
-/// The best that can be said of who holds a tensor.
+/// The best available name of a tensor's owner.
 pub(super) fn name(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
     one_line(&owner_label(snapshot, row))
 }
 
-/// One device: what is held adds up to what is allocated.
+/// One device: the owners' bytes add up to the allocated bytes.
 fn device_sums(out: &mut dyn Write, sums: &DeviceOwnership) -> Result<(), RenderError> {
     categories(out, sums)?;
     let PythonTensors { tensors, elements, bytes: size, unknown } = sums.in_python;
@@ -215,7 +215,7 @@ fn device_sums(out: &mut dyn Write, sums: &DeviceOwnership) -> Result<(), Render
     Ok(())
 }
 
-/// The categories of a device, a line each; those that are empty are left out.
+/// The categories of a device, a line each, without empty ones.
 pub(super) fn categories(out: &mut dyn Write, sums: &DeviceOwnership) -> std::io::Result<()> {
     let mut line = |name: &str, size: u64, what: String| {
         if size > 0 { writeln!(out, "    {name:<35} {}{what}", bytes(size)) } else { Ok(()) }
@@ -253,7 +253,7 @@ pub(super) fn categories(out: &mut dyn Write, sums: &DeviceOwnership) -> std::io
     line("empty_cache() would return", sums.releasable, " of what is cached".to_owned())
 }
 
-/// Writes what was added and removed between two snapshots, `most` lines of it, under a line for each device.
+/// Writes what was added and removed between two snapshots, `most` lines of it, grouped by device.
 pub fn changes_text(
     out: &mut dyn Write,
     before: &OwnershipSnapshot,
@@ -293,7 +293,7 @@ pub fn changes_text(
     Ok(())
 }
 
-/// The line that a program is at: the innermost frame of its main thread that is not a library's.
+/// The line that a program is at: the innermost non-library frame of its main thread.
 pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> Option<String> {
     let main = samples.iter().find(|s| stacks.get_thread(s.thread).is_some_and(|t| t.main));
     let sample = main?;
@@ -351,8 +351,7 @@ pub fn graph_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(
     graph_footer(out, snapshot)
 }
 
-/// The end of what is told of the autograd graph: the search for garbage and for far names plays no
-/// part in it.
+/// The end of the graph's report. The search for garbage and distant names does not affect it.
 pub(super) fn graph_footer(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -392,7 +391,7 @@ fn write_footer(
     Ok(())
 }
 
-/// What is said of a process that has only copies of another one's tensors; `None` of any other.
+/// A note for a forked process that has only copies of another's tensors; `None` for any other.
 pub(super) fn copied(snapshot: &OwnershipSnapshot) -> Option<String> {
     let CopiedTensors { of, storages, bytes: size } = snapshot.copied?;
     let storages = number(storages, "storage");
@@ -412,7 +411,7 @@ pub(super) fn copied(snapshot: &OwnershipSnapshot) -> Option<String> {
     })
 }
 
-/// What is missing in a snapshot and why, in a sentence; `None` where nothing is.
+/// What is missing in a snapshot and why, in a sentence; `None` if complete.
 pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
     snapshot.incomplete.as_ref().map(incomplete_text)
 }
@@ -453,7 +452,7 @@ pub fn pause(snapshot: &OwnershipSnapshot) -> String {
             )
         }
         None => format!(
-            "the process ran on while {objects} objects were read: what was changed meanwhile may be torn"
+            "the process ran on while {objects} objects were read: what was changed meanwhile may be inconsistent"
         ),
     }
 }

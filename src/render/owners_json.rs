@@ -1,4 +1,5 @@
-//! Who holds the memory, as JSON: sizes in bytes, unknown is `null`, with the addresses that tell things apart.
+//! The owners of memory as JSON: sizes in bytes, unknown is `null`, with the addresses that
+//! identify things.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -19,7 +20,7 @@ use crate::model::{
 };
 use crate::ownership::breakdown;
 
-/// Writes every tensor and every node of a snapshot, and what they add up to.
+/// Writes every tensor and node of a snapshot, and their sums.
 pub fn ownership_json(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -27,7 +28,7 @@ pub fn ownership_json(
     JsonDocument::new(ownership(snapshot)).write(out, true)
 }
 
-/// The same in one line, for one snapshot of several: when it was, and which line the program was at.
+/// The same in one line, for one snapshot of several, with its time and the program's line.
 pub fn ownership_json_line(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -127,7 +128,7 @@ fn stops(stops: StopTotals) -> StopsJson {
 /// Why a snapshot is incomplete.
 pub(super) fn incomplete(incomplete: &IncompleteSnapshot) -> IncompleteJson {
     let seconds = |time: std::time::Duration| {
-        // A duration is never infinite, so that JSON has a number for it.
+        // A duration is finite, so JSON has a number for it.
         Number::from_f64(time.as_secs_f64()).unwrap_or_else(|| time.as_secs().into())
     };
     let (limit, most) = match incomplete.limit {

@@ -1,4 +1,4 @@
-//! The table of the lines of several ranks: where each line reached most and least, and the sum.
+//! The table of the lines of several ranks: the most and the least of each line, and the sum.
 
 use std::io::Write;
 
@@ -80,7 +80,7 @@ pub fn rank_lines_text(
     Ok(())
 }
 
-/// The peaks of the ranks, at a glance.
+/// The peaks of the ranks in one line.
 pub(super) fn balance(ranks: &[RankLines<'_>]) -> String {
     let peak = |rank: &RankLines<'_>| rank.table.allocated.bytes;
     let sum: i64 = ranks.iter().map(peak).sum();
@@ -165,13 +165,14 @@ fn text<'a>(
     FunctionText::with_columns(rows, columns, extras, width, most)
 }
 
-/// Whether it is the same in all ranks that have it.
+/// Whether all ranks that have it have the same value.
 fn is_even(all: &RankValues) -> bool {
     all.greatest.0 == all.least.0 && all.greatest.0.exact
 }
 
-/// Writes one row per line seen in any rank. Each column asked for, and `live_at_peak`, becomes eleven: `.greatest`,
-/// `.least` and `.sum`, each with `.exact` and `.upper` (empty when nothing limits it), the first two with `.rank`.
+/// Writes one row per line seen in any rank. Each requested column, and `live_at_peak`, becomes
+/// eleven: `.greatest`, `.least` and `.sum`, each with `.exact` and `.upper` (empty without a
+/// limit), the first two with `.rank`.
 pub fn rank_lines_csv(
     out: &mut dyn Write,
     ranks: &[RankLines<'_>],

@@ -17,13 +17,14 @@ use super::wrap::wrapped;
 use crate::analysis::{LineOrder, LineRanking, LineTable, Profile, PseudoFrame, RankedLine};
 use crate::model::Function;
 
-/// From which share on, in percent, of memory older than the recording it is said how its owners become known.
+/// From this share of memory older than the recording, in percent, the report says how to find its
+/// owners.
 pub(super) const MUCH_BEFORE: f64 = 10.0;
-/// How.
-pub(super) const WHOSE_IS_IT: &str = "Whose [before recording] is: record with --owners.";
+/// The advice.
+pub(super) const OLDER_OWNERS_ADVICE: &str = "Whose [before recording] is: record with --owners.";
 /// Rows shown when no number is asked for.
 pub const RANKED_ROWS: usize = 25;
-/// Columns of source text beside a place; with fewer the text has a line of its own.
+/// Least columns for source text beside a location; with fewer it has its own line.
 const MIN_SOURCE: usize = 18;
 
 /// Writes the ranking of one process's lines.
@@ -89,7 +90,7 @@ pub fn ranked_lines_text(
     Ok(())
 }
 
-/// The peak, when it was, how much of it is on lines, and how that is known.
+/// The peak, its time, how much of it has lines, and how certain that is.
 fn headline(profile: &Profile, table: &LineTable, ranking: &LineRanking) -> String {
     let how = match profile.exact() {
         Some(exact) if table.doubt.is_none() => {
@@ -161,14 +162,14 @@ fn notes(
     notes
 }
 
-/// Whose the memory is that is older than the recording, or which option tells it.
+/// The owners of memory older than the recording, or the option that finds them.
 fn before_recording(profile: &Profile, ranking: &LineRanking) -> Option<String> {
     let (_, total) = ranking.moment?;
     let is_before = |(pseudo, _): &&(PseudoFrame, u64)| *pseudo == PseudoFrame::BeforeRecording;
     let (_, before) = ranking.without_line.iter().find(is_before)?;
     if ranking.before_by_owner.is_empty() {
         let is_much = percent(*before, total) >= MUCH_BEFORE;
-        return is_much.then(|| WHOSE_IS_IT.to_owned());
+        return is_much.then(|| OLDER_OWNERS_ADVICE.to_owned());
     }
     let known: u64 = ranking.before_by_owner.iter().map(|(_, bytes)| bytes).sum();
     let owners = ranking.before_by_owner.iter().map(|(owner, amount)| {
@@ -185,10 +186,10 @@ fn before_recording(profile: &Profile, ranking: &LineRanking) -> Option<String> 
     ))
 }
 
-/// What identifies a line in all ranks: file, first line and name of its function, its number.
+/// The key of a line in all ranks: file, the function's first line and name, line number.
 type LineKey<'a> = (&'a str, u32, &'a str, u32);
 
-/// Writes the lines of all ranks as one ranking, by the sum of what is live at each rank's peak.
+/// Writes the lines of all ranks as one ranking, by the sum of live bytes at each rank's peak.
 pub fn ranked_rank_lines_text(
     out: &mut dyn Write,
     ranks: &[(RankLines<'_>, &LineRanking)],
@@ -312,7 +313,7 @@ fn filter_text(names: &[String]) -> String {
     }
 }
 
-/// `part` of `whole` as a reader wants it: no more than three figures.
+/// `part` of `whole` in at most three digits.
 fn share(part: u64, whole: u64) -> String {
     let value = percent(part, whole);
     match value {
@@ -338,7 +339,7 @@ fn place(profile: &Profile, row: &RankedLine, full: bool) -> (String, String) {
     (format!("{mark}{}:{line}", one_line(labels.file(function))), source)
 }
 
-/// A table of figures, places and source text that fits a width.
+/// A table of figures, locations and source text that fits a width.
 struct TextTable<'a, const N: usize> {
     heads: [&'a str; N],
     rows: Vec<([String; N], String, String)>,
@@ -364,7 +365,7 @@ impl<'a, const N: usize> TextTable<'a, N> {
             widths.push(cells.chain(head.split('/').map(length)).max().unwrap_or(0));
         }
         let place = self.rows.iter().map(|row| length(&row.1)).max().unwrap_or(0);
-        // The last columns are dropped to make room: a place is never cut, as it says where to look.
+        // Drops the last columns to make room; a location is never cut, as it says where to look.
         let taken = |widths: &[usize]| widths.iter().map(|w| w + 2).sum::<usize>();
         if let Some(width) = width {
             while widths.len() > 2 && taken(&widths) + place > width {
@@ -408,7 +409,7 @@ impl<'a, const N: usize> TextTable<'a, N> {
     }
 }
 
-/// As much of a line of source text as there is room for.
+/// The beginning of a source line, as far as there is room.
 fn beginning(source: &str, room: Option<usize>) -> Cow<'_, str> {
     match room.filter(|room| source.chars().count() > *room) {
         Some(room) => {
@@ -424,7 +425,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_narrow_table_keeps_the_whole_place_and_some_source() {
+    fn a_narrow_table_keeps_the_location_and_some_source() {
         let mut table = TextTable::new(["live at/peak", "/share", "/allocated"]);
         let cells = ["~1023 MiB", "100.0 %", "~1023 GiB"].map(str::to_owned);
         table.push(cells, "some/deep/folder/of/models/net.py:1234".into(), "x = f(y) ".repeat(9));

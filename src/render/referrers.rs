@@ -1,4 +1,4 @@
-//! Who keeps one tensor alive, as text.
+//! What keeps one tensor alive, as text.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use crate::analysis::results;
 use crate::model::{OwnershipSnapshot, Referrer, SavedIn, TensorReferrers, TensorRow};
 use crate::ownership::storages;
 
-/// Writes what refers to the tensors that were asked about, which are these rows.
+/// Writes what refers to the requested tensors, which are these rows.
 pub fn referrers_text(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,

@@ -69,7 +69,7 @@ pub fn number(value: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(value), if value == 1 { "" } else { "s" })
 }
 
-/// `part` of `whole` in per cent; 0 of nothing is 0.
+/// `part` of `whole` in per cent; 0 if `whole` is 0.
 pub(super) fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }

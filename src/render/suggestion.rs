@@ -1,4 +1,4 @@
-//! Commands that memspy suggests: whole, and quoted so that a shell takes them as they are meant.
+//! Commands that memspy suggests: complete, and quoted for a shell.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -21,7 +21,7 @@ pub fn suggestion_on(pid: u32, command: &str, more: &[&str]) -> String {
     suggestion([command, "-p", &pid].iter().chain(more))
 }
 
-/// A suggested command as part of a sentence: in quotes that it does not contain itself.
+/// A suggested command as part of a sentence, in a kind of quote that it does not contain.
 pub fn in_sentence(command: &str) -> String {
     match command.contains('\'') {
         true => format!("`{command}`"),
@@ -29,7 +29,7 @@ pub fn in_sentence(command: &str) -> String {
     }
 }
 
-/// The name of a file as a word that is no option.
+/// A file name as a word that cannot be read as an option.
 pub fn file_word(path: &str) -> Cow<'_, str> {
     match path.starts_with('-') && path != "-" {
         true => Cow::Owned(format!("./{path}")),
@@ -37,7 +37,7 @@ pub fn file_word(path: &str) -> Cow<'_, str> {
     }
 }
 
-/// A word as a shell takes it for what it is.
+/// A word quoted for a shell.
 fn shell_word(word: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
     if word.contains(is_hidden) {
@@ -49,7 +49,7 @@ fn shell_word(word: &str) -> Cow<'_, str> {
     }
 }
 
-/// `$'a\x0ab'`: what no line and no terminal may contain, as bash, zsh and ksh read it.
+/// `$'a\x0ab'`: escapes characters that no line or terminal may contain, for bash, zsh and ksh.
 fn spelled(word: &str) -> String {
     let mut text = "$'".to_owned();
     for c in word.chars() {
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shell_reads_the_words_that_were_meant() {
+    fn quoted_words_survive_a_shell() {
         let words = [
             "referrers",
             "train: it's[\"a b\"][0]",

@@ -15,8 +15,8 @@ use super::wrap::COMMENT;
 use crate::analysis::Profile;
 use crate::model::EndReason;
 
-/// Writes what was recorded and what to do next. `file` is the trace as the user named it, `size` its
-/// length in bytes.
+/// Writes what was recorded and what to do next. `file` is the trace as the user named it, `size`
+/// its length in bytes.
 pub fn summary(
     out: &mut dyn Write,
     profile: &Profile,
@@ -74,7 +74,7 @@ pub fn summary(
     Ok(())
 }
 
-/// The words that record the same job exactly: the process as long as it runs, else its program.
+/// The arguments that record the same job exactly: the process while it runs, else its program.
 fn exact_words(profile: &Profile) -> Vec<String> {
     let mut words: Vec<String> = ["record", "--exact"].map(str::to_owned).into();
     let has_ended = profile.end().is_some_and(|end| {

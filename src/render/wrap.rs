@@ -1,17 +1,17 @@
-//! Text that fits a terminal: broken between words, never inside a command that somebody may paste.
+//! Wraps text for a terminal: between words, never inside a command that someone may paste.
 
 use std::io::{self, Write};
 
 use textwrap::core::{Word, display_width};
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
-/// What precedes a command in a sentence, and what ends it.
+/// What precedes and what ends a command in a sentence.
 const COMMANDS: [(&str, char); 3] = [("'memspy ", '\''), ("`memspy ", '`'), ("(memspy ", ')')];
-/// What is between a command on a line of its own and what it shows.
+/// What separates a command on its own line from its description.
 pub(super) const COMMENT: &str = "    # ";
 
-/// One line as lines that fit `width` columns; `None` leaves it whole. Further lines begin below
-/// the last column of a table, or a little further in than the first one.
+/// One line, wrapped to `width` columns; `None` leaves it whole. Further lines start at the table's
+/// last column, or slightly more indented than the first one.
 pub(super) fn wrapped(line: &str, width: Option<usize>) -> Vec<String> {
     let Some(width) = width.filter(|width| display_width(line) > *width) else {
         return vec![line.to_owned()];
@@ -26,7 +26,7 @@ pub(super) fn wrapped(line: &str, width: Option<usize>) -> Vec<String> {
 pub(super) fn indented(line: &str, width: usize, indent: &str) -> Vec<String> {
     let options = Options::new(width)
         .subsequent_indent(indent)
-        // A path or a name that is cut cannot be copied.
+        // A cut path or name cannot be copied.
         .break_words(false)
         .word_separator(WordSeparator::Custom(|line| Box::new(Pieces { rest: line })))
         .word_splitter(WordSplitter::NoHyphenation)
@@ -34,7 +34,7 @@ pub(super) fn indented(line: &str, width: usize, indent: &str) -> Vec<String> {
     textwrap::wrap(line, options).into_iter().map(|line| line.into_owned()).collect()
 }
 
-/// A command stays on one line, and what it shows comes before it.
+/// A command stays on one line, after its description.
 fn command_lines(line: &str) -> Vec<String> {
     match line.split_once(COMMENT) {
         Some((command, comment)) => {
@@ -54,7 +54,7 @@ fn hanging(line: &str, width: usize) -> usize {
         display_width(&line[..at + spaces])
     });
     let column = columns.filter(|column| *column <= width * 2 / 3).max();
-    // A long name has room as far as that is possible.
+    // Leaves room for a long name where possible.
     let longest = Pieces { rest: line }.map(|word| display_width(word.word)).max().unwrap_or(0);
     let least = (begin + 2).min(width / 2);
     column.map_or(least, |column| column.min(width.saturating_sub(longest)).max(least))
@@ -83,7 +83,7 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// Passes on what is written, in lines that fit.
+/// Wraps what is written to the width.
 pub struct FittingWriter<W: Write> {
     out: W,
     width: usize,
@@ -96,7 +96,7 @@ impl<W: Write> FittingWriter<W> {
         FittingWriter { out, width, line: Vec::new() }
     }
 
-    /// Writes what has no line end.
+    /// Writes the last line, which has no line end.
     pub fn finish(mut self) -> io::Result<()> {
         let line = std::mem::take(&mut self.line);
         self.write_fitting(&line, "")
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_broken_between_words_and_stay_whole_without_a_width() {
+    fn lines_wrap_between_words_only_with_a_width() {
         let line = "one two three four";
         assert_eq!(wrapped(line, Some(9)), ["one two", "  three", "  four"]);
         assert_eq!(wrapped(line, None), [line]);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_column_of_a_table_goes_on_below_itself() {
+    fn the_last_column_wraps_below_itself() {
         let line = " 1.00 GiB   72.5 %  saved for backward, alive by train: losses[*] (539 graphs)";
         assert_eq!(
             wrapped(line, Some(50)),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_begins_as_far_left_as_it_has_to() {
+    fn a_long_name_is_indented_less() {
         let line = "   71.00 MiB   20.0 %        71  main: evaluation_predictions_per_step[*]";
         assert_eq!(
             wrapped(line, Some(44)),
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_in_parts_is_wrapped_in_lines() {
+    fn partial_writes_are_wrapped_as_lines() {
         let mut out = Vec::new();
         let mut fitting = FittingWriter::new(&mut out, 9);
         for part in ["one t", "wo three\n\nfour fi", "ve six"] {

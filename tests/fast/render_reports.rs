@@ -376,7 +376,7 @@ fn predictions_that_transformers_keeps_on_the_gpu_come_with_what_moves_them_to_t
             };
             watch.add_owners(step as f64, recorded_owner_groups(&device));
         }
-        render::told(&Finding::Grows { growth: watch.owners().remove(0) }, 7).text
+        render::finding_text(&Finding::Grows { growth: watch.owners().remove(0) }, 7).text
     };
     assert!(told("evaluation_loop: all_preds.tensors").contains("eval_accumulation_steps=N"));
     assert!(!told("main: all_preds.tensors").contains("eval_accumulation_steps"));

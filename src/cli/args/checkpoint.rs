@@ -1,4 +1,4 @@
-//! The words of `memspy pause` and `memspy resume`.
+//! Arguments of `memspy pause` and `memspy resume`.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use super::values::{pid, size, time};
   memspy pause -p 12345             until 'memspy resume -p 12345'
   memspy pause --for 10min -p 12345 for ten minutes; Ctrl-C resumes the job earlier
 
-The CUDA driver (570 or newer) does the work: it lets the job's kernels end, makes its next CUDA calls wait, copies its GPU
-memory to the host and gives the GPU back. Addresses and contents are the same afterwards. Jobs that share GPU
-memory with other processes (CUDA IPC) may be refused by the driver.")]
+The CUDA driver (570 or newer) does the work: it lets the job's kernels end, makes its next CUDA
+calls wait, copies its GPU memory to the host and gives the GPU back. Addresses and contents are the
+same afterwards. The driver may refuse jobs that share GPU memory with other processes (CUDA IPC).")]
 pub struct PauseArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]

@@ -1,4 +1,4 @@
-//! The words of `memspy devices`.
+//! Arguments of `memspy devices`.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::values::{pid, time};
 #[command(after_help = "Examples:
   memspy devices                                  every GPU, and the processes on it
   memspy devices -p 12345                         and where the memory of this job is
-  memspy devices --format csv --every 5s > log.csv a row per GPU every 5 seconds, with nvidia-smi's names
+  memspy devices --format csv --every 5s > log.csv a row per GPU, with nvidia-smi's names
   memspy devices -p 12345 -p 12346 --json")]
 pub struct DevicesArgs {
     /// Process id of a job to show (repeat for more)
@@ -36,7 +36,8 @@ pub struct DevicesArgs {
 pub enum DevicesFormat {
     /// Tables
     Text,
-    /// Comma-separated values with the query keys of nvidia-smi, in bytes; with -p a row for each GPU of each job
+    /// Comma-separated values with the query keys of nvidia-smi, in bytes; with -p a row for each
+    /// GPU of each job
     Csv,
     /// JSON, in bytes; with --every one line per snapshot
     Json,

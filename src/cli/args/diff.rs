@@ -1,4 +1,4 @@
-//! The words of `memspy diff`.
+//! Arguments of `memspy diff`.
 
 use std::path::PathBuf;
 
@@ -37,7 +37,8 @@ pub struct DiffArgs {
     /// What a row is, and so what is matched
     #[arg(long, value_enum, default_value_t = DiffByArg::Line)]
     pub by: DiffByArg,
-    /// Only this device, as the jobs number it [default: in each trace the one with the highest peak]
+    /// Only this device, as the jobs number it [default: in each trace the one with the highest
+    /// peak]
     #[arg(long, value_name = "N", value_parser = gpu)]
     pub gpu: Option<u32>,
     /// List at most this many rows; 0 lists all
@@ -61,8 +62,10 @@ pub enum DiffByArg {
     Line,
     /// By function of the program, matched by file and name
     Function,
-    /// By whole stack, innermost first; matched by the files and names of all its functions, in one trace also by their lines
+    /// By whole stack, innermost first; matched by the files and names of all its functions, in one
+    /// trace also by their lines
     Stack,
-    /// By what holds it (traces recorded with --owners), matched by category and name; numbers in names become *
+    /// By what holds it (traces recorded with --owners), matched by category and name; numbers in
+    /// names become *
     Owner,
 }

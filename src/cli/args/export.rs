@@ -1,4 +1,4 @@
-//! The words of `memspy export`.
+//! Arguments of `memspy export`.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use super::values::gpu;
   memspy export trace.bin -f speedscope -o peak.json         open it in speedscope.app
   memspy export rank-*.bin -f pprof --at end -o end.pb.gz    go tool pprof -http=: end.pb.gz
   memspy export trace.bin -f perfetto -o counters.json       open it in ui.perfetto.dev
-  memspy export rank-*.bin -f parquet -o tables              a folder for each table, a file in it for each rank
+  memspy export rank-*.bin -f parquet -o tables              a folder per table, a file per rank
   memspy export trace.bin -f csv -o -                        a row for every stack
 
 '--at end' exports everything that was live then, also memory older than the recording.")]
@@ -25,7 +25,8 @@ pub struct ExportArgs {
     /// What to write
     #[arg(short, long, value_enum)]
     pub format: ExportFormat,
-    /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE with the format's extension]
+    /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE
+    /// with the format's extension]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
     /// The moment to export [default: peak; perfetto has the whole recording]
@@ -54,7 +55,8 @@ pub enum ExportFormat {
     Csv,
     /// The same in JSON
     Json,
-    /// Tables of events, counters, blocks, stacks and frames in the folder OUTPUT, for DuckDB, Spark and the like
+    /// Tables of events, counters, blocks, stacks and frames in the folder OUTPUT, for DuckDB,
+    /// Spark and the like
     Parquet,
 }
 

@@ -1,4 +1,4 @@
-//! The words of `memspy exporter`.
+//! Arguments of `memspy exporter`.
 
 use std::net::SocketAddr;
 
@@ -11,39 +11,43 @@ use super::values::{percent, pid};
 #[derive(Debug, Clone, Args)]
 #[command(mut_arg("max_stop", |arg| arg.requires("owners")), mut_arg("max_time", |arg| arg.requires("owners")))]
 #[command(after_help = "Examples:
-  memspy exporter -p 12345                    http://127.0.0.1:9400/metrics, until the job ends or Ctrl-C
-  memspy exporter -s -p 12345                 every rank of torchrun or another launcher, also those that start later
-  memspy exporter -p 12345 --owners           also who holds the memory, within a budget of stops of the job
-  memspy exporter -p 12345 --listen 0.0.0.0:9400 --allow-host gpu17   for a Prometheus on another machine that scrapes
+  memspy exporter -p 12345                    http://127.0.0.1:9400/metrics, until the job ends
+  memspy exporter -s -p 12345                 every rank of a launcher, also later ones
+  memspy exporter -p 12345 --owners           also the owners, within a stop budget
+  memspy exporter -p 12345 --listen 0.0.0.0:9400 --allow-host gpu17
+                                              for a Prometheus on another machine that scrapes
                                               gpu17:9400: anybody who reaches the port reads it")]
 pub struct ExporterArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
-    /// The process's descendants too, also those that start later: each that uses CUDA has series of its own
+    /// Include the process's descendants, also later ones: each that uses CUDA has its own series
     #[arg(short, long)]
     pub subprocesses: bool,
     /// Address and port to listen on; port 0 takes a free one and says which
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9400")]
     pub listen: SocketAddr,
-    /// Also answer requests for this host name (without a port; may be given several times): others than those for its own
-    /// address are refused, so that no web page can read it through a browser
+    /// Also answer requests for this host name (without a port; may be given several times).
+    /// Requests for any host but this and the server's own address are refused, so that no web page
+    /// can read it through a browser
     #[arg(long, value_name = "NAME")]
     pub allow_host: Vec<String>,
-    /// Go on when the job has ended, without series of it, until Ctrl-C [default: end with the job]
+    /// Go on when the job has ended, without its series, until Ctrl-C [default: end with the job]
     #[arg(long)]
     pub wait: bool,
-    /// Samples a second, of counters and stacks; each scrape gets the last one. The fewer, the less true the lines are
+    /// Samples a second, of counters and stacks; each scrape gets the last one. Fewer samples make
+    /// the lines less accurate
     #[arg(short, long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub rate: u32,
-    /// How many lines and owners of each GPU have series of their own, the greatest first; the rest is summed as other
+    /// How many lines and owners of each GPU have their own series, the largest first; the rest is
+    /// summed as other
     #[arg(short, long, default_value_t = 10, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
     pub limit: u32,
-    /// Also read who owns the memory, again and again: the job is stopped for at most PERCENT of the time
-    /// [default with no number: 0.1]
+    /// Also read the owners of the memory repeatedly: the job is stopped for at most PERCENT of the
+    /// time [default with no number: 0.1]
     #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "0.1", require_equals = true, value_parser = percent, help_heading = "Owners")]
     pub owners: Option<f64>,
-    /// What each look of --owners may cost
+    /// What each snapshot of --owners may cost
     #[command(flatten)]
     pub limits: SnapshotLimits,
 }
@@ -55,7 +59,7 @@ mod tests {
     use crate::cli::args::{CliArgs, Command};
 
     #[test]
-    fn the_exporter_listens_on_the_loopback_address_unless_told_otherwise() {
+    fn the_exporter_listens_on_loopback_by_default() {
         let parse = |line: &str| CliArgs::try_parse_from(line.split(' ')).map(|args| args.command);
         let Ok(Command::Exporter(args)) = parse("memspy exporter -p 1 --owners") else { panic!() };
         assert!(args.listen.ip().is_loopback());

@@ -1,4 +1,4 @@
-//! The words of `memspy flame`.
+//! Arguments of `memspy flame`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,10 +17,12 @@ pub struct FlameArgs {
     /// With several traces: only the one with the highest peak
     #[arg(long, help_heading = "Several traces")]
     pub max_peak: bool,
-    /// With several traces: one picture that adds up equal stacks of all ranks, instead of one beside the other
+    /// With several traces: one picture that sums equal stacks of all ranks, instead of one beside
+    /// the other
     #[arg(long, conflicts_with = "max_peak", help_heading = "Several traces")]
     pub merge: bool,
-    /// File to write; %p becomes the pid, %h the host name; - is standard output [default: TRACE.svg]
+    /// File to write; %p becomes the pid, %h the host name; - is standard output [default:
+    /// TRACE.svg]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
     /// What to write
@@ -29,19 +31,22 @@ pub struct FlameArgs {
     /// Only this device, as the job numbers it [default: the one with the highest peak]
     #[arg(long, value_name = "N", help_heading = "What is drawn", value_parser = gpu)]
     pub gpu: Option<u32>,
-    /// The moment to draw: peak, end, oom (when the job last ran out of memory), or a time since the recording began (12.5s)
+    /// The moment to draw: peak, end, oom (when the job last ran out of memory), or a time since
+    /// the recording began (12.5s)
     #[arg(long, value_name = "MOMENT", value_parser = moment, default_value = "peak", help_heading = "What is drawn")]
     pub at: FlameMoment,
     /// Draw what was allocated from this time on (12.5s) and is live at --to (exact traces)
     #[arg(long, value_name = "TIME", value_parser = time, conflicts_with_all = ["at", "diff", "proven", "memory", "min_lifetime"], help_heading = "What is drawn")]
     pub from: Option<Duration>,
-    /// Where what --from begins ends [default: the end of the recording]
+    /// Where the time range of --from ends [default: the end of the recording]
     #[arg(long, value_name = "TIME", value_parser = time, requires = "from", help_heading = "What is drawn")]
     pub to: Option<Duration>,
-    /// Draw everything that was allocated while recording, or between --from and --to, freed or not, instead of what was live at one moment (not with -r)
+    /// Draw everything that was allocated while recording, or between --from and --to, freed or
+    /// not, instead of what was live at one moment (not with -r)
     #[arg(long, conflicts_with_all = ["at", "min_lifetime"], help_heading = "What is drawn")]
     pub total_allocated: bool,
-    /// Draw only the bytes whose stack is proven (of traces that followed the allocator: not with -r or --exact)
+    /// Draw only the bytes whose stack is proven (of traces that followed the allocator: not with
+    /// -r or --exact)
     #[arg(long, conflicts_with_all = ["min_lifetime", "memory"])]
     pub proven: bool,
     /// Leave out blocks that were freed sooner than this (500ms, 2s; exact traces)
@@ -123,6 +128,7 @@ pub enum GroupByArg {
     Stream,
     /// By what owns it: category, modules, tensor (traces recorded with --owners)
     Owner,
-    /// By what it is for: parameters, gradients, optimizer state, saved for backward, ... (traces recorded with --owners)
+    /// By what it is for: parameters, gradients, optimizer state, saved for backward, ... (traces
+    /// recorded with --owners)
     Category,
 }

@@ -1,4 +1,4 @@
-//! The words of a recording that goes on until something happens, and of what is made of it.
+//! Arguments of a recording that waits for a condition, and of the commands that read the result.
 
 use std::path::PathBuf;
 
@@ -8,15 +8,15 @@ use super::{RetentionArgs, StackArgs};
 use crate::analysis::TriggerCondition;
 use crate::trace::Retention;
 
-/// What `record` waits for, and what it keeps meanwhile.
+/// The conditions that `record` waits for, and what it keeps meanwhile.
 #[derive(Debug, Clone, Args)]
 pub struct TriggerArgs {
-    /// Keep only the last part of the recording: at least this long (120s, 10min, 2h), or at most this large (500M, 1.5G);
-    /// give it twice for both limits: the first one reached counts
+    /// Keep only the last part of the recording: at least this long (120s, 10min, 2h), or at most
+    /// this large (500M, 1.5G); give it twice for both limits: the first one reached counts
     #[arg(long, value_name = "TIME|SIZE", help_heading = "When to end, what to keep")]
     pub keep: Vec<RetentionArgs>,
-    /// End when this condition is met, and write a report beside the recording (repeat for more): oom, retry, exit, 'used>90%',
-    /// 'reserved>70G', 'allocated>80%', 'growth>1G/min'
+    /// End when this condition is met, and write a report beside the recording (repeat for more):
+    /// oom, retry, exit, 'used>90%', 'reserved>70G', 'allocated>80%', 'growth>1G/min'
     #[arg(long, value_name = "CONDITION", help_heading = "When to end, what to keep")]
     pub until: Vec<TriggerCondition>,
     /// With --keep: what to do when a condition is met
@@ -34,7 +34,7 @@ impl TriggerArgs {
     }
 }
 
-/// What `record` does when a condition has come true.
+/// What `record` does when a condition is met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum OnTriggerArg {
     /// Write what is kept and end
@@ -47,15 +47,15 @@ pub enum OnTriggerArg {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   memspy oom-report trace.bin                        where the job ran out of memory, else how it ended
-  memspy oom-report trace.bin --until 'used>90%'     the last moment at which this condition was met")]
+  memspy oom-report trace.bin --until 'used>90%'     the last moment that met it")]
 pub struct OomReportArgs {
     /// Trace to read, or the segment folder that a killed 'record --keep' left behind
     pub trace: PathBuf,
     /// File to write; %p becomes the pid, %h the host name [default: standard output]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
-    /// Report the last moment at which this condition was met (repeat for more) [default: the conditions of the recording, and
-    /// oom]
+    /// Report the last moment that met it (repeat for more) [default: the
+    /// conditions of the recording, and oom]
     #[arg(long, value_name = "CONDITION")]
     pub until: Vec<TriggerCondition>,
     /// How stacks are chosen

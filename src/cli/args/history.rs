@@ -1,4 +1,4 @@
-//! The words of `memspy history`.
+//! Arguments of `memspy history`.
 
 use std::path::PathBuf;
 
@@ -12,14 +12,16 @@ use super::values::pid;
   memspy history -p 12345 -o snapshot.pickle    drop it on pytorch.org/memory_viz
   memspy history -p 12345 --json -o - | jq '.device_traces[0][-1]'
 
-The job has to record: torch.cuda.memory._record_memory_history(stacks=\"python\") once, at its start. memspy then reads the
-same as torch.cuda.memory._snapshot() would give, also of a job that hangs or is stopped (SIGSTOP), and changes nothing in it.
-Frames of C++ and TorchScript are left out; their number is said.")]
+The job has to record: torch.cuda.memory._record_memory_history(stacks=\"python\") once, at its start.
+memspy then reads what torch.cuda.memory._snapshot() would give, also of a job that hangs or is
+stopped (SIGSTOP), and changes nothing in it. Frames of C++ and TorchScript are left out; memspy
+prints their number.")]
 pub struct HistoryArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
-    /// File to write; %p becomes the pid, %h the host name; - is standard output [default: history-PID.pickle]
+    /// File to write; %p becomes the pid, %h the host name; - is standard output [default:
+    /// history-PID.pickle]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
     /// Write JSON with the same keys instead of a pickle

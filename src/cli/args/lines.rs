@@ -1,4 +1,4 @@
-//! The words of `memspy lines`.
+//! Arguments of `memspy lines`.
 
 use std::path::PathBuf;
 
@@ -13,13 +13,14 @@ pub struct LinesArgs {
     /// Trace to read; each of several gets its own table
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<PathBuf>,
-    /// With several traces: one table with the greatest and the smallest value of each line, which ranks have them, and the sum
+    /// With several traces: one table with the greatest and the smallest value of each line, which
+    /// ranks have them, and the sum
     #[arg(long, conflicts_with = "max_peak", help_heading = "Several traces")]
     pub merge: bool,
     /// With several traces: only the one with the highest peak
     #[arg(long, help_heading = "Several traces")]
     pub max_peak: bool,
-    /// What is printed, and where to
+    /// What is printed, and where
     #[command(flatten)]
     pub table: TableArgs,
     /// List only functions whose name contains this (repeat for more)
@@ -28,16 +29,19 @@ pub struct LinesArgs {
     /// List function by function, with the source text around the lines
     #[arg(long, help_heading = "Rows and columns")]
     pub source: bool,
-    /// List library lines on their own [default: they count for the line of the program that called them]
+    /// List library lines on their own [default: they count for the line of the program that called
+    /// them]
     #[arg(long, conflicts_with = "source", help_heading = "Rows and columns")]
     pub all: bool,
-    /// List at most this many rows of the ranking, or functions of the listing; 0 lists all [default: 25 rows, all functions]
+    /// List at most this many rows of the ranking, or functions of the listing; 0 lists all
+    /// [default: 25 rows, all functions]
     #[arg(long, value_name = "N", help_heading = "Rows and columns")]
     pub limit: Option<usize>,
     /// How to sort the ranking
     #[arg(long, value_enum, default_value_t = SortArg::Live, conflicts_with = "source", help_heading = "Rows and columns")]
     pub sort: SortArg,
-    /// Columns to show: keys of torch.cuda.memory_stats, such as active_bytes.all.peak; in text only with --source
+    /// Columns to show: keys of torch.cuda.memory_stats, such as active_bytes.all.peak; in text
+    /// only with --source
     #[arg(
         short,
         long,
@@ -46,7 +50,8 @@ pub struct LinesArgs {
         help_heading = "Rows and columns"
     )]
     pub columns: Vec<StatKey>,
-    /// List every line of a function's source, also lines without memory; in text only with --source
+    /// List every line of a function's source, also lines without memory; in text only with
+    /// --source
     #[arg(long, conflicts_with = "merge", help_heading = "Rows and columns")]
     pub all_lines: bool,
     /// How stacks are shown

@@ -1,10 +1,10 @@
-//! How a flamegraph is drawn.
+//! Options of a flamegraph's picture.
 
 use std::path::PathBuf;
 
 use clap::Args;
 
-/// How a flamegraph is drawn, and what with.
+/// The style of a flamegraph, and its comparison.
 #[derive(Debug, Clone, Args)]
 pub struct PictureArgs {
     /// Print a tree with sizes instead of a picture [default output: standard output]
@@ -13,7 +13,8 @@ pub struct PictureArgs {
     /// Start with the lines that allocate, with their callers above
     #[arg(long, help_heading = "Picture")]
     pub inverted: bool,
-    /// Leave out frames with less than this percentage of the total [default: 1 in text, else what is too narrow to see]
+    /// Leave out frames with less than this percentage of the total [default: 1 in text, else what
+    /// is too narrow to see]
     #[arg(long, value_name = "PERCENT", value_parser = percent, help_heading = "Picture")]
     pub min_width: Option<f64>,
     /// Title of the picture

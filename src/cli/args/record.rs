@@ -1,4 +1,4 @@
-//! The words of `memspy record`.
+//! Arguments of `memspy record`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,52 +25,58 @@ use crate::sampler::CommandPattern;
   memspy record -p 12345 -d 20s -o trace.bin    for 20 seconds
   memspy record --follow -p 12345 -o trace.bin  polls the allocator: no root, needs a free processor
   memspy record -r 200 -p 12345 -o trace.bin    samples only: costs the job less, lines are a guess
-  memspy record --exact -p 12345 -o trace.bin   every allocation with its exact stack, whatever that costs (root)
+  memspy record --exact -p 12345 -o trace.bin   every allocation with its exact stack (root)
   memspy record -o trace.bin -- python train.py
-  memspy record --match 'ray::.*' -o ray-%p.bin  every process called so, also those that start later
-  memspy record -p 12345 --keep 120s --until oom            for days: keeps the last two minutes before it runs out of memory
-  memspy record -p 12345 --keep 500M --until 'used>90%'     the last 500 MiB of trace before the device is full
+  memspy record --match 'ray::.*' -o ray-%p.bin  all matching processes, also later ones
+  memspy record -p 12345 --keep 120s --until oom            for days: the last two minutes
+  memspy record -p 12345 --keep 500M --until 'used>90%'     the last 500 MiB of trace
   memspy record -p 12345 --print-every 10s                  the table of lines, every 10 seconds
   memspy record --exact -p 12345 --print-every train_step:20    after every 20 calls of a function (root)")]
 pub struct RecordArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid, allow_negative_numbers = true, required_unless_present_any = ["program", "called"], conflicts_with_all = ["program", "called"])]
     pub pid: Option<u32>,
-    /// File to write; %p becomes the pid, %h the host name, %r the rank [default: memspy-%p.bin, or .svg, .txt; with -s memspy-rank-%r.bin]
+    /// File to write; %p becomes the pid, %h the host name, %r the rank [default: memspy-%p.bin, or
+    /// .svg, .txt; with -s memspy-rank-%r.bin]
     #[arg(short, long)]
     pub output: Option<PathBuf>,
     /// What to write
     #[arg(short, long, value_enum, default_value_t = RecordFormat::Trace)]
     pub format: RecordFormat,
-    /// How long to record (20s, 10min; a number without a unit is seconds) [default: until Ctrl-C or until the job ends]
+    /// How long to record (20s, 10min; a number without a unit is seconds) [default: until Ctrl-C
+    /// or until the job ends]
     #[arg(short, long, value_name = "TIME", value_parser = time)]
     pub duration: Option<Duration>,
-    /// How to record. auto: exact stacks if memspy may place probes and they cost at most 2 % of the job's time (5 % with
-    /// fewer than four processors), measured in the first second; else follow if a processor is free; else sample. memspy says
-    /// which it takes, and why [default: auto]
+    /// How to record. auto: exact stacks if memspy may place probes and they cost at most 2 % of
+    /// the job's time (5 % with fewer than four processors), measured in the first second; else
+    /// follow if a processor is free; else sample. memspy says which it takes, and why [default:
+    /// auto]
     #[arg(long, value_enum, conflicts_with_all = ["exact", "follow"], help_heading = "What is recorded")]
     pub mode: Option<ModeArg>,
-    /// Sample this many times a second and do nothing else (--mode sample): cheaper, and more of the memory is on the wrong line
-    /// [default with --mode sample: 200]
+    /// Sample this many times a second and do nothing else (--mode sample): cheaper, but more
+    /// memory is attributed to the wrong line [default with --mode sample: 200]
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = "What is recorded")]
     pub rate: Option<u32>,
-    /// Follow the allocator or fail (--mode follow): its counters and the Python stacks are polled every few microseconds while
-    /// the job allocates, without root, with 200 samples a second besides
+    /// Follow the allocator or fail (--mode follow): its counters and the Python stacks are polled
+    /// every few microseconds while the job allocates, without root, with 200 samples a second
+    /// besides
     #[arg(long, conflicts_with_all = ["exact", "rate", "gil"], help_heading = "What is recorded")]
     pub follow: bool,
-    /// Follow the allocator, with at most this much of one processor (20, 50%), on average; naming what was seen comes on top
-    /// (docs/follow.md). A job that cannot be followed is sampled.
-    /// With less, less memory gets its line. Above 100 a second thread reads which addresses were given out: then it is known
-    /// which block was freed. With -s and --match all processes share it, evenly
-    /// [default: 10 with fewer than four processors, 50 with fewer than eight, else 100 for every eight processors]
+    /// Follow the allocator, with at most this much of one processor (20, 50%), on average;
+    /// resolving names costs extra (docs/follow.md). A job that cannot be followed is sampled. A
+    /// lower budget attributes less memory. Above 100 a second thread reads the allocated
+    /// addresses, which shows which block was freed. With -s and --match all processes share the
+    /// budget evenly [default: 10 with fewer than four processors, 50 with fewer than eight, else
+    /// 100 for every eight processors]
     #[arg(long, value_name = "PERCENT", value_parser = processor_percent, conflicts_with_all = ["exact", "rate", "gil"], help_heading = "What is recorded")]
     pub cpu: Option<f64>,
-    /// Record the process and its descendants, also those that start later: one file for each that uses CUDA (%r in the file
-    /// name becomes the rank). For torchrun and other launchers
+    /// Record the process and its descendants, also later ones: one file for each that uses CUDA
+    /// (%r in the file name becomes the rank). For torchrun and other launchers
     #[arg(short, long)]
     pub subprocesses: bool,
-    /// Record each process that uses CUDA and whose command line or name has a match of this regular expression, also those that
-    /// start or rename themselves later, each into a file of its own, until Ctrl-C. For Ray and other servers of workers
+    /// Record all processes that use CUDA and whose command line or name matches this regular
+    /// expression, including later and renamed ones, each into its own file, until Ctrl-C. For Ray
+    /// and other servers of workers
     #[arg(long = "match", value_name = "REGEX", conflicts_with_all = ["program", "subprocesses"])]
     pub called: Option<CommandPattern>,
     /// Overwrite the output file
@@ -79,9 +85,10 @@ pub struct RecordArgs {
     /// Do not store source text in the trace
     #[arg(long)]
     pub no_source: bool,
-    /// Print the table of lines at this interval (10s, 5min) and at the end: for the recording so far, or with --keep for the
-    /// time since the last table. With --exact also after every so many calls of a function (train_step:20): a call is over
-    /// with the first allocation of its thread outside of the function
+    /// Print the table of lines at this interval (10s, 5min) and at the end: for the recording so
+    /// far, or with --keep for the time since the last table. With --exact also after this many
+    /// calls of a function (train_step:20): a call ends at the first allocation of its thread
+    /// outside of the function
     #[arg(long, value_name = "TIME|FUNCTION:CALLS", value_parser = print_interval)]
     pub print_every: Option<PrintInterval>,
     /// With --format flamegraph or collapsed: separate the threads
@@ -90,13 +97,13 @@ pub struct RecordArgs {
     /// How stacks are chosen and shown, in what is not a trace
     #[command(flatten)]
     pub stacks: StackArgs,
-    /// Also take snapshots of the tensors and their owners. They stop the job for at most PERCENT of the time
-    /// [default without a number: 1]
+    /// Also take snapshots of the tensors and their owners. They stop the job for at most PERCENT
+    /// of the time [default without a number: 1]
     #[arg(long, value_name = "PERCENT", num_args = 0..=1, default_missing_value = "1", require_equals = true, value_parser = percent, help_heading = "Owners and steps")]
     pub owners: Option<f64>,
-    /// Integer variable that counts the training steps (`i`, `train:i`, or one of the main module), for 'memspy iterations';
-    /// with --exact it is read at every allocation [default, with --owners: the step counter of the optimizer, else of a Trainer
-    /// or a learning-rate scheduler]
+    /// Integer variable that counts the training steps (`i`, `train:i`, or one of the main module),
+    /// for 'memspy iterations'; with --exact it is read at every allocation [default, with
+    /// --owners: the step counter of the optimizer, else of a Trainer or a learning-rate scheduler]
     #[arg(long, value_name = "NAME", help_heading = "Owners and steps")]
     pub iter_var: Option<String>,
     /// Integer variable that counts the epochs
@@ -105,8 +112,9 @@ pub struct RecordArgs {
     /// What each snapshot of --owners may cost
     #[command(flatten)]
     pub cost: SnapshotArgs,
-    /// Record every allocation with its exact stack, by probes in the kernel, whatever that costs the job (--mode exact); memspy
-    /// says what it costs. Needs root, or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE
+    /// Record every allocation with its exact stack, by probes in the kernel, at any cost to the
+    /// job (--mode exact); memspy reports the cost. Needs root, or CAP_BPF, CAP_PERFMON and
+    /// CAP_SYS_PTRACE
     #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"], help_heading = "Every allocation")]
     pub exact: bool,
     /// With --exact: how to place the probes [default: the first of these that the kernel allows]
@@ -121,23 +129,26 @@ pub struct RecordArgs {
     /// With --exact: how to record frees
     #[arg(long, value_enum, default_value_t = FreesArg::Events, requires = "exactly", help_heading = "Every allocation")]
     pub frees: FreesArg,
-    /// With --exact: record stacks only for allocations of at least this size (512, 64K, 2M); faster
+    /// With --exact: record stacks only for allocations of at least this size (512, 64K, 2M);
+    /// faster
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0", requires = "exactly", help_heading = "Every allocation")]
     pub stacks_from: u64,
-    /// With --exact: record one stack per this many bytes allocated (16M), on average; faster, and totals stay exact
+    /// With --exact: record one stack per this many bytes allocated (16M), on average; faster, and
+    /// totals stay exact
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0", requires = "exactly", help_heading = "Every allocation")]
     pub stacks_every: u64,
-    /// With --exact: also record which line of the forward pass each allocation of the backward pass belongs to; slower
+    /// With --exact: also record which line of the forward pass each allocation of the backward
+    /// pass belongs to; slower
     #[arg(long, requires = "exactly", help_heading = "Every allocation")]
     pub backward_lines: bool,
-    /// With --exact: also record the frames of C and C++ code of large allocations, such as PyTorch's operators and autograd
-    /// functions, for 'memspy flame'
+    /// With --exact: also record the frames of C and C++ code of large allocations, such as
+    /// PyTorch's operators and autograd functions, for 'memspy flame'
     #[arg(long, requires = "exactly", help_heading = "Every allocation")]
     pub native: bool,
     /// With --native: for allocations of at least this size; smaller is slower
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "1M", requires = "native", help_heading = "Every allocation")]
     pub native_from: u64,
-    /// What is waited for, and what is kept
+    /// The conditions, and what is kept
     #[command(flatten)]
     pub until: TriggerArgs,
     /// Program to start and record, after `--`
@@ -165,11 +176,12 @@ pub enum ProbesArg {
     UprobeMulti,
     /// One perf event per probe: Linux 5.17, CAP_SYS_ADMIN
     PerfBpf,
-    /// Without BPF (where bpf(2) is refused): exact sizes and addresses, sampled stacks; CAP_SYS_ADMIN
+    /// Without BPF (where bpf(2) is refused): exact sizes and addresses, sampled stacks;
+    /// CAP_SYS_ADMIN
     PerfOnly,
 }
 
-/// How `record --exact` learns of frees.
+/// How `record --exact` records frees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum FreesArg {
     /// Record every free with a probe
@@ -192,15 +204,14 @@ pub enum RecordFormat {
 }
 
 impl RecordArgs {
-    /// Whether several processes may be recorded, each into a file of its own.
+    /// Whether several processes may be recorded, each into its own file.
     pub fn records_several(&self) -> bool {
         self.subprocesses || self.called.is_some()
     }
 
-    /// The mode that the words ask for, also by their short forms.
+    /// The requested mode, also by its short options.
     ///
-    /// # Errors
-    /// They contradict each other.
+    /// # Errors The options contradict each other.
     pub fn mode(&self) -> Result<ModeArg, String> {
         let implied = [
             (self.exact, "--exact", ModeArg::Exact),
@@ -244,7 +255,7 @@ impl RecordArgs {
 }
 
 impl ModeArg {
-    /// As it is written on the command line.
+    /// Its spelling on the command line.
     fn word(self) -> &'static str {
         match self {
             ModeArg::Auto => "auto",
@@ -256,7 +267,7 @@ impl ModeArg {
 }
 
 impl RecordFormat {
-    /// The name of the file when none is asked for.
+    /// The default file name.
     pub fn default_name(self) -> &'static str {
         match self {
             RecordFormat::Trace => "memspy-%p.bin",
@@ -271,7 +282,7 @@ mod tests {
     use super::super::{CliArgs, Command};
     use super::*;
 
-    /// The mode of these words, or the error that says why they make no sense.
+    /// The mode of this command line, or the error.
     fn mode(words: &str) -> Result<ModeArg, String> {
         let words = format!("memspy record -p 1 {words}");
         let args = CliArgs::from_words(words.split_whitespace()).map_err(|e| e.to_string())?;

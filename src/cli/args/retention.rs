@@ -1,4 +1,4 @@
-//! How much of a recording is kept, as a word of the command line.
+//! How much of a recording is kept, as an argument.
 
 use crate::model::{TimeOrSize, parse_time_or_size};
 use crate::trace::Retention;
@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_a_time_or_a_size() {
+    fn retention_is_a_time_or_a_size() {
         assert_eq!("120s".parse(), Ok(RetentionArgs(Retention::Time(Duration::from_secs(120)))));
         assert_eq!("500M".parse(), Ok(RetentionArgs(Retention::Bytes(500 << 20))));
         assert_eq!("10min".parse(), Ok(RetentionArgs(Retention::Time(Duration::from_secs(600)))));

@@ -1,4 +1,4 @@
-//! The words of `memspy summary` and `memspy growth`.
+//! Arguments of `memspy summary` and `memspy growth`.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ pub struct SummaryArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
-    /// Print a short block for every process of the job that uses CUDA: this one and its descendants
+    /// Print a short block for every process of the job that uses CUDA: this one and its
+    /// descendants
     #[arg(short, long)]
     pub subprocesses: bool,
     /// Print JSON; with --subprocesses one document after the other
@@ -41,7 +42,8 @@ pub struct GrowthArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
-    /// Watch every process of the job that uses CUDA: this one and its descendants, all at the same time
+    /// Watch every process of the job that uses CUDA: this one and its descendants, all at the same
+    /// time
     #[arg(short, long)]
     pub subprocesses: bool,
     /// Print JSON; with --subprocesses one document after the other

@@ -1,4 +1,4 @@
-//! The words of `memspy top`.
+//! Arguments of `memspy top`.
 
 use std::time::Duration;
 
@@ -13,21 +13,23 @@ use super::values::{gpu, pid, processor_percent, time};
   memspy top -p 12345               until q; ? lists the keys
   memspy top -p 12345 --exact       every allocation, with its exact stack (root)
   memspy top -p 12345 -r 20 --refresh 2s
-  memspy top -s -p 12345            every rank of torchrun or another launcher; 0-9, Tab and Enter go into one")]
+  memspy top -s -p 12345            every rank of a launcher; 0-9, Tab and Enter open one")]
 pub struct TopArgs {
     /// Process id of the job (decimal or 0x…)
     #[arg(short, long, value_parser = pid, allow_negative_numbers = true)]
     pub pid: u32,
-    /// Show the process and its descendants, also those that start later: a table of all that use CUDA, and a view of each. For
-    /// torchrun and other launchers
+    /// Show the process and its descendants, also later ones: a table of all that use CUDA, and a
+    /// view of each. For torchrun and other launchers
     #[arg(short, long)]
     pub subprocesses: bool,
-    /// Sample this many times a second and do nothing else: cheaper, and more of the memory is on the wrong line. Default: the
-    /// allocator is followed (--cpu), with 100 samples a second besides; what cannot be followed is sampled alone
+    /// Sample this many times a second and do nothing else: cheaper, but more memory is attributed
+    /// to the wrong line. Default: the allocator is followed (--cpu), with 100 samples a second
+    /// besides; a job that cannot be followed is only sampled
     #[arg(short, long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub rate: Option<u32>,
-    /// The most of one processor that following may use, as with 'memspy record'; with -s all processes share it, evenly
-    /// [default: 10 with fewer than four processors, 50 with fewer than eight, else 100 for every eight processors]
+    /// The most of one processor that following may use, as with 'memspy record'; with -s all
+    /// processes share it evenly [default: 10 with fewer than four processors, 50 with fewer than
+    /// eight, else 100 for every eight processors]
     #[arg(long, value_name = "PERCENT", value_parser = processor_percent, conflicts_with_all = ["exact", "rate", "gil"])]
     pub cpu: Option<f64>,
     /// Redraw at this interval, from 100ms to 30s; + and - change it
@@ -36,7 +38,8 @@ pub struct TopArgs {
     /// Show this device first, as the job numbers it [default: the one with the highest peak]
     #[arg(long, value_name = "N", value_parser = gpu)]
     pub gpu: Option<u32>,
-    /// Record every allocation with its exact stack, as 'memspy record --exact' does and at its cost
+    /// Record every allocation with its exact stack, as 'memspy record --exact' does and at its
+    /// cost
     #[arg(short, long, conflicts_with_all = ["rate", "gil", "idle"])]
     pub exact: bool,
     /// Attribute memory only to threads that hold the GIL
@@ -53,7 +56,7 @@ pub struct TopArgs {
     pub cost: SnapshotArgs,
 }
 
-/// A time between two pictures.
+/// The time between two redraws.
 fn interval(text: &str) -> Result<Duration, String> {
     let (least, most) = (Duration::from_millis(100), Duration::from_secs(30));
     match time(text)? {

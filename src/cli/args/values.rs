@@ -1,4 +1,4 @@
-//! Values of the command line that are no words: pids, sizes, times, modes of files.
+//! Parses argument values: pids, sizes, times, file modes.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub(super) fn pid(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A device whose tensors are asked for: `1`, `cuda:1` or `cpu`.
+/// A requested device: `1`, `cuda:1` or `cpu`.
 pub(super) fn device(text: &str) -> Result<DeviceChoice, String> {
     let number = text.strip_prefix("cuda:").unwrap_or(text);
     match (text, number.parse()) {
@@ -48,12 +48,12 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
     parse_size(text).map_err(|error| error.to_string())
 }
 
-/// A length of time.
+/// A duration.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     parse_time(text).map_err(|error| error.to_string())
 }
 
-/// When tables are printed: a length of time, or a function and a number of its calls.
+/// When tables are printed: an interval, or a function and a number of its calls.
 pub(super) fn print_interval(text: &str) -> Result<PrintInterval, String> {
     let Some((function, calls)) = text.rsplit_once(':') else {
         return time(text).map(PrintInterval::Time);
@@ -78,7 +78,7 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
 /// A thousand processors.
 const MAX_PROCESSOR_PERCENT: f64 = 100_000.0;
 
-/// A part of the processors, 100 per cent being one of them, with the sign or without.
+/// A share of processors in per cent, 100 for one; the sign is optional.
 pub(super) fn processor_percent(text: &str) -> Result<f64, String> {
     match text.strip_suffix('%').unwrap_or(text).parse::<f64>() {
         Ok(percent) if percent > 0.0 && percent <= MAX_PROCESSOR_PERCENT => Ok(percent),
@@ -87,7 +87,7 @@ pub(super) fn processor_percent(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A mode of a file, in octal: who may read and write it.
+/// A file mode in octal, for reading and writing.
 pub(super) fn file_mode(text: &str) -> Result<u32, String> {
     match u32::from_str_radix(text.trim_start_matches("0o"), 8) {
         Ok(mode) if mode & !0o666 == 0 => Ok(mode),

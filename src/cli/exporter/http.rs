@@ -1,4 +1,5 @@
-//! A small HTTP server for one page: few connections, short requests, a time limit for each, so that no client can hold it up.
+//! A small HTTP server for one page. Connections, request size and time are limited, so no client
+//! can block it.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, Read, Write};
@@ -8,36 +9,38 @@ use std::time::{Duration, Instant};
 
 use crate::sampler::{StopSignal, Worker};
 
-/// Connections at once; for a further one the oldest is closed, so that slow clients keep no other out.
+/// Most connections at once. A further one closes the oldest, so slow clients cannot keep others
+/// out.
 const MAX_CONNECTIONS: usize = 8;
 /// Longest request.
 const MAX_REQUEST: usize = 8 << 10;
 /// Headers of a request.
 const MAX_HEADERS: usize = 64;
-/// From the first byte of a request to the last one of its answer.
+/// Limit from the first byte of a request to the last byte of its answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Between two looks for connections, and whether to stop.
+/// Interval for accepting connections and checking the stop flag.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// What is served.
 pub(super) struct ServedPage {
-    /// Its type.
+    /// Its content type.
     pub(super) content_type: &'static str,
     /// Its text.
     pub(super) body: String,
 }
 
-/// Makes the page for a request with this `Accept` header; an error is answered with status 500.
+/// Creates the page for a request with this `Accept` header; an error becomes status 500.
 pub(super) type MakePage = dyn Fn(&str) -> Result<ServedPage, String> + Send + Sync;
 
-/// A server, until it is dropped.
+/// A server that runs until it is dropped.
 pub(super) struct MetricsServer {
     address: SocketAddr,
     thread: Worker,
 }
 
 impl MetricsServer {
-    /// Listens on `address` and serves `/metrics` to those who ask for its own address or for one of `hosts`.
+    /// Listens on `address` and serves `/metrics` to requests for its own address or for one of
+    /// `hosts`.
     pub(super) fn start(
         address: SocketAddr,
         hosts: Vec<String>,
@@ -51,7 +54,7 @@ impl MetricsServer {
         Ok(MetricsServer { address, thread })
     }
 
-    /// Where it listens.
+    /// The address that it listens on.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
@@ -63,11 +66,11 @@ impl MetricsServer {
 }
 
 fn serve(listener: &TcpListener, hosts: &Arc<[String]>, page: &Arc<MakePage>, stop: &StopSignal) {
-    // The oldest first, each with a handle that ends its reads and writes.
+    // Oldest first, each with a handle that ends its reads and writes.
     let mut connections: VecDeque<(TcpStream, Worker)> = VecDeque::new();
     while !stop.is_set() {
         connections.retain(|(_, connection)| !connection.is_finished());
-        // An error is one of the connection (ECONNABORTED) or passes (EMFILE).
+        // The error is either the connection's (ECONNABORTED) or temporary (EMFILE).
         let Ok((stream, _)) = listener.accept() else {
             stop.sleep(POLL_INTERVAL);
             continue;
@@ -81,7 +84,7 @@ fn serve(listener: &TcpListener, hosts: &Arc<[String]>, page: &Arc<MakePage>, st
         let Ok(handle) = stream.try_clone() else { continue };
         let (page, hosts) = (Arc::clone(page), Arc::clone(hosts));
         let answer = move |stop: &StopSignal| {
-            // Whoever goes away before the answer has nobody to be told.
+            // A client that has gone cannot be told of an error.
             let until = Instant::now() + TIMEOUT;
             let _ = ClientConnection { stream, hosts: &hosts, until, stop }.answer(&*page);
         };
@@ -91,7 +94,7 @@ fn serve(listener: &TcpListener, hosts: &Arc<[String]>, page: &Arc<MakePage>, st
 
 struct ClientConnection<'a> {
     stream: TcpStream,
-    /// Names that may be asked for besides the address.
+    /// Host names allowed besides the address.
     hosts: &'a [String],
     until: Instant,
     stop: &'a StopSignal,
@@ -150,7 +153,7 @@ impl ClientConnection<'_> {
         Ok(())
     }
 
-    /// Reads or writes once, while there is time.
+    /// Reads or writes once within the time limit.
     fn in_time<T>(
         &mut self,
         mut act: impl FnMut(&mut TcpStream) -> io::Result<T>,
@@ -160,7 +163,7 @@ impl ClientConnection<'_> {
             if left.is_zero() || self.stop.is_set() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            // In short pieces, so that memspy's own end is not held up.
+            // In short waits, so that memspy can end meanwhile.
             let piece = Some(left.min(Duration::from_millis(200)));
             self.stream.set_read_timeout(piece)?;
             self.stream.set_write_timeout(piece)?;
@@ -177,12 +180,12 @@ impl ClientConnection<'_> {
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";
-/// Without a word of the request: it may be a page of somebody else who had his name lead here.
+/// Quotes nothing of the request: it may come from a foreign page by DNS rebinding.
 const OTHER_HOST: &str = "this exporter answers to its own address only; \
     to let it answer to the name in the request, start it with --allow-host NAME\n";
 
-/// Whether a request for this `Host` is meant for an exporter at address `own`. A page in a browser, whose name was made to
-/// lead here (DNS rebinding), asks for that name.
+/// Whether a request for this `Host` is meant for an exporter at address `own`. A browser page
+/// whose name was rebound to this address (DNS rebinding) sends its own name.
 fn is_own(host: &str, own: IpAddr, allowed: &[String]) -> bool {
     let bare = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
         Some((address, _port)) => address,
@@ -203,7 +206,7 @@ enum RequestTarget {
 }
 
 impl RequestTarget {
-    /// What `request` asks for; `None` while it is not all there.
+    /// Parses `request`; `None` while it is incomplete.
     fn parse(request: &[u8]) -> Option<RequestTarget> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut parsed = httparse::Request::new(&mut headers);

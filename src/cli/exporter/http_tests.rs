@@ -1,4 +1,4 @@
-//! The server beside clients that mean harm, are slow, or ask for something else.
+//! The server with hostile and slow clients, and wrong requests.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn connect(server: &MetricsServer) -> TcpStream {
     TcpStream::connect(server.address()).unwrap()
 }
 
-/// All that is answered to `request`; a connection that is closed or reset ends it.
+/// The whole answer to `request`; a closed or reset connection ends it.
 fn ask(server: &MetricsServer, request: &[u8]) -> String {
     let mut stream = connect(server);
     let _ = stream.write_all(request);
@@ -51,7 +51,7 @@ fn a_page_is_served_whole_and_other_requests_are_refused() {
 }
 
 #[test]
-fn a_request_has_a_longest_length_and_a_greatest_number_of_headers() {
+fn request_length_and_headers_are_limited() {
     let long = [b"GET /metrics HTTP/1.1\r\nX: ".to_vec(), vec![b'a'; MAX_REQUEST]].concat();
     let many =
         [b"GET /metrics HTTP/1.1\r\n".to_vec(), b"A: b\r\n".repeat(MAX_HEADERS + 1)].concat();
@@ -65,7 +65,7 @@ fn a_request_has_a_longest_length_and_a_greatest_number_of_headers() {
 }
 
 #[test]
-fn a_name_that_somebody_made_lead_here_is_not_answered() {
+fn a_rebound_host_name_is_refused() {
     let server = server();
     let ask = |host: &str| ask(&server, format!("GET /metrics HTTP/1.1\r\n{host}\r\n").as_bytes());
     for host in ["127.0.0.1", "127.0.0.1:9400", "localhost:1", "LOCALHOST", "gpu17:9400", "GPU17"] {
@@ -89,11 +89,11 @@ fn a_name_that_somebody_made_lead_here_is_not_answered() {
 }
 
 #[test]
-fn clients_that_say_nothing_or_read_nothing_keep_no_other_out() {
+fn silent_clients_do_not_block_others() {
     let server = server();
     let request = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let mut slow: Vec<TcpStream> = (0..20).map(|_| connect(&server)).collect();
-    // Half of them want the page, and do not read it.
+    // Half of them request the page and do not read it.
     slow.iter_mut().step_by(2).for_each(|stream| drop(stream.write_all(request)));
     for _ in 0..20 {
         assert!(ask(&server, request).starts_with("HTTP/1.1 200"));

@@ -19,9 +19,9 @@ use super::{eprint_line, hints};
 use http::{MakePage, MetricsServer, ServedPage};
 use watched_jobs::WatchedJobs;
 
-/// Processes that are watched at once; each takes memory and a thread.
+/// Most processes watched at once; each takes memory and a thread.
 const MAX_PROCESSES: usize = 64;
-/// Between two looks for processes that end and that start.
+/// Interval for finding ended and new processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Runs it.
@@ -59,7 +59,7 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
     let address = server.address();
     if !address.ip().is_loopback() {
         eprint_line(&format!(
-            "warning: {address} can be reached from other machines; whoever does so reads names, lines and sizes of the job"
+            "warning: {address} can be reached from other machines, and anyone who does so can read names, lines and sizes of the job"
         ));
     }
     eprint_line(&format!("serving http://{address}/metrics of process {pid}, until Ctrl-C"));
@@ -76,7 +76,7 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
         let is_over = match &mut tree {
             None => jobs.count() == 0,
             Some(tree) => {
-                // Asked first: what comes of it after that comes from those that are known.
+                // Checked first: later descendants come from known processes.
                 let alive = tree.root_is_alive();
                 for RankProcess { readers, rank } in tree.poll() {
                     let member = readers.pid();

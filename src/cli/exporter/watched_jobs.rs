@@ -1,4 +1,4 @@
-//! The processes that the exporter watches: a recording of each, and what of it is served.
+//! The watched processes of the exporter: a recording of each, and the figures served.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,11 +20,11 @@ use crate::sampler::{
 };
 use crate::tui::{BoxError, LiveRecording};
 
-/// Between two maps of a device's blocks.
+/// Least time between two snapshots of a device's blocks.
 const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
-/// A page is not made anew more often, however often it is asked for.
+/// The least age at which the page is rebuilt, however often it is requested.
 const MIN_AGE: Duration = Duration::from_millis(500);
-/// What the rest is called.
+/// The name of the remainder.
 const OTHER: &str = "[other]";
 
 /// How each process is recorded and shown.
@@ -54,7 +54,7 @@ struct WatchedJob {
     recording: LiveRecording,
 }
 
-/// All of them.
+/// All watched processes.
 pub(super) struct WatchedJobs {
     options: WatchOptions,
     jobs: Mutex<Vec<WatchedJob>>,
@@ -66,7 +66,7 @@ impl WatchedJobs {
         WatchedJobs { options, jobs: Mutex::default(), last: Mutex::default() }
     }
 
-    /// Begins to watch process `pid`; the first time by `readers`, if there are some.
+    /// Begins to watch process `pid`; the first time with `readers`, if given.
     pub(super) fn add(
         &self,
         pid: u32,
@@ -102,7 +102,7 @@ impl WatchedJobs {
         self.jobs.lock().len()
     }
 
-    /// Forgets those whose recording has ended: their pids, and why.
+    /// Removes processes whose recording has ended; returns their pids and reasons.
     pub(super) fn remove_ended(&self) -> Vec<(u32, String)> {
         let mut ended = Vec::new();
         let mut gone = Vec::new();
@@ -121,12 +121,12 @@ impl WatchedJobs {
         if !ended.is_empty() {
             *self.last.lock() = None;
         }
-        // Their threads are waited for where nobody waits for the lock.
+        // Joins their threads after the lock is released.
         drop(gone);
         ended
     }
 
-    /// What is served now.
+    /// The figures served now.
     pub(super) fn export(&self) -> Vec<ExportedJob> {
         let mut last = self.last.lock();
         if let Some((at, jobs)) = &*last
@@ -147,7 +147,7 @@ impl WatchedJobs {
         let command = live.profile().start().map(|start| start.command.join(" "));
         let used = |device: &DeviceSnapshot| device.counters.is_some();
         let devices = live.devices();
-        // Before the job uses a GPU, all of the machine are known; none of them is the job's.
+        // Before the job uses a GPU, the list has all of the machine, none of which is the job's.
         let devices = devices.iter().filter(|device| used(device));
         ExportedJob {
             pid: job.pid,
@@ -200,7 +200,7 @@ impl WatchedJobs {
         }
     }
 
-    /// The lines of the program that hold most.
+    /// The program's lines with most live bytes.
     fn lines(&self, live: &LiveProfile, found: &LiveRows<LiveLine>) -> Vec<NamedBytes> {
         let labels = FrameLabels::new(live.profile(), false);
         let rows = found.rows.iter().map(|row| NamedBytes {
@@ -211,7 +211,7 @@ impl WatchedJobs {
         greatest(rows, self.options.rows)
     }
 
-    /// The owners that hold most.
+    /// The largest owners.
     fn owners(&self, held: &OwnedOnDevice) -> Vec<NamedBytes> {
         let groups = recorded_owner_groups(held).into_iter().map(|group| NamedBytes {
             name: group_label(&group),
@@ -225,7 +225,7 @@ impl WatchedJobs {
     }
 }
 
-/// Which part of the bytes has a line that is proven, or probable.
+/// The bytes whose line is proven, probable or unattributed.
 fn attribution(resolution: TimeResolution) -> Vec<NamedBytes> {
     let row = |name: &str, bytes| NamedBytes { name: name.to_owned(), category: None, bytes };
     vec![
@@ -235,7 +235,7 @@ fn attribution(resolution: TimeResolution) -> Vec<NamedBytes> {
     ]
 }
 
-/// The `most` greatest of what has the same name, and the sum of the others.
+/// Sums equal names; returns the `most` largest and the sum of the others.
 fn greatest(rows: impl Iterator<Item = NamedBytes>, most: usize) -> Vec<NamedBytes> {
     let mut sums = std::collections::BTreeMap::<(Option<String>, String), u64>::new();
     for row in rows.filter(|row| row.bytes > 0) {
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rest_is_summed_and_equal_names_are_one_row() {
+    fn equal_names_and_the_remainder_are_summed() {
         let row = |name: &str, bytes| NamedBytes { name: name.to_owned(), category: None, bytes };
         let rows = [row("a", 5), row("b", 9), row("a", 5), row("c", 1), row("d", 2), row("e", 0)];
         let told = greatest(rows.into_iter(), 2);

@@ -1,7 +1,8 @@
-//! `memspy mcp`: the commands that look, for programs that speak the Model Context Protocol on standard input and output.
+//! `memspy mcp`: the read-only commands, for programs that speak the Model Context Protocol on
+//! standard input and output.
 //!
-//! Each call runs memspy anew: a call that hangs is ended, one that fails fails alone, and nothing of a job stays in memory.
-//! Those that run are ended by the kernel when the server ends, however it does.
+//! Each call runs a new memspy: a hanging call is ended, a failing call fails alone, and no job's
+//! data stays in memory. The kernel ends running calls when the server ends in any way.
 
 mod protocol;
 mod tools;
@@ -23,19 +24,19 @@ use super::lifetime;
 use protocol::{ClientRequest, RpcError, ServerMessage, understand};
 use tools::McpTool;
 
-/// Calls at once; further ones wait for their turn.
+/// Most calls at once; further ones wait.
 const MAX_CALLS: usize = 4;
-/// Calls that may wait; one more is refused.
+/// Most waiting calls; one more is refused.
 const MAX_WAITING: usize = 64;
 /// Longest message.
 const MAX_MESSAGE: u64 = 1 << 20;
 /// Longest answer of a tool.
 const MAX_ANSWER: u64 = 16 << 20;
-/// Longest text on standard error that is told.
+/// Longest text of standard error in an answer.
 const MAX_ERROR: u64 = 64 << 10;
-/// How long a call may take.
+/// The longest time of a call.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(300);
-/// Between two looks whether a call is done.
+/// Interval for checking whether a call is done.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Runs it, until standard input ends.
@@ -45,12 +46,12 @@ pub(super) fn run(args: &McpArgs) -> Result<()> {
     loop {
         let line = match next_line(&mut input).context("cannot read standard input")? {
             InputLine::End => {
-                // What was asked for before the end is answered.
+                // Requests from before the end are answered.
                 calls.wait();
                 return Ok(());
             }
             InputLine::TooLong => {
-                // Its id, if it has one, was not read.
+                // Its id, if any, was not read.
                 let why = format!("a message is longer than {} MiB", MAX_MESSAGE >> 20);
                 send(&ServerMessage::new(Value::Null, Err(RpcError::invalid_request(why))))?;
                 continue;
@@ -78,13 +79,13 @@ pub(super) fn run(args: &McpArgs) -> Result<()> {
     }
 }
 
-/// What standard input brings.
+/// An item of standard input.
 enum InputLine {
     /// A line, with its end if it has one.
     Line(Vec<u8>),
-    /// One that is longer than any message; all of it was skipped.
+    /// A line longer than any message; all of it was skipped.
     TooLong,
-    /// Nothing more.
+    /// End of input.
     End,
 }
 
@@ -96,7 +97,7 @@ fn next_line(input: &mut impl BufRead) -> io::Result<InputLine> {
     if line.len() as u64 <= MAX_MESSAGE {
         return Ok(InputLine::Line(line));
     }
-    // Its rest in pieces, so that a line without end takes no memory.
+    // Skips the rest in pieces, so that an endless line takes no memory.
     while line.last() != Some(&b'\n') {
         line.clear();
         if input.take(MAX_MESSAGE).read_until(b'\n', &mut line)? == 0 {
@@ -106,7 +107,7 @@ fn next_line(input: &mut impl BufRead) -> io::Result<InputLine> {
     Ok(InputLine::TooLong)
 }
 
-/// Writes a message; messages of several threads do not mix.
+/// Writes a message under a lock, so that threads do not mix theirs.
 fn send(answer: &ServerMessage) -> Result<()> {
     let mut text = serde_json::to_string(answer)?;
     text.push('\n');
@@ -123,8 +124,8 @@ struct ToolCall {
     words: Vec<String>,
 }
 
-/// The calls that wait for their turn, and how many threads there are that will take them. Under one lock: a thread that finds
-/// nothing to do leaves before it lets go, so that no call can come that it would have had to take.
+/// The waiting calls, and the number of threads that will take them. One lock for both: a thread
+/// without work signs off under the lock, so no call can rely on it.
 #[derive(Default)]
 struct CallQueue {
     calls: VecDeque<ToolCall>,
@@ -132,7 +133,7 @@ struct CallQueue {
 }
 
 impl CallQueue {
-    /// Puts a call at the end; whether another thread is needed for it. `None`: there are too many.
+    /// Queues a call; returns whether it needs another thread. `None`: too many wait.
     fn push(&mut self, call: ToolCall) -> Result<bool, ToolCall> {
         if self.calls.len() >= MAX_WAITING {
             return Err(call);
@@ -143,7 +144,7 @@ impl CallQueue {
         Ok(needs_taker)
     }
 
-    /// The next call for one of the threads; with `None` it is no more one of those that take calls.
+    /// The next call for a thread; with `None` the thread no longer takes calls.
     fn take(&mut self) -> Option<ToolCall> {
         let call = self.calls.pop_front();
         if call.is_none() {
@@ -153,7 +154,7 @@ impl CallQueue {
     }
 }
 
-/// The calls that run, and those that wait for their turn.
+/// The running and the waiting calls.
 #[derive(Default)]
 struct ToolCalls {
     running: Vec<(Arc<Mutex<Option<Value>>>, Worker)>,
@@ -183,7 +184,7 @@ impl ToolCalls {
         Ok(())
     }
 
-    /// No thread could be started: where no other takes the calls that wait, each is told so.
+    /// No thread could be started: if no other one takes the waiting calls, each gets an error.
     fn give_up(&mut self, error: &io::Error) -> Result<()> {
         let mut queue = self.queue.lock();
         queue.takers -= 1;
@@ -197,7 +198,7 @@ impl ToolCalls {
             .try_for_each(|call| send(&ServerMessage::new(call.id, Ok(failure(why.clone())))))
     }
 
-    /// Ends a call; nothing is answered to it any more.
+    /// Ends a call, which then gets no answer.
     fn cancel(&mut self, id: &Value) {
         self.queue.lock().calls.retain(|call| call.id != *id);
         for (current, _) in &self.running {
@@ -215,7 +216,7 @@ impl ToolCalls {
     }
 }
 
-/// Answers calls until none waits. `current` names the call under way; it is taken away from a call that is cancelled.
+/// Answers calls until none waits. `current` names the running call; cancelling the call clears it.
 fn answer_all(queue: &Mutex<CallQueue>, current: &Mutex<Option<Value>>, stop: &StopSignal) {
     loop {
         let Some(call) = queue.lock().take() else { return };
@@ -226,7 +227,7 @@ fn answer_all(queue: &Mutex<CallQueue>, current: &Mutex<Option<Value>>, stop: &S
         if current.lock().take().is_some()
             && send(&ServerMessage::new(call.id, Ok(result))).is_err()
         {
-            // Nobody reads the answers any more.
+            // The client no longer reads answers.
             let mut queue = queue.lock();
             queue.calls.clear();
             queue.takers -= 1;
@@ -246,7 +247,7 @@ fn call_tool(call: &ToolCall, is_wanted: &dyn Fn() -> bool) -> Result<Value> {
         .stderr(Stdio::piped())
         .spawn()
         .context("cannot start memspy")?;
-    let mut child = KilledAtEnd(child);
+    let mut child = KillOnDrop(child);
     let (out, error) = (child.0.stdout.take(), child.0.stderr.take());
     let out = Worker::spawn("mcp-out", move |_| read_at_most(out, MAX_ANSWER))?;
     let error = Worker::spawn("mcp-err", move |_| read_at_most(error, MAX_ERROR))?;
@@ -282,7 +283,7 @@ fn call_tool(call: &ToolCall, is_wanted: &dyn Fn() -> bool) -> Result<Value> {
     Ok(result)
 }
 
-/// The document printed; several, one for each process, as a list.
+/// The printed document; several, one for each process, as a list.
 fn documents(text: &str) -> Result<Value> {
     let read: Result<Vec<Value>, _> =
         serde_json::Deserializer::from_str(text).into_iter().collect();
@@ -293,28 +294,29 @@ fn documents(text: &str) -> Result<Value> {
     })
 }
 
-/// What a tool says that could not do its work.
+/// The result of a tool that failed.
 fn failure(text: String) -> Value {
     json!({"content": [{"type": "text", "text": text}], "isError": true})
 }
 
-/// All text up to a length, and one byte of what is beyond. The rest is read too: a program that cannot write does not end.
+/// The text up to a length, plus one byte if there is more. The rest is read too, as a program that
+/// cannot write does not end.
 fn read_at_most(from: Option<impl Read>, most: u64) -> String {
     let Some(mut from) = from else { return String::new() };
     let mut bytes = Vec::new();
-    // What cannot be read is missing, which the reader of the JSON notices.
+    // The JSON parser notices text that could not be read.
     let _ = (&mut from).take(most + 1).read_to_end(&mut bytes);
     let _ = io::copy(&mut from, &mut io::sink());
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// A program that does not outlive its call.
-struct KilledAtEnd(Child);
+/// A program that ends with its call.
+struct KillOnDrop(Child);
 
-impl Drop for KilledAtEnd {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
-            // SIGTERM first: whoever stops a job lets it go on before it ends.
+            // SIGTERM first: a memspy that has stopped a job resumes it before it ends.
             let pid = rustix::process::Pid::from_child(&self.0);
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             let until = Instant::now() + Duration::from_secs(5);
@@ -337,12 +339,13 @@ mod tests {
     }
 
     #[test]
-    fn a_call_always_has_a_thread_that_will_take_it() {
+    fn every_queued_call_has_a_thread() {
         let mut queue = CallQueue::default();
         let starts: Vec<bool> = (0..6).map(|id| queue.push(call(id)).ok().unwrap()).collect();
         assert_eq!(starts, [true, true, true, true, false, false]);
         assert!((0..6).all(|id| queue.take().unwrap().id == id));
-        // One of the four finds nothing to do, and its thread has not ended yet: the next call needs another.
+        // One of the four finds no work, and its thread has not ended yet: the next call needs
+        // another.
         assert!(queue.take().is_none());
         assert!(queue.push(call(6)).ok().unwrap());
         assert!(!queue.push(call(7)).ok().unwrap(), "four are there again");
@@ -353,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_skipped_to_its_end_and_no_further() {
+    fn only_the_line_that_is_too_long_is_skipped() {
         let long = vec![b'a'; 3 * MAX_MESSAGE as usize];
         let most = [&long[..MAX_MESSAGE as usize - 1], b"\n"].concat();
         let mut input = io::Cursor::new([&long[..], b"\nping\n", &most, &long].concat());

@@ -1,9 +1,10 @@
-//! JSON-RPC 2.0 as the Model Context Protocol has it on standard input and output: one message a line.
+//! JSON-RPC 2.0 as in the Model Context Protocol over standard input and output: one message a
+//! line.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Versions of the protocol whose parts used here are the same, the newest first.
+/// Protocol versions that agree in the parts used here, newest first.
 const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
 /// A message from the client: a request, or without `id` a notification.
@@ -11,7 +12,7 @@ const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-
 pub(super) struct ClientMessage {
     #[serde(default)]
     jsonrpc: String,
-    /// What the answer names; numbers and texts only.
+    /// The id for the answer; only numbers and texts.
     #[serde(default)]
     pub(super) id: Option<Value>,
     #[serde(default)]
@@ -39,12 +40,12 @@ pub(super) struct RpcError {
 }
 
 impl RpcError {
-    /// A message that is no request.
+    /// An invalid message.
     pub(super) fn invalid_request(message: impl Into<String>) -> RpcError {
         RpcError { code: -32600, message: message.into() }
     }
 
-    /// Parameters that make no sense.
+    /// Invalid parameters.
     pub(super) fn invalid_params(message: impl Into<String>) -> RpcError {
         RpcError { code: -32602, message: message.into() }
     }
@@ -70,7 +71,7 @@ pub(super) enum ClientRequest {
     Cancel { id: Value },
     /// Something that is answered at once.
     Answer(ServerMessage),
-    /// Nothing that is answered.
+    /// No answer is due.
     Nothing,
 }
 
@@ -81,7 +82,7 @@ struct CallParams {
     arguments: Value,
 }
 
-/// Understands a line of the client; `tools` lists the tools.
+/// Parses a line of the client; `tools` lists the tools.
 pub(super) fn understand(line: &str, tools: impl FnOnce() -> Value) -> ClientRequest {
     let message: ClientMessage = match serde_json::from_str(line) {
         Ok(message) => message,
@@ -122,7 +123,7 @@ pub(super) fn understand(line: &str, tools: impl FnOnce() -> Value) -> ClientReq
     ClientRequest::Answer(ServerMessage::new(id, outcome))
 }
 
-/// The client's version of the protocol if it is known, else the newest.
+/// The client's protocol version if known, else the newest.
 fn initialize(params: &Value) -> Value {
     let asked = params["protocolVersion"].as_str();
     let version =
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_an_error_with_its_code() {
+    fn invalid_messages_get_their_error_code() {
         for (line, code) in [
             ("{", -32700),
             ("[1]", -32600),

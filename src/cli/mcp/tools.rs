@@ -1,4 +1,4 @@
-//! The tools of `memspy mcp`: each is a command that looks, with typed arguments.
+//! The tools of `memspy mcp`: each is a read-only command with typed arguments.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use super::protocol::RpcError;
 use crate::cli::args::DiffByArg;
 use crate::model::parse_time;
 
-/// What is left of a call's time for all but observing the job.
+/// The part of a call's time that is not for observing the job.
 const TIME_BESIDES: Duration = Duration::from_secs(60);
 
-/// Words for memspy's command line.
+/// Arguments for memspy's command line.
 type CommandWords = Vec<String>;
 
 /// A tool.
@@ -27,7 +27,7 @@ pub(super) struct McpTool {
     pub(super) is_json: bool,
 }
 
-/// An argument of a tool: its name, its type in JSON, whether it has to be given, and what it means.
+/// An argument of a tool: name, JSON type, whether it is required, description.
 type Argument = (&'static str, &'static str, bool, &'static str);
 
 const PID: Argument = ("pid", "integer", true, "Process id of the job");
@@ -41,7 +41,7 @@ const NO_STOP: Argument = (
     "no_stop",
     "boolean",
     false,
-    "Do not stop the job for the milliseconds of the look; what it changes meanwhile may be torn",
+    "Do not stop the job to read its tensors; what it changes meanwhile may be inconsistent",
 );
 const TRACE: Argument = ("trace", "string", true, "Path of a trace that 'memspy record' wrote");
 const FOR: Argument =
@@ -206,12 +206,12 @@ pub(super) const TOOLS: &[McpTool] = &[
 ];
 
 impl McpTool {
-    /// The tool of a name.
+    /// The tool with this name.
     pub(super) fn find(name: &str) -> Option<&'static McpTool> {
         TOOLS.iter().find(|tool| tool.name == name)
     }
 
-    /// The command line for these arguments; with `no_stop` the job is never stopped.
+    /// The command line for these arguments; `no_stop` forbids stopping the job.
     pub(super) fn words(&self, arguments: Value, no_stop: bool) -> Result<CommandWords, RpcError> {
         let mut given = if arguments.is_null() { json!({}) } else { arguments };
         let Some(object) = given.as_object_mut() else {
@@ -236,7 +236,7 @@ impl McpTool {
         (self.words)(given)
     }
 
-    /// As `tools/list` tells it.
+    /// Its entry in `tools/list`.
     fn schema(&self) -> Value {
         let mut properties = serde_json::Map::new();
         for (name, kind, _, meaning) in self.arguments {
@@ -283,7 +283,7 @@ fn read<T: DeserializeOwned>(given: Value) -> Result<T, RpcError> {
     serde_json::from_value(given).map_err(|error| RpcError::invalid_params(error.to_string()))
 }
 
-/// What a client gives is one word behind `=` or behind `--`, and never an option.
+/// Each client value is one argument behind `=` or `--`, and never an option.
 fn job(command: &str, given: Value) -> Result<CommandWords, RpcError> {
     let given: JobArguments = read(given)?;
     let mut words = vec![command.to_owned(), "--json".to_owned(), format!("--pid={}", given.pid)];
@@ -298,7 +298,7 @@ fn job(command: &str, given: Value) -> Result<CommandWords, RpcError> {
     Ok(words)
 }
 
-/// Whether a job can be observed for so long within the time of a call.
+/// Whether a job can be observed for this long within a call's time.
 fn check_duration(text: &str) -> Result<(), String> {
     let most = super::TIMEOUT - TIME_BESIDES;
     let time = parse_time(text).map_err(|error| format!("duration: {error}"))?;
@@ -352,14 +352,14 @@ mod tests {
     }
 
     #[test]
-    fn every_tool_is_a_command_that_only_looks_and_understands_all_arguments() {
+    fn every_tool_is_a_read_only_command_with_valid_arguments() {
         for tool in TOOLS {
             let mut given = serde_json::Map::new();
             for (name, kind, _, _) in tool.arguments {
                 let value = match (*name, *kind) {
                     ("duration", _) => json!("5s"),
                     ("by", _) => json!("stack"),
-                    // Moments of one trace exclude what only two have.
+                    // The moments of one trace exclude options for two traces.
                     ("at", _) => continue,
                     ("from" | "to", _) => json!("end"),
                     (_, "integer") => json!(7),
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_may_compare_by_function_stack_or_owner_and_two_moments_of_one_trace() {
+    fn a_client_can_compare_by_any_key_and_two_moments() {
         let schema = McpTool::find("diff").unwrap().schema();
         let by = &schema["inputSchema"]["properties"]["by"]["enum"];
         assert_eq!(*by, json!(["line", "function", "stack", "owner"]));
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn an_argument_that_looks_like_an_option_is_none() {
+    fn an_argument_cannot_become_an_option() {
         let hostile = "--output=/tmp/x";
         let Command::Lines(lines) = parsed(words("lines", json!({"trace": hostile}))) else {
             panic!()
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_may_not_stop_a_job_says_so_in_every_look() {
+    fn a_no_stop_server_passes_it_to_every_snapshot() {
         for tool in TOOLS.iter().filter(|tool| tool.arguments.iter().any(|a| a.0 == "no_stop")) {
             let given = match tool.name {
                 "referrers" => json!({"pid": 7, "no_stop": false, "tensor": "x"}),
@@ -435,7 +435,7 @@ mod tests {
             assert!(words.contains(&"--no-stop".to_owned()), "{words:?}");
             parsed(words);
         }
-        // Commands without such a look need no such word.
+        // Commands without a snapshot need no such option.
         let looks = ["summary", "growth", "dump", "tensors", "referrers", "graph"];
         for tool in TOOLS {
             let has = tool.arguments.iter().any(|argument| argument.0 == "no_stop");
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_that_are_wrong_missing_or_unknown_are_refused() {
+    fn wrong_missing_and_unknown_arguments_are_refused() {
         for (name, given) in [
             ("summary", json!({})),
             ("summary", json!({"pid": "7"})),

@@ -1,4 +1,5 @@
-//! What a job recorded of itself, as `torch.cuda.memory._snapshot()` gives it: as a pickle, or as JSON with the same keys.
+//! A job's own allocation history, as `torch.cuda.memory._snapshot()` gives it: as a pickle, or as
+//! JSON with the same keys.
 
 use std::io::{self, Write};
 
@@ -9,7 +10,7 @@ use crate::model::{
 };
 use crate::render::RenderError;
 
-/// Writes the snapshot as a pickle, which pytorch.org/memory_viz and torch/cuda/_memory_viz.py open.
+/// Writes the snapshot as a pickle for pytorch.org/memory_viz and torch/cuda/_memory_viz.py.
 pub fn history_pickle(out: &mut dyn Write, history: &AllocationHistory) -> Result<(), RenderError> {
     let mut writer = PickleSnapshot {
         pickle: PickleWriter::new(out)?,
@@ -29,7 +30,7 @@ pub fn history_json(out: &mut dyn Write, history: &AllocationHistory) -> Result<
     Ok(())
 }
 
-/// What a snapshot is written with: values one after the other, in dicts and lists.
+/// A snapshot writer: values in order, in dicts and lists.
 trait HistoryFormat {
     fn begin_dict(&mut self) -> io::Result<()>;
     fn end_dict(&mut self) -> io::Result<()>;
@@ -77,7 +78,7 @@ fn snapshot(writer: &mut dyn HistoryFormat, history: &AllocationHistory) -> io::
     writer.end_list()?;
     writer.key("allocator_settings")?;
     writer.begin_dict()?;
-    // The page shows what it finds here; which settings the job has is not read.
+    // The page shows this key. The job's settings are not read.
     writer.key("read_by")?;
     writer.text(concat!("memspy ", env!("CARGO_PKG_VERSION")))?;
     writer.end_dict()?;
@@ -166,7 +167,7 @@ fn event(writer: &mut dyn HistoryFormat, event: &HistoryEvent) -> io::Result<()>
         writer.key("pool_id")?;
         writer.pair(pool.0, pool.1)?;
     }
-    // As PyTorch does: no stack recorded is no key, not an empty stack.
+    // As in PyTorch: without a recorded stack there is no key.
     if event.stack.is_some() {
         writer.key("frames")?;
         writer.stack(event.stack)?;
@@ -174,7 +175,7 @@ fn event(writer: &mut dyn HistoryFormat, event: &HistoryEvent) -> io::Result<()>
     writer.end_dict()
 }
 
-/// Writes each frame and stack once, and its number where it comes again.
+/// Writes each frame and stack once, and later only its number.
 struct PickleSnapshot<'a> {
     pickle: PickleWriter<'a>,
     frames: Vec<Option<PickleMemo>>,
@@ -279,7 +280,7 @@ impl HistoryFormat for PickleSnapshot<'_> {
 struct JsonSnapshot<'a> {
     out: &'a mut dyn Write,
     history: &'a AllocationHistory,
-    /// Whether nothing stands yet in the dict or list at hand.
+    /// Whether the current dict or list is still empty.
     is_first: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The snapshot of `torch.cuda.memory._snapshot()`, as pytorch.org/memory_viz and torch/cuda/_memory_viz.py read it.
+//! The snapshot of `torch.cuda.memory._snapshot()`, for pytorch.org/memory_viz and
+//! torch/cuda/_memory_viz.py.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,7 +10,7 @@ use crate::analysis::{BlockEvent, DeviceBlocks, MomentBlocks, Profile};
 use crate::model::{Block, BlockState, CudaIndex, Segment};
 use crate::render::RenderError;
 
-/// Devices that have a trace: those of a machine are fewer, and a damaged recording may name any number.
+/// Most devices with a trace. No machine has as many; a damaged recording may name any number.
 const MAX_DEVICES: u32 = 1024;
 
 /// Writes the segments, the blocks and the events of a moment.
@@ -29,7 +30,7 @@ pub fn memory_viz(
     Ok(writer.pickle.finish()?)
 }
 
-/// Writes each frame and stack once, and its number where it comes again.
+/// Writes each frame and stack once, and later only its number.
 struct MemoryVizWriter<'a> {
     pickle: PickleWriter<'a>,
     frames: BTreeMap<ExportedFrame, PickleMemo>,
@@ -54,7 +55,7 @@ impl MemoryVizWriter<'_> {
         self.pickle.begin_dict()?;
         self.pickle.text_once("segments")?;
         self.pickle.empty_list()?;
-        // One after the other, as the writer of an item needs the whole of this.
+        // In sequence, as writing an item borrows the whole writer.
         for (device, blocks) in &moment.devices {
             for segment in &blocks.segments {
                 self.segment(*device, segment, blocks)?;
@@ -130,7 +131,7 @@ impl MemoryVizWriter<'_> {
         self.pickle.empty_list()?;
         let Some(blocks) = blocks else { return Ok(()) };
         for event in &blocks.events {
-            // A probe sees that a block is given up; on which stream others wait for it, it does not.
+            // A probe sees the free, but not which streams still use the block.
             let actions: &[&str] =
                 if event.is_free { &["free_requested", "free_completed"] } else { &["alloc"] };
             for action in actions {

@@ -32,7 +32,7 @@ pub struct ExportedDevice<'a> {
     pub profile: &'a Profile,
     /// The live bytes of the moment by stack.
     pub folded: FoldedProfile,
-    /// All that was allocated while recording, by stack; not of recordings that only sampled.
+    /// All allocations while recording, by stack; `None` for sampled recordings.
     pub allocated: Option<Vec<AllocatedStack>>,
 }
 
@@ -62,7 +62,7 @@ impl ExportedDevice<'_> {
     }
 }
 
-/// A frame as other tools know it.
+/// A frame in the form that other tools use.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct ExportedFrame {
     /// The function; or a text in brackets that says why there is none.

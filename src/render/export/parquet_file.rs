@@ -9,7 +9,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::Type;
 
-/// Rows of a row group: what is in memory at once.
+/// Rows of a row group: the number kept in memory.
 const ROWS: usize = 1 << 17;
 
 /// What a column holds.
@@ -37,7 +37,7 @@ pub(super) enum ParquetCell<'a> {
 }
 
 impl From<u64> for ParquetCell<'_> {
-    /// Addresses are below 2^57 and sizes below that: what is more is damage, and unknown.
+    /// Addresses are below 2^57 and sizes smaller still. Anything larger is damage, so unknown.
     fn from(value: u64) -> Self {
         i64::try_from(value).map_or(ParquetCell::Null, ParquetCell::Integer)
     }
@@ -172,7 +172,7 @@ impl<'a> ParquetFile<'a> {
         }
         group.close().map_err(failed)?;
         self.rows = 0;
-        // What stands in memory is passed on.
+        // Flushes what is buffered.
         self.writer.flush()?;
         let written = self.writer.inner_mut();
         self.out.write_all(written)?;

@@ -1,4 +1,5 @@
-//! Trace events in JSON, as ui.perfetto.dev and chrome://tracing read them: counters over time, iterations as slices.
+//! Trace events in JSON for ui.perfetto.dev and chrome://tracing: counters over time, iterations as
+//! slices.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -26,7 +27,7 @@ struct TraceOrigin {
     began_unix_nanos: u64,
 }
 
-/// An event. What its phase has no use for is left out.
+/// An event, without the fields that its phase does not use.
 #[derive(Serialize)]
 struct TraceEvent {
     name: String,
@@ -34,7 +35,7 @@ struct TraceEvent {
     phase: EventPhase,
     #[serde(rename = "cat", skip_serializing_if = "Option::is_none")]
     category: Option<&'static str>,
-    /// Microseconds, of a fraction too.
+    /// Microseconds with fractions.
     #[serde(rename = "ts", skip_serializing_if = "Option::is_none")]
     time: Option<f64>,
     /// Microseconds.
@@ -45,7 +46,7 @@ struct TraceEvent {
     args: EventArguments,
 }
 
-/// What kind of event it is, by the letter that the format has for it.
+/// The kind of event, by the format's letter.
 #[derive(Serialize)]
 enum EventPhase {
     #[serde(rename = "M")]
@@ -69,14 +70,14 @@ fn micros(time: Nanos) -> f64 {
     time.0 as f64 / 1e3
 }
 
-/// Writes the counters of the allocator over time and the iterations of each recording, which goes by the name before it; of
-/// one device, or of all.
+/// Writes the allocator's counters over time and the iterations of each named recording, for one
+/// device or all.
 pub fn perfetto(
     out: &mut dyn Write,
     recordings: &[(&str, &Profile)],
     device: Option<CudaIndex>,
 ) -> Result<(), RenderError> {
-    // Each on its own clock: wall time brings them together.
+    // Each recording has its own clock; wall time aligns them.
     let began = |profile: &Profile| profile.start().map_or(0, |start| start.unix_nanos);
     let first = recordings.iter().map(|(_, profile)| began(profile)).min().unwrap_or(0);
     let mut events = Vec::new();

@@ -1,12 +1,12 @@
-//! Python's pickle, protocol 2, with those opcodes only that the page pytorch.org/memory_viz knows.
+//! Python's pickle, protocol 2, with only the opcodes that pytorch.org/memory_viz knows.
 //!
-//! The page has a reader of its own: no `LONG4`, no `BINUNICODE8`; and what is appended at
-//! once becomes arguments of one call, so each item is appended by itself.
+//! The page's own reader lacks `LONG4` and `BINUNICODE8`. It passes items appended together as
+//! arguments of one call, so each item is appended alone.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// Writes values one after the other, in the order in which an unpickler takes them.
+/// Writes values in the order in which an unpickler takes them.
 pub(super) struct PickleWriter<'a> {
     out: &'a mut dyn Write,
     memo: u32,
@@ -45,7 +45,7 @@ impl<'a> PickleWriter<'a> {
         Ok(PickleMemo(number))
     }
 
-    /// Writes a value again.
+    /// Writes a remembered value again.
     pub(super) fn again(&mut self, memo: PickleMemo) -> io::Result<()> {
         match u8::try_from(memo.0) {
             Ok(number) => self.opcode(b'h', &[number]),
@@ -63,7 +63,7 @@ impl<'a> PickleWriter<'a> {
         self.out.write_all(text.as_bytes())
     }
 
-    /// Writes a text, or its number where it was written before.
+    /// Writes a text, or its number if it was written before.
     pub(super) fn text_once(&mut self, text: &str) -> io::Result<()> {
         if let Some(&memo) = self.texts.get(text) {
             return self.again(memo);
@@ -84,7 +84,7 @@ impl<'a> PickleWriter<'a> {
         if let Ok(value) = i32::try_from(value) {
             return self.opcode(b'J', &value.to_le_bytes());
         }
-        // Signed: a first bit that is set needs a byte of 0 before it.
+        // Signed: a set top bit needs a further byte of 0.
         let bytes = value.to_le_bytes();
         let length = (8 - value.leading_zeros() as usize / 8).min(8);
         match bytes[length - 1] < 0x80 {
@@ -117,7 +117,7 @@ impl<'a> PickleWriter<'a> {
         self.opcode(b'a', &[])
     }
 
-    /// Begins a dict: keys and values follow, at least one.
+    /// Begins a dict; at least one key and value must follow.
     pub(super) fn begin_dict(&mut self) -> io::Result<()> {
         self.opcode(b'}', &[])?;
         self.opcode(b'(', &[])
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_again_is_named_by_its_number() {
+    fn a_repeated_value_is_written_as_its_number() {
         let written = pickled(|pickle| {
             for _ in 0..300 {
                 pickle.text("x")?;

@@ -1,7 +1,7 @@
-//! pprof's profile: protocol buffers in gzip, as `go tool pprof`, Pyroscope and Parca read them.
+//! pprof's profile: gzipped protocol buffers for `go tool pprof`, Pyroscope and Parca.
 //!
-//! <https://github.com/google/pprof/blob/main/proto/profile.proto>; the numbers of fields below are from there. The encoding
-//! is a screenful, for which a generator of code and its compiler are not worth having.
+//! <https://github.com/google/pprof/blob/main/proto/profile.proto> gives the field numbers below.
+//! The encoding is short, so there is no code generator.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -12,7 +12,7 @@ use flate2::write::GzEncoder;
 use super::{ExportedDevice, ExportedFrame};
 use crate::render::RenderError;
 
-/// A message of protocol buffers that is being written.
+/// A protocol buffers message under construction.
 #[derive(Debug, Default)]
 struct ProtobufMessage(Vec<u8>);
 
@@ -25,7 +25,7 @@ impl ProtobufMessage {
         self.0.push(value as u8);
     }
 
-    /// A number; 0 is what is not there.
+    /// A number; 0 is left out.
     fn number(&mut self, field: u32, value: u64) {
         if value != 0 {
             self.varint(u64::from(field) << 3);
@@ -125,7 +125,8 @@ impl ProfileTables {
 /// Bytes live, bytes allocated, allocations.
 type SampleValues = [u64; 3];
 
-/// Writes what each device held as a profile of pprof. Values besides the live bytes are there where all recordings have them.
+/// Writes each device's memory as a pprof profile. Values besides the live bytes appear only if all
+/// recordings have them.
 pub fn pprof(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), RenderError> {
     let has_allocated = devices.iter().all(|device| device.allocated.is_some());
     let has_counts = has_allocated
@@ -200,7 +201,7 @@ fn samples(
 
 fn labels(device: &ExportedDevice<'_>, tables: &mut ProfileTables) -> Vec<ProtobufMessage> {
     let mut label = |key: &str, value: &str| {
-        // As text: a number of 0 would be one that is not there.
+        // As text, because a number of 0 would be left out.
         let mut message = ProtobufMessage::default();
         message.number(1, tables.string(key));
         message.number(2, tables.string(value));

@@ -1,4 +1,4 @@
-//! speedscope's own JSON: a sampled profile for each device, whose weights are bytes.
+//! speedscope's JSON: a sampled profile for each device, weighted by bytes.
 //!
 //! <https://github.com/jlfwong/speedscope/blob/main/src/lib/file-format-spec.ts>
 

@@ -11,7 +11,7 @@ use crate::render::json::{
 };
 use crate::render::warnings::warnings;
 
-/// Live bytes, and where they are known bytes allocated and allocations.
+/// Live bytes, and if known, bytes allocated and allocations.
 type StackValues = (u64, u64, Option<u64>);
 
 /// The values of each stack.
@@ -31,7 +31,7 @@ fn rows(device: &ExportedDevice<'_>) -> Vec<(Vec<ExportedFrame>, StackValues)> {
     rows
 }
 
-/// Writes a row for every stack; the innermost line of Python in columns of its own.
+/// Writes a row for every stack; the innermost Python line has its own columns.
 pub fn export_csv(out: &mut dyn Write, devices: &[ExportedDevice<'_>]) -> Result<(), RenderError> {
     let mut csv = CsvSheet::new(out);
     csv.write_record([

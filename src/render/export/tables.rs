@@ -1,7 +1,9 @@
-//! A recording as five tables for an engine that analyses many: events, samples, blocks, stacks and frames.
+//! A recording as five tables for an engine that analyses many: events, samples, blocks, stacks and
+//! frames.
 //!
-//! Each row says of which recording it is (`rank`, `pid`, `host`), so that the files of all ranks of a job are one table. A
-//! stack's number (`stack_id`) and a frame's (`frame_id`) are those of its recording: join them with `pid` and `host` as well.
+//! Each row names its recording (`rank`, `pid`, `host`), so the files of all ranks of a job form
+//! one table. Stack numbers (`stack_id`) and frame numbers (`frame_id`) belong to one recording:
+//! join them with `pid` and `host` as well.
 
 use std::io::{self, Write};
 
@@ -113,13 +115,14 @@ pub struct TableExport<'a> {
     /// The frames of each stack, the innermost first, by number.
     stacks: Vec<Vec<u32>>,
     frames: Vec<ExportedFrame>,
-    /// What the stacks of `whole` and of `moment` are called in the tables.
+    /// The table numbers of the stacks of `whole` and of `moment`.
     of_whole: Vec<u32>,
     of_moment: Vec<u32>,
 }
 
 impl<'a> TableExport<'a> {
-    /// Of `profile`, with all its events in `whole`, and the blocks of `moment`, which lies `seconds` after its beginning, in `at`.
+    /// Tables of `profile`: all its events are in `whole`; `at` has the blocks of `moment`, at
+    /// `seconds` after the beginning.
     pub fn new(
         profile: &'a Profile,
         whole: &'a MomentBlocks,

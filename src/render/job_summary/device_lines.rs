@@ -1,5 +1,5 @@
-//! The lines of a summary about a device: its peak, failures, growth of what is reserved, and when
-//! it is full.
+//! The lines of a summary about a device: peak, failures, growth of reserved memory, and time until
+//! full.
 
 use super::super::size::{bytes, count, percent};
 use super::JobSummary;
@@ -7,7 +7,7 @@ use crate::analysis::{FailureCount, GpuFacts, GrowthWatch, ObservedDevice, OddRa
 
 /// Devices that have lines of their own.
 const MAX_DEVICES: usize = 3;
-/// Growth that fills a device later than this, in seconds, is not worth saying: a month.
+/// Growth that fills a device later than this, in seconds, is not reported: a month.
 const MAX_SECONDS: f64 = 30.0 * 86_400.0;
 
 /// Peak and failures of each device.
@@ -21,7 +21,7 @@ pub(super) fn peaks(summary: &JobSummary<'_>) -> Vec<String> {
     lines
 }
 
-/// The most that PyTorch can have of a device: what it has, and what is free.
+/// The most that PyTorch can have on a device: what it has plus what is free.
 fn capacity(gpu: &GpuFacts) -> Option<u64> {
     Some(gpu.reserved? + gpu.free?)
 }
@@ -67,7 +67,7 @@ fn failures(device: &ObservedDevice) -> Option<String> {
     (!told.is_empty()).then(|| format!("GPU {}: {}", device.gpu, told.join(", ")))
 }
 
-/// What is reserved and grows, a row for each device.
+/// Growing reserved memory, a row for each device.
 pub(super) fn reserved(summary: &JobSummary<'_>) -> Vec<String> {
     let row = |device: &ObservedDevice| {
         let growth = device.reserved?;
@@ -81,7 +81,7 @@ pub(super) fn reserved(summary: &JobSummary<'_>) -> Vec<String> {
     summary.devices.iter().filter_map(row).collect()
 }
 
-/// Seconds until a device is full, as fast as its owners grow now; `None` where nothing grows.
+/// Seconds until a device is full at its owners' present growth; `None` without growth.
 pub(super) fn seconds_to_full(gpu: &GpuFacts, growth: &GrowthWatch) -> Option<f64> {
     let left = capacity(gpu)?.checked_sub(gpu.allocated?)?;
     let on_it = |device: crate::model::TensorDevice| {
@@ -108,7 +108,7 @@ pub(super) fn when_full(summary: &JobSummary<'_>) -> Vec<String> {
     summary.gpus.iter().take(MAX_DEVICES).filter_map(line).collect()
 }
 
-/// A time to come, in the unit that says most.
+/// A future duration, in the most readable unit.
 fn duration(seconds: f64) -> String {
     match seconds {
         few if few < 120.0 => format!("{few:.0} seconds"),
@@ -118,7 +118,7 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Which rank holds more than the others; `ranks` is how many there are.
+/// Names the rank that holds more than the others; `ranks` is the number of ranks.
 pub fn odd_rank_text(odd: &OddRank, ranks: usize) -> String {
     let than = if ranks == 2 { "the other" } else { "the others" };
     let what = match &odd.owner {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peak_says_when_it_was_and_how_close_to_the_limit() {
+    fn the_peak_shows_its_time_and_distance_to_the_limit() {
         let gpu = GpuFacts { reserved: Some(3 << 30), free: Some(1 << 30), ..GpuFacts::default() };
         let mark = HighWater::first(1 << 30, 3 << 30, Nanos(1));
         let observed = ObservedDevice { peak: Some(mark), ..device() };
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_where_there_are_any() {
+    fn failures_are_shown_only_if_any() {
         assert_eq!(failures(&device()), None);
         let ooms = FailureCount { all: 1, meanwhile: 0 };
         let retries = FailureCount { all: 5, meanwhile: 2 };
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_odd_rank_is_said_with_what_it_holds() {
+    fn the_odd_rank_is_named_with_its_memory() {
         let owner = Some(("seen[*]".to_owned(), 1 << 30));
         let odd = OddRank { label: "rank 1".into(), more: 1 << 30, owner };
         assert_eq!(odd_rank_text(&odd, 4), "rank 1 holds 1.00 GiB more than the others: seen[*]");

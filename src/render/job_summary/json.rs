@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use super::super::RenderError;
-use super::super::findings::{ToldFinding, rate};
+use super::super::findings::{FindingText, rate};
 use super::super::json::{
     GpuLinesJson, JsonDocument, LineBytesJson, LineGrowthJson, ObservedGrowthJson,
     ObservedLinesJson, OwnerGroupJson, OwnerGrowthJson, SummaryFindingJson, SummaryGpuJson,
@@ -102,7 +102,7 @@ pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result
             free: gpu.free,
         }
     };
-    let finding = |finding: &ToldFinding| SummaryFindingJson {
+    let finding = |finding: &FindingText| SummaryFindingJson {
         kind: finding.kind.to_owned(),
         bytes: finding.bytes,
         text: finding.text.clone(),

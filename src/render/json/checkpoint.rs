@@ -47,8 +47,8 @@ pub struct MovedDeviceJson {
     pub used_before: u64,
     /// In use by all processes after.
     pub used_after: u64,
-    /// In use by the job before; `null` where the driver does not tell.
+    /// In use by the job before; `null` where the driver does not say.
     pub process_before: Option<u64>,
-    /// In use by the job after; `null` where the driver does not tell.
+    /// In use by the job after; `null` where the driver does not say.
     pub process_after: Option<u64>,
 }

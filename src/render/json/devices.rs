@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::{FragmentationJson, JsonFormat, SleepTagJson};
 use crate::model::{MissReason, MissedObservation};
 
-/// `memspy devices --json`: the GPUs of the machine, and what some jobs have on them. Sizes in bytes; with `--every` one line per
-/// snapshot.
+/// `memspy devices --json`: the GPUs of the machine, and what some jobs have on them. Sizes in
+/// bytes; with `--every` one line per snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DevicesJson {
@@ -16,11 +16,12 @@ pub struct DevicesJson {
     pub devices: Vec<GpuJson>,
     /// The jobs that were asked for.
     pub processes: Vec<JobJson>,
-    /// Processes that hold a GPU though nobody waits for them.
+    /// Left-behind processes that hold a GPU.
     pub left_behind: Vec<LeftBehindJson>,
 }
 
-/// A process that holds a GPU though what started it is gone, or has a GPU's file open though the driver does not list it.
+/// A process that holds a GPU though what started it is gone, or has a GPU's file open though the
+/// driver does not list it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LeftBehindJson {
@@ -79,7 +80,7 @@ pub struct GpuJson {
     pub utilization_memory: Option<u32>,
     /// Its memory.
     pub memory: Option<DeviceMemoryJson>,
-    /// The processes on it; `null` where the driver does not tell.
+    /// The processes on it; `null` where the driver does not say.
     pub processes: Option<Vec<DeviceProcessJson>>,
     /// Why it does not.
     pub processes_unknown_because: Option<String>,
@@ -117,7 +118,7 @@ pub struct DeviceProcessJson {
     pub compute: bool,
     /// Whether it draws.
     pub graphics: bool,
-    /// The memory it uses; `null` where the driver does not tell.
+    /// The memory it uses; `null` where the driver does not say.
     pub bytes: Option<u64>,
 }
 
@@ -133,7 +134,7 @@ pub struct MigDeviceJson {
     pub name: Option<String>,
     /// Its memory.
     pub memory: Option<DeviceMemoryJson>,
-    /// The processes on it; `null` where the driver does not tell.
+    /// The processes on it; `null` where the driver does not say.
     pub processes: Option<Vec<DeviceProcessJson>>,
     /// Why it does not.
     pub processes_unknown_because: Option<String>,
@@ -183,13 +184,15 @@ pub struct JobDeviceJson {
     pub cached_free: Option<u64>,
     /// All that the job uses, by the driver.
     pub process: Option<u64>,
-    /// Of the reserved bytes at least this many have no memory behind them: it was unmapped below the allocator.
+    /// Of the reserved bytes at least this many have no memory behind them: it was unmapped below
+    /// the allocator.
     pub unmapped_at_least: Option<u64>,
-    /// The memory that vLLM's allocator can put asleep, by tag; empty without vLLM, `null` where it could not be read.
+    /// The memory that vLLM's allocator can put asleep, by tag; empty without vLLM, `null` where it
+    /// could not be read.
     pub vllm_tags: Option<Vec<SleepTagJson>>,
     /// Why it could not; `null` where it could.
     pub vllm_tags_unknown_because: Option<String>,
-    /// Of that not PyTorch's: CUDA context, libraries, other allocators.
+    /// The part outside PyTorch: CUDA context, libraries, other allocators.
     pub outside_pytorch: Option<u64>,
     /// Why that is not known.
     pub outside_pytorch_unknown_because: Option<String>,

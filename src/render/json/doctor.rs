@@ -33,7 +33,8 @@ pub struct FindingJson {
     pub text: String,
 }
 
-/// Whether something works: `works`, `fails`, `warning` for what is not so at this moment and no obstacle, or `fact`.
+/// Whether something works: `works`, `fails`, `warning` for what is not so at this moment and no
+/// obstacle, or `fact`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]

@@ -10,7 +10,8 @@ use super::{
     SleepTagJson,
 };
 
-/// `memspy dump --json`: a process at one moment: its stacks, and where its GPU memory is. Sizes in bytes.
+/// `memspy dump --json`: a process at one moment: its stacks, and where its GPU memory is. Sizes in
+/// bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DumpJson {
@@ -77,7 +78,8 @@ pub struct ThreadJson {
     pub activity: String,
     /// Its frames, from the innermost to the outermost.
     pub frames: Vec<DumpFrameJson>,
-    /// With `--native`: its stack with frames of compiled code, of a moment of its own; `null` where that is not known.
+    /// With `--native`: its stack with frames of compiled code, of a moment of its own; `null`
+    /// where that is not known.
     pub mixed: Option<MixedStackJson>,
 }
 
@@ -119,9 +121,11 @@ pub struct DumpDeviceJson {
     pub largest_free_block: Option<u64>,
     /// How the cache is cut up; `null` without a snapshot.
     pub fragmentation: Option<FragmentationJson>,
-    /// Of the reserved bytes at least this many have no memory behind them: it was unmapped below the allocator.
+    /// Of the reserved bytes at least this many have no memory behind them: it was unmapped below
+    /// the allocator.
     pub unmapped_at_least: Option<u64>,
-    /// The memory that vLLM's allocator can put asleep, by tag; empty without vLLM, `null` where it could not be read.
+    /// The memory that vLLM's allocator can put asleep, by tag; empty without vLLM, `null` where it
+    /// could not be read.
     pub vllm_tags: Option<Vec<SleepTagJson>>,
     /// Why it could not; `null` where it could.
     pub vllm_tags_unknown_because: Option<String>,
@@ -131,11 +135,13 @@ pub struct DumpDeviceJson {
     pub outside_pytorch_unknown_because: Option<String>,
     /// What other processes use.
     pub other_processes: Option<u64>,
-    /// `torch.cuda.memory_stats()`: bytes or counts by its keys; a value that this version of PyTorch lacks is `null`.
+    /// `torch.cuda.memory_stats()`: bytes or counts by its keys; a value that this version of
+    /// PyTorch lacks is `null`.
     pub memory_stats: Option<BTreeMap<String, Option<i64>>>,
     /// Whether the snapshot below is of one moment; `null` without a snapshot.
     pub block_map: Option<ConsistencyJson>,
-    /// The allocator's segments, with the keys of `torch.cuda.memory_snapshot()`; `null` without a snapshot.
+    /// The allocator's segments, with the keys of `torch.cuda.memory_snapshot()`; `null` without a
+    /// snapshot.
     pub segments: Option<Vec<SegmentJson>>,
 }
 
@@ -185,7 +191,8 @@ pub struct BlockJson {
     pub size: u64,
     /// The bytes that were asked for; 0 for a free block.
     pub requested_size: u64,
-    /// `active_allocated`, `active_pending_free` (freed, while another stream may still use it) or `inactive` (free).
+    /// `active_allocated`, `active_pending_free` (freed, while another stream may still use it) or
+    /// `inactive` (free).
     pub state: String,
 }
 
@@ -193,9 +200,11 @@ pub struct BlockJson {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DumpOwnersJson {
-    /// How long before the driver's figures the owners were read, in seconds; `null` where it was at the same time.
+    /// How long before the driver's figures the owners were read, in seconds; `null` where it was
+    /// at the same time.
     pub seconds_before_driver: Option<f64>,
-    /// For how long the process was stopped for this, in seconds; `null` if it ran on, or is a core file.
+    /// For how long the process was stopped for this, in seconds; `null` if it ran on, or is a core
+    /// file.
     pub pause_seconds: Option<f64>,
     /// Which limit ended the snapshot early; `null` if it is complete.
     pub incomplete: Option<IncompleteJson>,

@@ -36,9 +36,9 @@ pub struct SegmentSumJson {
     pub segments: u64,
     /// Their size.
     pub bytes: u64,
-    /// Of that allocated.
+    /// The allocated part.
     pub allocated: u64,
-    /// Of that free.
+    /// The free part.
     pub free: u64,
 }
 

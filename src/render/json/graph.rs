@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{IncompleteJson, JsonFormat};
 
-/// `memspy graph --like trumpy --json`: memory for the backward pass of each loss, by trumpy's rule.
+/// `memspy graph --like trumpy --json`: memory for the backward pass of each loss, by trumpy's
+/// rule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct TrumpyJson {

@@ -12,7 +12,8 @@ use super::JsonFormat;
 pub struct IterationsJson {
     /// The GPU, as the job numbers it.
     pub device: u32,
-    /// What marks the end of an iteration: `variable`, `trainer`, `scheduler`, `optimizer`, `period …` or a line.
+    /// What marks the end of an iteration: `variable`, `trainer`, `scheduler`, `optimizer`, `period
+    /// …` or a line.
     pub counted_by: String,
     /// The iterations, in order of time.
     pub iterations: Vec<IterationJson>,
@@ -35,7 +36,7 @@ pub struct IterationJson {
     pub epoch: Option<u64>,
     /// The step that it ended with.
     pub step: u64,
-    /// How many steps it stands for: more than one where several fell between two samples.
+    /// How many steps it covers: more than one where several fell between two samples.
     pub steps: u64,
     /// Its begin, in seconds since the recording began.
     pub from_seconds: f64,
@@ -61,9 +62,11 @@ pub struct IterationJson {
     pub begin_is_known: bool,
     /// What its end was.
     pub end: String,
-    /// The most that blocks held at once which the backward pass allocated and freed; `null` where that is not known.
+    /// The most that blocks held at once which the backward pass allocated and freed; `null` where
+    /// that is not known.
     pub intermediate_gradients: Option<u64>,
-    /// What owned the memory in its snapshot with most allocated, by category; `null` where no snapshot fell into it.
+    /// What owned the memory in its snapshot with most allocated, by category; `null` where no
+    /// snapshot fell into it.
     pub held: Option<BTreeMap<String, u64>>,
     /// The most saved for the backward pass, and of results of nodes that only Python keeps.
     pub feature_maps: Option<u64>,

@@ -15,13 +15,15 @@ pub struct LinesJson {
     pub device: u32,
     /// The statistics that were asked for: keys of `torch.cuda.memory_stats`.
     pub columns: Vec<String>,
-    /// Whether the bytes allocated, freed and live of lines are estimates from samples; they are exact in an exact recording.
+    /// Whether the bytes allocated, freed and live of lines are estimates from samples; they are
+    /// exact in an exact recording.
     pub estimated: bool,
     /// Why no line of an exact recording is marked exact; `null` where nothing speaks against it.
     pub doubt: Option<String>,
     /// The peak of allocated bytes by the allocator's counter: exact.
     pub peak_allocated: HighWaterJson,
-    /// The peak of reserved bytes by the allocator's counter: exact; `null` where it was not recorded.
+    /// The peak of reserved bytes by the allocator's counter: exact; `null` where it was not
+    /// recorded.
     pub peak_reserved: Option<HighWaterJson>,
     /// How often the threads' stacks were sampled.
     pub samples: u64,
@@ -29,13 +31,16 @@ pub struct LinesJson {
     pub exact: Option<ExactRecordingJson>,
     /// How long the recording is, in seconds.
     pub seconds: f64,
-    /// Where a recording with `--keep` begins, in seconds since the recorder started; `null` where nothing was dropped.
+    /// Where a recording with `--keep` begins, in seconds since the recorder started; `null` where
+    /// nothing was dropped.
     pub kept_from_seconds: Option<f64>,
     /// What makes the figures less certain.
     pub warnings: Vec<String>,
-    /// The lines of the program, the one with most live bytes first; library code counts for the line that called it.
+    /// The lines of the program, the one with most live bytes first; library code counts for the
+    /// line that called it.
     pub ranked: Vec<RankedLineJson>,
-    /// The moment that live bytes are of: the peak where it is known what was alive then, else the snapshot nearest below it; `null` without a snapshot.
+    /// The moment that live bytes are of: the peak where it is known what was alive then, else the
+    /// snapshot nearest below it; `null` without a snapshot.
     pub live_moment: Option<LiveMomentJson>,
     /// All functions with their lines, libraries too: a byte counts for each line on its stack.
     pub functions: Vec<FunctionLinesJson>,
@@ -54,11 +59,14 @@ pub struct HighWaterJson {
     pub bytes: i64,
     /// Whether it was reached before the recording began.
     pub before_recording: bool,
-    /// It was reached after this time, in seconds since the recording began; `null` if before the recording.
+    /// It was reached after this time, in seconds since the recording began; `null` if before the
+    /// recording.
     pub reached_after_seconds: Option<f64>,
-    /// It was reached before this time, in seconds since the recording began; `null` if before the recording.
+    /// It was reached before this time, in seconds since the recording began; `null` if before the
+    /// recording.
     pub reached_before_seconds: Option<f64>,
-    /// The greatest value seen while recording, in bytes: less than `bytes` if that was reached before.
+    /// The greatest value seen while recording, in bytes: less than `bytes` if that was reached
+    /// before.
     pub seen_in_recording: i64,
     /// How often the job reset the counter, as far as that could be seen.
     pub resets: u32,
@@ -92,15 +100,19 @@ pub struct RankedLineJson {
     pub source: Option<String>,
     /// Whether it is of a library: no line of the program is on the stacks that count for it.
     pub library: bool,
-    /// Bytes that it allocated and that were live at `live_moment`; an estimate where `estimated`. `null` without a snapshot.
+    /// Bytes that it allocated and that were live at `live_moment`; an estimate where `estimated`.
+    /// `null` without a snapshot.
     pub live_at_peak: Option<u64>,
-    /// Its part of all that was allocated then, from 0 to 1; `null` without a snapshot, or if nothing was allocated.
+    /// Its part of all that was allocated then, from 0 to 1; `null` without a snapshot, or if
+    /// nothing was allocated.
     pub share: Option<f64>,
     /// Bytes that it allocated while recording; an estimate where `estimated`.
     pub allocated: i64,
-    /// The most that was allocated in all while the line was on a stack, in bytes; `null` where that is not known.
+    /// The most that was allocated in all while the line was on a stack, in bytes; `null` where
+    /// that is not known.
     pub peak: Option<BoundedJson>,
-    /// Samples in which it was the innermost line of the program; in an exact recording its allocations.
+    /// Samples in which it was the innermost line of the program; in an exact recording its
+    /// allocations.
     pub samples: u64,
 }
 
@@ -112,11 +124,12 @@ pub struct LiveMomentJson {
     pub seconds: f64,
     /// All bytes allocated then: exact.
     pub allocated: u64,
-    /// Of these, bytes that a line is known of.
+    /// The part of these with a known line.
     pub on_known_lines: u64,
     /// The others, in bytes, by the reason why no line is known.
     pub without_line: BTreeMap<String, u64>,
-    /// How the lines of the bytes allocated while recording are known; `null` where that is unknown.
+    /// How the lines of the bytes allocated while recording are known; `null` where that is
+    /// unknown.
     pub attribution: Option<AttributionJson>,
 }
 
@@ -152,10 +165,11 @@ pub struct LineJson {
     pub columns: BTreeMap<String, LineCellJson>,
     /// Bytes allocated while it was on a stack; an estimate where `estimated`.
     pub allocated: i64,
-    /// Bytes freed while it was on a stack; an estimate where `estimated`. `null` in an exact recording without the stacks of
-    /// frees.
+    /// Bytes freed while it was on a stack; an estimate where `estimated`. `null` in an exact
+    /// recording without the stacks of frees.
     pub freed: Option<i64>,
-    /// Bytes live at `live_moment` that were allocated while it was on the stack; an estimate where `estimated`.
+    /// Bytes live at `live_moment` that were allocated while it was on the stack; an estimate where
+    /// `estimated`.
     pub live_at_peak: u64,
     /// Of these, bytes that it allocated itself: it was the innermost line.
     pub live_at_peak_own: u64,
@@ -163,12 +177,14 @@ pub struct LineJson {
     pub samples: u64,
 }
 
-/// A statistic of a line. Of `peak`, the greatest value while the line was on a stack; of `current`, the greatest at an end of
-/// the line; of `allocated` and `freed`, the sum while it was on a stack.
+/// A statistic of a line. Of `peak`, the greatest value while the line was on a stack; of
+/// `current`, the greatest at an end of the line; of `allocated` and `freed`, the sum while it was
+/// on a stack.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct LineCellJson {
-    /// The value; where it is not exact, the true one is at least this. `null` where it is not known.
+    /// The value; where it is not exact, the true one is at least this. `null` where it is not
+    /// known.
     pub value: Option<i64>,
     /// Whether it is the true one.
     pub exact: bool,
@@ -177,13 +193,14 @@ pub struct LineCellJson {
     /// Why the value is not known; absent where it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_because: Option<String>,
-    /// Of `allocated` and `freed` in an exact recording: the greatest of one execution of the line; absent where that is not
-    /// known.
+    /// Of `allocated` and `freed` in an exact recording: the greatest of one execution of the line;
+    /// absent where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub one_run: Option<BoundedJson>,
 }
 
-/// How good an exact recording is. Counts are of the whole recording and of all GPUs, unless it says otherwise.
+/// How good an exact recording is. Counts are of the whole recording and of all GPUs, unless it
+/// says otherwise.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ExactRecordingJson {
@@ -195,15 +212,18 @@ pub struct ExactRecordingJson {
     pub lost: u64,
     /// Allocations whose stack is deeper than was read; `null` in a recording without an end.
     pub truncated: Option<u64>,
-    /// Allocations of threads without Python that count for the main thread's stack; `null` in a recording without an end.
+    /// Allocations of threads without Python that count for the main thread's stack; `null` in a
+    /// recording without an end.
     pub borrowed: Option<u64>,
     /// Allocations whose stack could not be read to its end; `null` in a recording without an end.
     pub faulted: Option<u64>,
-    /// Allocations with a function on the stack that has no name; `null` in a recording without an end.
+    /// Allocations with a function on the stack that has no name; `null` in a recording without an
+    /// end.
     pub unknown: Option<u64>,
     /// Allocations of threads that run no Python; `null` in a recording without an end.
     pub no_python: Option<u64>,
-    /// How often the events were compared with the allocator's counters on this GPU; `null` if never.
+    /// How often the events were compared with the allocator's counters on this GPU; `null` if
+    /// never.
     pub comparisons: Option<u64>,
     /// Of these, comparisons in which they were equal.
     pub comparisons_equal: Option<u64>,
@@ -223,8 +243,8 @@ pub struct ExactRecordingJson {
     pub backward_lines: bool,
     /// What was not recorded, a sentence each.
     pub uncovered: Vec<String>,
-    /// Memory beside PyTorch's allocator, in bytes: `driver`, `physical`, `managed`, `pinned`; a kind is absent where it was
-    /// not recorded.
+    /// Memory beside PyTorch's allocator, in bytes: `driver`, `physical`, `managed`, `pinned`; a
+    /// kind is absent where it was not recorded.
     pub other_memory: BTreeMap<String, OtherMemoryJson>,
     /// Allocations that the driver refused.
     pub refused: RefusalsJson,

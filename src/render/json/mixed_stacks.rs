@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct NativeJson {
-    /// For how long the process was stopped while its stacks were copied, in seconds; `null` for a core file.
+    /// For how long the process was stopped while its stacks were copied, in seconds; `null` for a
+    /// core file.
     pub stopped_seconds: Option<f64>,
     /// Why nothing is known of frames of compiled code; `null` where it is.
     pub unknown_because: Option<String>,
@@ -32,7 +33,8 @@ pub struct NativeThreadJson {
 pub struct MixedStackJson {
     /// Its frames, from the innermost to the outermost.
     pub frames: Vec<MixedFrameJson>,
-    /// Why Python's frames, which all stand behind the native ones then, are not in their places; `null` where they are.
+    /// Why Python's frames, which all stand behind the native ones then, are not in their places;
+    /// `null` where they are.
     pub apart_because: Option<String>,
     /// Why native frames are missing at the outer end; `null` where none are.
     pub incomplete_because: Option<String>,

@@ -1,4 +1,5 @@
-//! What `--json` prints: a struct for every document, with its name and version. `docs/json.md` is made from these files.
+//! What `--json` prints: a struct for every document, with its name and version. `docs/json.md` is
+//! generated from these files.
 
 mod attribution;
 mod checkpoint;
@@ -66,7 +67,7 @@ pub use summary::{
 pub trait JsonFormat {
     /// Its name, `memspy-…`; never another document's.
     const FORMAT: &'static str;
-    /// Counted up when a field goes, or changes its meaning. A field that comes does not change it.
+    /// Raised when a field goes or changes its meaning; a new field does not raise it.
     const VERSION: u32;
 }
 
@@ -83,7 +84,7 @@ pub struct JsonDocument<T> {
 }
 
 impl<T: JsonFormat + Serialize> JsonDocument<T> {
-    /// The document with this content.
+    /// Wraps this content as a document.
     pub fn new(content: T) -> JsonDocument<T> {
         JsonDocument { format: T::FORMAT.to_owned(), version: T::VERSION, content }
     }

@@ -2,15 +2,18 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Storages whose owners belong together: one model, one optimizer, one variable, one autograd graph. Sizes in bytes.
+/// Storages whose owners belong together: one model, one optimizer, one variable, one autograd
+/// graph. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OwnerGroupJson {
     /// The device: `cuda:0`.
     pub device: String,
-    /// What they are for: `parameters`, `buffers`, `gradients`, `optimizer state`, `saved for backward` or `other tensors`.
+    /// What they are for: `parameters`, `buffers`, `gradients`, `optimizer state`, `saved for
+    /// backward` or `other tensors`.
     pub category: String,
-    /// What the owner is: `variable`, `model`, `optimizer`, `graph`, `unknown graph` (no variable leads to it) or `garbage`.
+    /// What the owner is: `variable`, `model`, `optimizer`, `graph`, `unknown graph` (no variable
+    /// leads to it) or `garbage`.
     pub kind: String,
     /// The owner's name.
     pub owner: String,
@@ -20,9 +23,9 @@ pub struct OwnerGroupJson {
     pub bytes: u64,
     /// How many storages.
     pub storages: u64,
-    /// The smallest storage; `null` in recordings, which do not tell.
+    /// The smallest storage; `null` in recordings, which do not have it.
     pub smallest: Option<u64>,
-    /// The largest storage; `null` in recordings, which do not tell.
+    /// The largest storage; `null` in recordings, which do not have it.
     pub largest: Option<u64>,
     /// The name of the largest storage.
     pub largest_name: String,
@@ -36,14 +39,15 @@ pub struct OwnerGroupJson {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OwnerPatternJson {
-    /// The name, with `*` for what differs: `cache[*].keys`; for what only the graph keeps the class of the node.
+    /// The name, with `*` for what differs: `cache[*].keys`; for what only the graph keeps the
+    /// class of the node.
     pub pattern: String,
     /// Bytes of all of them.
     pub bytes: u64,
     /// How many.
     pub storages: u64,
-    /// The smallest; `null` in recordings, which do not tell.
+    /// The smallest; `null` in recordings, which do not have it.
     pub smallest: Option<u64>,
-    /// The largest; `null` in recordings, which do not tell.
+    /// The largest; `null` in recordings, which do not have it.
     pub largest: Option<u64>,
 }

@@ -6,8 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{JsonFormat, OwnerGroupJson};
 
-/// `memspy tensors --json`, `memspy graph --json` and `memspy referrers --json`: every tensor and every autograd node of a
-/// process at one moment. Sizes in bytes; with `--every` one line a snapshot.
+/// `memspy tensors --json`, `memspy graph --json` and `memspy referrers --json`: every tensor and
+/// every autograd node of a process at one moment. Sizes in bytes; with `--every` one line a
+/// snapshot.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OwnershipJson {
@@ -19,8 +20,8 @@ pub struct OwnershipJson {
     pub referrers: Vec<TensorReferrersJson>,
     /// The owners in groups, the largest first.
     pub groups: Vec<OwnerGroupJson>,
-    /// For how long the job was stopped while its memory was copied, in seconds; `null` if it ran on: then parts of this may
-    /// be of different moments.
+    /// For how long the job was stopped while its memory was copied, in seconds; `null` if it ran
+    /// on: then parts of this may be of different moments.
     pub pause_seconds: Option<f64>,
     /// All stops of the job.
     pub stops: StopsJson,
@@ -115,7 +116,8 @@ pub struct OwnedPoolJson {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct IncompleteJson {
-    /// The limit that was reached: `pause` (how long the job may be stopped), `time`, `copies` or `memory`.
+    /// The limit that was reached: `pause` (how long the job may be stopped), `time`, `copies` or
+    /// `memory`.
     pub limit: String,
     /// The limit itself: seconds of `pause` and `time`, a number of `copies`, bytes of `memory`.
     pub most: serde_json::Number,
@@ -149,11 +151,13 @@ pub struct ReferrerJson {
     pub step: String,
 }
 
-/// What the memory of a device is for, in bytes. A storage counts once, in the first of its categories.
+/// What the memory of a device is for, in bytes. A storage counts once, in the first of its
+/// categories.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DeviceOwnersJson {
-    /// Allocated by PyTorch, by the allocator's blocks; `null` for devices without PyTorch's native CUDA allocator.
+    /// Allocated by PyTorch, by the allocator's blocks; `null` for devices without PyTorch's native
+    /// CUDA allocator.
     pub allocated: Option<u64>,
     /// Parameters.
     pub parameters: u64,
@@ -175,7 +179,8 @@ pub struct DeviceOwnersJson {
     pub in_no_tensor: u64,
     /// Freed by the program, while another stream may still use it.
     pub pending_free: u64,
-    /// Tensors in private pools whose block is free: what CUDA graphs write to when they are replayed.
+    /// Tensors in private pools whose block is free: what CUDA graphs write to when they are
+    /// replayed.
     pub in_graph_pools: u64,
     /// Tensors in no block of the allocator: memory of other libraries, or of another process.
     pub elsewhere: u64,
@@ -209,7 +214,8 @@ pub struct PythonTensorsJson {
 pub struct TensorJson {
     /// The paths that lead to it, the best first.
     pub names: Vec<String>,
-    /// What it is for: `parameters`, `buffers`, `gradients`, `optimizer state`, `saved for backward` or `other tensors`.
+    /// What it is for: `parameters`, `buffers`, `gradients`, `optimizer state`, `saved for
+    /// backward` or `other tensors`.
     pub category: String,
     /// The address of its Python object, `id(tensor)`; `null` where Python has none.
     pub id: Option<u64>,
@@ -255,7 +261,8 @@ pub struct TensorJson {
     pub garbage: bool,
     /// The address of its gradient's `TensorImpl`.
     pub grad: Option<u64>,
-    /// The addresses of the `TensorImpl`s that it is made of: indices and values of sparse tensors, what is wrapped.
+    /// The addresses of the `TensorImpl`s that it is made of: indices and values of sparse tensors,
+    /// what is wrapped.
     pub parts: Vec<u64>,
     /// The autograd nodes that keep it.
     pub saved_by: Vec<SavedByJson>,
@@ -269,7 +276,8 @@ pub struct SavedByJson {
     pub node: u64,
     /// Its class.
     pub class: String,
-    /// How it keeps it: in a `field`, in a `vector`, or by `save_for_backward` of a `function` written in Python.
+    /// How it keeps it: in a `field`, in a `vector`, or by `save_for_backward` of a `function`
+    /// written in Python.
     pub by: String,
     /// Whether the tensor is an output of the node.
     pub is_output: bool,
@@ -297,7 +305,7 @@ pub struct GraphNodeJson {
 pub struct SavedJson {
     /// All that it keeps.
     pub all: u64,
-    /// Of this, what is none of the following: activations.
+    /// The part of this in none of the following: activations.
     pub activations: u64,
     /// Tensors that no node made and that are no parameters or buffers: inputs.
     pub inputs: u64,
@@ -317,7 +325,8 @@ pub struct NodeClassJson {
     pub class: String,
     /// How many nodes.
     pub nodes: u64,
-    /// Bytes that they keep, without parameters and buffers; a storage counts for the first node that keeps it.
+    /// Bytes that they keep, without parameters and buffers; a storage counts for the first node
+    /// that keeps it.
     pub bytes: u64,
     /// How many storages that are.
     pub storages: u64,

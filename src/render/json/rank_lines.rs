@@ -29,7 +29,7 @@ impl JsonFormat for RankLinesJson {
 pub struct RankJson {
     /// What it is called in this document: `rank 3`.
     pub label: String,
-    /// Its number; `null` where the job does not tell.
+    /// Its number; `null` where the job does not say.
     pub rank: Option<u32>,
     /// Its process.
     pub pid: Option<u32>,
@@ -39,7 +39,8 @@ pub struct RankJson {
     pub device: u32,
     /// The peak of allocated bytes by the allocator's counter: exact.
     pub peak_allocated: HighWaterJson,
-    /// The peak of reserved bytes by the allocator's counter: exact; `null` where it was not recorded.
+    /// The peak of reserved bytes by the allocator's counter: exact; `null` where it was not
+    /// recorded.
     pub peak_reserved: Option<HighWaterJson>,
     /// How often the threads' stacks were sampled.
     pub samples: u64,
@@ -79,7 +80,8 @@ pub struct RankLineJson {
     pub ranks: u64,
     /// The statistics of `columns` by their keys; `null` where no rank knows one.
     pub columns: BTreeMap<String, Option<RankValuesJson>>,
-    /// Bytes live at each rank's peak that were allocated while it was on the stack; exact only in exact recordings.
+    /// Bytes live at each rank's peak that were allocated while it was on the stack; exact only in
+    /// exact recordings.
     pub live_at_peak: RankValuesJson,
 }
 

@@ -1,6 +1,6 @@
-//! `docs/schema` has a JSON Schema of each document, made of the structs of this folder.
+//! `docs/schema` has a JSON Schema of each document, generated from the structs of this folder.
 //!
-//! `UPDATE_DOCS=1 cargo test --lib schema_tests` writes them anew.
+//! `UPDATE_DOCS=1 cargo test --lib schema_tests` regenerates them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

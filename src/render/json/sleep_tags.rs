@@ -12,9 +12,10 @@ pub struct SleepTagJson {
     pub tag: String,
     /// All of it.
     pub bytes: u64,
-    /// Of that mapped; `null` where that is not known.
+    /// The mapped part; `null` where that is not known.
     pub mapped: Option<u64>,
-    /// Of that asleep: reserved in PyTorch, without memory behind it; `null` where that is not known.
+    /// Of that asleep: reserved in PyTorch, without memory behind it; `null` where that is not
+    /// known.
     pub asleep: Option<u64>,
     /// Why that is not known; `null` where it is.
     pub unknown_because: Option<String>,

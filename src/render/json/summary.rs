@@ -4,7 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{CopiedTensorsJson, JsonFormat, OwnerGroupJson};
 
-/// `memspy summary --json`: where a job's GPU memory is, who holds it, what grows, and what follows. Sizes in bytes.
+/// `memspy summary --json`: where a job's GPU memory is, who holds it, what grows, and what
+/// follows. Sizes in bytes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SummaryJson {
@@ -88,7 +89,7 @@ pub struct SummaryGpuJson {
     pub free: Option<u64>,
     /// The peak of what was allocated; `null` where it was not observed.
     pub peak_allocated: Option<u64>,
-    /// How long ago that was, in seconds; `null` where it was before memspy looked.
+    /// How long ago that was, in seconds; `null` where it was before memspy observed it.
     pub peak_seconds_ago: Option<f64>,
     /// Out-of-memory errors that the job caught, since it began or reset its counters.
     pub ooms: Option<u64>,
@@ -100,7 +101,8 @@ pub struct SummaryGpuJson {
     pub retries_observed: Option<u64>,
     /// By how much what is reserved grew while what is allocated did not.
     pub reserved_grew: Option<u64>,
-    /// The lines that took memory from the driver meanwhile; empty where they are not known exactly.
+    /// The lines that took memory from the driver meanwhile; empty where they are not known
+    /// exactly.
     pub taken_by: Vec<String>,
     /// Seconds until it is full, as fast as the owners on it grow; `null` where none does.
     pub seconds_to_full: Option<f64>,
@@ -120,7 +122,8 @@ pub struct ObservedGrowthJson {
     pub lines: Vec<LineGrowthJson>,
 }
 
-/// An owner that grows: the least that it held in each part of the time is more than in the part before.
+/// An owner that grows: the least that it held in each part of the time is more than in the part
+/// before.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct OwnerGrowthJson {
@@ -164,7 +167,8 @@ pub struct LineGrowthJson {
 pub struct KeeperJson {
     /// The tensor.
     pub example: String,
-    /// The paths from variables of the program to it; a reference that no variable leads to is left out.
+    /// The paths from variables of the program to it; a reference that no variable leads to is left
+    /// out.
     pub referrers: Vec<String>,
 }
 

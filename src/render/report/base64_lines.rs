@@ -8,7 +8,7 @@ use base64::write::EncoderWriter;
 /// Characters a line.
 const WIDTH: usize = 120;
 
-/// Writes what it is given as base64.
+/// Encodes its input as base64.
 pub(super) struct Base64Lines<W: Write>(EncoderWriter<'static, GeneralPurpose, LineBreaker<W>>);
 
 impl<W: Write> Base64Lines<W> {
@@ -16,7 +16,7 @@ impl<W: Write> Base64Lines<W> {
         Base64Lines(EncoderWriter::new(LineBreaker { out, column: 0 }, &STANDARD))
     }
 
-    /// Writes what waits.
+    /// Flushes the rest.
     pub(super) fn finish(mut self) -> io::Result<()> {
         self.0.finish().map(drop)
     }
@@ -39,7 +39,8 @@ struct LineBreaker<W> {
 }
 
 impl<W: Write> Write for LineBreaker<W> {
-    /// Takes all of `text`: of less the encoder would keep the rest, and take nothing itself at the next call.
+    /// Takes all of `text`: after a short write the encoder would keep the rest, and take nothing
+    /// at the next call.
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
         let mut rest = text;
         while !rest.is_empty() {
@@ -90,7 +91,7 @@ mod tests {
     fn a_full_line_is_ended() {
         let line = "AAAA".repeat(WIDTH / 4);
         assert_eq!(coded(&[0; WIDTH / 4 * 3]), format!("{line}\n"));
-        // The encoder passes on some 1 KiB at once.
+        // The encoder writes some 1 KiB at once.
         assert_eq!(coded(&[0; WIDTH / 4 * 3 * 20 + 3]), format!("{line}\n").repeat(20) + "AAAA");
     }
 }

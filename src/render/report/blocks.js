@@ -1,4 +1,5 @@
-// The segments of the allocator: what is in use, what is free between it, and who allocated a block.
+// The segments of the allocator: blocks in use, free blocks between them, and each block's
+// allocation site.
 
 const BLOCK_ROW = 16;
 const blockMap = { boxes: [], map: null };
@@ -50,7 +51,7 @@ function drawBlocks() {
   });
 }
 
-// Segments one after the other, the largest first, broken into rows.
+// Segments in sequence, the largest first, broken into rows.
 function paintBlocks(canvas, map) {
   const segments = [...map.segments].sort((a, b) => b[0] - a[0]);
   const reserved = segments.reduce((sum, segment) => sum + segment[0], 0);

@@ -1,4 +1,4 @@
-// Elements of the page. Text goes into it as text: nothing here reads markup.
+// Elements of the page. Text is inserted as text, never as markup.
 
 function byId(id) {
   return document.getElementById(id);
@@ -27,7 +27,7 @@ function button(text, title, listener, pressed = null) {
   return made;
 }
 
-// Colours of the theme, which are asked for thousands of times a picture.
+// Colours of the theme, cached because a picture needs thousands.
 const themeValues = new Map();
 
 function cssValue(name) {
@@ -35,12 +35,12 @@ function cssValue(name) {
   return themeValues.get(name);
 }
 
-// What a click does, done by Enter, too.
+// Makes Enter act like a click.
 function pressable(listener) {
   return { click: listener, keydown: (event) => { if (event.key === "Enter") listener(event); } };
 }
 
-// A canvas of this many points height, in the resolution of the screen, cleared.
+// A cleared canvas of this height in points, at the screen's resolution.
 function canvasContext(canvas, height) {
   const ratio = window.devicePixelRatio || 1;
   const width = canvas.clientWidth || canvas.parentElement.clientWidth || 800;
@@ -91,7 +91,7 @@ function sourceLine(file, line) {
   return null;
 }
 
-// A colour that is always the same for a text.
+// A colour that depends only on the text.
 function hue(text) {
   let hash = 2166136261;
   for (let i = 0; i < text.length; i++) hash = Math.imul(hash ^ text.charCodeAt(i), 16777619);

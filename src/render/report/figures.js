@@ -1,4 +1,4 @@
-// The figures: out of the page, and with the columns as arrays of numbers.
+// Reads the figures from the page, with the columns as arrays of numbers.
 
 async function readFigures() {
   const text = document.getElementById("figures").textContent.replace(/\s+/g, "");
@@ -38,7 +38,7 @@ function stackFrames(track, stack) {
   return frames;
 }
 
-// Numbers as people read them; the same units as memspy prints.
+// Formats numbers with the same units as memspy prints.
 function bytesText(value) {
   const sign = value < 0 ? "-" : "";
   let size = Math.abs(value);

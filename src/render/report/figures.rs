@@ -1,4 +1,4 @@
-//! The figures of a page, as JSON: columns of numbers, which compress well and which a browser reads fast.
+//! The figures of a page, as JSON: columns of numbers, which compress well and parse fast.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::model::{BlockState, CudaIndex, MemoryKind, Nanos, OwnedOnDevice, Tens
 use crate::render::escape::visible;
 use crate::render::warnings::warnings;
 
-/// Iterations that are told one by one, and owners of each look.
+/// Most iterations listed singly, and most owners of a snapshot.
 const MAX_ITERATIONS: usize = 3000;
 const MAX_OWNERS: usize = 40;
 
@@ -43,7 +43,7 @@ struct PageRecording {
     /// Begin, end, number.
     iterations: Vec<(u64, u64, u64)>,
     iterations_left_out: u64,
-    /// Time, what is known of it, bytes that the driver refused.
+    /// Time, a description, bytes that the driver refused.
     ooms: Vec<(u64, String, Option<u64>)>,
     tracks: Vec<PageTrack>,
 }
@@ -61,17 +61,17 @@ struct PageTrack {
     usage: Vec<(u64, u64, Option<u64>)>,
     reserved_changes: Vec<(u64, i64)>,
     moments: PageMoments,
-    /// Stacks as a tree: by node its parent, which comes before it, and its frame.
+    /// Stacks as a tree: for each node its parent, which precedes it, and its frame.
     parents: Vec<i64>,
     nodes: Vec<u32>,
-    /// By stack its node.
+    /// The node of each stack.
     stacks: Vec<u32>,
-    /// Stacks whose bytes are an estimate, and those that stand for what no block shows.
+    /// Stacks whose bytes are an estimate, and stacks for bytes that no block shows.
     estimates: Vec<u32>,
     remainders: Vec<u32>,
     spans: PageSpans,
     churned: Option<PageSpans>,
-    looks: Vec<PageLook>,
+    looks: Vec<PageSnapshot>,
     maps: Vec<PageMap>,
 }
 
@@ -94,7 +94,7 @@ struct PageMoments {
     peak: usize,
 }
 
-/// Columns. Of what is churned, `from` is the moment before which it was freed, and there is no `to`.
+/// Columns. For churn, `from` is the time before which it was freed, and there is no `to`.
 #[derive(Debug, Default, Serialize)]
 struct PageSpans {
     stack: Vec<u32>,
@@ -105,10 +105,11 @@ struct PageSpans {
 }
 
 #[derive(Debug, Serialize)]
-struct PageLook {
+struct PageSnapshot {
     time: u64,
     allocated: u64,
-    /// Names and bytes; they add up to what was allocated, but for what was freed while it was looked at.
+    /// Names and bytes; they add up to the allocated bytes, except what was freed during the
+    /// snapshot.
     categories: Vec<(&'static str, u64)>,
     /// Category, owner, bytes, storages.
     owners: Vec<(&'static str, String, u64, u64)>,
@@ -125,7 +126,8 @@ struct PageMap {
     segments: Vec<PageSegment>,
 }
 
-/// Bytes, marks (1 small, 2 expandable, 4 private pool), stream, and its blocks: state, bytes, stack or -1.
+/// Bytes, marks (1 small, 2 expandable, 4 private pool), stream, and its blocks: state, bytes,
+/// stack or -1.
 type PageSegment = (u64, u32, u64, Vec<u64>, Vec<u64>, Vec<i64>);
 
 fn micros(time: Nanos) -> u64 {
@@ -157,7 +159,7 @@ impl PageFigures {
     }
 }
 
-/// The name of the program, where it is told.
+/// The program's name, if known.
 fn default_title(recordings: &[ReportedRecording<'_>], redact: bool) -> String {
     let start = recordings.first().and_then(|recording| recording.profile.start());
     let program = start.and_then(|start| {
@@ -209,7 +211,7 @@ fn page_recording(
     }
 }
 
-/// What to call a kind of memory, in words and in a word.
+/// A kind of memory, in words and in one word.
 fn kind_name(recording: &ReportedRecording<'_>, kind: MemoryKind) -> (String, &'static str) {
     match kind {
         MemoryKind::Torch(device) => {
@@ -361,7 +363,7 @@ impl StackTree {
     }
 }
 
-fn looks(recording: &ReportedRecording<'_>, device: CudaIndex) -> Vec<PageLook> {
+fn looks(recording: &ReportedRecording<'_>, device: CudaIndex) -> Vec<PageSnapshot> {
     let mut looks = Vec::new();
     for look in recording.survey.looks() {
         let Some(held) = look.devices.iter().find(|held| held.device == device) else { continue };
@@ -370,7 +372,7 @@ fn looks(recording: &ReportedRecording<'_>, device: CudaIndex) -> Vec<PageLook> 
         let told = owners.iter().take(MAX_OWNERS).map(|held| {
             (held.category.name(), visible(&held.owner).into_owned(), held.bytes, held.count)
         });
-        looks.push(PageLook {
+        looks.push(PageSnapshot {
             time: micros(Nanos(look.time.0.saturating_sub(look.age.0))),
             allocated: held.allocated,
             categories: categories(held),

@@ -1,4 +1,4 @@
-// The flamegraph as an icicle: the width of a frame is its bytes, what it calls hangs below it.
+// The flamegraph as an icicle: a frame's width is its bytes, and its callees hang below it.
 
 const ROW = 20;
 const flame = { root: null, callers: null, zoom: null, boxes: [], hovered: null, selected: null };
@@ -20,7 +20,7 @@ function isDifference() {
   return Boolean(page.sums.before);
 }
 
-// How much room a node takes: of a difference, the greater of both sides, so that what has gone is seen, too.
+// The width of a node; in a difference the greater side, so that freed bytes show too.
 function extent(node) {
   if (!isDifference()) return node.bytes;
   node.extent ??= node.children.size
@@ -33,7 +33,7 @@ function matches(node) {
   return page.state.search !== "" && node.frame >= 0 && frameText(node.frame).toLowerCase().includes(page.state.search.toLowerCase());
 }
 
-// The boxes of what hangs at a node, row by row downwards (`step` 1) or upwards (-1).
+// The boxes below a node, row by row downwards (`step` 1) or upwards (-1).
 function placeChildren(boxes, node, x, perByte, depth, step) {
   for (const child of sortedChildren(node)) {
     const wide = extent(child) * perByte;
@@ -118,7 +118,7 @@ function signedText(bytes) {
   return bytes > 0 ? `+${bytesText(bytes)}` : bytesText(bytes);
 }
 
-// Frames have a fixed width of letters: what does not fit is cut.
+// Characters have a fixed width; what does not fit is cut.
 function fitted(context, text, width) {
   const letter = context.letterWidth ?? (context.letterWidth = context.measureText("m").width);
   const room = Math.floor(width / letter);
@@ -153,7 +153,7 @@ function drawFlameDetail() {
   }
 }
 
-// Bytes of the stacks that have a frame which matches; none of them twice.
+// Bytes of the stacks with a matching frame, each counted once.
 function searchedBytes(node) {
   if (matches(node)) return node.bytes;
   let sum = 0;

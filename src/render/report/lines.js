@@ -1,4 +1,4 @@
-// The table of lines: what each allocated of what is shown, and what all stacks through it come to.
+// The table of lines: bytes that each allocated itself, and bytes of all stacks through it.
 
 const LINES_SHOWN = 300;
 

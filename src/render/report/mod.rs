@@ -1,8 +1,8 @@
 //! A report as one HTML page: opens offline, needs nothing else, and can be passed on.
 //!
-//! [`report_page`] puts the page (`page.html`, `style.css` and the scripts beside this file) and the figures together. The
-//! figures are JSON, compressed, in base64: nothing that a target named comes near the markup. What stands in the page as
-//! text gets there as text, never as markup.
+//! [`report_page`] joins the page (`page.html`, `style.css` and the scripts beside this file) with
+//! the figures. The figures are JSON, compressed, in base64, so no name from a target reaches the
+//! markup. The page inserts text as text, never as markup.
 
 mod base64_lines;
 mod figures;
@@ -26,9 +26,9 @@ use figures::PageFigures;
 pub struct ReportedRecording<'a> {
     /// What to call it: `rank 3`, or `process 1234`.
     pub label: &'a str,
-    /// What it tells.
+    /// Its answers.
     pub profile: &'a Profile,
-    /// Its course.
+    /// Its timeline.
     pub survey: &'a RecordingSurvey,
     /// Its memory.
     pub tracks: &'a [MemoryTrack],
@@ -43,7 +43,7 @@ pub struct ReportOptions {
     pub redact: bool,
 }
 
-/// The page, in the order in which its parts are put together.
+/// The parts of the page, in order.
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("style.css");
 const SCRIPTS: &[&str] = &[
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_script_ends_its_element_and_the_page_names_nothing_outside() {
+    fn scripts_stay_in_their_element_and_load_nothing_external() {
         for text in SCRIPTS.iter().chain([&STYLE]) {
             let lower = text.to_lowercase();
             for forbidden in ["</script", "</style", "<!--", "innerhtml", "http:", "https:"] {

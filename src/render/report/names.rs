@@ -1,4 +1,4 @@
-//! The names of a page: frames, files and source text, each once, without paths where these are left out.
+//! The names of a page: frames, files and source text, each once; optionally without paths.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::model::{FunctionId, is_library};
 use crate::render::escape::visible;
 use crate::render::label::{FrameLabels, short_file};
 
-/// Characters of source text: of the program's own files, and of libraries.
+/// Most characters of source text: for the program's own files, and for libraries.
 const MAX_OWN_SOURCE: usize = 3 << 20;
 const MAX_LIBRARY_SOURCE: usize = 1 << 20;
 
@@ -19,7 +19,7 @@ const MAX_LIBRARY_SOURCE: usize = 1 << 20;
 pub(super) struct PageFile {
     name: String,
     library: bool,
-    /// Its source text as far as it was recorded: the number of the first line, and the lines.
+    /// The recorded source text: the number of the first line, and the lines.
     source: Vec<(u32, Vec<String>)>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct PageNames {
     frame_numbers: FxHashMap<PageFrame, u32>,
     files: Vec<PageFile>,
     file_numbers: FxHashMap<String, usize>,
-    /// How often a name has been given to a file whose path is left out.
+    /// How many redacted files have each base name.
     base_names: FxHashMap<String, u32>,
     source: Vec<BTreeMap<u32, String>>,
     source_left: [usize; 2],
@@ -63,7 +63,7 @@ impl PageNames {
         self.frame((labels.label(label, true), -1, 0))
     }
 
-    /// The number of a text that is no place in a program.
+    /// The number of a text that is not a code location.
     pub(super) fn text(&mut self, text: &str) -> u32 {
         self.frame((text.to_owned(), -1, 0))
     }
@@ -90,7 +90,7 @@ impl PageNames {
         self.files.len() - 1
     }
 
-    /// The last part of a path; files of the same name are numbered.
+    /// The last part of a path; equal names get a number.
     fn base_name(&mut self, file: &str) -> String {
         let base = file.rsplit(['/', '\\']).next().unwrap_or_default();
         let base = visible(base).into_owned();
@@ -141,7 +141,7 @@ impl PageNames {
     }
 }
 
-/// A sentence without the paths in it, where these are left out.
+/// A sentence, with its paths removed if `redact` is set.
 pub(super) fn sentence(text: &str, redact: bool) -> String {
     let text = visible(text);
     if !redact {

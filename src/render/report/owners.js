@@ -1,4 +1,4 @@
-// Who holds the memory: the look at owners nearest to the moment.
+// The owners of the memory, from the snapshot nearest to the moment.
 
 function drawOwners() {
   const { track } = page;

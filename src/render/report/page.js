@@ -1,4 +1,4 @@
-// The page: what is chosen, what follows from that, and the address that remembers it.
+// The page: its state, what depends on it, and the address that stores it.
 
 const TABS = { flame: "Flamegraph", lines: "Lines", source: "Source", owners: "Owners", blocks: "Blocks", about: "About" };
 
@@ -9,7 +9,7 @@ const page = {
     lineSearch: "", allLines: false, sort: "own", sortUp: false, file: null,
   },
 
-  // The moment that tables of a single moment are of.
+  // The moment for tables of a single moment.
   shownMoment() {
     return this.state.window ? this.state.window[1] : this.state.moment;
   },
@@ -73,7 +73,7 @@ const page = {
     draw[this.state.tab]();
   },
 
-  // The moment, the window and the tab are in the address, so that it can be passed on.
+  // The address stores moment, window and tab, so that it can be passed on.
   remember() {
     const { state, track } = this;
     const words = new URLSearchParams();
@@ -135,7 +135,8 @@ function drawChoices() {
   byId("choices").replaceChildren(select);
 }
 
-// The recording and the device with the highest peak; what is not PyTorch's only where there is nothing else.
+// The recording and the device with the highest peak; memory other than PyTorch's only if there is
+// no other.
 function highestTrack(figures) {
   let best = { rank: -1, recording: 0, track: 0 };
   figures.recordings.forEach((recording, r) => recording.tracks.forEach((track, g) => {

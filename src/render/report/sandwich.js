@@ -1,7 +1,7 @@
-// The sandwich: one function, its callers above it and what it calls below it.
+// The sandwich: one function, with its callers above and its callees below.
 
-// The stacks through a function as two trees that begin at it: who called it, and what it called. Of a function that calls itself,
-// from its outermost call on: no byte is counted twice.
+// The stacks through a function as two trees that begin at it: its callers and its callees. A
+// recursive function counts from its outermost call, so no byte counts twice.
 function sandwichTrees(track, sums, frame) {
   const [name, file] = page.figures.frames[frame];
   const isFunction = (other) => page.figures.frames[other][0] === name && page.figures.frames[other][1] === file;
@@ -18,7 +18,7 @@ function sandwichTrees(track, sums, frame) {
   return trees;
 }
 
-// The boxes of both trees, the function itself between them.
+// The boxes of both trees, with the function between them.
 function layoutSandwich(width) {
   const whole = Math.max(extent(flame.root), extent(flame.callers));
   const perByte = whole > 0 ? width / whole : 0;
@@ -35,7 +35,7 @@ function sandwichText() {
   return file < 0 ? name : `${name} (${page.figures.files[file].name})`;
 }
 
-// Where an arrow key leads from a node: away from the function, or back to it.
+// Where an arrow key leads from a node: away from the function, or back.
 function sandwichStep(node, key, children) {
   let isAbove = node === flame.callers;
   for (let up = node.parent; up; up = up.parent) isAbove ||= up === flame.callers;

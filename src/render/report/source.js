@@ -1,4 +1,4 @@
-// The source: files by bytes, and every line with its bytes in the gutter.
+// The source: files by bytes, and each line's bytes in the gutter.
 
 function drawSource() {
   const { track, sums, state, figures } = page;
@@ -10,7 +10,7 @@ function drawSource() {
     file.lines.set(row.line, row);
     files.set(row.file, file);
   }
-  // A file of the program has its own bytes; one of a library what goes through its greatest line.
+  // A program file counts its own bytes; a library file counts the bytes through its largest line.
   const weight = (file) => (file.own > 0 ? file.own : Math.max(...[...file.lines.values()].map((row) => row.through)) * 1e-6);
   const sorted = [...files.values()].sort((a, b) => weight(b) - weight(a));
   const panel = byId("source");
@@ -28,7 +28,7 @@ function drawSource() {
     element("p", { className: "detail" }, figures.redacted ? "The source text was left out of this report; the lines are there."
       : "In the gutter: bytes that a line allocated itself, or with ↳ through what it calls. Click a line for its callers."),
     element("div", { className: "sources" }, list, element("div", { className: "source", tabIndex: 0 }, sourceTable(chosen))));
-  // The line with the most is where one looks first.
+  // Scrolls to the line with the most bytes.
   const lines = [...chosen.lines.values()];
   const top = lines.reduce((a, b) => (b.own > a.own || (a.own === 0 && b.own === 0 && b.through > a.through) ? b : a));
   const shown = panel.querySelector(`[data-line="${top.line}"]`);

@@ -1,4 +1,4 @@
-// The sentence that says what is shown, and the figures beside it.
+// The sentence about what is shown, and the figures beside it.
 
 function drawSummary() {
   const { recording, track, state } = page;
@@ -12,7 +12,7 @@ function drawSummary() {
     element("div", { className: "card" }, element("span", {}, name), element("b", {}, value), element("span", {}, note))));
 }
 
-// The peak of the recording; of the moments that are kept, none is higher.
+// The peak of the recording; no kept moment is higher.
 function peakBytes(track) {
   return track.counted_peak ? track.counted_peak[0] : track.moments.total[track.moments.peak];
 }
@@ -54,7 +54,7 @@ function headline(track, state, sums) {
     const code = element("code", {}, sourceLine(top.file, top.line)?.trim() || top.name);
     const isChange = window && state.view === "difference";
     const amount = isChange ? `${bytesText(top.own - top.before)} more` : `${shareText(top.own, sums.total)} of it (${bytesText(top.own)})`;
-    // A sample says who was near, not who it was.
+    // A sample shows what was running, not what allocated.
     const verbs = {
       sampled: ["was allocated in or near", "is from or near"],
       followed: ["was most likely allocated by", "is most likely from"],

@@ -1,4 +1,4 @@
-//! What a report says of a recording in words: how it was made, what is missing, what is estimated.
+//! A recording's summary in words: how it was recorded, what is missing, what is estimated.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use crate::render::exact::{events_line, notes};
 use crate::render::header::{end_text, following_line, sampling_line};
 use crate::render::label::one_line;
 
-/// How sharply a recording knows who allocated what.
+/// How precisely a recording knows its allocation sites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum SummarySharpness {
@@ -21,7 +21,7 @@ pub(super) enum SummarySharpness {
     Estimated,
     /// The allocator's counters were followed.
     Followed,
-    /// Stacks were sampled beside the allocator.
+    /// Stacks were sampled independently of the allocator.
     Sampled,
 }
 
@@ -81,12 +81,13 @@ pub(super) fn facts(
     facts.into_iter().map(|(name, text)| (name, sentence(&text, redact))).collect()
 }
 
-/// How well the stacks of a device's peak are known, in a sentence.
+/// How certain the stacks at a device's peak are, in a sentence.
 pub(super) fn certainty(recording: &ReportedRecording<'_>, device: CudaIndex) -> Option<String> {
     certainty_at_peak(recording.profile, device)
 }
 
-/// The peak of the recording: bytes, and between which moments it was reached, in nanoseconds.
+/// The peak of the recording: bytes, and the two times between which it was reached, in
+/// nanoseconds.
 pub(super) fn counted_peak(
     recording: &ReportedRecording<'_>,
     device: CudaIndex,

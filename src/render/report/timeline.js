@@ -16,7 +16,7 @@ function timelineScale(width, height) {
   for (const column of ["highest", "reserved"]) for (const value of track.levels[column]) most = Math.max(most, value ?? 0);
   const reserved = most;
   for (const [time, , used] of track.usage) {
-    // What lies outside is drawn if it does not press all else flat; the legend says so.
+    // Memory outside is drawn unless it would flatten the rest; the legend says so.
     if (used !== null && used < 1.5 * reserved) most = Math.max(most, used);
   }
   most = Math.max(1, most * 1.04);
@@ -109,11 +109,11 @@ function drawGrid(context, scale, width, soft) {
   }
 }
 
-// What the memory is for, from each look to the next, up to what was allocated.
+// What the memory is for, from each snapshot to the next, up to the allocated bytes.
 function drawKinds(context, scale, track) {
   const { levels, looks } = track;
   looks.forEach((look, number) => {
-    // What was seen long ago says little of now.
+    // An old snapshot says little about now.
     const until = Math.min(looks[number + 1]?.time ?? scale.to, look.time + (scale.to - scale.from) / 12);
     let below = 0;
     const first = Math.max(0, Math.floor((look.time - levels.from) / levels.width));
@@ -250,7 +250,7 @@ function startTimeline() {
   canvas.addEventListener("pointerleave", (event) => showTip(event, null));
 }
 
-// Buttons below the timeline: which moment, and of a window what.
+// Buttons below the timeline: which moment, and what to show of a window.
 function drawMoments() {
   const { track, state, recording } = page;
   const last = track.moments.time.length - 1;

@@ -1,4 +1,5 @@
-// What is shown of a moment or a window, out of the lifetimes of blocks. Every view is a sum over the same stacks.
+// Views of a moment or a window, from the lifetimes of blocks. Every view sums over the same
+// stacks.
 
 const VIEWS = {
   live: "live at the moment",
@@ -7,7 +8,7 @@ const VIEWS = {
   difference: "difference: end against begin",
 };
 
-// Bytes and blocks of each stack. `before` is there for a difference only.
+// Bytes and blocks of each stack. Only a difference has `before`.
 function stackBytes(track, selection) {
   const { view, moment, window } = selection;
   if (!window || view === "live") return liveBytes(track, window ? window[1] : moment);
@@ -57,7 +58,7 @@ function liveBytes(track, moment) {
   return result;
 }
 
-// Blocks whose free is told late are more than the allocator had: they come to what it had, in proportion.
+// Late frees make the blocks exceed the allocator's bytes: scales them down in proportion.
 function fit(bytes, total) {
   const sum = bytes.reduce((all, some) => all + some, 0);
   if (sum <= total) return;
@@ -71,7 +72,8 @@ function fit(bytes, total) {
   }
 }
 
-// Where a sample of the allocations has stacks, the bytes of all are shared in proportion to what each stack stands for.
+// Where only sampled allocations have stacks, shares all bytes in proportion to each stack's
+// weight.
 function shareOut(track, moment, bytes) {
   if (track.estimates.size === 0) return;
   let all = 0;
@@ -87,7 +89,8 @@ function shareOut(track, moment, bytes) {
   }
 }
 
-// A tree of frames with the bytes of all stacks through each. `callersOf` keeps only what a line calls for, seen from it.
+// A tree of frames with the bytes of all stacks through each. `callersOf` keeps only the stacks of
+// a line, as seen from it.
 function frameTree(track, sums, { inverted = false, callersOf = null } = {}) {
   const root = newNode(-1, null);
   for (let stack = 0; stack < sums.bytes.length; stack++) {
@@ -141,7 +144,8 @@ function isLibrary(frame) {
   return file >= 0 && page.figures.files[file].library;
 }
 
-// The frame that a stack's bytes are charged to: the innermost one of the program itself, else the innermost of all.
+// The frame that a stack's bytes are attributed to: the innermost of the program, else the
+// innermost of all.
 function chargedFrame(frames) {
   for (let i = frames.length - 1; i >= 0; i--) {
     const file = page.figures.frames[frames[i]][1];
@@ -150,7 +154,8 @@ function chargedFrame(frames) {
   return frames[frames.length - 1];
 }
 
-// By line what it is charged with, and what all stacks through it come to. The own bytes of all lines are the whole.
+// By line its own bytes, and the bytes of all stacks through it. The own bytes of all lines add up
+// to the total.
 function lineRows(track, sums) {
   const rows = new Map();
   const row = (frame) => {
@@ -183,7 +188,7 @@ function lineRows(track, sums) {
   return [...rows.values()];
 }
 
-// The last one of a list of things with a time that is not later than `time`; else the first.
+// The last item not later than `time`; else the first.
 function atOrBefore(list, time) {
   let found = list[0];
   for (const thing of list) {
@@ -200,7 +205,7 @@ function nearest(list, time) {
   return found;
 }
 
-// The number of the key moment that is nearest to a time.
+// The number of the key moment nearest to a time.
 function momentAt(track, time) {
   const times = track.moments.time;
   let best = 0;
@@ -210,7 +215,7 @@ function momentAt(track, time) {
   return best;
 }
 
-// Bytes of the job outside of PyTorch's segments at a time; null where that is not known.
+// Bytes of the job outside of PyTorch's segments at a time; null if unknown.
 function outsideAt(track, time) {
   const usage = track.usage.filter((reading) => reading[0] <= time).at(-1) ?? track.usage[0];
   if (!usage || usage[2] === null) return null;
