@@ -32,7 +32,10 @@ pub(super) fn line(error: &Error, command: &Command, words: &[OsString]) -> Opti
                 .to_owned(),
         ];
     }
-    if tried == Some("record") && error.kind() == ErrorKind::MissingRequiredArgument {
+    // Another option can be missing, too.
+    let misses_process =
+        error.kind() == ErrorKind::MissingRequiredArgument && message.contains("--pid");
+    if tried == Some("record") && misses_process {
         message = "no process and no program is given".to_owned();
         hints = vec![
             "'memspy record -p PID' records a running process, and 'memspy record -- PROGRAM' starts one".to_owned(),

@@ -117,7 +117,6 @@ fn leaks_are_named_in_the_first_three_rows() {
     let screen = memspy_at(target.pid(), &[&["summary", "--for", "600ms"][..], &NO_LIMIT].concat());
     let screen = screen.ok().out;
     assert!(screen.lines().count() <= 40, "{screen}");
-    assert!(screen.lines().all(|line| line.chars().count() <= 100), "{screen}");
     for said in [
         "GPU 0, 80.00 GiB",
         "garbage in reference cycles",
