@@ -180,8 +180,13 @@ mod tests {
         std::fs::write(folder.path().join("job.py"), "def f():\n    return 1\n").unwrap();
         let mut job = std::process::Command::new("sleep");
         let mut job = job.arg("60").current_dir(folder.path()).spawn().unwrap();
-        let process = Arc::new(Process::open(job.id()).unwrap());
-        let kept = process.files().unwrap();
+        // Right after its start the kernel may still be replacing the program of the process.
+        let open = || {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+            let process = Process::open(job.id()).unwrap();
+            process.files().ok().map(|kept| (Arc::new(process), kept))
+        };
+        let (process, kept) = std::iter::repeat_with(open).take(100).flatten().next().unwrap();
         job.kill().unwrap();
         job.wait().unwrap();
         let function = Function {

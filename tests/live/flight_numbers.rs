@@ -94,6 +94,7 @@ fn samples_keep_their_stacks() {
 }
 
 #[test]
+#[ignore = "takes long, and samples_keep_their_stacks sees numbers begin again: scripts/test.sh --all runs it"]
 fn exact_events_keep_their_sites() {
     let mut target = sim::start("allocator_load.py", &[]);
     target.say("hold 1");

@@ -39,6 +39,7 @@ fn check(label: &str, (target, known): (Target, KnownStacks)) {
 }
 
 #[test]
+#[ignore = "takes long, and levels_believed_follow_each_other_without_a_gap sees stacks change: scripts/test.sh --all runs it"]
 fn a_callee_is_believed_only_under_the_line_that_calls_it() {
     for python in pythons::one_per_version() {
         check(&python.label, KnownStacks::pairs(&python, None));
@@ -54,6 +55,7 @@ fn levels_believed_follow_each_other_without_a_gap() {
 
 /// What lies on the C stack between two frames, and what leads to the innermost one, changes at each of these calls.
 #[test]
+#[ignore = "takes long, and levels_believed_follow_each_other_without_a_gap sees stacks change: scripts/test.sh --all runs it"]
 fn functions_called_through_c_are_believed_only_under_those_that_call_them() {
     for python in pythons::one_per_version() {
         check(&python.label, KnownStacks::calls(&python));
