@@ -14,7 +14,7 @@ pub enum Evidence {
     Probable,
     /// One stack was sampled around the allocation; no poll saw it.
     Sampled,
-    /// Several stacks come into question, and share the bytes.
+    /// Several stacks or threads come into question: stacks share the bytes, threads have one chosen.
     Shared,
     /// No stack is known.
     NotSeen,

@@ -32,7 +32,9 @@ impl AllocatedTotals {
         if bytes == 0 {
             return;
         }
-        if let [(AllocationOrigin::Stack(..), _)] = charge.shares[..] {
+        let is_one_stack = matches!(charge.shares[..], [(AllocationOrigin::Stack(..), _)]);
+        // As in `BlockAttribution::evidence`: proven, or of one stack and one thread.
+        if is_one_stack && (charge.certain || !charge.contested) {
             self.one_stack += bytes;
         }
         charge.split(bytes, |origin, bytes| {
