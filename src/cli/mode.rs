@@ -7,16 +7,15 @@ use std::path::Path;
 use anyhow::{Result, anyhow};
 
 use crate::sampler::{
-    CostNews, CostWatch, ExactCost, FollowBudget, IdleMeter, TargetReaders, TrialFailure,
-    processors,
+    CostNews, CostWatch, ExactCost, FollowBudget, IdleMeter, MANY_PROCESSORS, TargetReaders,
+    TrialFailure, processors,
 };
 
 use super::args::{ModeArg, RecordArgs};
 use super::following::{FollowChoice, RECORD_RATE};
 
-/// With fewer processors, none is free for following.
-const MANY_PROCESSORS: usize = 4;
-/// The most of the job's time that exact stacks may cost; the second for fewer processors.
+/// The most of the job's time that exact stacks may cost; the second with fewer than
+/// [`MANY_PROCESSORS`].
 const LIMIT: f64 = 0.02;
 const LIMIT_WITH_FEW: f64 = 0.05;
 

@@ -102,7 +102,7 @@ pub use size::{bytes, count, number, optional_bytes, signed_bytes};
 pub use suggestion::{file_word, in_sentence, suggestion, suggestion_on};
 pub use summary::summary;
 pub use warnings::warnings;
-pub use wrap::FittingWriter;
+pub use wrap::{FittingWriter, words_wrapped};
 
 use crate::analysis::LineError;
 

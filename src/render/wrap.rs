@@ -24,11 +24,20 @@ pub(super) fn wrapped(line: &str, width: Option<usize>) -> Vec<String> {
 
 /// The same, with `indent` before the further lines.
 pub(super) fn indented(line: &str, width: usize, indent: &str) -> Vec<String> {
-    let options = Options::new(width)
-        .subsequent_indent(indent)
+    let pieces = WordSeparator::Custom(|line| Box::new(Pieces { rest: line }));
+    split(line, Options::new(width).subsequent_indent(indent).word_separator(pieces))
+}
+
+/// Lines of at most `width` columns, split between words, also within commands: for a screen of
+/// which nothing is pasted.
+pub fn words_wrapped(line: &str, width: usize) -> Vec<String> {
+    split(line, Options::new(width).word_separator(WordSeparator::AsciiSpace))
+}
+
+fn split(line: &str, options: Options<'_>) -> Vec<String> {
+    let options = options
         // A cut path or name cannot be copied.
         .break_words(false)
-        .word_separator(WordSeparator::Custom(|line| Box::new(Pieces { rest: line })))
         .word_splitter(WordSplitter::NoHyphenation)
         .wrap_algorithm(WrapAlgorithm::FirstFit);
     textwrap::wrap(line, options).into_iter().map(|line| line.into_owned()).collect()

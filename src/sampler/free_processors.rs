@@ -9,6 +9,8 @@ use rustix::thread::sched_getaffinity;
 
 use crate::target::proc_files;
 
+/// With fewer processors the job needs all of them: none is free for memspy.
+pub const MANY_PROCESSORS: usize = 4;
 /// The kernel counts in hundredths of a second, so less time says little.
 const MIN_WINDOW: Duration = Duration::from_millis(300);
 /// /proc/stat counts per second.

@@ -61,7 +61,7 @@ pub use exact::{
 };
 pub use follow::FollowBudget;
 pub use forked_copy::ForkedCopy;
-pub use free_processors::{IdleMeter, processors};
+pub use free_processors::{IdleMeter, MANY_PROCESSORS, processors};
 pub use history::{HistoryError, read_history};
 pub use mixed_stacks::{MixedStacksError, read_mixed_stacks};
 pub use owners::{

@@ -9,6 +9,8 @@ use std::time::Duration;
 use nix::sys::resource::{UsageWho, getrusage};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
+use crate::sampler::free_processors::MANY_PROCESSORS;
+
 /// After a delay this long, the thread may have lost its processor.
 const HELD_UP: Duration = Duration::from_micros(150);
 /// After this many moves in a row all processors are busy; it retries after a rest.
@@ -16,8 +18,6 @@ const MOST_MOVES: u32 = 8;
 const REST: Duration = Duration::from_secs(1);
 /// Moves further apart are not in a row.
 const APART: Duration = Duration::from_millis(50);
-/// With fewer processors there is no free one to move to.
-const MANY_PROCESSORS: u32 = 4;
 
 /// Watches the calling thread.
 pub(super) struct OwnProcessor {
@@ -31,7 +31,8 @@ pub(super) struct OwnProcessor {
 
 impl OwnProcessor {
     pub(super) fn new() -> OwnProcessor {
-        let allowed = sched_getaffinity(None).ok().filter(|set| set.count() >= MANY_PROCESSORS);
+        let are_many = |set: &CpuSet| set.count() as usize >= MANY_PROCESSORS;
+        let allowed = sched_getaffinity(None).ok().filter(are_many);
         let interruptions = interruptions();
         OwnProcessor { allowed, interruptions, moves: 0, moved: Duration::ZERO }
     }

@@ -7,7 +7,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Clear, Widget};
 
-use super::list::{cut, list, wrapped};
+use super::list::{cut, list};
 use super::palette::Palette;
 use super::state::{DetailWindow, ListView, ViewState};
 use super::table::ViewTable;
@@ -365,7 +365,7 @@ fn folded(line: &str, width: usize) -> Vec<String> {
         return vec![line.to_owned()];
     }
     let mut pieces = Vec::new();
-    for part in wrapped(line, width) {
+    for part in render::words_wrapped(line, width) {
         let chars: Vec<char> = part.chars().collect();
         pieces.extend(chars.chunks(width.max(1)).map(|chunk| chunk.iter().collect::<String>()));
     }

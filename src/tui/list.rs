@@ -29,7 +29,7 @@ pub(super) fn list(
         Err(why) => {
             state.clamp_selection(0, 0);
             state.columns = 0;
-            for (i, line) in wrapped(why, area.width as usize).iter().enumerate() {
+            for (i, line) in render::words_wrapped(why, area.width as usize).iter().enumerate() {
                 if (i as u16) < area.height {
                     buffer.set_string(area.x, area.y + i as u16, line, bold);
                 }
@@ -189,24 +189,6 @@ fn step(text: &str, place: Option<&(String, u32)>, width: usize, palette: Palett
 
 fn base(file: &str) -> &str {
     file.rsplit('/').next().unwrap_or(file)
-}
-
-/// Lines of at most `width` characters, broken between words.
-pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    let words = text.trim_start_matches(' ');
-    let mut line = " ".repeat(text.len() - words.len());
-    for word in words.split(' ') {
-        if !line.trim().is_empty() && width_of(&line) + 1 + width_of(word) > width {
-            lines.push(std::mem::take(&mut line));
-        }
-        if !line.trim().is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
-    }
-    lines.push(line);
-    lines
 }
 
 #[cfg(test)]

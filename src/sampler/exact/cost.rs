@@ -204,9 +204,7 @@ impl CostWatch {
             found.news.push(CostNews::First(cost));
         }
     }
-}
 
-impl CostWatch {
     /// Reports a cost above the limit once.
     fn judge_later(&self, found: &mut FoundCost, cost: ExactCost) {
         let was_told = found.first.is_some_and(|first| first.share > Some(self.limit));

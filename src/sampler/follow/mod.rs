@@ -29,6 +29,7 @@ use parking_lot::Mutex;
 
 use crate::model::FollowTotals;
 use crate::python::StackPoller;
+use crate::sampler::free_processors::{MANY_PROCESSORS, processors};
 use crate::sampler::own_processor::OwnProcessor;
 use crate::sampler::priority::raise_priority;
 use crate::sampler::processor_time::processor_time;
@@ -53,8 +54,6 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_micros(20);
 /// Histogram buckets for poll durations, of 100 ns each.
 const BUCKETS: usize = 1024;
 const BUCKET_NANOS: u64 = 100;
-/// A machine with this many processors usually has one to spare.
-const MANY_PROCESSORS: usize = 4;
 /// Interval between checks for an allocator that does not exist yet.
 const WAIT_FOR_ALLOCATOR: Duration = Duration::from_millis(5);
 
@@ -115,7 +114,7 @@ impl PollerHandle {
         let thread = Worker::spawn("poll", move |stop| {
             // Raise the priority only on machines with many processors: otherwise the job comes
             // first.
-            if std::thread::available_parallelism().is_ok_and(|n| n.get() >= MANY_PROCESSORS) {
+            if processors() >= MANY_PROCESSORS {
                 raise_priority();
             }
             // If this is refused, polls are further apart on busy machines, and the summary says
