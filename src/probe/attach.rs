@@ -130,7 +130,8 @@ impl AttachedProbes {
         }
     }
 
-    /// How often the programs in the kernel ran, and how long that took; `None` where there are none.
+    /// How often the programs in the kernel ran, and how long that took; `None` where there are
+    /// none.
     pub fn program_time(&self) -> Option<ProgramTime> {
         match &self.by {
             ProbeMechanism::Programs(placed) => placed.time(),

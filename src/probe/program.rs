@@ -244,7 +244,8 @@ fn chain(error: &dyn std::error::Error) -> String {
         let said = inner.to_string();
         // Many errors name their cause themselves.
         if !text.contains(&said) {
-            // Of `failed to create map X` and `failed to create map X: not permitted` the longer says all.
+            // Of `failed to create map X` and `failed to create map X: not permitted` the longer
+            // says all.
             match text.rfind(": ").filter(|at| said.starts_with(&text[at + 2..])) {
                 Some(at) => text.truncate(at + 2),
                 None => text.push_str(": "),

@@ -101,7 +101,8 @@ fn a_size_that_was_read_is_right_whatever_other_threads_allocate_meanwhile() {
     s.enter(0, "main", 1);
     s.enter(1, "other", 1);
     s.begin();
-    // Both are counted before either is told, so the counter grows by both sizes at the first event.
+    // Both are counted before either is told, so the counter grows by both sizes at the first
+    // event.
     let sizes = [(0, 5 * MIB), (1, 4 * MIB)];
     let told = sizes.map(|(thread, size)| (thread, size, s.malloc_unseen(thread, 0, size)));
     for (thread, size, address) in told {

@@ -1,4 +1,5 @@
-//! memspy understands the examples of the README and the guides; what they name and link to is there.
+//! memspy understands the examples of the README and the guides; what they name and link to is
+//! there.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,5 @@
-//! A file with blocks of two recordings, or with records missing inside of a block, is damaged and says so.
+//! A file with blocks of two recordings, or with records missing inside of a block, is damaged and
+//! says so.
 
 use std::collections::HashSet;
 

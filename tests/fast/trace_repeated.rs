@@ -1,4 +1,5 @@
-//! Records that are repeated very many times in a few bytes cost no more than the share of these bytes.
+//! Records that are repeated very many times in a few bytes cost no more than the share of these
+//! bytes.
 
 use crate::trace_support::by_hand::{crc32c, put};
 use memspy::model::{Record, RecordSink, SinkResult};

@@ -228,7 +228,8 @@ fn blocks(trace: &[u8]) -> Vec<&[u8]> {
     blocks
 }
 
-/// A trace of two recordings: some blocks of `own` become those of `other`. `None` where none of one of them would be left.
+/// A trace of two recordings: some blocks of `own` become those of `other`. `None` where none of
+/// one of them would be left.
 pub fn mix(own: &[u8], other: &[u8], random: &mut Random) -> Option<Vec<u8>> {
     let (mut mixed, theirs) = (blocks(own), blocks(other));
     if mixed.len() < 2 || theirs.is_empty() {

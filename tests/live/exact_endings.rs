@@ -143,7 +143,8 @@ fn a_job_that_makes_code_faster_than_it_can_be_read_does_not_keep_a_recording_fr
     let Some(Record::End(end)) = records.last() else { panic!("it has no end") };
     assert_eq!(end.reason, EndReason::Duration);
     assert!(end.time < Nanos(20_000_000_000), "{:?}: it went on", end.time);
-    // Nor is it written for long after that: the source text of so many functions is not waited for.
+    // Nor is it written for long after that: the source text of so many functions is not waited
+    // for.
     let Some(Record::Start(start)) = records.first() else { panic!("it has no start") };
     let written = trace.metadata().unwrap().modified().unwrap();
     let ended = UNIX_EPOCH + Duration::from_nanos(start.unix_nanos + end.time.0);

@@ -1,4 +1,5 @@
-//! Exact recordings of jobs whose threads allocate and free without pause: what is under way at any moment upsets nothing.
+//! Exact recordings of jobs whose threads allocate and free without pause: what is under way at any
+//! moment upsets nothing.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::truth::{Bytes, Place, Stack, Truth};
 
-/// memspy begins a little before the history does: beyond this factor bytes called proven are wrong.
+/// memspy begins a little before the history does: beyond this factor bytes called proven are
+/// wrong.
 const EARLY: f64 = 1.02;
 /// Files with one of these in their path are no program's own.
 const LIBRARIES: [&str; 3] = ["site-packages", "/lib/python", "/torchinductor_"];
@@ -129,7 +130,8 @@ fn moment(
     parts.max_by(|a, b| a.stack.total_cmp(&b.stack)).context("the truth has no moment")
 }
 
-/// All that was allocated. The history begins later than the recording: compared are the shares of all bytes.
+/// All that was allocated. The history begins later than the recording: compared are the shares of
+/// all bytes.
 fn every(profile: &Profile, device: CudaIndex, truth: &Bytes) -> Result<Option<Part>> {
     let options = FoldOptions { churn: true, ..FoldOptions::default() };
     let Ok(all) = profile.fold(device, Moment::End, options) else { return Ok(None) };
@@ -156,7 +158,8 @@ fn every(profile: &Profile, device: CudaIndex, truth: &Bytes) -> Result<Option<P
     Ok(Some(compare(&kinds, truth, EARLY)))
 }
 
-/// Compares bytes by kind of evidence, the strongest first, with the truth. Proven bytes may be `early` times as many.
+/// Compares bytes by kind of evidence, the strongest first, with the truth. Proven bytes may be
+/// `early` times as many.
 fn compare(kinds: &[(&str, Bytes)], truth: &Bytes, early: f64) -> Part {
     let older = Stack::Mark(OLDER.into());
     let truth: Bytes = truth.iter().filter(|(s, _)| **s != older).map(clone_pair).collect();
@@ -218,7 +221,8 @@ fn bytes_of(profile: &Profile, stacks: &[FoldedStack]) -> Bytes {
     bytes
 }
 
-/// Whether the allocator's counter has these bytes, but no event: memspy shows them as unattributed.
+/// Whether the allocator's counter has these bytes, but no event: memspy shows them as
+/// unattributed.
 fn has_no_event(path: &[StackLabel]) -> bool {
     path.contains(&StackLabel::Pseudo(PseudoFrame::NoEvent))
 }

@@ -77,7 +77,8 @@ fn said(known: &BTreeMap<String, Known>) -> String {
 /// Per cent of the bytes of a part that are on their stack.
 type StackShare = fn(&Score) -> Option<f64>;
 
-/// By condition, the mean of recordings that are in no set beside the mean of the set's that were made like them.
+/// By condition, the mean of recordings that are in no set beside the mean of the set's that were
+/// made like them.
 pub fn beside_the_set<'a>(
     judged: &[Judged],
     made_like: impl Fn(&str) -> Option<&'a Score>,

@@ -17,7 +17,7 @@ ATTACH_TIMEOUT = 60
 FINISH_TIMEOUT = 120
 
 
-# Words by which `memspy record` is told how to record.
+# The options of `memspy record` that choose a mode.
 MODES = {"--mode", "--exact", "-e", "--follow", "--cpu", "-r", "--rate", "--gil"}
 
 

@@ -14,7 +14,8 @@ pub enum Evidence {
     Probable,
     /// One stack was sampled around the allocation; no poll saw it.
     Sampled,
-    /// Several stacks or threads come into question: stacks share the bytes, threads have one chosen.
+    /// Several stacks or threads come into question: stacks share the bytes, threads have one
+    /// chosen.
     Shared,
     /// No stack is known.
     NotSeen,

@@ -1,8 +1,9 @@
 //! The sums of the events against those of the allocator: what was allocated and freed must come to the same.
 //!
-//! The counters are read while the job goes on. An allocation is counted before its event and a free after it, so what is
-//! under way makes the allocator count more live blocks than the events leave, never fewer: where it counts the fewest
-//! beyond the events, nothing is under way, and the bytes of the blocks must be equal.
+//! The counters are read while the job goes on. An allocation is counted before its event and a
+//! free after it, so what is under way makes the allocator count more live blocks than the events
+//! leave, never fewer: where it counts the fewest beyond the events, nothing is under way, and the
+//! bytes of the blocks must be equal.
 
 use crate::model::{AllocatorCounters, Metric, Pool};
 
@@ -56,7 +57,8 @@ impl RunningTotals {
         }
     }
 
-    /// By how many live blocks the allocator is ahead of these; without events of frees, by how many allocations.
+    /// By how many live blocks the allocator is ahead of these; without events of frees, by how
+    /// many allocations.
     fn behind(&self, counted: &CountedTotals) -> i64 {
         match self.frees {
             Some(frees) => counted.blocks - (self.allocations - frees),
@@ -113,7 +115,8 @@ impl BalanceCheck {
         match seen.behind(&counted).cmp(&base.1.behind(&base.0)) {
             // Something is under way.
             std::cmp::Ordering::Greater => return,
-            // Something was at the beginning, and whenever it was compared with since: that said nothing.
+            // Something was at the beginning, and whenever it was compared with since: that said
+            // nothing.
             std::cmp::Ordering::Less => {
                 (self.balance.allocated, self.balance.freed) = self.carried;
                 return self.begin_at(counted, seen);
@@ -196,7 +199,8 @@ mod tests {
     fn frees_under_way_at_both_moments_are_no_difference() {
         let mut books = BalanceCheck::default();
         books.compare(counted(10, 4, 5120, 2048), sums(10, 4, 5120, 2048));
-        // At each a free of another size was told and is not counted: as many frees, and other bytes.
+        // At each a free of another size was told and is not counted: as many frees, and other
+        // bytes.
         books.compare(counted(12, 4, 6144, 2048), sums(12, 5, 6144, 9000));
         books.compare(counted(13, 5, 6656, 9000), sums(13, 6, 6656, 9512));
         assert_eq!(off(&books), None);

@@ -66,8 +66,8 @@ pub(crate) struct TorchDevice {
     lately: VecDeque<FreedBlock>,
     pub(super) frees_from_snapshots: bool,
     suspects: FxHashSet<u64>,
-    /// Blocks of the first map that an event had freed before: the free was under way for long, or the address was given
-    /// out again before allocations were seen.
+    /// Blocks of the first map that an event had freed before: the free was under way for long, or
+    /// the address was given out again before allocations were seen.
     doubtful: FxHashSet<u64>,
     pub(crate) snapshots: u64,
     /// When the last of them was read; also one of an earlier part of the recording.
@@ -170,8 +170,8 @@ impl TorchDevice {
             Some(block) => block,
             None => self.size_by_levels(least, levels),
         };
-        // Another thread may have allocated or freed between the allocation and the event: then the level of this
-        // moment is below the peak that was just reached.
+        // Another thread may have allocated or freed between the allocation and the event: then the
+        // level of this moment is below the peak that was just reached.
         let rose_to = levels.zip(self.levels).filter(|(now, before)| now.peak > before.peak);
         let rose_to = rose_to.map_or(0, |(now, _)| now.peak.max(0) as u64);
         if let Some(now) = levels {
@@ -224,8 +224,8 @@ impl TorchDevice {
         extent
     }
 
-    /// What a block takes by what the counter grew by since the event before. That is of all threads: it says so only
-    /// while no other one allocates.
+    /// What a block takes by what the counter grew by since the event before. That is of all
+    /// threads: it says so only while no other one allocates.
     fn size_by_levels(&mut self, least: u64, levels: Option<CounterSnapshot>) -> u64 {
         let (Some(before), Some(now)) = (self.levels, levels) else { return least };
         // Numbers of a forged trace wrap, and then fit nothing.

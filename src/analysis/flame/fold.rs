@@ -298,7 +298,8 @@ impl Profile {
         Some(resolution(&*self.peak(device)?.moment?.snapshot?))
     }
 
-    /// How it is known who allocated the bytes of `stacks` of an exact recording; `None` of any other.
+    /// How it is known who allocated the bytes of `stacks` of an exact recording; `None` of any
+    /// other.
     pub fn exact_resolution(&self, stacks: &[FoldedStack]) -> Option<TimeResolution> {
         let exact = self.exact()?;
         let evidence = match exact.stacks_are_guessed() {

@@ -20,8 +20,7 @@ pub struct TimeResolution {
     pub probable: u64,
     /// Of the unattributed bytes, those of blocks for which only samples speak, and for one stack.
     pub sampled: u64,
-    /// Of the unattributed bytes, those of which nothing is known but that they were allocated
-    /// during the recording: no thread was seen that can have done it.
+    /// Of the unattributed bytes, those that no thread seen can have allocated.
     pub not_seen: u64,
     /// Half of the bytes seen were born within a time not longer than this, in nanoseconds.
     pub median: u64,

@@ -1,8 +1,8 @@
 //! How often more than one thread can have allocated.
 //!
 //! Where threads allocate at the same time, it is a guess which of them a counter delta belongs to,
-//! and so is which of their blocks a free took. The scored set: of what looks probable in a server of
-//! four threads, a quarter to a half is right; with a thread that allocates now and then, 90 %.
+//! and so is which of their blocks a free took. The scored set: of what looks probable in a server
+//! of four threads, a quarter to a half is right; with a thread that allocates now and then, 90 %.
 
 use crate::model::FollowedChange;
 

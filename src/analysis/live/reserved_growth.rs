@@ -25,8 +25,8 @@ impl ReservedGrowth {
         if !is_rising || bytes < SEGMENT {
             return None;
         }
-        // A training step allocates and frees, so the floors of both halves are compared: of what is
-        // allocated and of what is reserved, over the same time.
+        // A training step allocates and frees, so the floors of both halves are compared: of what
+        // is allocated and of what is reserved, over the same time.
         let (early, late) = levels.split_at(levels.len() / 2);
         let growth = |of: fn(&PeakUsage) -> i64| {
             let floor = |part: &[PeakUsage]| part.iter().map(of).min();

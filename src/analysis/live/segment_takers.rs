@@ -7,7 +7,7 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{CudaIndex, Event, EventKind, MemoryKind, StackId, StackTable};
 
-/// Stacks of a device that are told apart.
+/// The most distinct stacks kept for a device.
 const MAX_STACKS: usize = 4096;
 
 /// Takes the events of an exact recording.

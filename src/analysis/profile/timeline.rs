@@ -34,8 +34,7 @@ impl Timeline {
     pub(crate) fn raise(&mut self, time: Nanos, allocated: i64) {
         let Some(last) = self.points.last_mut() else { return };
         let point = TimelinePoint { time, allocated, reserved: last.reserved };
-        // What is told late belongs to the last stretch, where it is at most some milliseconds too
-        // late.
+        // A point that arrives late joins the last stretch, which is at most milliseconds later.
         match point.time < last.time {
             true => merge(last, &point),
             false => self.add(point),

@@ -115,8 +115,8 @@ impl MemoryTrack {
     }
 }
 
-/// Makes them come to no more than `total`, in proportion: blocks whose free is told late are more
-/// than the allocator had.
+/// Scales the bytes down to `total`. Frees can be recorded late, so more blocks seem alive than the
+/// allocator had.
 fn fit(bytes: &mut [u64], total: u64) {
     let sum: u128 = bytes.iter().map(|bytes| u128::from(*bytes)).sum();
     if sum <= u128::from(total) {

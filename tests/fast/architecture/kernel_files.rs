@@ -9,7 +9,8 @@ const HOME: &str = "src/target/proc_files.rs";
 const NAMES: [&str; 3] =
     ["src/target/process.rs", "src/target/job_files.rs", "src/target/left_behind.rs"];
 /// Who reads `/proc` through the crate procfs: `stat`, `status`, lists of threads and of processes,
-/// links, the time since the start. The kernel writes each of their fields; a job can lengthen none.
+/// links, the time since the start. The kernel writes each of their fields; a job can lengthen
+/// none.
 const PROCFS: [&str; 4] = [
     "src/target/process.rs",
     "src/target/process/threads.rs",
@@ -29,9 +30,9 @@ const UNBOUNDED: [&str; 10] = [
     "open_relative_flags",
     "auxv",
 ];
-/// The room that calls py-spy, which reads `/proc` without bounds. It is only used beside jobs beside
-/// which memspy has no more rights than they have: what such a job can make memspy spend, it could spend
-/// itself (`has_no_more_rights`).
+/// The room that calls py-spy, which reads `/proc` without bounds. It is only used beside jobs
+/// beside which memspy has no more rights than they have: what such a job can make memspy spend, it
+/// could spend itself (`has_no_more_rights`).
 const PY_SPY: &str = "python";
 
 fn uses(source: &Source, names: &[&str]) -> bool {
