@@ -15,7 +15,7 @@ memspy=target/release/memspy
 say() { printf '\n== %s\n' "$*"; }
 
 say "Building memspy"
-scripts/setup-rust.sh
+scripts/setup.sh rust
 cargo build --release
 
 on_gpu=no
@@ -27,7 +27,7 @@ elif command -v nvidia-smi >/dev/null && nvidia-smi -L >/dev/null 2>&1; then
   python=target/envs/torch-gpu/bin/python
   say "Found a GPU but no PyTorch for it: installing one (about 3 GB)"
   [ -x target/envs/torch-gpu/bin/pip ] || python3 -m venv target/envs/torch-gpu ||
-    { scripts/apt-install python3-venv && python3 -m venv target/envs/torch-gpu; }
+    { scripts/setup.sh packages python3-venv && python3 -m venv target/envs/torch-gpu; }
   $python -m pip install --quiet torch numpy
 fi
 
@@ -36,7 +36,7 @@ words=()
 attach=()
 if [ $on_gpu = no ]; then
   say "No GPU here: setting up the simulated CUDA device"
-  scripts/setup-env.sh >/dev/null
+  scripts/setup.sh env >/dev/null
   job=(scripts/with-sim python)
   # A simulated kernel takes no time. Batches that keep the processor busy for a while make steps
   # as frequent as a GPU's.

@@ -7,7 +7,7 @@
 #                                                  without a GIL, more pairs of versions
 #   scripts/test.sh --all-versions                 that, and all of torch-versions.txt (1 hour)
 #
-# scripts/setup-tests.sh sets up what the tests run and reports what this machine cannot provide.
+# scripts/setup.sh tests sets up what the tests run and reports what this machine cannot provide.
 # Tests that need what only --all sets up are ignored without it; with it, anything missing fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -44,12 +44,12 @@ run_tests() {
 }
 
 section "Formatting"
-scripts/setup-rust.sh
+scripts/setup.sh rust
 cargo fmt --check
 # In parallel with the compiler; its output comes when it is done.
 set_up=target/setup-tests.log
 mkdir -p target
-scripts/setup-tests.sh $all >$set_up 2>&1 </dev/null &
+scripts/setup.sh tests $all >$set_up 2>&1 </dev/null &
 setting_up=$!
 trap 'kill $setting_up 2>/dev/null || true' EXIT
 

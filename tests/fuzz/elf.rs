@@ -8,11 +8,11 @@ use memspy::target::{Addr, LoadedObject, Memory, MemoryImage, Process, usdt};
 use super::campaign::{self, Random};
 use super::edits::edit_bytes;
 
-/// PyTorch's library with marks for probes, in the environment that scripts/setup-env.sh made.
+/// PyTorch's library with marks for probes, in the environment that scripts/setup.sh env made.
 fn library() -> PathBuf {
     let environment = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/envs/torch-2.11/lib");
     let pythons = fs::read_dir(&environment)
-        .unwrap_or_else(|_| panic!("{}: run scripts/setup-env.sh first", environment.display()));
+        .unwrap_or_else(|_| panic!("{}: run scripts/setup.sh env first", environment.display()));
     let library = |python: PathBuf| python.join("site-packages/torch/lib/libc10_cuda.so");
     pythons.map(|python| library(python.unwrap().path())).find(|path| path.exists()).unwrap()
 }

@@ -13,12 +13,12 @@ use memspy::model::RecordSink;
 use memspy::trace::TraceWriter;
 use serde_json::{Value, json};
 
-/// The Python that scripts/setup-readers.sh makes; `MEMSPY_READERS` names another one.
+/// The Python that scripts/setup.sh readers makes; `MEMSPY_READERS` names another one.
 fn readers() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = std::env::var_os("MEMSPY_READERS")
         .map_or_else(|| root.join("target/envs/readers/bin/python"), PathBuf::from);
-    assert!(python.exists(), "{} is missing: run scripts/setup-readers.sh", python.display());
+    assert!(python.exists(), "{} is missing: run scripts/setup.sh readers", python.display());
     python
 }
 
@@ -165,7 +165,7 @@ fn perfetto_says(browser: &mut Browser, sql: &str) -> Vec<Value> {
 fn perfetto(file: &Path) -> Option<(Target, Browser)> {
     let Some(mut browser) = Browser::start() else {
         let why = std::fs::read_to_string("target/no-browser");
-        eprint!("{}", why.expect("chromium is missing: scripts/setup-tests.sh installs it"));
+        eprint!("{}", why.expect("chromium is missing: scripts/setup.sh tests installs it"));
         return None;
     };
     let mut server = Command::new(readers());

@@ -1,6 +1,6 @@
 //! memspy beside real targets: CPythons, PyTorch on the simulated CUDA device, probes in the kernel.
 //!
-//! `scripts/setup-tests.sh` provides what they run.
+//! `scripts/setup.sh tests` provides what they run.
 
 #![allow(
     unreachable_pub,

@@ -79,7 +79,7 @@ fn picture(browser: &mut Browser, id: &str) -> Value {
 fn the_page_works_in_a_browser() {
     let Some(mut browser) = Browser::start() else {
         let why = std::fs::read_to_string("target/no-browser");
-        eprint!("{}", why.expect("chromium is missing: scripts/setup-tests.sh installs it"));
+        eprint!("{}", why.expect("chromium is missing: scripts/setup.sh tests installs it"));
         return;
     };
     let folder = tempfile::tempdir().unwrap();

@@ -22,7 +22,7 @@ pub struct Python {
 /// The root made by `debootstrap --variant=minbase --include=python3.14,python3.15 unstable`.
 const OTHER_ROOT: &str = "target/envs/debian-unstable";
 
-/// Where `scripts/setup-freethreaded.sh` installs its builds: `python-3.14t`.
+/// Where `scripts/setup.sh freethreaded` installs its builds: `python-3.14t`.
 const BUILT: &str = "target/envs";
 
 /// Every CPython from 3.8 on found on this machine, oldest first, one per minor version and place.
@@ -68,7 +68,7 @@ pub fn all() -> Vec<Python> {
             !super::everything_is_there(),
             "a CPython without a GIL was to be tested: none is there"
         );
-        eprintln!("no CPython without a GIL is tested: scripts/setup-freethreaded.sh builds one");
+        eprintln!("no CPython without a GIL is tested: scripts/setup.sh freethreaded builds one");
     }
     found
 }

@@ -12,7 +12,7 @@ pub fn command(script: &str, arguments: &[&str]) -> Command {
     let name = std::env::var("MEMSPY_SIM").unwrap_or_else(|_| "torch-2.11".to_owned());
     let libraries = name.split("-py").next().unwrap();
     let built: PathBuf = root.join("target/sim").join(libraries).join(".built");
-    assert!(built.exists(), "{} is missing: run scripts/setup-env.sh first", built.display());
+    assert!(built.exists(), "{} is missing: run scripts/setup.sh env first", built.display());
     let mut command = Command::new(root.join("scripts/with-sim"));
     command.arg("python").arg(root.join("tests/targets").join(script)).args(arguments);
     command

@@ -45,7 +45,7 @@ pub fn environments() -> Vec<Environment> {
         if !root.join("target/envs").join(&name).join(".installed").exists() {
             assert!(
                 asked.is_none() && !known.lines().any(|version| version == python),
-                "{name} is missing: run scripts/setup-env.sh {torch} {python} first"
+                "{name} is missing: run scripts/setup.sh env {torch} {python} first"
             );
             eprintln!("PyTorch {torch} on CPython {python} is not tested: no such CPython here");
             continue;

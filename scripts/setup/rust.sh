@@ -1,24 +1,21 @@
-#!/usr/bin/env bash
-# Makes sure that cargo is new enough to build memspy; installs it from packages if it can.
+# A cargo new enough to build memspy.
 #
-#   scripts/setup-rust.sh
+#   scripts/setup.sh rust
 #
 # Without cargo, takes the rustup package of Debian or Ubuntu (needs root), then the stable
 # toolchain, and clang with libbpf-dev, which building exact mode needs.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
+# shellcheck shell=bash
 needed=$(sed -n 's/^rust-version *= *"\([0-9.]*\)".*/\1/p' Cargo.toml)
 needed=${needed:-1.95}
 
 explain() {
-  echo "setup-rust: $*" >&2
-  echo "setup-rust: memspy needs Rust $needed or newer; with rustup: rustup toolchain install stable" >&2
+  echo "setup rust: $*" >&2
+  echo "setup rust: memspy needs Rust $needed or newer; with rustup: rustup toolchain install stable" >&2
   exit 1
 }
 
-apt_install() { scripts/apt-install "$@" || explain "$* cannot be installed from here"; }
+apt_install() { scripts/setup.sh packages "$@" || explain "$* cannot be installed from here"; }
 
 command -v cc >/dev/null || apt_install build-essential
 # For the kernel's program of exact mode. Without them the build omits that mode and says so.
@@ -26,7 +23,7 @@ if ! command -v clang >/dev/null || [ ! -e /usr/include/bpf/bpf_helpers.h ]; the
   if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     apt_install clang libbpf-dev
   else
-    echo "setup-rust: clang and libbpf-dev are missing: memspy will be built without exact mode" >&2
+    echo "setup rust: clang and libbpf-dev are missing: memspy will be built without exact mode" >&2
   fi
 fi
 if ! command -v cargo >/dev/null; then

@@ -1,19 +1,14 @@
-#!/usr/bin/env bash
-# Sets up a PyTorch that runs device='cuda' without a GPU: a virtual environment and the simulated
-# CUDA libraries.
+# PyTorch that runs device='cuda' without a GPU, and the simulated CUDA libraries.
 #
-#   scripts/setup-env.sh [TORCH_VERSION [CPYTHON]]      default: that of scripts/torch-versions.txt,
+#   scripts/setup.sh env [TORCH_VERSION [CPYTHON]]      default: that of scripts/torch-versions.txt,
 #                                                       with the newest Python that fits
 #
 # The environment is target/envs/torch-<major.minor>/, with libraries in
 # target/sim/torch-<major.minor>/. With a CPython (3.9), for which scripts/with-python must have an
-# interpreter, the environment is torch-<major.minor>-py<CPYTHON> and has only PyTorch. May run at
-# any time: skips what is up to date. As root it installs missing Debian packages by name.
+# interpreter, the environment is torch-<major.minor>-py<CPYTHON> and has only PyTorch.
 # MEMSPY_PYTHON names the Python that builds the environment (3.10 or newer).
-set -euo pipefail
-cd "$(dirname "$0")/.."
-case "${1:-}" in -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
+# shellcheck shell=bash
 torch_version=${1:-$(awk '$3 == "default" { print $1 }' scripts/torch-versions.txt)}
 cpython=${2:-}
 short=${torch_version%.*}
@@ -49,8 +44,8 @@ missing=()
 command -v gcc >/dev/null || missing+=(gcc libc6-dev)
 command -v readelf >/dev/null || missing+=(binutils)
 newest_usable_python >/dev/null || missing+=(python3 python3-venv)
-[ ${#missing[@]} -eq 0 ] || scripts/apt-install "${missing[@]}"
-python=$(newest_usable_python) || { echo "setup-env: no Python 3.10 or newer with venv found" >&2; exit 1; }
+[ ${#missing[@]} -eq 0 ] || scripts/setup.sh packages "${missing[@]}"
+python=$(newest_usable_python) || { echo "setup env: no Python 3.10 or newer with venv found" >&2; exit 1; }
 
 # In its own environment.
 install_here() {
@@ -102,7 +97,7 @@ if [ -n "$cpython" ]; then
   interpreter=$(scripts/with-python --where "$cpython") || exit 1
 fi
 if [ "$(cat "$environment/.installed" 2>/dev/null)" != "${packages[*]}" ]; then
-  echo "setup-env: installing ${packages[0]} into $environment (up to 800 MB to fetch)" >&2
+  echo "setup env: installing ${packages[0]} into $environment (up to 800 MB to fetch)" >&2
   case $interpreter in
     "$tree"/*) install_in_tree ;;
     *) install_here "${interpreter:-$python}" ;;
@@ -112,7 +107,7 @@ fi
 
 wanted="$torch_version $(find cuda/sim -name '*.[ch]' -o -name build.py | LC_ALL=C sort | xargs cat | sha256sum)"
 if [ "$(cat "$libraries/.built" 2>/dev/null)" != "$wanted" ]; then
-  echo "setup-env: building the simulated CUDA libraries in $libraries" >&2
+  echo "setup env: building the simulated CUDA libraries in $libraries" >&2
   rm -rf "$libraries"
   torch_lib=$tree$site/torch/lib
   [ -d "$torch_lib" ] ||

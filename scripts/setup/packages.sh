@@ -1,12 +1,10 @@
-#!/usr/bin/env bash
-# Installs those of the named Debian packages that are missing. Several scripts may ask at once.
+# Debian packages: installs those of the named ones that are missing.
 #
-#   scripts/apt-install PACKAGE ...
+#   scripts/setup.sh packages PACKAGE ...
 #
 # Fails with a line that names them where it cannot: without root, without apt, without the package.
-set -euo pipefail
-case "${1:-}" in "" | -h | --help) sed -n '2,6s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
 
+# shellcheck shell=bash
 missing_of() {
   local package
   for package in "$@"; do
