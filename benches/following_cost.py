@@ -6,12 +6,11 @@ OPTIONS are those of `memspy record`, one argument for each kind of recording: '
 use a processor each) are there to compare with. memspy is stopped and continued by signals, so that what a machine does to both sides is the same;
 one round of windows of seconds, each with a recording of its own, cannot tell 3 % from nothing. With --whole each round is one recording, from memspy's start
 to its end, against the seconds around it: what attaching and learning cost is in it. With --pairs each round is such a recording and as many seconds of
-nothing, in random order; what nothing is by the nothing of the round before is the noise. The jobs are those of scripts/check-attribution-on-gpu.py.
+nothing, in random order; what nothing is by the nothing of the round before is the noise. The jobs are those of scripts/gpu-checks/attribution/jobs.py.
 """
 import argparse
 import bisect
 import collections
-import importlib.util
 import mmap
 import os
 import random
@@ -72,12 +71,9 @@ class Steps:
 
 
 def run_job(name, path):
-    script = Path(__file__).parent.parent / "scripts" / "check-attribution-on-gpu.py"
-    sys.path.insert(0, str(script.parent))
-    spec = importlib.util.spec_from_file_location("check", script)
-    check = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(check)
-    check.JOBS[name](Steps(path))
+    sys.path.insert(0, str(Path(__file__).parent.parent / "scripts/gpu-checks"))
+    from attribution.jobs import JOBS
+    JOBS[name](Steps(path))
 
 
 def begin(options, memspy, pid, folder):

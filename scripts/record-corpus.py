@@ -177,10 +177,8 @@ def record_all(args):
 def enter_namespaces(args):
     """Restarts itself where paths and the host name say nothing about this machine."""
     shutil.rmtree(PLACE, ignore_errors=True)
-    os.makedirs(f"{PLACE}/attribution")
-    for name in os.listdir(f"{HERE}/attribution"):
-        if name.endswith(".py"):
-            shutil.copy(f"{HERE}/attribution/{name}", f"{PLACE}/attribution/{name}")
+    shutil.copytree(f"{HERE}/gpu-checks/attribution", f"{PLACE}/attribution", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(f"{HERE}/gpu-checks/harness.py", PLACE)
     shutil.copy(__file__, f"{PLACE}/record-corpus.py")
     shutil.copy(args.memspy, f"{PLACE}/memspy")
     os.makedirs(args.out, exist_ok=True)

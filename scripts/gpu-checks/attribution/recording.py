@@ -4,17 +4,15 @@ stacks.
 import collections
 import os
 import re
-import signal
-import subprocess
-import tempfile
 import time
 
 import torch
 
+import harness
+
 from .blocks import with_block_sizes
 from .jobs import Done, Watched
 
-FOLDER = tempfile.mkdtemp(prefix="memspy-check-")
 ENGINE = "[autograd thread]"
 BEFORE = "[before recording]"
 # Far fewer allocations and frees happen after memspy attached.
@@ -29,34 +27,17 @@ def with_mode(words):
     return [*words] if modes & set(words) else [*words, "--follow"]
 
 
-class Recording:
+class Recording(harness.Recording):
     """A memspy that follows this process; attached after construction."""
 
     def __init__(self, memspy, words):
-        self.memspy, self.trace, self.said = memspy, os.path.join(FOLDER, f"{time.monotonic_ns()}.bin"), []
-        command = [memspy, "record", "-p", str(os.getpid()), "-o", self.trace, *with_mode(words)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        for line in self.process.stderr:
-            self.said.append(line.rstrip())
-            if "attached to process" in line:
-                time.sleep(0.5)
-                return
-        raise SystemExit("memspy did not attach: " + " | ".join(self.said))
-
-    def stop(self):
-        self.process.send_signal(signal.SIGINT)
-        self.said += self.process.stderr.read().splitlines()
-        self.process.wait()
+        super().__init__(memspy, os.getpid(), *with_mode(words))
+        time.sleep(0.5)
 
     def stacks(self, *words):
         """Bytes by stack: innermost frame first, as (file, line)."""
-        command = [self.memspy, "flame", self.trace, "-f", "collapsed", "-o", "-", "--full-filenames", *words]
-        flame = subprocess.run(command, capture_output=True, text=True)
-        if flame.returncode != 0:
-            raise SystemExit(f"{' '.join(command)}: {flame.stderr}")
         stacks = collections.Counter()
-        for line in flame.stdout.splitlines():
-            path, count = line.rsplit(" ", 1)
+        for path, count in self.collapsed("--full-filenames", *words):
             frames = path.split(";")
             places = [re.fullmatch(r".* \((.*):(\d+)\)", frame) for frame in frames]
             if ENGINE in frames:
@@ -67,7 +48,7 @@ class Recording:
                 key = tuple((place[1], int(place[2])) for place in reversed(places))
             else:
                 key = (frames[-1],)
-            stacks[key] += int(count)
+            stacks[key] += count
         return stacks
 
     def followed(self):

@@ -1,71 +1,55 @@
-"""Checks exact recordings on a machine with a real GPU and measures their cost. Needs no Rust.
+"""Exact recordings: counts and bytes against PyTorch's own, and their cost.
 
-    python scripts/check-exact-on-gpu.py MEMSPY [--rounds N] [--seconds S]
-        [--only equal,server,driver,native,cost]
-
-equal: a training job (transformer, conv net, DataLoader workers) records itself with MEMSPY and
+equal: a training job (transformer, conv net, DataLoader workers) records itself with memspy and
 compares events, frees, bytes, the peak and segments with PyTorch's own counters.
 server: four threads allocate and free without pause. Three recordings of 10 s start and end while
 they rest, one starts while they work; compares live bytes, peak and totals with PyTorch's own.
 driver: cuda/workloads/driver_api.c, and CuPy if installed, without PyTorch.
 native: the same jobs with native frames: the named operators, the unknown part, and the cost.
 cost: iterations per second of a 12-layer transformer, in one process, in turns: alone, under
-MEMSPY, and under PyTorch's own memory history.
+memspy, and under PyTorch's own memory history.
 """
-import argparse
 import json
 import os
 import random
 import re
 import statistics
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 
 import torch
 from torch import nn
 
-FOLDER = tempfile.mkdtemp(prefix="memspy-check-")
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+import harness
+from harness import FOLDER, ROOT, Job, print_machine, run
 
 
-class Recording:
-    """A memspy that records a process; its probes are placed after construction."""
+def add_options(parser):
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--only", default="equal,server,driver,native,cost")
 
-    def __init__(self, memspy, words=(), pid=None):
-        self.memspy = memspy
-        self.trace = os.path.join(FOLDER, f"{time.monotonic_ns()}.bin")
-        self.said = []
-        command = [memspy, "record", "--exact", "-p", str(pid or os.getpid()), "-o", self.trace, *words]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        for line in self.process.stderr:
-            self.said.append(line.rstrip())
-            if "probes are in place" in line:
-                return
-        raise SystemExit("memspy did not attach: " + " | ".join(self.said))
 
-    def attach_ms(self):
-        return int(re.search(r"after (\d+) ms", " ".join(self.said)).group(1))
+class Recording(harness.Recording):
+    """An exact recording of this process, or of another one."""
+
+    def __init__(self, memspy, *words, pid=None):
+        super().__init__(memspy, pid or os.getpid(), "--exact", *words)
+        self.attach_ms = self.number(r"after (\d+) ms")
 
     def stop(self):
         started = time.perf_counter()
-        self.process.send_signal(2)
-        self.said += self.process.stderr.read().splitlines()
-        self.process.wait()
+        said = super().stop()
         self.detach_ms = (time.perf_counter() - started) * 1e3
-        return "\n".join(self.said)
-
-    def total(self, *words):
-        command = [self.memspy, "flame", self.trace, "-f", "collapsed", "-o", "-", *words]
-        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return sum(int(line.rsplit(" ", 1)[1]) for line in out.splitlines()), out
+        return said
 
     def events(self):
-        said = "\n".join(self.said)
-        number = lambda what: int(re.search(rf"([\d,]+) {what}", said).group(1).replace(",", ""))
-        return {what: number(what) for what in ("allocations", "frees", "lost")}
+        return {what: self.number(rf"([\d,]+) {what}") for what in ("allocations", "frees", "lost")}
+
+    def print_said(self):
+        lines = [line.strip() for line in self.said if "exact (" in line or "warning" in line]
+        print("          " + "\n          ".join(lines), flush=True)
 
 
 def transformer(width=512, layers=12):
@@ -94,11 +78,7 @@ def step(model, optimizer, batch):
     optimizer.zero_grad(set_to_none=True)
 
 
-def check(name, ours, truth):
-    print(f"{'equal' if ours == truth else 'DIFFERENT':9} {name}: memspy {ours:,}, PyTorch {truth:,}", flush=True)
-
-
-def equalities(memspy, words=("--backward-lines",)):
+def equalities(args, verdicts, *words):
     for name, make in (("transformer", transformer), ("conv net", conv_net)):
         torch.cuda.empty_cache()
         model, batch = make()
@@ -106,7 +86,7 @@ def equalities(memspy, words=("--backward-lines",)):
         step(model, optimizer, batch())
         loader = iter(torch.utils.data.DataLoader(Numbers(), batch_size=8, num_workers=2))
         torch.cuda.synchronize()
-        recording = Recording(memspy, words)
+        recording = Recording(args.memspy, *words)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_stats()
         end = time.perf_counter() + 5
@@ -117,29 +97,29 @@ def equalities(memspy, words=("--backward-lines",)):
         after = torch.cuda.memory_stats()
         peak = torch.cuda.max_memory_allocated()
         time.sleep(1.5)
-        said = recording.stop()
+        recording.stop()
         grown = lambda key: after[key] - before[key]
         events = recording.events()
-        check(f"{name}: allocations", events["allocations"], grown("allocation.all.allocated") + grown("segment.all.allocated"))
-        check(f"{name}: frees", events["frees"], grown("allocation.all.freed") + grown("segment.all.freed"))
-        check(f"{name}: bytes at the peak", recording.total()[0], peak)
-        segments = recording.total("--memory", "driver", "--total-allocated")[0] if grown("segment.all.allocated") else 0
-        check(f"{name}: bytes of new segments", segments, grown("reserved_bytes.all.allocated"))
+        verdicts.equal(f"{name}: allocations", events["allocations"], grown("allocation.all.allocated") + grown("segment.all.allocated"))
+        verdicts.equal(f"{name}: frees", events["frees"], grown("allocation.all.freed") + grown("segment.all.freed"))
+        verdicts.equal(f"{name}: bytes at the peak", recording.total(), peak)
+        segments = recording.total("--memory", "driver", "--total-allocated") if grown("segment.all.allocated") else 0
+        verdicts.equal(f"{name}: bytes of new segments", segments, grown("reserved_bytes.all.allocated"))
         size = os.path.getsize(recording.trace)
         count = events["allocations"] + events["frees"]
-        nodes = recording.total("--total-allocated")[1].count("[backward of]")
+        nodes = sum("[backward of]" in stack for stack, _ in recording.collapsed("--total-allocated"))
         print(f"          {count:,} events in 5 s, {events['lost']} lost, {size / count:.2f} bytes an event in the trace, "
-              f"attach {recording.attach_ms()} ms, end {recording.detach_ms:.0f} ms, {nodes} stacks of backward with their forward line")
-        print("          " + "\n          ".join(l.strip() for l in said.splitlines() if "exact (" in l or "warning" in l))
+              f"attach {recording.attach_ms} ms, end {recording.detach_ms:.0f} ms, {nodes} stacks of backward with their forward line")
+        recording.print_said()
         if "--native" in words:
             native_frames(recording)
         del loader
 
 
 def native_frames(recording):
-    stacks = [line.rsplit(" ", 1) for line in recording.total("--total-allocated")[1].splitlines()]
-    all_bytes = sum(int(size) for _, size in stacks)
-    share = lambda has: sum(int(size) for stack, size in stacks if has(stack)) / all_bytes
+    stacks = recording.collapsed("--total-allocated")
+    all_bytes = sum(size for _, size in stacks)
+    share = lambda has: sum(size for stack, size in stacks if has(stack)) / all_bytes
     operators = re.compile(r"at::_ops::(\w+)::call")
     names = sorted({name for stack, _ in stacks for name in operators.findall(stack)})
     print(f"          bytes with native frames {share(lambda s: 'CachingAllocator' in s):.1%}, with an operator "
@@ -182,7 +162,7 @@ class Server:
         self.resting.wait()
 
 
-def server(memspy):
+def server(args, verdicts):
     threads = Server()
     threads.works.set()
     time.sleep(1)
@@ -193,7 +173,7 @@ def server(memspy):
         if is_busy:
             threads.works.set()
             time.sleep(1)
-        recording = Recording(memspy)
+        recording = Recording(args.memspy)
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_stats()
         threads.works.set()
@@ -201,66 +181,56 @@ def server(memspy):
         threads.rest()
         after = torch.cuda.memory_stats()
         time.sleep(1.5)
-        said = recording.stop()
+        recording.stop()
         name = f"server, {'begun at work' if is_busy else 'recording'} {number + 1}"
-        command = [memspy, "lines", "--json", recording.trace]
-        exact = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        exact = json.loads(run(args.memspy, "lines", "--json", recording.trace).stdout)
         grown = lambda key: after[key] - before[key]
         rate = grown("allocated_bytes.all.allocated") / 10 / 1e9
         print(f"          {name}: {grown('allocation.all.allocated') / 10:,.0f} allocations and {rate:.1f} GB a second")
         if not is_busy:
-            check(f"{name}: allocations", recording.events()["allocations"],
-                  grown("allocation.all.allocated") + grown("segment.all.allocated"))
-            check(f"{name}: total bytes allocated", recording.total("--total-allocated")[0], grown("allocated_bytes.all.allocated"))
-            check(f"{name}: peak", exact["peak_allocated"]["seen_in_recording"], after["allocated_bytes.all.peak"])
-            check(f"{name}: bytes of the stacks at the peak", recording.total()[0], after["allocated_bytes.all.peak"])
+            verdicts.equal(f"{name}: allocations", recording.events()["allocations"],
+                           grown("allocation.all.allocated") + grown("segment.all.allocated"))
+            verdicts.equal(f"{name}: total bytes allocated", recording.total("--total-allocated"), grown("allocated_bytes.all.allocated"))
+            verdicts.equal(f"{name}: peak", exact["peak_allocated"]["seen_in_recording"], after["allocated_bytes.all.peak"])
+            verdicts.equal(f"{name}: bytes of the stacks at the peak", recording.total(), after["allocated_bytes.all.peak"])
             # Blocks older than the recording are not in its final state.
-            check(f"{name}: live bytes", recording.total("--at", "end")[0] + before["allocated_bytes.all.current"],
-                  after["allocated_bytes.all.current"])
+            verdicts.equal(f"{name}: live bytes", recording.total("--at", "end") + before["allocated_bytes.all.current"],
+                           after["allocated_bytes.all.current"])
         off = exact["exact"]
         print(f"          compared {off['comparisons']} times, equal {off['comparisons_equal']}; bytes {off['bytes_compared']} times, off {off['bytes_off']}")
-        print("          " + "\n          ".join(l.strip() for l in said.splitlines() if "exact (" in l or "warning" in l), flush=True)
+        recording.print_said()
 
 
-def driver(memspy):
+def driver(args, verdicts):
     program = os.path.join(FOLDER, "driver_api")
     source = os.path.join(ROOT, "cuda/workloads/driver_api.c")
     subprocess.run(["cc", "-O1", "-o", program, source, "-ldl", "-lpthread"], check=True)
-    target = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    for line in target.stdout:
-        if line.startswith("READY"):
-            break
-    recording = Recording(memspy, pid=target.pid)
-    target.stdin.write("go\n")
-    target.stdin.flush()
-    told = []
-    for line in target.stdout:
-        if line.startswith("DONE"):
-            break
-        told.append(line.split())
+    job = Job([program])
+    recording = Recording(args.memspy, pid=job.pid)
+    job.say("go")
+    truths = [line.split() for line in job.until("DONE")]
     recording.stop()
-    target.stdin.close()
-    target.wait()
-    print("skipped by the driver:", [t[1] for t in told if t[0] == "skipped"])
+    job.end()
+    print("skipped by the driver:", [words[1] for words in truths if words[0] == "skipped"])
     for kind in ("driver", "physical", "managed", "pinned"):
-        truth = sum(int(t[3]) for t in told if t[:2] == ["alloc", kind])
+        truth = sum(int(words[3]) for words in truths if words[:2] == ["alloc", kind])
         if truth:
-            total, text = recording.total("--memory", kind, "--total-allocated")
-            check(f"C program: {kind} bytes", total, truth)
-    print("          " + text.splitlines()[0])
+            stacks = recording.collapsed("--memory", kind, "--total-allocated")
+            verdicts.equal(f"C program: {kind} bytes", sum(size for _, size in stacks), truth)
+            print(f"          {stacks[0]}")
     try:
         import cupy
     except ImportError:
         print("CuPy is not installed: not checked")
         return
-    recording = Recording(memspy)
+    recording = Recording(args.memspy)
     held = [cupy.empty(1 << 24, dtype=cupy.uint8) for _ in range(3)]
     cupy.cuda.Device().synchronize()
     recording.stop()
-    print("CuPy:", recording.total("--memory", "driver")[1].splitlines()[:3], len(held))
+    print("CuPy:", recording.collapsed("--memory", "driver")[:3], len(held))
 
 
-def cost(memspy, rounds, seconds, is_native):
+def cost(args, is_native):
     model, make_batch = transformer()
     optimizer = torch.optim.AdamW(model.parameters())
     batch = make_batch()
@@ -272,7 +242,7 @@ def cost(memspy, rounds, seconds, is_native):
         first = torch.cuda.memory_stats()["allocation.all.allocated"]
         started = time.perf_counter()
         count = 0
-        while time.perf_counter() - started < seconds:
+        while time.perf_counter() - started < args.seconds:
             step(model, optimizer, batch)
             count += 1
         torch.cuda.synchronize()
@@ -280,8 +250,8 @@ def cost(memspy, rounds, seconds, is_native):
         return count / spent, (torch.cuda.memory_stats()["allocation.all.allocated"] - first) / spent
 
     def exact(*words):
-        def run():
-            recording = Recording(memspy, words)
+        def during():
+            recording = Recording(args.memspy, *words)
             time.sleep(0.3)
             used = processor_seconds(recording.process.pid)
             started = time.perf_counter()
@@ -291,15 +261,15 @@ def cost(memspy, rounds, seconds, is_native):
             said = next(line.strip() for line in recording.stop().splitlines() if "exact (" in line)
             notes[words] = f"{used:.1%} of a processor, {int(peak) // 1024} MiB; {said}"
             return rate
-        return run
+        return during
 
     def history(stacks):
-        def run():
+        def during():
             torch.cuda.memory._record_memory_history(stacks=stacks)
             rate = window()[0]
             torch.cuda.memory._record_memory_history(enabled=None)
             return rate
-        return run
+        return during
 
     notes = {}
     modes = {
@@ -318,12 +288,12 @@ def cost(memspy, rounds, seconds, is_native):
         modes = {"nothing": modes["nothing"], "exact": modes["exact"]} | {
             f"exact native from {size}": exact("--native", "--native-from", size) for size in ("1M", "64K", "1")}
     ratios = {name: [] for name in modes}
-    for _ in range(rounds):
-        for name, run in modes.items():
+    for _ in range(args.rounds):
+        for name, during in modes.items():
             before, allocations = window()
-            during = run()
+            rate = during()
             after, _ = window()
-            ratios[name].append(during / ((before + after) / 2))
+            ratios[name].append(rate / ((before + after) / 2))
     print(f"{after:.1f} iterations and {allocations:,.0f} allocations a second without anything")
     for name, all_of in ratios.items():
         print(f"{name:34} x{statistics.median(all_of):.3f}   ({min(all_of):.3f}-{max(all_of):.3f})", flush=True)
@@ -337,28 +307,17 @@ def processor_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("memspy")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=2.0)
-    parser.add_argument("--only", default="equal,server,driver,native,cost")
-    args = parser.parse_args()
+def check(args, verdicts):
+    print_machine()
     parts = args.only.split(",")
-    print(json.dumps({"torch": torch.__version__, "python": sys.version.split()[0], "gpu": torch.cuda.get_device_name(),
-                      "kernel": os.uname().release}))
     if "equal" in parts:
-        equalities(args.memspy)
+        equalities(args, verdicts, "--backward-lines")
     if "server" in parts:
-        server(args.memspy)
+        server(args, verdicts)
     if "driver" in parts:
-        driver(args.memspy)
+        driver(args, verdicts)
     if "cost" in parts:
-        cost(args.memspy, args.rounds, args.seconds, False)
+        cost(args, False)
     if "native" in parts:
-        equalities(args.memspy, ("--native", "--native-from", "1"))
-        cost(args.memspy, args.rounds, args.seconds, True)
-
-
-if __name__ == "__main__":
-    main()
+        equalities(args, verdicts, "--native", "--native-from", "1")
+        cost(args, True)

@@ -1,12 +1,9 @@
-"""Checks on a real GPU the attribution of a followed recording, and its cost.
+"""Attribution of a followed recording against PyTorch's own history, and its cost.
 
-    python scripts/check-attribution-on-gpu.py MEMSPY [--jobs trainer,lora,...] [--steps N]
-        [--after SECONDS] [--seconds SECONDS] [--words "--cpu 25"]
-
-Cost: each job runs in one process, first followed by MEMSPY, then alone.
+Cost: each job runs in one process, first followed by memspy, then alone.
 
 Truth: each job runs in a process of its own (memory left by an earlier job would be older than the
-recording), beside MEMSPY and PyTorch's own memory history with Python stacks. It pauses in the
+recording), beside memspy and PyTorch's own memory history with Python stacks. It pauses in the
 middle of its last step, after the forward pass. The check sums over stacks the smaller of both
 figures. "proven" are the bytes that memspy gives to a proven stack; "wrong among proven" must be
 about 0. The history has no Python stack for allocations of the autograd engine's C++ threads;
@@ -16,14 +13,13 @@ Besides live bytes, every allocation is compared, freed or not: each stack's sha
 bytes. memspy starts slightly before the history, so proven bytes count as wrong from 2 % more on.
 The history has requested bytes; attribution/blocks.py replays the block sizes.
 
-With --after, MEMSPY and the history start that long after the job, like attaching to a running
+With --after, memspy and the history start that long after the job, like attaching to a running
 job. Only later allocations are compared; older ones must be [before recording].
 Jobs with missing libraries (transformers, peft, lightning, timm, torchvision) are skipped and
 listed.
 """
 import argparse
 import collections
-import json
 import os
 import shlex
 import subprocess
@@ -31,8 +27,10 @@ import sys
 
 import torch
 
-from attribution.jobs import JOBS, Watched
-from attribution.recording import BEFORE, BesideHistory, Recording, run
+from harness import print_machine
+
+from .jobs import JOBS, Watched
+from .recording import BEFORE, BesideHistory, Recording, run
 
 
 def overlap(ours, theirs):
@@ -126,40 +124,32 @@ def check_truth(name, job, args):
 PARTS = {"speed": check_speed, "truth": check_truth}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("memspy")
+def add_options(parser):
     parser.add_argument("--jobs", default=",".join(name for name in JOBS if "," not in name) + ",trainer+LoRA,trainer+checkpointing",
                         help="of: " + "; ".join(JOBS) + " (write + for the comma in a name)")
+    parser.add_argument("--part", choices=PARTS, help="only this")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--after", type=float, default=0, help="seconds after the beginning of the job at which memspy attaches")
     parser.add_argument("--seconds", type=float, default=0, help="how long each job runs at least for its truth")
     parser.add_argument("--show", type=int, default=3, help="stacks shown that differ most")
     parser.add_argument("--words", default="", help="more words for 'memspy record' [default: --follow]")
-    parser.add_argument("--part", choices=PARTS, help="only this, in this process")
-    args = parser.parse_args()
+    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)  # one job and part, in this process
+
+
+def check(args, verdicts):
     torch.zeros(1, device="cuda")
-    if args.part:
-        return part(args)
-    print(json.dumps({"torch": torch.__version__, "python": sys.version.split()[0], "gpu": torch.cuda.get_device_name(),
-                      "kernel": os.uname().release, "processors": os.cpu_count()}), flush=True)
-    failed = []
+    if args.here:
+        return check_here(args)
+    print_machine()
     for name in args.jobs.split(","):
-        for which in PARTS:
-            command = [sys.executable, *sys.argv, "--jobs", name, "--part", which]
-            if subprocess.run(command).returncode:
-                failed.append(f"{name} ({which})")
-    if failed:
-        raise SystemExit("failed: " + ", ".join(failed))
+        for part in [args.part] if args.part else PARTS:
+            command = [sys.executable, *sys.argv, "--jobs", name, "--part", part, "--here"]
+            verdicts.that(f"{name}, {part}: measured", subprocess.run(command).returncode == 0)
 
 
-def part(args):
+def check_here(args):
     name = args.jobs.replace("+", ", ")
     try:
         PARTS[args.part](name, JOBS[name], args)
     except ImportError as error:
         print(f"{name}: left out, {error}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,1 +1,0 @@
-"""Shared by check-attribution-on-gpu.py and record-corpus.py."""
