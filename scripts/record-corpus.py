@@ -2,7 +2,8 @@
 """Records the traces of tests/corpus, each with PyTorch's own history as the truth.
 
     scripts/record-corpus.py MEMSPY --out FOLDER --machine h200 [--only NAME,NAME] [--prefix fresh-]
-    scripts/record-corpus.py MEMSPY --out FOLDER --machine simulated --env target/envs/torch-2.11
+    scripts/with-sim scripts/record-corpus.py MEMSPY --out FOLDER --machine simulated
+        --env target/envs/torch-2.11
 
 The first form runs on a machine with a GPU and 16 or more processors, the second on the simulated
 device. Both need root: recordings "as a user" drop their rights, and all run in their own mount and

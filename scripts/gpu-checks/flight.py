@@ -94,7 +94,7 @@ def ring(args, verdicts):
         if "--exact" in words and args.no_exact:
             continue
         recording = record(args, job, f"ring-{limit}", *words)
-        job.say("churn 10 200")
+        ask(job, "churn 10 200")  # READY at once, and again at its end
         most, until = 0, time.time() + 10
         while time.time() < until:
             try:

@@ -57,7 +57,7 @@ def main():
     verdicts = harness.Verdicts()
     check.check(args, verdicts)
     if verdicts.end(args.json):
-        shutil.rmtree(harness.FOLDER)
+        shutil.rmtree(harness.FOLDER, ignore_errors=True)
     else:
         sys.exit(f"the recordings are kept in {harness.FOLDER}")
 
