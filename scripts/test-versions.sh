@@ -81,9 +81,12 @@ beside_a_job() {
   log=$(mktemp)
   MEMSPY_SIM=$1 scripts/with-sim python tests/targets/train.py --seconds 60 >"$log" 2>&1 &
   job=$!
-  for _ in $(seq 600); do grep -q "^step" "$log" && break; sleep 0.1; done
+  for _ in $(seq 600); do
+    if grep -q "^step" "$log" || ! kill -0 $job 2>/dev/null; then break; fi
+    sleep 0.1
+  done
   scripts/with-sim --share $job target/debug/memspy "$2" -p $job "${@:3}" >"$log.said" 2>&1 || status=$?
-  kill $job
+  kill $job 2>/dev/null
   wait $job 2>/dev/null
   [ $status -eq 0 ] || failed+=("memspy ${*:2}: $(tail -n 1 "$log.said")")
   rm -f "$log" "$log.said"
