@@ -44,6 +44,8 @@ pub enum AllocationSource {
         shares: Vec<AttributionShare>,
         /// Duration of the interval that contains the allocation.
         span: Option<Nanos>,
+        /// Whether the stacks seen do not say which of them allocated.
+        contested: bool,
     },
 }
 

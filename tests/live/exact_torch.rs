@@ -89,7 +89,7 @@ fn events_are_what_the_allocator_counted() {
     let peak = truth["peak"].as_u64().unwrap();
     assert_eq!(total(&collapsed(recording.trace(), &[])), peak);
     let report = lines(recording.trace(), &[]);
-    assert_eq!(report["peak_allocated"]["seen_in_recording"], peak);
+    assert_eq!(report["peak_allocated"]["bytes"], peak);
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn recording_training_takes_little_memory_and_adds_up() {
     target.kill();
 
     let report = lines(recording.trace(), &[]);
-    let peak = report["peak_allocated"]["seen_in_recording"].as_u64().unwrap();
+    let peak = report["peak_allocated"]["bytes"].as_u64().unwrap();
     let stacks = collapsed(recording.trace(), &[]);
     assert!(total(&stacks) <= peak, "{} > {peak}", total(&stacks));
     assert!(total(&stacks) > peak / 2, "{} is far below {peak}", total(&stacks));

@@ -80,7 +80,7 @@ pub fn one_peak(trace: &Path) -> OnePeak {
     }
 
     let lines = json(&["lines", "--json", "--gpu", &gpu]);
-    assert_eq!(number(&lines["peak_allocated"]["seen_in_recording"]), peak.bytes, "lines");
+    assert_eq!(number(&lines["peak_allocated"]["bytes"]), peak.bytes, "lines");
     let moment = &lines["live_moment"];
     assert_eq!(number(&moment["allocated"]), peak.shown, "lines");
     assert_eq!(moment["seconds"].as_f64().unwrap(), peak.seconds, "lines");

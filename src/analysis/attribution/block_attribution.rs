@@ -1,5 +1,6 @@
 //! Whom a block's bytes are charged to, and how bytes are split without losing one.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::model::{OwnerId, StackId, ThreadId};
@@ -39,7 +40,8 @@ pub(crate) struct BlockAttribution {
     pub(crate) allocated_at: u64,
     /// Whether it is proven that the one who is charged allocated.
     pub(crate) certain: bool,
-    /// Whether more than one thread can have allocated it: what others of its size show chose one.
+    /// Whether the stacks seen do not say which of them allocated it: more than one thread can
+    /// have, or there were many allocations between two samples.
     pub(crate) contested: bool,
 }
 
@@ -81,6 +83,54 @@ impl BlockAttribution {
         matches!(self.shares[..], [(AllocationOrigin::NotSeen, _)])
     }
 
+    /// What is shown of it. Where it is [contested](Self::contested), or samples saw several
+    /// threads, the stack is unknown: what the stacks of one sampled thread have in `common` is
+    /// shown, and else nothing.
+    pub(crate) fn shown(
+        &self,
+        followed: bool,
+        common: impl Fn(StackId, StackId) -> Option<StackId>,
+    ) -> Cow<'_, BlockAttribution> {
+        if self.certain || !(self.contested || !followed && self.has_several_threads()) {
+            return Cow::Borrowed(self);
+        }
+        let mut shares = Vec::new();
+        let mut weight = 0;
+        let mut known: Option<(ThreadId, Option<StackId>)> = None;
+        let is_one_thread = !followed && !self.has_several_threads();
+        for &share in &self.shares {
+            let (AllocationOrigin::Stack(thread, stack) | AllocationOrigin::Below(thread, stack)) =
+                share.0
+            else {
+                shares.push(share);
+                continue;
+            };
+            weight += share.1;
+            let stack = match known {
+                None => Some(stack),
+                Some((_, so_far)) => so_far.and_then(|so_far| common(so_far, stack)),
+            };
+            known = Some((thread, stack));
+        }
+        let origin = match known {
+            Some((thread, Some(stack))) if is_one_thread => AllocationOrigin::Below(thread, stack),
+            _ => AllocationOrigin::NotSeen,
+        };
+        if weight > 0 {
+            shares.push((origin, weight));
+        }
+        Cow::Owned(BlockAttribution { shares, ..*self })
+    }
+
+    fn has_several_threads(&self) -> bool {
+        let thread = |share: &(AllocationOrigin, u64)| match share.0 {
+            AllocationOrigin::Stack(thread, _) | AllocationOrigin::Below(thread, _) => Some(thread),
+            _ => None,
+        };
+        let mut threads = self.shares.iter().filter_map(thread);
+        threads.next().is_some_and(|first| threads.any(|thread| thread != first))
+    }
+
     /// Calls `take` with the whole bytes each origin gets; their sum is `bytes`.
     pub(crate) fn split(&self, bytes: u64, mut take: impl FnMut(AllocationOrigin, u64)) {
         if let [(origin, _)] = self.shares[..] {
@@ -109,6 +159,32 @@ impl BlockAttribution {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn several_stacks_show_what_they_share_and_several_threads_show_nothing() {
+        use AllocationOrigin::{Below, NotSeen, Stack};
+        let shown = |shares: &[(AllocationOrigin, u64)], followed, contested| {
+            let charge = BlockAttribution {
+                shares: shares.to_vec(),
+                span: None,
+                allocated_at: 0,
+                certain: false,
+                contested,
+            };
+            let common = |a: StackId, b: StackId| (a.0 > 0 && b.0 > 0).then_some(StackId(1));
+            charge.shown(followed, common).shares.clone()
+        };
+        let stack = |thread, stack| Stack(ThreadId(thread), StackId(stack));
+        let two = [(stack(0, 2), 3), (stack(0, 3), 4)];
+        assert_eq!(shown(&two, false, true), [(Below(ThreadId(0), StackId(1)), 7)]);
+        assert_eq!(shown(&two, false, false), two);
+        assert_eq!(shown(&two, true, false), two);
+        let unlike = [(stack(0, 0), 3), (stack(0, 3), 4)];
+        assert_eq!(shown(&unlike, false, true), [(NotSeen, 7)]);
+        let threads = [(stack(0, 2), 3), (stack(1, 3), 4), (AllocationOrigin::NoStack, 1)];
+        assert_eq!(shown(&threads, false, false), [(AllocationOrigin::NoStack, 1), (NotSeen, 7)]);
+        assert_eq!(shown(&two[..1], true, true), [(NotSeen, 3)]);
+    }
 
     #[test]
     fn a_split_loses_no_byte_and_gives_the_rest_to_the_largest() {

@@ -10,6 +10,10 @@ use crate::model::{AllocatorCounters, Metric, Pool};
 /// The most intervals kept; beyond it neighbours are merged.
 const MAX_INTERVALS: usize = 8192;
 
+/// Up to this many allocations between two samples, their stacks mostly show the right layer. Of a
+/// hundred, they show nothing.
+pub(crate) const FEW_ALLOCATIONS: i64 = 16;
+
 /// One number per [`Pool`]: all, small, large.
 pub(crate) type PerPool = [i64; 3];
 
@@ -71,6 +75,11 @@ impl CounterInterval {
     /// Whether its only allocation was a block of this size.
     pub(crate) fn is_just(&self, pool: Pool, size: u64) -> bool {
         !self.open && self.count[pool as usize] == 1 && self.bytes[pool as usize] == size as i64
+    }
+
+    /// Whether the stacks at its ends do not say where its allocations were.
+    pub(crate) fn has_many(&self) -> bool {
+        self.count[Pool::All as usize] > FEW_ALLOCATIONS
     }
 
     fn absorb(&mut self, later: CounterInterval) {

@@ -171,11 +171,14 @@ fn spread(
 ) -> BlockAttribution {
     let mut sums: FxHashMap<AllocationOrigin, u128> = FxHashMap::default();
     let (mut from, mut to) = (u64::MAX, 0);
+    // By how much more is charged to intervals of many allocations.
+    let mut many = 0i128;
     for &(i, weight) in chosen {
         let interval = &intervals[i];
         from = from.min(interval.from);
         to = to.max(interval.to);
         let weight = weight.max(0) as u128 * 4096;
+        many += if interval.has_many() { weight as i128 } else { -(weight as i128) };
         let whole: u128 = interval.seen.iter().map(|s| u128::from(s.1)).sum();
         if whole == 0 {
             *sums.entry(AllocationOrigin::NoStack).or_default() += weight;
@@ -206,6 +209,6 @@ fn spread(
         span: Some(to.saturating_sub(from)),
         allocated_at: to,
         certain: false,
-        contested: false,
+        contested: many > 0,
     }
 }

@@ -391,6 +391,7 @@ pub(in crate::analysis) fn path(profile: &Profile, source: &AllocationSource) ->
             Some(exact) => exact.account_path(SITES + site.0 as usize, profile.stacks()),
             None => pseudo(PseudoFrame::UnknownStack),
         },
+        AllocationSource::Observed { contested: true, .. } => pseudo(PseudoFrame::NotSeen),
         AllocationSource::Observed { shares, .. } => {
             let likeliest = shares.iter().max_by_key(|share| (share.weight, share.by));
             match likeliest.and_then(|share| share.by) {

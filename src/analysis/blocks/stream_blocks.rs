@@ -48,7 +48,7 @@ impl MomentBlocksBuilder {
             for block in self.profile.charged_blocks(self.device) {
                 let stream = stream_of(block.address);
                 let charge = block.charge.as_ref().unwrap_or(&before);
-                charge.split(block.size, |origin, bytes| {
+                self.profile.shown(charge).split(block.size, |origin, bytes| {
                     *sums.entry((stream, StreamKey::Origin(origin))).or_default() += bytes;
                 });
             }

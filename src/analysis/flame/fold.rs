@@ -1,5 +1,6 @@
 //! Folding: the bytes of one moment, stack by stack.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
@@ -264,6 +265,7 @@ impl Profile {
 
     /// Bytes by origin at a moment; only those that are known by this `evidence`, or all.
     pub(crate) fn bytes_by_origin(
+        &self,
         snapshot: &AttributedSnapshot,
         evidence: Option<Evidence>,
     ) -> FxHashMap<AllocationOrigin, u64> {
@@ -272,11 +274,16 @@ impl Profile {
             evidence.is_none_or(|asked| charge.evidence(snapshot.followed) == asked)
         };
         for (size, charge) in snapshot.blocks.iter().filter(|(_, charge)| is_asked(charge)) {
-            charge.split(*size, |origin, bytes| {
+            self.shown(charge).split(*size, |origin, bytes| {
                 *by_origin.entry(origin).or_default() += bytes;
             });
         }
         by_origin
+    }
+
+    /// [`BlockAttribution::shown`] with the stacks of this recording.
+    pub(crate) fn shown<'a>(&self, charge: &'a BlockAttribution) -> Cow<'a, BlockAttribution> {
+        charge.shown(self.is_followed(), |a, b| self.stack_facts().common(a, b))
     }
 
     /// Folds a device's memory at a moment. The bytes of the stacks add up to the allocator's counter.
@@ -337,7 +344,7 @@ impl Profile {
         if options.evidence == Some(Evidence::Proven) && !snapshot.followed {
             return Err(FoldError::NotFollowed);
         }
-        let by_origin = Profile::bytes_by_origin(&snapshot, options.evidence);
+        let by_origin = self.bytes_by_origin(&snapshot, options.evidence);
         let mut merged = self.by_fold_key(&by_origin, options.by_thread);
         let unmatched = snapshot.allocated - snapshot.in_blocks;
         if unmatched > 0 && options.evidence.is_none() {

@@ -11,7 +11,7 @@
 //! between. So the counters are read right before the stacks and again right after them ([`CounterBracket`]):
 //! what they were at the instant of the stacks lies between, however often they changed meanwhile.
 
-use crate::analysis::attribution::counter_intervals::was_reset;
+use crate::analysis::attribution::counter_intervals::{FEW_ALLOCATIONS, was_reset};
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
 
 /// Number of statistics: 9 metrics x 3 pools.
@@ -73,6 +73,11 @@ impl IntervalBounds {
             step.upper[i] = upper.max(lower);
         }
         step
+    }
+
+    /// Whether stacks at its ends do not say where its allocations were.
+    pub(crate) fn has_many(&self) -> bool {
+        self.allocated[stat_index(Metric::Allocation, Pool::All)] > FEW_ALLOCATIONS
     }
 
     /// An instant at which the counters have these values.

@@ -309,7 +309,7 @@ impl Profile {
             }
         };
         if let Some(snapshot) = self.peak(device).and_then(|peak| peak.moment?.snapshot) {
-            for (origin, bytes) in Profile::bytes_by_origin(&snapshot, None) {
+            for (origin, bytes) in self.bytes_by_origin(&snapshot, None) {
                 add(origin, &mut |node| node.live += bytes);
             }
         }

@@ -3,7 +3,7 @@
 use rustc_hash::FxHashMap;
 
 use super::{CounterReading, Profile, UsagePeak};
-use crate::analysis::attribution::block_attribution::AllocationOrigin;
+use crate::analysis::attribution::block_attribution::{AllocationOrigin, BlockAttribution};
 use crate::analysis::attribution::sample_window::{StackFacts, allocating_between};
 use crate::analysis::exact::ExactProfile;
 use crate::analysis::followed::dropped_variables::ProgramText;
@@ -126,7 +126,7 @@ impl Profile {
         self.open.sampled = false;
     }
 
-    pub(super) fn stack_facts(&self) -> StackFacts<'_> {
+    pub(in crate::analysis) fn stack_facts(&self) -> StackFacts<'_> {
         StackFacts {
             stacks: &self.stacks,
             engine: &self.engine,
@@ -150,6 +150,9 @@ impl Profile {
             seen_here = open.allocating(open, self.stack_facts());
             seen = allocating_between(previous, open, self.stack_facts());
         }
+        let charged = [false, true].map(|many| stacks_of(&seen, many, self.stack_facts()));
+        let charged_here =
+            [false, true].map(|many| stacks_of(&seen_here, many, self.stack_facts()));
         let alone =
             previous.at_work_alone().filter(|_| previous.at_work_alone() == open.at_work_alone());
         let lines = if self.skips_lines { 0 } else { 16 * (stays.len() + self.at_work.len()) };
@@ -179,7 +182,7 @@ impl Profile {
                     }
                     let between = IntervalBounds::between(&old, &look.first);
                     if charge_lines {
-                        bounds.charge(&between, &stacks_of(&seen));
+                        bounds.charge(&between, &charged[usize::from(between.has_many())]);
                     }
                     step = Some(between);
                 }
@@ -187,7 +190,7 @@ impl Profile {
                     profile.step(open.time, *time, after, &seen_here);
                     let around = IntervalBounds::between(&look.first, after);
                     if charge_lines {
-                        bounds.charge(&around, &stacks_of(&seen_here));
+                        bounds.charge(&around, &charged_here[usize::from(around.has_many())]);
                     }
                     profile.around = Some(Box::new(CounterBracket::between(
                         &IntervalBounds::at(&look.first),
@@ -261,7 +264,20 @@ fn allocated_in_all(counters: &AllocatorCounters) -> i64 {
     counters.stat(Metric::AllocatedBytes, Pool::All).allocated
 }
 
-fn stacks_of(seen: &[(AllocationOrigin, u64)]) -> Vec<(u32, u64)> {
+/// As in [`BlockAttribution::shown`]; `many` says whether there were many allocations.
+fn stacks_of(
+    seen: &[(AllocationOrigin, u64)],
+    many: bool,
+    facts: StackFacts<'_>,
+) -> Vec<(u32, u64)> {
+    let charge = BlockAttribution {
+        shares: seen.to_vec(),
+        span: None,
+        allocated_at: 0,
+        certain: false,
+        contested: many,
+    };
+    let shown = charge.shown(false, |a, b| facts.common(a, b));
     let stack = |&(origin, weight): &(AllocationOrigin, u64)| match origin {
         AllocationOrigin::Stack(_, stack) | AllocationOrigin::Below(_, stack) => {
             Some((stack.0, weight))
@@ -271,7 +287,7 @@ fn stacks_of(seen: &[(AllocationOrigin, u64)]) -> Vec<(u32, u64)> {
         | AllocationOrigin::NoStack
         | AllocationOrigin::NotSeen => None,
     };
-    seen.iter().filter_map(stack).collect()
+    shown.shares.iter().filter_map(stack).collect()
 }
 
 impl Profile {

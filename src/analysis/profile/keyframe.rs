@@ -164,6 +164,7 @@ fn allocation_source(charge: &Arc<BlockAttribution>, table: &StackTable) -> Allo
     AllocationSource::Observed {
         shares: charge.shares.iter().map(share).collect(),
         span: charge.span.map(Nanos),
+        contested: charge.contested,
     }
 }
 
@@ -180,7 +181,7 @@ fn block_attribution(
             BlockAttribution::before_owned(&owners)
         });
     }
-    let AllocationSource::Observed { shares, span } = allocation_source else {
+    let &AllocationSource::Observed { ref shares, span, contested } = allocation_source else {
         return BlockAttribution::before();
     };
     let origin = |share: &AttributionShare| match share.by {
@@ -197,6 +198,6 @@ fn block_attribution(
         span: span.map(|span| span.0),
         allocated_at: born,
         certain: false,
-        contested: false,
+        contested,
     })
 }

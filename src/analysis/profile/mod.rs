@@ -314,6 +314,11 @@ impl Profile {
         self.followed_changes
     }
 
+    /// Whether the allocator was followed.
+    pub(in crate::analysis) fn is_followed(&self) -> bool {
+        self.profiles.values().any(DeviceProfile::is_followed)
+    }
+
     /// All that was allocated on a device by whom; `None` where the allocator was not followed.
     pub(in crate::analysis) fn followed_totals(
         &self,

@@ -111,6 +111,7 @@ impl<'a> TrackStacks<'a> {
                 }
             }
             Some(ReportSource::Charge(charge)) => {
+                let charge = self.profile.shown(&charge);
                 let is_sole = charge.shares.len() == 1;
                 let mut parts = Vec::new();
                 charge.split(sum.bytes, |origin, bytes| parts.push((origin, bytes)));

@@ -35,6 +35,11 @@ impl DeviceProfile {
         }
     }
 
+    /// Whether the allocator was followed.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.followed.is_some()
+    }
+
     /// All that was allocated; `None` where the allocator was not followed.
     pub(crate) fn followed_totals(&self) -> Option<AllocatedTotals> {
         self.followed.as_ref().map(FollowedSteps::allocated)

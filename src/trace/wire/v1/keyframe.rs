@@ -23,6 +23,7 @@ const NOT_TAKEN: u8 = 3;
 const SITE: u8 = 4;
 const SEEN: u8 = 5;
 const BEFORE_OWNED: u8 = 6;
+const SEEN_CONTESTED: u8 = 7;
 /// Least bytes of a block; bounds what a false count makes a reader allocate.
 const MIN_BLOCK_BYTES: usize = 7;
 
@@ -74,8 +75,8 @@ fn put_source(allocation_source: &AllocationSource, out: &mut Vec<u8>) {
             out.push(SITE);
             put(out, site.0.into());
         }
-        AllocationSource::Observed { shares, span } => {
-            out.push(SEEN);
+        AllocationSource::Observed { shares, span, contested } => {
+            out.push(if *contested { SEEN_CONTESTED } else { SEEN });
             put(out, span.map_or(0, |span| span.0.saturating_add(1)));
             put(out, shares.len() as u64);
             for share in shares {
@@ -179,7 +180,7 @@ fn get_source(
             let site = numbers.sites.get(from.number32()?);
             site.map_or(AllocationSource::Lost, |site| AllocationSource::Site(SiteId(site)))
         }
-        SEEN => {
+        tag @ (SEEN | SEEN_CONTESTED) => {
             let span = from.number()?.checked_sub(1).map(Nanos);
             let mut shares = Vec::new();
             for _ in 0..take_room(count(from, 2)?, room)? {
@@ -196,7 +197,7 @@ fn get_source(
                 let by = by.map(|(thread, stack)| (ThreadId(thread), StackId(stack)));
                 shares.push(AttributionShare { by, weight: from.number()? });
             }
-            AllocationSource::Observed { shares, span }
+            AllocationSource::Observed { shares, span, contested: tag == SEEN_CONTESTED }
         }
         BEFORE_OWNED => {
             let mut owners = Vec::new();
