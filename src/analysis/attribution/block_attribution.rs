@@ -1,52 +1,49 @@
-//! Whom a block's bytes are charged to, and how bytes are split without losing one.
+//! Attribution of a block's bytes, and an exact split among its sites.
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::model::{OwnerId, StackId, ThreadId};
 
-/// Who is charged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum AllocationOrigin {
-    /// Allocated before the recording saw its birth.
+    /// Allocated before the recording.
     Before,
-    /// The same, of which is known who owns it.
+    /// The same, with a known owner.
     BeforeOwned(OwnerId),
-    /// Allocated while no Python stack was seen.
+    /// Allocated while no Python stack was read.
     NoStack,
-    /// Allocated between two polls or samples, at which no thread was seen that can have done it.
+    /// No thread at the polls or samples around can have allocated it.
     NotSeen,
     /// A thread's stack.
     Stack(ThreadId, StackId),
-    /// Something that a thread called from this stack, not seen what.
+    /// An unknown call below this stack.
     Below(ThreadId, StackId),
 }
 
 impl AllocationOrigin {
-    /// Whether a thread was seen where it allocated.
     pub(crate) fn is_stack(&self) -> bool {
         matches!(self, AllocationOrigin::Stack(..))
     }
 }
 
-/// How a block's bytes are charged. Blocks born alike share one.
+/// The sites of a block; blocks allocated alike share one.
 #[derive(Debug, Clone)]
 pub(crate) struct BlockAttribution {
-    /// Who, and with what weight; never empty, weights never all 0.
+    /// Sites with weights; never empty, never all 0.
     pub(crate) shares: Vec<(AllocationOrigin, u64)>,
-    /// Length of the time in which the birth may lie, in nanoseconds; `None` when it is unknown.
+    /// In nanoseconds: length of the interval in which it was allocated.
     pub(crate) span: Option<u64>,
-    /// End of that time: nanoseconds since the recording began; 0 when unknown.
+    /// End of that interval, in nanoseconds since the recording began; 0 if unknown.
     pub(crate) allocated_at: u64,
-    /// Whether it is proven that the one who is charged allocated.
+    /// The site is proven.
     pub(crate) certain: bool,
-    /// Whether the stacks seen do not say which of them allocated it: more than one thread can
-    /// have, or there were many allocations between two samples.
+    /// The stacks seen do not say which allocated it: several threads can have, or many allocations
+    /// lie between two samples.
     pub(crate) contested: bool,
 }
 
 impl BlockAttribution {
-    /// Everything to the time before the recording.
     pub(crate) fn before() -> Arc<BlockAttribution> {
         Arc::new(BlockAttribution {
             shares: vec![(AllocationOrigin::Before, 1)],
@@ -57,7 +54,6 @@ impl BlockAttribution {
         })
     }
 
-    /// Everything to the time before the recording, of which is known whose it is.
     pub(crate) fn before_owned(owners: &[(OwnerId, u64)]) -> Arc<BlockAttribution> {
         let share = |&(owner, weight): &_| (AllocationOrigin::BeforeOwned(owner), weight);
         let shares = owners.iter().map(share).collect();
@@ -70,7 +66,6 @@ impl BlockAttribution {
         })
     }
 
-    /// Whether all of it is older than the recording.
     pub(crate) fn is_before(&self) -> bool {
         let is_before = |origin: &AllocationOrigin| {
             matches!(origin, AllocationOrigin::Before | AllocationOrigin::BeforeOwned(_))
@@ -78,7 +73,6 @@ impl BlockAttribution {
         self.shares.iter().all(|(origin, _)| is_before(origin))
     }
 
-    /// Whether nobody is known who can have allocated it.
     pub(crate) fn is_not_seen(&self) -> bool {
         matches!(self.shares[..], [(AllocationOrigin::NotSeen, _)])
     }
@@ -131,7 +125,7 @@ impl BlockAttribution {
         threads.next().is_some_and(|first| threads.any(|thread| thread != first))
     }
 
-    /// Calls `take` with the whole bytes each origin gets; their sum is `bytes`.
+    /// Calls `take` with the whole bytes of each site; their sum is `bytes`.
     pub(crate) fn split(&self, bytes: u64, mut take: impl FnMut(AllocationOrigin, u64)) {
         if let [(origin, _)] = self.shares[..] {
             take(origin, bytes);
@@ -187,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_split_loses_no_byte_and_gives_the_rest_to_the_largest() {
+    fn a_split_loses_no_byte() {
         let stack = |i| AllocationOrigin::Stack(ThreadId(0), StackId(i));
         let charge = BlockAttribution {
             shares: vec![(stack(0), 1), (stack(1), 2), (stack(2), 4)],
