@@ -1,8 +1,7 @@
-//! What the backward pass holds on its way: blocks allocated while an autograd node was evaluated, and freed while one was.
+//! Temporary memory of the backward pass: blocks allocated and freed while autograd nodes run.
 //!
-//! Gradients of activations, and what nodes need for a moment, live only there. Gradients of parameters stay, and are freed
-//! by the program (`zero_grad()`): they do not count. Which it was, a block tells only when it is freed; so the most that was
-//! held at once is found when the iteration has ended.
+//! Gradients of parameters do not count: the program frees them (`zero_grad()`). Only a block's
+//! free shows which it was, so the peak is known after the iteration.
 
 use std::collections::BTreeMap;
 
@@ -12,40 +11,37 @@ use crate::model::{
     AddressSpace, CudaIndex, Event, EventKind, ExactSettings, MemoryKind, StackSource, StackTable,
 };
 
-/// Blocks of one iteration on one device; of more nothing is told.
+/// Per iteration and device; with more, the peak is unknown.
 const MAX_BLOCKS: usize = 1 << 20;
 
-/// A block allocated by the backward pass of the iteration under way.
 #[derive(Debug, Clone, Copy)]
 struct BackwardBlock {
     bytes: u64,
-    /// When, counted in events.
+    /// In events, as `freed_at`.
     allocated_at: u64,
-    /// When the backward pass freed it.
+    /// `None` until the backward pass frees it.
     freed_at: Option<u64>,
 }
 
-/// The blocks of the iteration under way.
 #[derive(Debug, Default)]
 pub(in crate::analysis) struct BackwardBlocks {
     blocks: BTreeMap<CudaIndex, Vec<BackwardBlock>>,
-    /// Those that live, by address: their device and their place there.
+    /// Live blocks by address: device and index in `blocks`.
     live: FxHashMap<u64, (CudaIndex, usize)>,
     events: u64,
-    /// Whether events tell the backward pass.
+    /// Whether events say what the backward pass does.
     is_known: bool,
-    /// Whether some were lost.
+    /// Whether events were lost.
     is_lost: bool,
 }
 
 impl BackwardBlocks {
-    /// About how many bytes it takes.
+    /// About, in bytes.
     pub(in crate::analysis) fn memory(&self) -> u64 {
         let blocks: usize = self.blocks.values().map(|blocks| blocks.capacity()).sum();
         (blocks * size_of::<BackwardBlock>() + self.live.len() * 48) as u64
     }
 
-    /// From now on events come as `exact` says.
     pub(in crate::analysis) fn begin(&mut self, exact: &ExactSettings) {
         self.forget();
         self.is_known = exact.knows_backward;
@@ -89,7 +85,7 @@ impl BackwardBlocks {
         }
     }
 
-    /// The most bytes held at once on `device` since the iteration began; `None` where nothing was seen of a backward pass.
+    /// The most bytes live at once; `None` if no backward pass was seen.
     pub(in crate::analysis) fn peak(&self, device: CudaIndex) -> Option<u64> {
         let blocks = self.blocks.get(&device)?;
         if self.is_lost || blocks.len() > MAX_BLOCKS {
@@ -110,12 +106,10 @@ impl BackwardBlocks {
         Some(levels.max().unwrap_or(0).unsigned_abs())
     }
 
-    /// Events were lost: of this iteration nothing is told any more.
     pub(in crate::analysis) fn lose(&mut self) {
         self.is_lost = true;
     }
 
-    /// The next iteration begins.
     pub(in crate::analysis) fn forget(&mut self) {
         self.is_lost = false;
         self.live.clear();

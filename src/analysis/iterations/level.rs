@@ -1,19 +1,17 @@
-//! One figure of one device in the iteration under way: its peak, what it is when the iteration ends, and how sure both are.
+//! One counter of one device in the current iteration: its peak and its level at the end.
 
 use std::collections::VecDeque;
 
 use crate::model::{Nanos, Stat};
 
-/// A level that was seen.
 #[derive(Debug, Clone, Copy)]
 struct ObservedLevel {
     time: Nanos,
     level: i64,
-    /// Whether nothing higher was missed since the look before: the allocator's mark rose to it, or every allocation is seen.
+    /// Whether nothing higher was missed since the previous poll.
     is_peak: bool,
 }
 
-/// The figure in an iteration that has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::analysis) struct EndedFigure {
     pub(in crate::analysis) peak: i64,
@@ -22,46 +20,43 @@ pub(in crate::analysis) struct EndedFigure {
     pub(in crate::analysis) at_end_is_exact: bool,
 }
 
-/// The figure so far.
 #[derive(Debug, Clone, Default)]
 pub(in crate::analysis) struct OpenLevel {
-    /// That of this iteration for certain.
+    /// Proven to belong to this iteration.
     peak: i64,
     is_exact: bool,
-    /// What may have been reached unseen.
+    /// The greatest level that may have been missed.
     unseen: i64,
-    /// The last look at which something may have been reached unseen before it, and what.
+    /// The last poll before which a level may have been missed, and that level.
     last_unseen: (Nanos, i64),
-    /// Seen lately; the highest first, and none before a higher one.
+    /// Recent levels, falling.
     late: VecDeque<ObservedLevel>,
-    /// As last looked at, with the allocator's mark.
+    /// The last poll, with the allocator's peak.
     before: Option<Stat>,
-    /// As last seen.
     now: i64,
-    /// Looks that may be of the next iteration, and the last one that is not.
+    /// Polls that may belong to the next iteration, and the last that does not.
     looks: VecDeque<(Nanos, Stat)>,
     certain: Option<Stat>,
-    /// The end of the iteration before, and the last look before it: the next one tells whether anything changed in between.
+    /// The previous iteration's end and last poll; the next poll shows whether anything changed
+    /// between.
     awaited: Option<(Nanos, Stat)>,
-    /// Whether levels come from events, not from looks.
+    /// Levels come from events, not polls.
     by_events: bool,
-    /// Whether events tell of what it falls to, too.
     falls_are_seen: bool,
 }
 
 impl OpenLevel {
-    /// About how many bytes its lists take.
     pub(in crate::analysis) fn memory(&self) -> u64 {
         let late = self.late.capacity() * size_of::<ObservedLevel>();
         (late + self.looks.capacity() * size_of::<(Nanos, Stat)>()) as u64
     }
 
-    /// Takes a look at the counters. Whether nothing had changed since the last look before the end of the iteration before,
-    /// if this is the look that tells.
+    /// Returns whether the counter is unchanged since the last poll of the previous iteration, if
+    /// this poll is the first after its end.
     pub(in crate::analysis) fn on_counters(&mut self, time: Nanos, stat: Stat) -> Option<bool> {
         let before = self.before.replace(stat);
         if self.by_events {
-            // The look may be a little older than the last event; what is given back has no event.
+            // A poll may be slightly older than the last event; a release has no event.
             if before.is_some_and(|before| before.freed != stat.freed) {
                 self.now = stat.current;
             }
@@ -69,13 +64,13 @@ impl OpenLevel {
         }
         self.now = stat.current;
         if let Some(before) = before.filter(|before| stat.peak < before.peak) {
-            // The job put the mark back: before that it may have been as high as this.
+            // The job reset the peak: it may have been this high before.
             let most = stat.allocated.saturating_sub(before.allocated);
             let unseen = before.current.saturating_add(most);
             self.unseen = self.unseen.max(unseen);
             self.last_unseen = (time, unseen);
         }
-        // It rose since the last look: what it rose to was reached in between.
+        // A peak that rose was reached since the previous poll.
         let is_peak = before.is_some_and(|before| before.peak < stat.peak);
         let level = if is_peak { stat.peak } else { stat.current };
         self.observe(ObservedLevel { time, level, is_peak });
@@ -84,14 +79,14 @@ impl OpenLevel {
         Some(is_unchanged(&last, &stat))
     }
 
-    /// The level after an allocation, where every allocation is seen.
+    /// The level after an allocation, if all allocations are seen.
     pub(in crate::analysis) fn reached(&mut self, time: Nanos, level: i64) {
         self.by_events = true;
         self.now = level;
         self.observe(ObservedLevel { time, level, is_peak: true });
     }
 
-    /// A level that a poll saw: there may have been higher ones.
+    /// A polled level; higher ones may be missed.
     pub(in crate::analysis) fn saw(&mut self, time: Nanos, level: i64) {
         self.observe(ObservedLevel { time, level, is_peak: false });
     }
@@ -101,7 +96,7 @@ impl OpenLevel {
         (self.now, self.falls_are_seen) = (level, true);
     }
 
-    /// The level as a look tells, where frees have no events.
+    /// A polled level, if frees have no events.
     pub(in crate::analysis) fn correct(&mut self, level: i64) {
         self.now = level;
     }
@@ -114,7 +109,7 @@ impl OpenLevel {
         self.late.push_back(seen);
     }
 
-    /// What was seen before `time` is of this iteration.
+    /// Levels before `time` belong to this iteration.
     pub(in crate::analysis) fn settle(&mut self, time: Nanos) {
         while let Some(seen) = self.late.front().filter(|seen| seen.time < time) {
             if seen.level > self.peak {
@@ -129,13 +124,12 @@ impl OpenLevel {
         }
     }
 
-    /// Ends the iteration between two events, and begins the next one.
     pub(in crate::analysis) fn end_between_events(&mut self) -> EndedFigure {
         let ended = self.end(Nanos(u64::MAX), Nanos(u64::MAX));
         self.awaited = None;
         let is_known = self.by_events && self.falls_are_seen;
-        // It begins with the level that this one ended with, which may be its peak; or, where what was freed since the last
-        // allocation is not known, with no more than that.
+        // The next iteration begins at this level, which may be its peak. If frees are unseen, the
+        // level is only an upper limit.
         (self.peak, self.is_exact, self.unseen) = match is_known {
             true => (self.now, true, 0),
             false => (0, false, self.now),
@@ -143,13 +137,13 @@ impl OpenLevel {
         EndedFigure { at_end_is_exact: is_known, ..ended }
     }
 
-    /// Ends the iteration somewhere after `from` and not after `until`, and begins the next one.
+    /// The end lies in `(from, until]`.
     pub(in crate::analysis) fn end(&mut self, from: Nanos, until: Nanos) -> EndedFigure {
         self.settle(from);
         let doubtful = self.late.front().map_or(0, |seen| seen.level);
         let last = self.certain.filter(|_| !self.by_events);
         let at_end = last.map_or(self.now, |last| last.current);
-        // Also where it was not looked at: it is recorded whenever it changes.
+        // Changes are always recorded, so this holds without a poll too.
         if !self.by_events || self.falls_are_seen {
             self.peak = self.peak.max(at_end);
         }
@@ -173,13 +167,12 @@ impl OpenLevel {
         ended
     }
 
-    /// Lets no peak of the iteration under way be certain: its begin was not seen.
+    /// The begin was not seen, so no peak is proven.
     pub(in crate::analysis) fn began_unseen(&mut self) {
         self.unseen = i64::MAX;
     }
 }
 
-/// Whether nothing at all happened between two looks.
 fn is_unchanged(before: &Stat, after: &Stat) -> bool {
     (before.allocated, before.freed, before.current)
         == (after.allocated, after.freed, after.current)

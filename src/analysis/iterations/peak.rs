@@ -1,41 +1,38 @@
-//! The levels of one device in the iteration under way, and how sure they are.
+//! The levels of one device in the current iteration, and whether they are proven.
 //!
-//! Where an iteration ends is known to within the time between two looks at its clock, or exactly, between two events. In the
-//! first case a level seen in that time may be of either iteration: it gives none of them a peak, but makes a lower one
-//! uncertain in both. What the level was at the end is then that of the last look before, which is right if nothing had been
-//! allocated or freed by the first look after it.
+//! An iteration's end is known to within two reads of its clock, or exactly between two events. A
+//! level in that interval is no peak of either iteration, but makes a lower peak of both uncertain.
+//! The level at the end is that of the poll before; it is proven if nothing was allocated or freed
+//! until the next poll.
 
 use crate::analysis::iterations::iteration::IterationLevels;
 use crate::analysis::iterations::level::{EndedFigure, OpenLevel};
 use crate::model::{CounterSnapshot, Nanos, Stat};
 
-/// What a look tells of the iteration before: whether the levels at its end are exact; `None` where it does not tell.
+/// Whether the previous iteration's end levels are proven; `None` if unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::analysis) struct EndConfirmation {
     pub(in crate::analysis) allocated: Option<bool>,
     pub(in crate::analysis) reserved: Option<bool>,
 }
 
-/// The levels so far.
 #[derive(Debug, Clone, Default)]
 pub(in crate::analysis) struct OpenLevels {
     allocated: OpenLevel,
     reserved: OpenLevel,
-    /// Whether every free is seen, and every allocation.
+    /// Every free, or every allocation, is seen.
     frees_seen: bool,
     all_seen: bool,
-    /// In looks at the counters: bytes that were reserved and given back in all, and since when that did not change.
+    /// Bytes released in all, and since when the sum is unchanged, by polls.
     given_back: Option<i64>,
     nothing_given_back_since: Option<Nanos>,
 }
 
 impl OpenLevels {
-    /// About how many bytes it takes.
     pub(in crate::analysis) fn memory(&self) -> u64 {
         size_of::<OpenLevels>() as u64 + self.allocated.memory() + self.reserved.memory()
     }
 
-    /// Counters that were looked at.
     pub(in crate::analysis) fn look(
         &mut self,
         time: Nanos,
@@ -46,7 +43,7 @@ impl OpenLevels {
             self.nothing_given_back_since = Some(time);
         }
         let reserved = self.reserved.on_counters(time, reserved);
-        // With all events seen it would be read a moment before or after the event that it stands beside.
+        // With all events seen, a poll could lie just before or after its event.
         let allocated = match self.all_seen {
             true if self.frees_seen => None,
             true => {
@@ -58,51 +55,50 @@ impl OpenLevels {
         EndConfirmation { allocated, reserved }
     }
 
-    /// Since when nothing that was reserved has been given back, as looks at the counters tell.
+    /// By polls.
     pub(in crate::analysis) fn nothing_given_back_since(&self) -> Option<Nanos> {
         self.nothing_given_back_since
     }
 
-    /// The same where every allocation is seen: since then all that was reserved is known.
+    /// Since then, all reserved memory is known.
     pub(in crate::analysis) fn reserved_is_known_since(&self) -> Option<Nanos> {
         self.nothing_given_back_since.filter(|_| self.all_seen)
     }
 
-    /// The levels after an allocation, where every allocation is seen.
+    /// The levels after an allocation, if all allocations are seen.
     pub(in crate::analysis) fn allocated(&mut self, time: Nanos, now: CounterSnapshot) {
         self.all_seen = true;
         self.allocated.reached(time, now.allocated);
         self.reserved.reached(time, now.reserved);
     }
 
-    /// The level once memory has been given up, where every free is seen.
+    /// The level after a free, if all frees are seen.
     pub(in crate::analysis) fn freed(&mut self, level: i64) {
         self.frees_seen = true;
         self.allocated.fell(level);
     }
 
-    /// A level of what is allocated, beside those of looks and events: higher ones may come unseen.
+    /// An allocated level between polls and events; higher ones may be missed.
     pub(in crate::analysis) fn saw(&mut self, time: Nanos, level: i64) {
         self.allocated.saw(time, level);
     }
 
-    /// What was seen before `time` is of this iteration.
+    /// Levels before `time` belong to this iteration.
     pub(in crate::analysis) fn settle(&mut self, time: Nanos) {
         self.allocated.settle(time);
         self.reserved.settle(time);
     }
 
-    /// Ends the iteration between two events, and begins the next one.
     pub(in crate::analysis) fn end_between_events(&mut self) -> IterationLevels {
         levels(self.allocated.end_between_events(), self.reserved.end_between_events())
     }
 
-    /// Ends the iteration somewhere after `from` and not after `until`, and begins the next one.
+    /// The end lies in `(from, until]`.
     pub(in crate::analysis) fn end(&mut self, from: Nanos, until: Nanos) -> IterationLevels {
         levels(self.allocated.end(from, until), self.reserved.end(from, until))
     }
 
-    /// Lets no peak of the iteration under way be certain: its begin was not seen.
+    /// The begin was not seen, so no peak is proven.
     pub(in crate::analysis) fn began_unseen(&mut self) {
         self.allocated.began_unseen();
         self.reserved.began_unseen();
@@ -115,7 +111,7 @@ fn levels(allocated: EndedFigure, reserved: EndedFigure) -> IterationLevels {
         exact: allocated.peak_is_exact,
         allocated: allocated.at_end,
         allocated_is_exact: allocated.at_end_is_exact,
-        // What was given back unseen makes it less; that is told by the look that follows.
+        // An unseen release lowers it; the next poll shows that.
         peak_reserved: reserved.peak.max(reserved.at_end),
         peak_reserved_is_exact: reserved.peak_is_exact,
         reserved: reserved.at_end,
@@ -144,7 +140,7 @@ mod tests {
         assert_eq!(peak(open.end(Nanos(3), Nanos(3))), (40, false));
         open.look(Nanos(4), stat(30, 150, 0), Stat::default());
         assert_eq!(peak(open.end(Nanos(5), Nanos(5))), (150, true));
-        // Nothing happened: the level it began with.
+        // Nothing happened: the level at its begin.
         assert_eq!(peak(open.end(Nanos(6), Nanos(6))), (30, false));
     }
 
@@ -158,7 +154,7 @@ mod tests {
         assert_eq!(peak(open.end(Nanos(8), Nanos(8))), (50, false));
         open.look(Nanos(12), stat(20, 90, 0), Stat::default());
         open.look(Nanos(19), stat(20, 90, 0), Stat::default());
-        // 70 may have been its own, but it came to 90.
+        // 70 may have been its own, but 90 was seen later.
         assert_eq!(peak(open.end(Nanos(19), Nanos(19))), (90, true));
     }
 
@@ -191,14 +187,14 @@ mod tests {
             }
             assert_eq!(peak(open.end_between_events()), (30, true));
             allocate(&mut open, 20);
-            // It began with 10, or with anything up to 30.
+            // It began at 10, or at anything up to 30.
             assert_eq!(peak(open.end_between_events()), (20, frees_seen));
             allocate(&mut open, 50);
             allocate(&mut open, 40);
             assert_eq!(peak(open.end_between_events()), (50, true));
             if frees_seen {
                 open.freed(35);
-                // Nothing was allocated in it: the level it began with.
+                // Nothing was allocated: the level at its begin.
                 let begun = open.end_between_events();
                 assert_eq!((peak(begun), begun.allocated), ((40, true), 35));
             }
@@ -227,7 +223,7 @@ mod tests {
             let reserved = Stat { current: 800, peak: 800, allocated: 800, freed: 0 };
             open.look(Nanos(1), look(600, 40), reserved);
             open.look(Nanos(5), look(555, 90), reserved);
-            // Its variable changed between 6 and 10; by the end of that the next iteration had allocated.
+            // The step was counted between 6 and 10; the next iteration then allocated.
             open.look(Nanos(9), look(630, 90), reserved);
             let ended = open.end(Nanos(6), Nanos(10));
             assert_eq!((ended.allocated, ended.allocated_is_exact), (555, false));

@@ -1,4 +1,4 @@
-//! The lines of a device ranked: what each line of the program holds, with the library code that it called.
+//! Ranks the lines of a device, each with the library code that it called.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -14,36 +14,35 @@ use crate::model::{
     StatKey,
 };
 
-/// A line, and what it holds together with the library code that it called. Bytes.
+/// A line with the library code that it called, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankedLine {
     /// The line.
     pub frame: Frame,
-    /// Whether the line belongs to a library: no line of the program stands on the stacks that are charged to it.
+    /// Whether its stacks contain no line of the program.
     pub library: bool,
-    /// Live at the peak's moment.
+    /// Live at the peak.
     pub live: u64,
     /// Allocated while recording.
     pub allocated: i64,
-    /// The greatest level of allocated bytes while the line was on a stack; `None` where that is not known.
+    /// The greatest level while the line was on a stack, if known.
     pub peak: Option<BoundedValue>,
-    /// Samples of threads at work whose innermost line of the program it was; in an exact recording, allocations.
+    /// Samples of running threads; in an exact recording, allocations.
     pub samples: u64,
 }
 
-/// The lines of a device, each byte with one of them.
+/// The lines of a device; each byte counts once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineRanking {
-    /// Whether lines of libraries stand for themselves, or count for the line of the program that called them.
+    /// Whether library lines have their own rows, not those of their callers.
     pub by_library_line: bool,
-    /// The lines: the one with the most live bytes first; among equals the one that allocated most.
+    /// The lines, most live bytes first, then most allocated.
     pub rows: Vec<RankedLine>,
-    /// When the live bytes were live, and how many there were; `None` without a snapshot.
+    /// Time and total of the live bytes, with a snapshot.
     pub moment: Option<(Nanos, u64)>,
-    /// Bytes of that moment that no line is known of, and what they are; the most first.
+    /// Live bytes without a line, by reason; the most first.
     pub without_line: Vec<(PseudoFrame, u64)>,
-    /// Of [`PseudoFrame::BeforeRecording`], what is known to be whose: by the outermost step of the owner's path, which is the
-    /// category; the most first.
+    /// [`PseudoFrame::BeforeRecording`] by category (the outermost owner); the most first.
     pub before_by_owner: Vec<(OwnerId, u64)>,
     files: OwnFiles,
 }
@@ -78,8 +77,8 @@ impl LineRanking {
         });
     }
 
-    /// Whether a function belongs to an installed package or the standard library. The package that runs as the program
-    /// itself (`python -m package`) does not count as one.
+    /// Whether a function belongs to an installed package or the standard library, except a package
+    /// that runs as the program (`python -m package`).
     pub fn is_library(&self, function: &Function) -> bool {
         !self.files.is_own(function)
     }
@@ -91,8 +90,8 @@ impl LineRanking {
 }
 
 impl Profile {
-    /// Ranks the lines of `table`. With `by_library_line` each line stands for itself; otherwise lines of libraries count
-    /// for the innermost line of the program on their stack.
+    /// Ranks the lines of `table`. Without `by_library_line`, library lines count for the innermost
+    /// program line on their stack.
     pub fn rank_lines(
         &self,
         table: &LineTable,
@@ -154,14 +153,14 @@ impl Profile {
         Ok(ranking)
     }
 
-    /// The source text of a line, without what surrounds it.
+    /// The trimmed source text of a line.
     pub fn source_line(&self, frame: Frame) -> Option<&str> {
         let source = self.source(frame.function)?;
         let at = frame.line.checked_sub(source.first_line)?;
         source.text.lines().nth(at as usize).map(str::trim)
     }
 
-    /// Gives every row the peak while its line was on a stack, and adds the lines that only have a peak.
+    /// Also adds lines that only have a peak.
     fn add_peaks(
         &self,
         table: &LineTable,
@@ -211,14 +210,12 @@ fn is_backward_mark(label: &StackLabel) -> bool {
     *label == StackLabel::Pseudo(PseudoFrame::BackwardOf)
 }
 
-/// The line that the bytes of a stack are charged to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ChargedLine {
     frame: Frame,
     library: bool,
 }
 
-/// For each of the first `count` stacks its innermost line.
 fn innermost_lines(
     stacks: &StackTable,
     count: usize,
@@ -232,8 +229,8 @@ fn innermost_lines(
     (0..count as u32).map(line).collect()
 }
 
-/// For each of the first `count` stacks the innermost line of the program itself; without one the innermost line of the
-/// package that runs as the program (`python -m package`), or else the innermost line outside of the standard library.
+/// For each stack the innermost line of the program; else of the package that runs as the program,
+/// of its script, of a library.
 fn program_lines(stacks: &StackTable, count: usize, files: &OwnFiles) -> Vec<Option<ChargedLine>> {
     #[derive(Clone, Copy, Default)]
     struct LineCandidates {
@@ -293,14 +290,15 @@ enum LineOrigin {
 /// Which files are the program's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct OwnFiles {
-    /// Installed packages (or single files) that run as the program.
+    /// Installed packages that run as the program.
     packages: BTreeSet<String>,
 }
 
 impl OwnFiles {
     fn new(stacks: &StackTable, count: usize) -> OwnFiles {
         let mut files = OwnFiles { packages: BTreeSet::new() };
-        // Whether a stack began as the program itself (not as a thread) and came only through the standard library so far.
+        // Stacks that began as the program (not as a thread), with only standard library frames so
+        // far.
         let mut at_entry = vec![false; count];
         for i in 0..count as u32 {
             let Some(node) = stacks.get_stack(StackId(i)) else { continue };
@@ -317,7 +315,7 @@ impl OwnFiles {
                 continue;
             }
             match package(&function.file) {
-                // What spawns processes is not the program.
+                // torch starts processes; it is not the program.
                 Some(package) if !package.ends_with("/torch/") => {
                     files.packages.insert(package.to_owned());
                 }
@@ -341,7 +339,8 @@ impl OwnFiles {
         matches!(self.origin(function), LineOrigin::Program | LineOrigin::ProgramPackage)
     }
 
-    /// The stack's caller, if that only starts it: a console script in `bin`, or the line that `multiprocessing` spawns.
+    /// The stack's caller if it only starts the program: a console script, or the line that
+    /// `multiprocessing` spawns.
     fn launcher_of<'a>(&self, stacks: &'a StackTable, stack: StackId) -> Option<&'a Function> {
         let parent = stacks.get_stack(stack)?.parent?;
         if stacks.get_stack(parent)?.parent.is_some() {
@@ -358,7 +357,7 @@ fn function_of(stacks: &StackTable, stack: StackId) -> Option<&Function> {
     stacks.get_function(frame.function)
 }
 
-/// Whether a function may be nothing but the start of a program that is installed.
+/// Whether a function may only start an installed program.
 fn is_launcher(function: &Function) -> bool {
     let (folder, name) = function.file.rsplit_once('/').unwrap_or(("", &function.file));
     let is_script = folder.ends_with("/bin") && !name.contains('.');
@@ -367,13 +366,13 @@ fn is_launcher(function: &Function) -> bool {
 
 fn is_started_by(callee: &Function, launcher: &Function) -> bool {
     match &*launcher.file {
-        // The standard library's, and no package's that is called so.
+        // Not a package named `multiprocessing`.
         "<string>" => callee.file.contains("/multiprocessing/") && package(&callee.file).is_none(),
         _ => package(&callee.file).is_some(),
     }
 }
 
-/// The path of the installed package, or of the single file, that a file belongs to.
+/// The path of a file's installed package or single-file package.
 fn package(file: &str) -> Option<&str> {
     let root = ["/site-packages/", "/dist-packages/"]
         .into_iter()
@@ -388,7 +387,7 @@ mod tests {
 
     const PACKAGES: &str = "/v/lib/python3.12/site-packages/";
 
-    /// The line charged for a stack of `(file, function)` from the outermost on, as `(file, library)`.
+    /// Charges a stack of `(file, function)`, outermost first: `(file, library)`.
     fn charged(stack: &[(&str, &str)]) -> (String, bool) {
         let mut table = StackTable::new();
         let mut last = None;
@@ -417,7 +416,7 @@ mod tests {
         assert_eq!((&*file, library), ("net.py", false));
     }
 
-    /// `lines` of a job of transformers had eleven rows `<string>:7`, the outputs of its models being dataclasses.
+    /// A transformers job had eleven rows `<string>:7`, from dataclasses.
     #[test]
     fn code_that_a_library_made_at_run_time_is_no_line_of_the_program() {
         let torch = format!("{PACKAGES}torch/nn/x.py");

@@ -1,23 +1,23 @@
-//! Statements of several lines: Python comes back to an earlier line of a statement without an event.
+//! Statements of several lines: Python returns to their first line without an event.
 //!
-//! The parts of an expression stand on lines of their own, and what is made of them (a tuple, the result of a call) belongs
-//! to the line where it begins: that is executed again when its parts are done. The level then is at most what the
-//! later lines of the statement reached.
+//! The parts of an expression have lines of their own, but its result belongs to the first line. So
+//! that line's level is bounded only by the greatest of the later lines.
 
 use crate::analysis::lines::{BoundedValue, LineRow};
 use crate::model::{SourceText, StatField};
 
-/// Raises the upper limits of lines to which a statement may have come back. Without `source` that may be any line.
+/// Raises upper limits of lines that a statement may have returned to; without `source`, of any
+/// line.
 pub(in crate::analysis) fn widen(rows: &mut [LineRow], source: Option<&SourceText>) {
     rows.sort_unstable_by_key(|row| row.line);
     let statements = source.map(|source| StatementLines::new(&source.text, source.first_line));
-    // From the last row to the first, with what the rows behind it reached: a function may have as many rows as a trace has room for.
+    // One pass with running maxima: only the trace bounds the row count.
     let (mut all, mut of_statement, mut outside) =
         (ReachedLimits::default(), ReachedLimits::default(), ReachedLimits::default());
     let mut last_number = None;
     let mut rest = rows;
     while let Some(line) = rest.last().map(|row| row.line) {
-        // Rows of one line are no other lines of its statement.
+        // Rows of one line do not raise each other.
         let count = match &statements {
             Some(_) => rest.iter().rev().take_while(|row| row.line == line).count(),
             None => 1,
@@ -30,7 +30,7 @@ pub(in crate::analysis) fn widen(rows: &mut [LineRow], source: Option<&SourceTex
         last_number = number;
         let reached: Vec<&ReachedLimits> = match number {
             Some(_) => vec![&of_statement, &outside],
-            // What is not in the source may be anywhere.
+            // May belong to any statement.
             None => vec![&all],
         };
         let raised: Vec<Vec<BoundedValue>> = here
@@ -59,7 +59,7 @@ fn values(row: &LineRow) -> Vec<BoundedValue> {
     row.cells.iter().map(|cell| cell.value).collect()
 }
 
-/// The greatest upper limit of some rows, cell by cell; `None` in it where one of them has no limit.
+/// The greatest upper limit per cell; `None` if a row has none.
 #[derive(Default)]
 struct ReachedLimits(Vec<Option<i64>>);
 
@@ -73,7 +73,6 @@ impl ReachedLimits {
         }
     }
 
-    /// `values` with limits that are no less than these.
     fn raise(&self, mut values: Vec<BoundedValue>) -> Vec<BoundedValue> {
         for (value, reached) in values.iter_mut().zip(&self.0) {
             let least = value.upper;
@@ -93,7 +92,7 @@ pub(in crate::analysis) struct StatementLines {
 }
 
 impl StatementLines {
-    /// Cuts the text of a function into logical lines: a bracket, a string of three quotes and a backslash carry one on.
+    /// Splits a text into logical lines, continued by brackets, triple quotes and backslashes.
     pub(in crate::analysis) fn new(text: &str, first_line: u32) -> StatementLines {
         let mut numbers = Vec::new();
         let (mut number, mut depth) = (0, 0usize);
@@ -128,7 +127,7 @@ impl StatementLines {
                 }
                 rest = skip(rest, 1);
             }
-            // A string of one quote ends with its line, unless a backslash carries it on.
+            // Without a backslash, a single-quoted string ends with its line.
             if quotes.is_some_and(|quotes| quotes.len() == 1) && !goes_on {
                 quotes = None;
             }
@@ -139,22 +138,21 @@ impl StatementLines {
         StatementLines { first_line, numbers }
     }
 
-    /// The first and the last line of the statement that this line belongs to.
+    /// The first and last line of this line's statement.
     pub(in crate::analysis) fn range(&self, line: u32) -> Option<(u32, u32)> {
         let number = *self.numbers.get(line.checked_sub(self.first_line)? as usize)?;
         let first = self.numbers.partition_point(|other| *other < number);
         let end = self.numbers.partition_point(|other| *other <= number);
-        // A trace may say of any text that it begins with the last line that there can be.
+        // `first_line` comes from the trace and may be `u32::MAX`.
         let line = |index: usize| self.first_line.saturating_add(index as u32);
         Some((line(first), line(end.saturating_sub(1))))
     }
 
-    /// The number of the statement that this line belongs to.
     pub(in crate::analysis) fn number(&self, line: u32) -> Option<usize> {
         self.numbers.get(line.checked_sub(self.first_line)? as usize).copied()
     }
 
-    /// The line with which each statement begins; `text` is what was cut.
+    /// The first line of each statement of `text`.
     pub(in crate::analysis) fn first_lines<'a>(
         &self,
         text: &'a str,
@@ -218,7 +216,7 @@ mod tests {
         LineRow { line, cells, allocated, freed, live: 0, live_self: 0, samples: 0 }
     }
 
-    /// Each row compared with each that follows it.
+    /// Compares each row with each later one.
     fn widen_one_by_one(rows: &mut [LineRow], source: Option<&SourceText>) {
         rows.sort_unstable_by_key(|row| row.line);
         let statements = source.map(|it| StatementLines::new(&it.text, it.first_line));
@@ -255,7 +253,6 @@ mod tests {
             let mut rows: Vec<LineRow> = (0..next(20))
                 .map(|_| row(next(18) as u32, (next(9) > 0).then(|| next(5) as i64)))
                 .collect();
-            // Which of two rows of one line stands first is not said.
             rows.sort_by_key(|row| row.line);
             rows.dedup_by_key(|row| row.line);
             let mut expected = rows.clone();
@@ -267,7 +264,7 @@ mod tests {
 
     #[test]
     fn each_row_of_a_large_function_was_compared_with_all_others() {
-        // So many take less than a MiB of a trace. One with each is 20,000,000,000 times: it would not end.
+        // Less than 1 MiB of a trace; comparing all pairs (2e10) would not end.
         let lines = 200_000;
         let text: String = (0..lines).map(|_| "x = (\n").collect();
         let source = SourceText { function: FunctionId(0), first_line: 0, text: text.into() };
