@@ -1,5 +1,5 @@
-//! Which stacks made the allocator take memory from the driver: those whose allocation is the event
-//! at which what is reserved grew.
+//! Which stacks made the allocator take memory from the driver: those of events at which reserved
+//! bytes grew.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,9 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{CudaIndex, Event, EventKind, MemoryKind, StackId, StackTable};
 
-/// The most distinct stacks kept for a device.
+/// Per recording.
 const MAX_STACKS: usize = 4096;
 
-/// Takes the events of an exact recording.
 #[derive(Debug, Default)]
 pub(super) struct SegmentTakers {
     reserved: BTreeMap<CudaIndex, i64>,
@@ -18,12 +17,11 @@ pub(super) struct SegmentTakers {
 }
 
 impl SegmentTakers {
-    /// What is reserved, as the counters say.
     pub(super) fn on_counters(&mut self, device: CudaIndex, reserved: i64) {
         self.reserved.insert(device, reserved);
     }
 
-    /// An event, whose levels are those after it.
+    /// The event's levels are those after it.
     pub(super) fn on_event(&mut self, event: &Event, stacks: &StackTable) {
         let EventKind::Allocated {
             memory_kind: MemoryKind::Torch(device),
@@ -42,7 +40,7 @@ impl SegmentTakers {
         }
     }
 
-    /// Bytes that each stack of a device took, in no order.
+    /// Unordered.
     pub(super) fn taken(&self, device: CudaIndex) -> impl Iterator<Item = (StackId, u64)> + '_ {
         let of_device = self.taken.iter().filter(move |((of, _), _)| *of == device);
         of_device.map(|((_, stack), bytes)| (*stack, *bytes))
@@ -95,7 +93,7 @@ mod tests {
             let site = Some(SiteId(site));
             takers.on_event(&Event { time: Nanos(1), site, change }, &stacks);
         };
-        // What was reserved before the first reading was taken by nobody that is known.
+        // Bytes reserved before the first poll have no known stack.
         allocates(&mut takers, 0, 50);
         allocates(&mut takers, 1, 70);
         allocates(&mut takers, 0, 70);

@@ -1,27 +1,27 @@
-//! What of vLLM's memory is mapped and what is asleep, by tag.
+//! The mapped and the sleeping part of vLLM's memory, by tag.
 //!
-//! A copy on the host says that a tag's memory is unmapped. Without one the driver's figure has to tell: PyTorch counts what is
-//! unmapped as reserved, the driver does not count it. Tags sleep and wake as a whole, so every choice of sleeping tags says how much the
-//! process would have outside PyTorch; what is the same in all possible choices is known.
+//! A tag with a copy on the host is unmapped. For the others, PyTorch counts unmapped memory as
+//! reserved and the driver does not count it. Tags sleep as a whole: each combination implies an
+//! amount outside PyTorch, and what all possible combinations share is known.
 
 use crate::model::TaggedMemory;
 
 /// More than a process has outside PyTorch on one device: context, kernels, NCCL's buffers.
 const MAX_OUTSIDE: i128 = 8 << 30;
-/// Tags without a copy that are tried in all combinations.
+/// Tags without a copy for which all combinations are tried.
 const MAX_CHOICES: usize = 12;
 
-/// Whether memory of a tag is there.
+/// Whether a tag's memory is mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SleepState {
-    /// Bytes that are mapped, and bytes that are asleep.
+    /// Bytes mapped and asleep.
     Known {
-        /// There.
+        /// Mapped bytes.
         mapped: u64,
-        /// Unmapped.
+        /// Unmapped bytes.
         asleep: u64,
     },
-    /// Not known, and why.
+    /// Unknown, and why.
     Unknown(&'static str),
 }
 
@@ -30,13 +30,13 @@ pub enum SleepState {
 pub struct TagShare {
     /// The tag.
     pub tag: String,
-    /// All of it.
+    /// All its bytes.
     pub bytes: u64,
-    /// What is there.
+    /// Whether they are mapped.
     pub state: SleepState,
 }
 
-/// The tags of one device, of whose memory PyTorch has `reserved` bytes and the driver counts `process` bytes.
+/// The tags of one device with PyTorch's `reserved` bytes and the driver's `process` bytes.
 pub(super) fn tag_shares(
     tags: &[&TaggedMemory],
     reserved: Option<u64>,
@@ -46,7 +46,7 @@ pub(super) fn tag_shares(
         tags.iter().map(|tag| tag.bytes.saturating_sub(tag.on_host)).collect();
     let open: Vec<usize> = (0..tags.len()).filter(|&tag| without_copy[tag] > 0).collect();
     let on_host: u64 = tags.iter().map(|tag| tag.on_host.min(tag.bytes)).sum();
-    // What would lie outside PyTorch if no more than what has a copy were asleep.
+    // Bytes outside PyTorch if only memory with a copy were asleep.
     let outside = reserved.zip(process).map(|(reserved, process)| {
         i128::from(process) - i128::from(reserved) + i128::from(on_host)
     });
@@ -82,7 +82,7 @@ pub(super) fn tag_shares(
     (0..tags.len()).map(share).collect()
 }
 
-/// The choices of sleeping tags, as bits, by which the process has outside PyTorch no less than nothing and no more than it can have.
+/// Combinations of sleeping tags, as bits, for which 0 to `MAX_OUTSIDE` bytes lie outside PyTorch.
 fn possible(open: &[usize], bytes: &[u64], outside: i128) -> Vec<u32> {
     let of = |choice: &u32| {
         let asleep = open.iter().enumerate().filter(|(bit, _)| choice >> bit & 1 == 1);
@@ -143,7 +143,7 @@ mod tests {
         let states = states(&tags, 3 * GIB, None);
         assert_eq!(states[0], asleep(GIB));
         assert!(matches!(states[1], SleepState::Unknown(_)), "{states:?}");
-        // More than is reserved cannot be asleep.
+        // No more than the reserved bytes can sleep.
         let wrong = super::tag_shares(&[&tag("kv_cache", GIB, 0)], Some(90 * GIB), Some(GIB));
         assert!(matches!(wrong[0].state, SleepState::Unknown(_)), "{wrong:?}");
     }

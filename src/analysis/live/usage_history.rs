@@ -1,14 +1,15 @@
-//! Allocated and reserved bytes of the last quarter of an hour, in bounded memory and without losing a maximum.
+//! Allocated and reserved bytes of the last 15 minutes, in bounded memory, without losing a
+//! maximum.
 
 use std::collections::VecDeque;
 
 use crate::model::Nanos;
 
-/// Length of a stretch in nanoseconds.
+/// Length of an interval.
 const INTERVAL_NANOS: u64 = 250_000_000;
-/// The most stretches a column stands for: 2 s.
+/// The most intervals per column: 2 s.
 const MAX_WIDENING: u64 = 8;
-/// The most stretches kept.
+/// Intervals kept.
 const KEPT: usize = 3600;
 
 /// The greatest values within a time, in bytes.
@@ -29,7 +30,7 @@ impl PeakUsage {
     }
 }
 
-/// A stretch in which the values changed.
+/// An interval in which the values changed.
 #[derive(Debug, Clone, Copy)]
 struct UsageInterval {
     number: u64,
@@ -37,7 +38,7 @@ struct UsageInterval {
     last: PeakUsage,
 }
 
-/// The last stretches of time in which anything changed; what is not there stayed as it was.
+/// Intervals in which values changed; otherwise the last value holds.
 #[derive(Debug, Clone, Default)]
 pub struct UsageHistory {
     stretches: VecDeque<UsageInterval>,
@@ -65,7 +66,7 @@ impl UsageHistory {
         }
     }
 
-    /// The last level of each stretch, in the order of time.
+    /// The last level of each interval.
     pub(crate) fn levels(&self) -> Vec<PeakUsage> {
         self.stretches.iter().map(|stretch| stretch.last).collect()
     }
@@ -75,8 +76,8 @@ impl UsageHistory {
         self.stretches.is_empty()
     }
 
-    /// The time up to `now` in `count` columns, the last one at the end, and how long each is. A column is `None` before
-    /// the first value. Columns begin at fixed times: what was drawn once moves, but does not change.
+    /// The time up to `now` in `count` columns, and the length of one. A column before the first
+    /// value is `None`. Columns begin at fixed times, so a drawn column scrolls unchanged.
     pub fn columns(&self, now: Nanos, count: usize) -> (Nanos, Vec<Option<PeakUsage>>) {
         let now = now.0 / INTERVAL_NANOS;
         let first = self.stretches.front().map_or(now, |stretch| stretch.number);
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!(width, 0.25);
         let some = |values: &[i64]| values.iter().copied().map(Some).collect::<Vec<_>>();
         assert_eq!(columns, some(&[5, 5, 90, 7, 7, 7, 7, 7]));
-        // Half as many columns are twice as long.
+        // Half as many columns, twice as long.
         let (width, columns) = allocated(&recent, 2.4, 4);
         assert_eq!((width, columns), (0.5, some(&[5, 90, 7, 7])));
         let (_, columns) = allocated(&recent, 2.4, 20);
@@ -150,7 +151,7 @@ mod tests {
         let (width, columns) = allocated(&recent, 199_999.0, 60);
         assert_eq!((width, columns.len()), (2.0, 60));
         assert!(columns.iter().all(Option::is_some));
-        // A long rest keeps the last value.
+        // The last value holds while nothing changes.
         let (_, columns) = allocated(&recent, 300_000.0, 3);
         assert_eq!(columns, [Some(9); 3]);
     }
