@@ -1,4 +1,5 @@
-//! `ReportBuilder`: reads a recording with a profile, and notes at every key moment which blocks live and who allocated them.
+//! `ReportBuilder`: reads a recording with a profile and keeps the live blocks with their
+//! allocation sites at every key moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,25 +17,22 @@ use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{Event, EventBatch, MemoryKind, Nanos, Record, RecordSink, SinkResult};
 
-/// Blocks looked at in all, before moments that nobody asked for are passed over.
+/// Blocks to process before unrequested moments are skipped.
 const MAX_WORK: u64 = 80_000_000;
-/// Events come in batches: what is so much later than a moment tells that none of its events follows.
+/// Events arrive in batches: after this delay no earlier event follows.
 const LONGEST_DELAY: u64 = 1_000_000_000;
 
-/// No allocator gives out addresses from here on: for blocks of which it is not known where they
-/// lay.
+/// Addresses for blocks of unknown address; no allocator uses them.
 const UNKNOWN_PLACES: u64 = 1 << 63;
 
-/// Who allocated.
 #[derive(Debug, Clone)]
 pub(super) enum ReportSource {
     /// An account of an exact recording.
     Account(usize),
-    /// Those who were seen, in a sampled recording.
+    /// The attribution in a sampled recording.
     Charge(Arc<BlockAttribution>),
 }
 
-/// Numbers of sources.
 #[derive(Debug, Default)]
 struct SourceNumbers {
     list: Vec<ReportSource>,
@@ -61,7 +59,8 @@ impl SourceNumbers {
     fn charge(&mut self, charge: Option<&Arc<BlockAttribution>>) -> u32 {
         let before = self.before.get_or_insert_with(BlockAttribution::before);
         let charge = charge.unwrap_or(before);
-        // Blocks that are charged alike share one; kept in the list, its address stays its own.
+        // Blocks with equal attribution share one `Arc`; the list keeps it, so its address stays
+        // unique.
         let list = &mut self.list;
         *self.charges.entry(Arc::as_ptr(charge) as usize).or_insert_with(|| {
             list.push(ReportSource::Charge(charge.clone()));
@@ -70,15 +69,14 @@ impl SourceNumbers {
     }
 }
 
-/// What is known of one kind of memory so far.
 #[derive(Debug, Default)]
 struct OpenTrack {
     lifetimes: BlockLifetimes,
-    /// By moment what the counters said: allocated and reserved.
+    /// By moment: allocated and reserved bytes by the counters.
     counted: Vec<(Option<u64>, Option<u64>)>,
-    /// By source, all that it had allocated at the last moment.
+    /// By source: all it had allocated at the last moment.
     allocated: FxHashMap<u32, BlockSum>,
-    /// By source and moment what was allocated and freed since the moment before.
+    /// By (source, moment): allocated and freed since the previous moment.
     churned: FxHashMap<(u32, u32), BlockSum>,
     maps: SegmentMaps,
 }
@@ -88,16 +86,15 @@ struct OpenTrack {
 pub struct ReportBuilder {
     profile: Profile,
     length: Nanos,
-    /// The moments to keep, earliest first, and how many of them have passed.
+    /// The moments to keep, in order, and how many have passed.
     schedule: Vec<(Nanos, MemoryKind)>,
     passed: usize,
-    /// The same of a sampled recording, where they are snapshots.
+    /// Moments of a sampled recording are snapshots.
     wanted: BTreeSet<(MemoryKind, Nanos)>,
-    /// The highest moments of which the blocks are known, as all reports of the recording have
-    /// them.
+    /// The peaks as in all other reports.
     peaks: BTreeMap<MemoryKind, PeakMoment>,
     seen: BTreeMap<MemoryKind, Nanos>,
-    /// The kinds of which the peak lies between two maps, and has passed.
+    /// Memory whose peak lies between two snapshots and has been kept.
     between: BTreeSet<MemoryKind>,
     tracks: BTreeMap<MemoryKind, OpenTrack>,
     sources: SourceNumbers,
@@ -106,7 +103,7 @@ pub struct ReportBuilder {
 }
 
 impl ReportBuilder {
-    /// Of these moments; `profile` is empty and reads the records anew.
+    /// `profile` is empty and reads the records again.
     pub fn new(
         profile: Profile,
         length: Nanos,
@@ -136,7 +133,7 @@ impl ReportBuilder {
         self.peaks.get(&kind).is_some_and(|peak| peak.time == time)
     }
 
-    /// Keeps the moments up to `time`, which have passed.
+    /// Keeps the moments before `time`.
     fn pass(&mut self, time: Nanos) {
         while let Some(&(at, kind)) = self.schedule.get(self.passed)
             && at < time
@@ -221,7 +218,7 @@ impl ReportBuilder {
         self.map(kind, time, is_peak, &blocks);
     }
 
-    /// Keeps the peak of a sampled recording once it has passed, where it lies between two maps.
+    /// Keeps a sampled peak between two snapshots, once it has passed.
     fn keep_between_maps(&mut self, kind: MemoryKind, until: Nanos) {
         let Some(peak) = self.peaks.get(&kind).filter(|peak| peak.time < until) else { return };
         let Some(snapshot) = peak.snapshot.clone().filter(|s| !s.addresses.is_empty()) else {
@@ -236,8 +233,7 @@ impl ReportBuilder {
             (0..).zip(snapshot.blocks.iter().zip(&snapshot.addresses))
         {
             blocks.push(ReportedBlock {
-                // Where it lay is known of what the map before has; the others get a place of their
-                // own.
+                // Only blocks of the previous snapshot have a known address.
                 address: address.unwrap_or(UNKNOWN_PLACES + number),
                 size: *size,
                 stands_for: *size,
@@ -252,7 +248,7 @@ impl ReportBuilder {
         track.counted.push((Some(snapshot.allocated), snapshot.reserved));
     }
 
-    /// Keeps the last snapshot with who allocated its blocks, if it is wanted.
+    /// Keeps the last snapshot with its allocation sites, if wanted.
     fn map(&mut self, kind: MemoryKind, time: Nanos, is_peak: bool, blocks: &[ReportedBlock]) {
         let MemoryKind::Torch(device) = kind else { return };
         let Some(snapshot) = self.snapshots.get(&device).filter(|map| map.time <= time) else {
@@ -264,7 +260,7 @@ impl ReportBuilder {
         }
     }
 
-    /// Looks whether a snapshot of a sampled recording has been taken into account.
+    /// Keeps a new snapshot of a sampled recording.
     fn after_record(&mut self) {
         let gpus: Vec<_> = self.snapshots.keys().copied().collect();
         for device in gpus {
@@ -293,7 +289,7 @@ impl ReportBuilder {
         self.profile.record(&Record::Events(EventBatch { events: rest.to_vec() }))
     }
 
-    /// What was seen, and the profile that saw it. The sums of each kind of memory are those of its counters.
+    /// The tracks and the profile that read them. Totals are those of the counters.
     pub fn build(mut self) -> (Profile, Vec<MemoryTrack>) {
         self.profile.finish();
         match self.profile.exact().is_some() {

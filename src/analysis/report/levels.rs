@@ -1,15 +1,15 @@
-//! The level of one kind of memory over time, in columns of equal length that lose no maximum.
+//! The level of one kind of memory over time, in columns that lose no maximum.
 
 use crate::model::Nanos;
 
-/// One stretch of time, in bytes.
+/// One column, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LevelColumn {
     /// Greatest allocated bytes seen.
     pub highest: u64,
     /// Least allocated bytes seen.
     pub lowest: u64,
-    /// Greatest reserved bytes seen; `None` for memory that nobody reserves.
+    /// Greatest reserved bytes seen; `None` for memory without a reserve.
     pub reserved: Option<u64>,
 }
 
@@ -18,13 +18,12 @@ pub struct LevelColumn {
 pub struct LevelHistory {
     from: u64,
     width: u64,
-    /// By column what was seen in it, and last of that; `None` where nothing changed, so that the last value before holds.
+    /// Extremes and last value; `None` if unchanged since an earlier column.
     columns: Vec<Option<(LevelColumn, LevelColumn)>>,
     now: Option<LevelColumn>,
 }
 
 impl LevelHistory {
-    /// From one moment to another, in this many columns.
     pub(crate) fn new(from: Nanos, to: Nanos, columns: usize) -> LevelHistory {
         let length = to.0.saturating_sub(from.0).max(1);
         let width = length.div_ceil(columns.max(1) as u64).max(1);
@@ -32,7 +31,7 @@ impl LevelHistory {
         LevelHistory { from: from.0, width, columns: vec![None; count], now: None }
     }
 
-    /// The column of a moment; what lies outside belongs to the first or the last.
+    /// Moments outside belong to the first or last column.
     pub(crate) fn column_of(&self, time: Nanos) -> usize {
         let column = time.0.saturating_sub(self.from) / self.width;
         usize::try_from(column).unwrap_or(usize::MAX).min(self.columns.len() - 1)
@@ -41,7 +40,7 @@ impl LevelHistory {
     pub(crate) fn add(&mut self, time: Nanos, allocated: u64, reserved: Option<u64>) {
         let column = self.column_of(time);
         let seen = LevelColumn { highest: allocated, lowest: allocated, reserved };
-        // What held until then was seen in this column, too.
+        // The value before belongs to this column, too.
         let before = self.columns[column].map(|column| column.0).or(self.now).unwrap_or(seen);
         let whole = LevelColumn {
             highest: before.highest.max(allocated),
@@ -52,7 +51,6 @@ impl LevelHistory {
         self.now = Some(seen);
     }
 
-    /// The bytes allocated and reserved as last seen.
     pub(crate) fn now(&self) -> Option<LevelColumn> {
         self.now
     }

@@ -1,17 +1,15 @@
-//! Which moments are worth keeping: the highest and the lowest of every stretch of time, and those that somebody asks for.
+//! Chooses key moments: the highest and lowest of every interval, and requested ones.
 
 use std::collections::BTreeSet;
 
 use crate::model::Nanos;
 
-/// The extremes of one stretch.
 #[derive(Debug, Clone, Copy)]
 struct StretchExtremes {
     highest: (u64, Nanos),
     lowest: (u64, Nanos),
 }
 
-/// Chooses moments of one kind of memory.
 #[derive(Debug, Clone)]
 pub(super) struct MomentChoice {
     from: u64,
@@ -21,7 +19,7 @@ pub(super) struct MomentChoice {
 }
 
 impl MomentChoice {
-    /// Of a recording from one moment to another, about `count` moments.
+    /// About `count` moments.
     pub(super) fn new(from: Nanos, to: Nanos, count: usize) -> MomentChoice {
         let stretches = (count / 2).max(1);
         let width = to.0.saturating_sub(from.0).div_ceil(stretches as u64).max(1);
@@ -33,12 +31,10 @@ impl MomentChoice {
         }
     }
 
-    /// This moment is to be kept, whatever its level.
     pub(super) fn want(&mut self, time: Nanos) {
         self.wanted.insert(time);
     }
 
-    /// The level at a moment.
     pub(super) fn add(&mut self, time: Nanos, bytes: u64) {
         let number = usize::try_from(time.0.saturating_sub(self.from) / self.width);
         let number = number.unwrap_or(usize::MAX).min(self.stretches.len() - 1);
@@ -53,7 +49,7 @@ impl MomentChoice {
         }
     }
 
-    /// The moments, earliest first.
+    /// In time order.
     pub(super) fn moments(mut self) -> Vec<Nanos> {
         for extremes in self.stretches.iter().flatten() {
             self.wanted.insert(extremes.highest.1);

@@ -1,43 +1,42 @@
-//! `MemoryTrack`: one kind of memory of a recording, at a few hundred moments, by stack.
+//! `MemoryTrack`: one kind of memory at a few hundred moments, by stack.
 
 use crate::analysis::flame::fold::StackLabel;
 use crate::model::{MemoryKind, Nanos};
 
 use super::segment_map::SegmentMap;
 
-/// A moment that is kept.
+/// A key moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportMoment {
-    /// When.
+    /// The time.
     pub time: Nanos,
-    /// Bytes allocated: by the allocator's counter, or in blocks where no counter was read.
+    /// Allocated bytes by the counter, or in blocks without one.
     pub total: u64,
-    /// Bytes reserved, where they are known.
+    /// Reserved bytes, if known.
     pub reserved: Option<u64>,
-    /// Of the total, bytes that are shared among stacks in proportion to what each stands for; 0 where every allocation has
-    /// its stack.
+    /// The part of `total` that is estimated in proportion; 0 if every allocation has a stack.
     pub shared: u64,
 }
 
-/// Where memory was allocated.
+/// An allocation site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportStack {
-    /// From the outermost frame to the innermost; empty for [`MemoryTrack::small`].
+    /// Outermost frame first; empty for [`MemoryTrack::small`].
     pub path: Vec<StackLabel>,
-    /// Whether its bytes are an estimate, of a sample of the allocations.
+    /// Whether its bytes are estimated from a sample of the allocations.
     pub is_estimate: bool,
-    /// Whether it stands for what a counter has and no block shows: then nothing is known of lifetimes.
+    /// Whether it stands for counted bytes without a block; lifetimes are then unknown.
     pub is_remainder: bool,
 }
 
-/// Blocks of one stack that lived from one key moment to another.
+/// Blocks of one stack with the same first and last key moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockSpan {
-    /// Number of the stack.
+    /// Index of the stack.
     pub stack: u32,
-    /// The first moment at which they lived.
+    /// The first moment at which they are live.
     pub from: u32,
-    /// The first moment at which they did not live any more; the number of moments for those that never ended.
+    /// The first moment at which they are no longer live; the number of moments if they never end.
     pub to: u32,
     /// Their bytes.
     pub bytes: u64,
@@ -45,12 +44,12 @@ pub struct BlockSpan {
     pub count: u64,
 }
 
-/// Blocks of one stack that were allocated and freed between two moments next to each other.
+/// Blocks of one stack allocated and freed between two successive moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChurnedBytes {
-    /// Number of the stack.
+    /// Index of the stack.
     pub stack: u32,
-    /// The moment before which they were freed.
+    /// The moment after their free.
     pub before: u32,
     /// Their bytes.
     pub bytes: u64,
@@ -61,26 +60,26 @@ pub struct ChurnedBytes {
 /// One kind of memory.
 #[derive(Debug, Clone)]
 pub struct MemoryTrack {
-    /// Which.
+    /// Which kind.
     pub kind: MemoryKind,
     /// The moments, earliest first.
     pub moments: Vec<ReportMoment>,
-    /// The peak as other reports of the recording have it.
+    /// The peak of the other reports.
     pub peak_time: Option<Nanos>,
-    /// Stacks; the first one is what stands for all that hold too little to be seen.
+    /// Stacks; the first joins all that are too small to see.
     pub stacks: Vec<ReportStack>,
-    /// How many stacks the first one stands for.
+    /// How many stacks the first one joins.
     pub small: u64,
     /// Lifetimes.
     pub spans: Vec<BlockSpan>,
-    /// What lived too short to be in any moment; `None` where no events were recorded.
+    /// Memory live at no moment; `None` without events.
     pub churned: Option<Vec<ChurnedBytes>>,
     /// Some of the allocator's segments along the recording.
     pub maps: Vec<SegmentMap>,
 }
 
 impl MemoryTrack {
-    /// The bytes of each stack at a moment. They add up to [`ReportMoment::total`].
+    /// The bytes of each stack at a moment; their sum is [`ReportMoment::total`].
     pub fn live(&self, moment: usize) -> Vec<u64> {
         let mut bytes = vec![0u64; self.stacks.len()];
         for span in &self.spans {
@@ -104,7 +103,7 @@ impl MemoryTrack {
         bytes
     }
 
-    /// The number of the peak as the other reports have it, else of the highest moment.
+    /// The moment of the other reports' peak, else the highest.
     pub fn peak(&self) -> Option<usize> {
         let highest = |number: &usize| {
             let moment = &self.moments[*number];
@@ -115,8 +114,7 @@ impl MemoryTrack {
     }
 }
 
-/// Scales the bytes down to `total`. Frees can be recorded late, so more blocks seem alive than the
-/// allocator had.
+/// Scales down to `total`: late frees make more blocks seem live than the allocator had.
 fn fit(bytes: &mut [u64], total: u64) {
     let sum: u128 = bytes.iter().map(|bytes| u128::from(*bytes)).sum();
     if sum <= u128::from(total) {
