@@ -1,4 +1,4 @@
-//! Who held the memory, out of a recording's looks: the one at the highest level, and the last.
+//! Memory by owner, from a recording's highest and last owner snapshot.
 
 use std::collections::BTreeMap;
 
@@ -8,44 +8,43 @@ use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{CudaIndex, Nanos, OwnedOnDevice, OwnershipBreakdown, TensorCategory};
 use crate::ownership::SAVED_BY;
 
-/// A device's memory by owner, as paths for a flamegraph: category, then modules down to the tensor, or its owner.
+/// A device's memory as flamegraph paths: category, then modules down to the tensor, or its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerStacks {
-    /// When the look was.
+    /// The time of the snapshot.
     pub time: Nanos,
-    /// For how long the process stood still for it; `None` when it ran on.
+    /// How long the process was stopped; `None` if it ran on.
     pub pause: Option<Nanos>,
     /// `allocated_bytes` then: the sum of all paths.
     pub allocated: u64,
-    /// How many looks the recording has.
+    /// Number of owner snapshots in the recording.
     pub looks: u64,
     /// Paths and their bytes.
     pub paths: Vec<(Vec<OwnerPart>, u64)>,
 }
 
-/// A part of the path to memory.
+/// A part of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OwnerPart {
-    /// A category, a module, a name.
+    /// A category, module or name.
     Text(String),
-    /// Where memory without a name was allocated: in exact recordings.
+    /// Allocation site of nameless memory, in exact recordings.
     AllocatedAt(StackLabel),
 }
 
-/// A look at one device.
 #[derive(Debug, Clone)]
 struct OwnershipReading {
     time: Nanos,
     pause: Option<Nanos>,
     held: OwnedOnDevice,
-    /// Bytes of nameless blocks by owner (its index; `None` in no tensor) and the account of who made them.
+    /// Bytes of nameless blocks by owner index (`None`: in no tensor) and account of the allocation
+    /// site.
     made: BTreeMap<(Option<u32>, usize), u64>,
 }
 
-/// Who made the block at an address of a device: the account of a ledger.
+/// The ledger account of the block at an address of a device.
 pub(crate) type SiteLookup<'a> = &'a dyn Fn(CudaIndex, u64) -> Option<usize>;
 
-/// The looks that reports are made of.
 #[derive(Debug, Default)]
 pub(crate) struct OwnershipHistory {
     highest: BTreeMap<CudaIndex, OwnershipReading>,
@@ -77,7 +76,7 @@ impl OwnershipHistory {
         }
     }
 
-    /// About how many bytes they take.
+    /// About, in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let of = |look: &OwnershipReading| {
             let names: usize = look.held.held.iter().map(|held| held.owner.len() + 96).sum();
@@ -86,12 +85,11 @@ impl OwnershipHistory {
         self.highest.values().chain(self.last.values()).map(of).sum()
     }
 
-    /// What the last look saw on a device, and for how long the process stood still for it.
+    /// The last snapshot's owners, and how long the process was stopped.
     pub(crate) fn last(&self, device: CudaIndex) -> Option<(&OwnedOnDevice, Option<Nanos>)> {
         self.last.get(&device).map(|look| (&look.held, look.pause))
     }
 
-    /// The memory of a device by owner; `None` when no look saw it.
     pub(crate) fn stacks(
         &self,
         device: CudaIndex,
@@ -137,7 +135,7 @@ impl OwnershipHistory {
     }
 }
 
-/// For each owner that is no part of a model: category, the variable, and the pattern of the names behind it.
+/// For each owner outside a model: category, variable, pattern.
 fn group_paths(device: &OwnedOnDevice) -> Vec<Option<Vec<String>>> {
     let mut paths = vec![None; device.held.len()];
     for group in recorded_owner_groups(device) {
@@ -165,7 +163,7 @@ fn group_paths(device: &OwnedOnDevice) -> Vec<Option<Vec<String>>> {
     paths
 }
 
-/// `layers.0.weight` is a weight in layer 0 in the layers; optimizer state lies where its parameter does.
+/// Splits `layers.0.weight` into modules; optimizer state goes below its parameter.
 fn path(category: TensorCategory, owner: &str) -> Vec<String> {
     let mut path = vec![category.name().to_owned()];
     let whole = match category {
@@ -179,7 +177,7 @@ fn path(category: TensorCategory, owner: &str) -> Vec<String> {
         TensorCategory::Saved | TensorCategory::Other => None,
     };
     match whole {
-        // A variable is no path of modules.
+        // A variable is not a module path.
         Some((name, state)) if !name.contains(": ") && !name.starts_with("[") => {
             if !state.is_empty() {
                 path.push(state.to_owned());

@@ -1,4 +1,4 @@
-//! Tests of groups: what a person would name comes first.
+//! Tests of owner groups.
 
 use super::*;
 use crate::model::{CudaIndex, OwnedStorages};
@@ -26,7 +26,7 @@ pub(crate) fn groups(held: &[(String, u64)]) -> Vec<OwnerGroup> {
     recorded_owner_groups(&on_device(&held))
 }
 
-/// Owner, bytes, and patterns with their storages.
+/// Owner, bytes, patterns with their storages.
 type ToldGroup = (String, u64, Vec<(String, u64)>);
 
 fn told(held: &[(TensorCategory, &str, u64)]) -> Vec<ToldGroup> {
@@ -71,7 +71,7 @@ fn a_cache_of_many_small_storages_is_one_row_not_below_the_cut() {
     );
 }
 
-/// A module that registers a buffer a step was as many owners as steps, none of which grew.
+/// A buffer registered per step gave one owner per step, none growing.
 #[test]
 fn attributes_that_a_program_numbers_are_one_owner() {
     let names = (0..12).map(|step| (format!("main: bank.queue_{step}"), 2));
@@ -141,7 +141,8 @@ fn changes_are_told_by_pattern() {
     assert_eq!(told, [("f: gone", -1, -9), ("f: kept[*]", 2, 8)]);
 }
 
-/// `tensors --every` of a job that keeps its losses: "+67.25 MiB saved for backward, alive by forward: x", which was that of the pass that ran.
+/// `tensors --every` of a job that keeps its losses: "+67.25 MiB saved for backward, alive by
+/// forward: x", the graph of the running pass.
 #[test]
 fn what_a_list_of_losses_keeps_more_is_not_told_of_the_graph_that_runs() {
     let saved = TensorCategory::Saved;
@@ -154,7 +155,7 @@ fn what_a_list_of_losses_keeps_more_is_not_told_of_the_graph_that_runs() {
         (saved, &kept[2], 4),
         (saved, "[saved by Gelu] alive by forward: x", 4),
     ]);
-    // A recording keeps names as they are, a snapshot joins those that differ in a key.
+    // A recording keeps names, a snapshot joins them.
     let changes = owner_changes(&recorded_owner_groups(&before), &recorded_owner_groups(&now));
     let told: Vec<_> = changes.iter().map(|c| (c.group.owner.as_str(), c.bytes)).collect();
     let losses = told.iter().find(|(owner, _)| owner.starts_with("f: losses[")).unwrap();
