@@ -1,19 +1,18 @@
-//! The frame in which Python waits while the autograd engine's threads run the backward pass.
+//! The frame in which Python waits for the autograd engine's threads.
 
 use crate::model::{Function, StackId, StackTable};
 
-/// Says whether a stack's innermost frame waits for the autograd engine.
+/// Finds stacks whose innermost frame waits for the autograd engine.
 ///
-/// torch/autograd/graph.py has had `_engine_run_backward` since PyTorch 2.1; before, `backward` and
-/// `grad` of torch/autograd/__init__.py called the engine themselves. They still exist in later
-/// versions and allocate a little there, so they only count where the newer function was never seen.
+/// Since PyTorch 2.1 that is `_engine_run_backward` in torch/autograd/graph.py; before, `backward`
+/// and `grad` of torch/autograd/__init__.py. Later versions allocate in those two, so they count
+/// only if the newer function was never seen.
 #[derive(Debug, Default)]
 pub(crate) struct EngineFrames {
     has_engine_function: bool,
 }
 
 impl EngineFrames {
-    /// Takes notice of a function.
     pub(crate) fn observe(&mut self, function: &Function) {
         self.has_engine_function |= is_engine_function(function);
     }
