@@ -1,9 +1,8 @@
 //! Bounds on every counter while a stack was on a thread.
 //!
-//! A stack in two successive samples is assumed to have stayed. The counter's greatest value then
-//! lies between the greater of both values (or the peak counter, if it moved) and the least of
-//! begin + allocated, end + freed, and the peak counter. For a stack in only one sample the lower
-//! limit is the value at that sample.
+//! A stack in two successive samples is assumed to have stayed. The counter's maximum is then at
+//! least both values (or the peak counter, if that moved), and at most each of: start + allocated,
+//! end + freed, the peak counter. For a stack in one sample the lower limit is the value there.
 
 use crate::analysis::attribution::counter_intervals::was_reset;
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
@@ -18,7 +17,6 @@ fn stats(counters: &AllocatorCounters) -> impl Iterator<Item = Stat> + '_ {
     counters.stats.iter().flatten().copied()
 }
 
-/// Limits of every statistic between two samples.
 #[derive(Debug, Clone)]
 pub(crate) struct IntervalBounds {
     /// For stacks seen at both ends.
@@ -26,7 +24,7 @@ pub(crate) struct IntervalBounds {
     upper: [i64; STATS],
     begin: [i64; STATS],
     end: [i64; STATS],
-    /// Sums over the interval, in bytes or blocks.
+    /// Sums over the interval.
     pub(crate) allocated: [i64; STATS],
     pub(crate) freed: [i64; STATS],
 }
@@ -52,7 +50,7 @@ impl IntervalBounds {
                 upper = upper.min(b.current.saturating_add(step.freed[i]));
             }
             if b.peak != a.peak {
-                // Risen or reset: either way it was set in this interval.
+                // Risen or reset: set in this interval either way.
                 lower = lower.max(b.peak);
             }
             if b.peak >= a.peak {
@@ -65,7 +63,6 @@ impl IntervalBounds {
         step
     }
 
-    /// An interval of no length.
     pub(crate) fn at(counters: &AllocatorCounters) -> IntervalBounds {
         let mut current = [0; STATS];
         for (value, stat) in current.iter_mut().zip(stats(counters)) {
@@ -81,7 +78,7 @@ impl IntervalBounds {
         }
     }
 
-    /// Extends the interval to the instants at which the stacks were read.
+    /// Extends the interval to the instants of the stacks.
     pub(crate) fn widen(&mut self, first: Option<&CounterBracket>, last: Option<&CounterBracket>) {
         if let Some(first) = first {
             self.begin = first.at;
@@ -97,11 +94,9 @@ impl IntervalBounds {
     }
 }
 
-/// Limits at one sample. Stacks and counters are not read at one instant, so counters are read
-/// right before and right after the stacks.
+/// Limits at one sample: counters are read right before and right after its stacks.
 #[derive(Debug, Clone)]
 pub(crate) struct CounterBracket {
-    /// Least values at the instant of the sample.
     at: [i64; STATS],
     upper: [i64; STATS],
 }
@@ -123,7 +118,7 @@ impl CounterBracket {
 
 #[derive(Debug, Clone)]
 pub(crate) struct StackBounds {
-    /// The device's counter version when the stack was last seen.
+    /// Of the counters, when the stack was last seen.
     pub(crate) version: u64,
     pub(crate) current: [i64; STATS],
     pub(crate) lower: [i64; STATS],
@@ -145,11 +140,10 @@ impl StackBounds {
     }
 }
 
-/// By stack number, for one device.
+/// By stack number.
 #[derive(Debug, Default)]
 pub(crate) struct BoundsByStack {
     stacks: Vec<Option<Box<StackBounds>>>,
-    /// How many entries of `stacks` are `Some`.
     kept: usize,
 }
 
@@ -178,7 +172,7 @@ impl BoundsByStack {
         })
     }
 
-    /// A stack seen at both ends of `step`.
+    /// Seen at both ends of `step`.
     pub(crate) fn stayed(&mut self, stack: u32, step: &IntervalBounds, version: u64) {
         let bounds = self.entry(stack);
         bounds.version = version;
@@ -190,7 +184,7 @@ impl BoundsByStack {
         }
     }
 
-    /// A stack seen at the begin of `step` only.
+    /// Seen only at the start of `step`.
     pub(crate) fn left(&mut self, stack: u32, step: &IntervalBounds) {
         let bounds = self.entry(stack);
         for i in 0..STATS {
@@ -200,7 +194,7 @@ impl BoundsByStack {
         }
     }
 
-    /// A stack seen at the end of `step` only.
+    /// Seen only at the end of `step`.
     pub(crate) fn came(&mut self, stack: u32, step: &IntervalBounds, version: u64) {
         let bounds = self.entry(stack);
         bounds.version = version;
@@ -228,7 +222,7 @@ impl BoundsByStack {
                 if step.allocated[i] | step.freed[i] == 0 {
                     continue;
                 }
-                // Differences of running portions add up to the whole.
+                // Running portions add up to the whole.
                 let (from, to) = (done, done + weight);
                 bounds.allocated[i] += part(step.allocated[i], to) - part(step.allocated[i], from);
                 bounds.freed[i] += part(step.freed[i], to) - part(step.freed[i], from);

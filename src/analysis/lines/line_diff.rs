@@ -1,7 +1,7 @@
-//! Compares two moments line by line, also if the source changed in between.
+//! Compares two moments line by line, also if the source changed.
 //!
-//! A line is the same if file, function name and text are equal. Equal texts are paired first by
-//! distance from the function's begin, then by order; unknown texts by distance alone.
+//! A line is the same if file, function and text are equal. Equal texts pair by distance from the
+//! function's start, then by order; unknown texts by distance alone.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -24,29 +24,29 @@ pub struct ComparedMoment<'a> {
 pub enum ChangedPlace {
     /// A line of a function.
     Line {
-        /// The file, as both recordings name it.
+        /// Its name in both recordings.
         file: String,
         /// The function.
         function: String,
-        /// Line number in the first recording; `None` if absent there.
+        /// Line number in the first recording, if present.
         before: Option<u32>,
-        /// Line number in the second recording.
+        /// Line number in the second, if present.
         after: Option<u32>,
         /// The line's text, if known.
         source: Option<String>,
     },
     /// A function: all its lines together.
     Function {
-        /// The file, as both recordings name it.
+        /// Its name in both recordings.
         file: String,
         /// The function.
         function: String,
     },
     /// A whole stack, innermost frame first.
     Stack(Vec<StackStep>),
-    /// An owner: its category, then the path to it.
+    /// An owner: category, then path.
     Owner(Vec<String>),
-    /// Bytes without a known line, under this mark.
+    /// A mark, for bytes without a line.
     Without(String),
 }
 
@@ -59,7 +59,7 @@ pub struct StackStep {
     pub library: bool,
 }
 
-/// A place with its live bytes at two moments.
+/// A place with its bytes at two moments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryChange {
     /// The place.
@@ -80,7 +80,7 @@ impl MemoryChange {
 #[derive(Debug, Clone)]
 struct HoldingLine {
     line: u32,
-    /// Lines from the begin of its function.
+    /// Lines from the function's start.
     distance: i64,
     source: Option<String>,
     bytes: u64,
@@ -92,8 +92,8 @@ type SameLine<'a> = &'a dyn Fn(&HoldingLine, &HoldingLine) -> bool;
 /// Lines by (file, function).
 type FunctionLines = BTreeMap<(String, String), Vec<HoldingLine>>;
 
-/// Compares two moments by line of the program, the greatest change first. Library code counts for
-/// its caller. `file` gives a name common to both recordings.
+/// Compares by line of the program, the greatest change first; library code counts for its caller.
+/// `file` gives a name common to both recordings.
 pub fn line_changes(
     before: ComparedMoment<'_>,
     after: ComparedMoment<'_>,
@@ -114,7 +114,6 @@ pub fn line_changes(
     ranked(changes)
 }
 
-/// Joins the rows of both moments by place.
 pub(in crate::analysis) fn joined(
     before: impl Iterator<Item = (ChangedPlace, u64)>,
     after: impl Iterator<Item = (ChangedPlace, u64)>,
@@ -126,7 +125,7 @@ pub(in crate::analysis) fn joined(
     rows.into_iter().map(row).collect()
 }
 
-/// Drops empty rows and sorts, the greatest change first.
+/// Greatest change first.
 pub(in crate::analysis) fn ranked(mut changes: Vec<MemoryChange>) -> Vec<MemoryChange> {
     changes.retain(|change| change.before > 0 || change.after > 0);
     changes.sort_by(|a, b| {
@@ -176,7 +175,7 @@ fn pair(
     after.iter().for_each(|new| change(None, Some(new)));
 }
 
-/// Lines by function, and bytes without a line by mark.
+/// Bytes without a line are keyed by mark.
 fn by_function(
     moment: ComparedMoment<'_>,
     file: &dyn Fn(&Profile, &str) -> String,
@@ -209,7 +208,6 @@ fn by_function(
     (functions, none)
 }
 
-/// The mark of a stack without any line.
 pub(in crate::analysis) fn mark_of(path: &[StackLabel]) -> String {
     let mark = path.iter().find_map(|label| match label {
         StackLabel::Pseudo(mark) => Some(*mark),

@@ -1,4 +1,4 @@
-//! The table of lines: counters while each line was on a stack.
+//! The table of lines.
 
 pub(in crate::analysis) mod bounds;
 pub(super) mod group_diff;
@@ -22,12 +22,12 @@ use crate::model::{
     CudaIndex, FrameId, FunctionId, Metric, Pool, StackId, StackTable, StatField, StatKey,
 };
 
-/// A value, or the limits between which it lies.
+/// A value, or its limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BoundedValue {
-    /// The value; if not `exact`, a lower limit.
+    /// The value, or a lower limit.
     pub value: i64,
-    /// Whether `value` is the true one.
+    /// Whether `value` is exact.
     pub exact: bool,
     /// Upper limit; `None` if there is none.
     pub upper: Option<i64>,
@@ -38,32 +38,31 @@ pub struct BoundedValue {
 pub struct LineCell {
     /// Which statistic.
     pub key: StatKey,
-    /// For `peak`, the greatest level while the line was on a stack; for `current`, the greatest at
-    /// the line's end (sampled: at a sample); for `allocated` and `freed`, the sum (sampled: an
-    /// estimate).
+    /// `peak`: the greatest level while the line was on a stack. `current`: the greatest at its end
+    /// (sampled: at a sample). `allocated`, `freed`: the sum (sampled: an estimate).
     pub value: BoundedValue,
-    /// Why the value is unknown; `value` then means nothing.
+    /// Why the value is unknown.
     pub untold: Option<UnknownReason>,
-    /// For `allocated` and `freed`, the greatest of one execution, if known.
+    /// Of `allocated` or `freed`: the greatest of one execution.
     pub one_run: Option<BoundedValue>,
 }
 
 /// One line of a function.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineRow {
-    /// Line number in the function's file; 0 if unknown.
+    /// In the function's file; 0 if unknown.
     pub line: u32,
     /// One cell per requested column, in order.
     pub cells: Vec<LineCell>,
-    /// Bytes allocated while the line was on a stack (estimated unless exact).
+    /// Bytes allocated with the line on the stack (estimated unless exact).
     pub allocated: i64,
-    /// Bytes freed (estimated); `None` in an exact recording without stacks of frees.
+    /// Bytes freed (estimated); `None` in exact recordings without these stacks.
     pub freed: Option<i64>,
     /// Bytes live at the peak, as accurate as `allocated`.
     pub live: u64,
-    /// The part of `live` allocated while the line was innermost.
+    /// The part allocated with the line innermost.
     pub live_self: u64,
-    /// Samples of running threads; in an exact recording, allocations.
+    /// Samples of running threads, or exact allocations.
     pub samples: u64,
 }
 
@@ -85,21 +84,20 @@ pub struct LineTable {
     pub device: CudaIndex,
     /// The columns.
     pub columns: Vec<StatKey>,
-    /// Functions, by peak, then by the live bytes of their own lines.
+    /// Functions by peak, then by own live bytes.
     pub functions: Vec<LineFunction>,
-    /// Whether allocated and live bytes are estimates: `false` only in exact recordings with every
-    /// event's stack.
+    /// Whether allocated and live bytes are estimates.
     pub estimated: bool,
-    /// The device's peak of allocated bytes.
+    /// Peak of allocated bytes.
     pub allocated: HighWater,
-    /// The device's peak of reserved bytes; `None` if unknown.
+    /// Peak of reserved bytes, if known.
     pub reserved: Option<HighWater>,
     /// Why no exact line is marked exact.
     pub doubt: Option<LineDoubt>,
 }
 
 impl LineTable {
-    /// Adds a row for each other line of code in the functions' sources.
+    /// Adds rows for the other lines of code.
     pub fn with_all_lines(mut self, profile: &Profile) -> LineTable {
         let attribution = profile.attribution();
         let frees_known = attribution.knows_none(StatField::Freed);
@@ -113,7 +111,7 @@ impl LineTable {
                     continue;
                 }
                 let cell = |key: &StatKey| {
-                    // The line ran without allocating or freeing.
+                    // It ran without allocating or freeing.
                     let nothing = attribution.knows_none(key.field);
                     let untold = attribution.untold(self.device, *key);
                     let is_exact = !self.estimated;
@@ -147,7 +145,7 @@ pub enum LineError {
     /// The recording has no data of this device.
     #[error(transparent)]
     NoGpu(FoldError),
-    /// The profile was built without line statistics ([`Profile::without_line_statistics`]).
+    /// Built without line statistics ([`Profile::without_line_statistics`]).
     #[error("the statistics of lines were left out as the recording was read")]
     NotGathered,
     /// The device's counters were not recorded.
@@ -222,11 +220,10 @@ impl Profile {
         Ok(LineTable { device, columns, functions, estimated, allocated, reserved, doubt })
     }
 
-    /// Sums each frame over all stacks that contain it.
     fn by_frame(&self, device: CudaIndex, columns: &[StatKey]) -> FxHashMap<FrameId, LineStats> {
         let mut nodes = self.attribution().line_nodes(device, columns);
         let table = self.stacks();
-        // Callers have smaller numbers than callees: one backward pass sums whole subtrees.
+        // Callers have smaller numbers: one backward pass sums subtrees.
         let own: Vec<u64> = nodes.iter().map(|n| n.live).collect();
         for i in (0..nodes.len()).rev() {
             let parent = table.get_stack(StackId(i as u32)).and_then(|n| n.parent);
@@ -251,7 +248,7 @@ impl Profile {
             line.raise_to(node);
             line.end(node);
             line.live_self += own[i];
-            // The outer occurrence of a recursion includes the inner one.
+            // The outer occurrence includes the inner one.
             if !recursive[i] {
                 line.add(node);
             }
@@ -259,7 +256,7 @@ impl Profile {
         by_frame
     }
 
-    /// The own statistics of every stack of a sampled recording; the first is allocated bytes.
+    /// Per stack of a sampled recording, without callees; first statistic: allocated bytes.
     pub(in crate::analysis) fn sampled_nodes(
         &self,
         device: CudaIndex,
@@ -320,8 +317,7 @@ impl Profile {
     }
 }
 
-/// Whether a stack's innermost frame also occurs further out. One walk over the tree, independent
-/// of its depth.
+/// Whether a stack's innermost frame also occurs further out. One walk, independent of the depth.
 fn recursive(table: &StackTable, count: usize) -> Vec<bool> {
     let stack = |i: u32| table.get_stack(StackId(i));
     let (mut first_callee, mut next_callee) = (vec![None; count], vec![None; count]);
@@ -335,7 +331,7 @@ fn recursive(table: &StackTable, count: usize) -> Vec<bool> {
         }
     }
     let mut recursive = vec![false; count];
-    // Occurrences of each frame on the current path.
+    // On the current path.
     let mut standing: FxHashMap<FrameId, u32> = FxHashMap::default();
     for root in outermost {
         let mut path: Vec<(u32, Option<u32>)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Statistics of a node of the stack tree or a line, and their accuracy.
+//! Statistics of stack nodes and lines, and their accuracy.
 
 use crate::analysis::exact::{ANYTHING, NOTHING, UnknownReason};
 use crate::model::{Metric, StatField, StatKey};
@@ -12,9 +12,9 @@ pub(in crate::analysis) struct NodeStat {
     pub(in crate::analysis) upper: i64,
     pub(in crate::analysis) allocated: i64,
     pub(in crate::analysis) freed: i64,
-    /// Exact recordings: limits of the greatest level at an end of the node.
+    /// Exact: limits of the greatest level at an end.
     pub(in crate::analysis) ended: (i64, i64),
-    /// The greatest level at which it may have ended.
+    /// The greatest possible level at an end.
     pub(in crate::analysis) again: i64,
     /// Limits of the greatest single execution: [allocated, freed].
     pub(in crate::analysis) least: [i64; 2],
@@ -34,7 +34,7 @@ impl NodeStat {
         most: [0; 2],
     };
 
-    /// Merges a callee, or the same line on another stack.
+    /// For a callee, or the line on another stack.
     pub(super) fn raise_to(&mut self, other: &NodeStat) {
         self.current = self.current.max(other.current);
         self.lower = self.lower.max(other.lower);
@@ -43,7 +43,7 @@ impl NodeStat {
         self.least = std::array::from_fn(|i| self.least[i].max(other.least[i]));
     }
 
-    /// Merges the ends of the same line on another stack.
+    /// For the line on another stack.
     pub(super) fn end(&mut self, other: &NodeStat) {
         self.ended = (self.ended.0.max(other.ended.0), self.ended.1.max(other.ended.1));
         self.most = std::array::from_fn(|i| self.most[i].max(other.most[i]));
@@ -62,7 +62,7 @@ impl NodeStat {
             StatField::Current if sure.events => {
                 sure.between(self.ended.0, self.ended.1.max(self.again))
             }
-            // The level at a sample, not at the line's end.
+            // At a sample, not at the line's end.
             StatField::Current => {
                 let upper = (self.upper != ANYTHING).then_some(self.upper.max(self.current));
                 BoundedValue { value: self.current, exact: false, upper }
@@ -120,18 +120,15 @@ impl LineStats {
     }
 }
 
-/// Which values are accurate.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::analysis) struct SumAccuracy {
     /// Sums are true.
     pub(in crate::analysis) exact: bool,
-    /// Sums of frees are known.
+    /// Frees are known.
     pub(in crate::analysis) frees: bool,
     /// Values come from exact events.
     pub(in crate::analysis) events: bool,
-    /// Levels are true if their limits meet.
     pub(in crate::analysis) levels: bool,
-    /// Sums of single executions are known.
     pub(in crate::analysis) runs: bool,
     /// Active bytes fell with each free.
     pub(in crate::analysis) active: bool,
@@ -159,7 +156,7 @@ impl SumAccuracy {
     }
 }
 
-/// No lower limit but 0, no upper limit.
+/// Between 0 and infinity.
 pub(super) const UNKNOWN: BoundedValue = BoundedValue { value: 0, exact: false, upper: None };
 
 pub(super) fn row(

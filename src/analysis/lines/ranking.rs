@@ -1,4 +1,4 @@
-//! Ranks the lines of a device, each with the library code that it called.
+//! Ranks lines, each with the library code that it called.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -14,35 +14,35 @@ use crate::model::{
     StatKey,
 };
 
-/// A line with the library code that it called, in bytes.
+/// A line with the library code it called; bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankedLine {
     /// The line.
     pub frame: Frame,
-    /// Whether its stacks contain no line of the program.
+    /// Whether its stacks have no program line.
     pub library: bool,
     /// Live at the peak.
     pub live: u64,
     /// Allocated while recording.
     pub allocated: i64,
-    /// The greatest level while the line was on a stack, if known.
+    /// The greatest level while on a stack, if known.
     pub peak: Option<BoundedValue>,
-    /// Samples of running threads; in an exact recording, allocations.
+    /// Samples of running threads, or exact allocations.
     pub samples: u64,
 }
 
 /// The lines of a device; each byte counts once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineRanking {
-    /// Whether library lines have their own rows, not those of their callers.
+    /// Whether library lines have their own rows.
     pub by_library_line: bool,
-    /// The lines, most live bytes first, then most allocated.
+    /// By live bytes, then allocated bytes.
     pub rows: Vec<RankedLine>,
-    /// Time and total of the live bytes, with a snapshot.
+    /// Time and total of the live bytes.
     pub moment: Option<(Nanos, u64)>,
-    /// Live bytes without a line, by reason; the most first.
+    /// Live bytes without a line by reason, most first.
     pub without_line: Vec<(PseudoFrame, u64)>,
-    /// [`PseudoFrame::BeforeRecording`] by category (the outermost owner); the most first.
+    /// [`PseudoFrame::BeforeRecording`] by category, most first.
     pub before_by_owner: Vec<(OwnerId, u64)>,
     files: OwnFiles,
 }
@@ -77,8 +77,8 @@ impl LineRanking {
         });
     }
 
-    /// Whether a function belongs to an installed package or the standard library, except a package
-    /// that runs as the program (`python -m package`).
+    /// Whether a function is of an installed package or the standard library; a package run as the
+    /// program (`python -m package`) is not.
     pub fn is_library(&self, function: &Function) -> bool {
         !self.files.is_own(function)
     }
@@ -90,8 +90,8 @@ impl LineRanking {
 }
 
 impl Profile {
-    /// Ranks the lines of `table`. Without `by_library_line`, library lines count for the innermost
-    /// program line on their stack.
+    /// Ranks the lines of `table`. Without `by_library_line`, library lines count for their
+    /// innermost program line.
     pub fn rank_lines(
         &self,
         table: &LineTable,
@@ -160,7 +160,7 @@ impl Profile {
         source.text.lines().nth(at as usize).map(str::trim)
     }
 
-    /// Also adds lines that only have a peak.
+    /// Adds lines that only have a peak, too.
     fn add_peaks(
         &self,
         table: &LineTable,
@@ -229,8 +229,7 @@ fn innermost_lines(
     (0..count as u32).map(line).collect()
 }
 
-/// For each stack the innermost line of the program; else of the package that runs as the program,
-/// of its script, of a library.
+/// The innermost line of the program; else of its package, its script, a library.
 fn program_lines(stacks: &StackTable, count: usize, files: &OwnFiles) -> Vec<Option<ChargedLine>> {
     #[derive(Clone, Copy, Default)]
     struct LineCandidates {
@@ -287,7 +286,6 @@ enum LineOrigin {
     StandardLibrary,
 }
 
-/// Which files are the program's own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct OwnFiles {
     /// Installed packages that run as the program.
@@ -297,8 +295,7 @@ struct OwnFiles {
 impl OwnFiles {
     fn new(stacks: &StackTable, count: usize) -> OwnFiles {
         let mut files = OwnFiles { packages: BTreeSet::new() };
-        // Stacks that began as the program (not as a thread), with only standard library frames so
-        // far.
+        // Starts as the program (not as a thread), with only standard library frames so far.
         let mut at_entry = vec![false; count];
         for i in 0..count as u32 {
             let Some(node) = stacks.get_stack(StackId(i)) else { continue };
@@ -339,7 +336,7 @@ impl OwnFiles {
         matches!(self.origin(function), LineOrigin::Program | LineOrigin::ProgramPackage)
     }
 
-    /// The stack's caller if it only starts the program: a console script, or the line that
+    /// The caller, if it only starts the program: a console script, or the line that
     /// `multiprocessing` spawns.
     fn launcher_of<'a>(&self, stacks: &'a StackTable, stack: StackId) -> Option<&'a Function> {
         let parent = stacks.get_stack(stack)?.parent?;
@@ -357,7 +354,6 @@ fn function_of(stacks: &StackTable, stack: StackId) -> Option<&Function> {
     stacks.get_function(frame.function)
 }
 
-/// Whether a function may only start an installed program.
 fn is_launcher(function: &Function) -> bool {
     let (folder, name) = function.file.rsplit_once('/').unwrap_or(("", &function.file));
     let is_script = folder.ends_with("/bin") && !name.contains('.');
@@ -372,7 +368,7 @@ fn is_started_by(callee: &Function, launcher: &Function) -> bool {
     }
 }
 
-/// The path of a file's installed package or single-file package.
+/// The folder of a file's package, or a single-file package.
 fn package(file: &str) -> Option<&str> {
     let root = ["/site-packages/", "/dist-packages/"]
         .into_iter()
@@ -387,7 +383,7 @@ mod tests {
 
     const PACKAGES: &str = "/v/lib/python3.12/site-packages/";
 
-    /// Charges a stack of `(file, function)`, outermost first: `(file, library)`.
+    /// From `(file, function)`, outermost first, to `(file, library)`.
     fn charged(stack: &[(&str, &str)]) -> (String, bool) {
         let mut table = StackTable::new();
         let mut last = None;
@@ -438,7 +434,7 @@ mod tests {
         let runpy = [("<frozen runpy>", "_run_module_as_main"), ("<frozen runpy>", "_run_code")];
         let module = [&runpy[..], &[(&*main, "<module>"), (&*code, "run"), (&*torch, "f")]];
         assert_eq!(charged(&module.concat()), (code.clone(), false));
-        // Its console script, and a process that it spawned.
+        // Its console script, and a spawned process.
         let script = [("/v/bin/vllm", "<module>"), (&*code, "main"), (&*torch, "f")];
         assert_eq!(charged(&script), (code.clone(), false));
         let spawn = ("/usr/lib/python3.12/multiprocessing/spawn.py", "spawn_main");

@@ -1,4 +1,4 @@
-//! Joins the tables of lines of several ranks.
+//! Joins the line tables of several ranks.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -7,36 +7,36 @@ use crate::analysis::lines::{BoundedValue, LineFunction, LineRow, LineTable};
 use crate::analysis::profile::Profile;
 use crate::model::{Function, StatKey};
 
-/// A value over all ranks that know it.
+/// A value in all ranks that know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankValues {
-    /// The greatest, and the index of its rank.
+    /// The greatest, with its rank.
     pub greatest: (BoundedValue, usize),
-    /// The least, and the index of its rank.
+    /// The least, with its rank.
     pub least: (BoundedValue, usize),
-    /// The sum; not exact if any rank is unknown.
+    /// The sum; not exact with unknown ranks.
     pub sum: BoundedValue,
 }
 
-/// A line in all ranks that have it.
+/// A line of several ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankRow {
-    /// Line number in the function's file; 0 if unknown.
+    /// In the function's file; 0 if unknown.
     pub line: u32,
     /// How many ranks have the line.
     pub ranks: usize,
-    /// One per column; `None` if no rank knows it.
+    /// One per column, if any rank knows it.
     pub cells: Vec<Option<RankValues>>,
-    /// Bytes live at each rank's peak; without `exact` an estimate, in either direction.
+    /// Bytes live at each rank's peak; an estimate unless `exact`.
     pub live: RankValues,
 }
 
 /// A function's lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankFunction {
-    /// The function, identified by name, file and first line.
+    /// By name, file and first line.
     pub function: Function,
-    /// A rank with its index that has the function's source.
+    /// A rank's index, and the function there, for its source.
     pub found: (usize, LineFunction),
     /// Greatest value of the first column.
     pub peak: i64,
@@ -49,7 +49,7 @@ pub struct RankFunction {
 pub struct RankTable {
     /// The columns.
     pub columns: Vec<StatKey>,
-    /// Functions, by peak, then by the most live bytes on one line.
+    /// By peak, then by the live bytes of a line.
     pub functions: Vec<RankFunction>,
 }
 
@@ -116,7 +116,7 @@ fn row(line: u32, rows: &[(usize, &LineRow)], ranks: &[(&Profile, &LineTable)]) 
     Some(RankRow { line, ranks: rows.len(), cells, live })
 }
 
-/// At least 0, without an upper limit, says nothing.
+/// A lower limit of 0 alone says nothing.
 fn is_known(value: &BoundedValue) -> bool {
     value.exact || value.upper.is_some() || value.value > 0
 }

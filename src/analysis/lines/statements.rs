@@ -1,23 +1,20 @@
 //! Statements of several lines: Python returns to their first line without an event.
 //!
-//! The parts of an expression have lines of their own, but its result belongs to the first line. So
-//! that line's level is bounded only by the greatest of the later lines.
+//! A statement's result belongs to its first line, which the later lines then bound.
 
 use crate::analysis::lines::{BoundedValue, LineRow};
 use crate::model::{SourceText, StatField};
 
-/// Raises upper limits of lines that a statement may have returned to; without `source`, of any
-/// line.
+/// Raises upper limits of lines that a statement may return to: without `source`, of all.
 pub(in crate::analysis) fn widen(rows: &mut [LineRow], source: Option<&SourceText>) {
     rows.sort_unstable_by_key(|row| row.line);
     let statements = source.map(|source| StatementLines::new(&source.text, source.first_line));
-    // One pass with running maxima: only the trace bounds the row count.
+    // One pass: only the trace limits the row count.
     let (mut all, mut of_statement, mut outside) =
         (ReachedLimits::default(), ReachedLimits::default(), ReachedLimits::default());
     let mut last_number = None;
     let mut rest = rows;
     while let Some(line) = rest.last().map(|row| row.line) {
-        // Rows of one line do not raise each other.
         let count = match &statements {
             Some(_) => rest.iter().rev().take_while(|row| row.line == line).count(),
             None => 1,
@@ -59,7 +56,7 @@ fn values(row: &LineRow) -> Vec<BoundedValue> {
     row.cells.iter().map(|cell| cell.value).collect()
 }
 
-/// The greatest upper limit per cell; `None` if a row has none.
+/// Greatest upper limit per cell; `None` without a limit.
 #[derive(Default)]
 struct ReachedLimits(Vec<Option<i64>>);
 
@@ -83,16 +80,15 @@ impl ReachedLimits {
     }
 }
 
-/// The lines of a source by statement.
 #[derive(Debug)]
 pub(in crate::analysis) struct StatementLines {
     first_line: u32,
-    /// For each line, the number of its statement.
+    /// Statement number by line.
     numbers: Vec<usize>,
 }
 
 impl StatementLines {
-    /// Splits a text into logical lines, continued by brackets, triple quotes and backslashes.
+    /// Splits into logical lines: brackets, triple quotes and backslashes continue one.
     pub(in crate::analysis) fn new(text: &str, first_line: u32) -> StatementLines {
         let mut numbers = Vec::new();
         let (mut number, mut depth) = (0, 0usize);
@@ -127,7 +123,7 @@ impl StatementLines {
                 }
                 rest = skip(rest, 1);
             }
-            // Without a backslash, a single-quoted string ends with its line.
+            // Only a backslash continues a single-quoted string.
             if quotes.is_some_and(|quotes| quotes.len() == 1) && !goes_on {
                 quotes = None;
             }
@@ -138,12 +134,12 @@ impl StatementLines {
         StatementLines { first_line, numbers }
     }
 
-    /// The first and last line of this line's statement.
+    /// Its statement's first and last line.
     pub(in crate::analysis) fn range(&self, line: u32) -> Option<(u32, u32)> {
         let number = *self.numbers.get(line.checked_sub(self.first_line)? as usize)?;
         let first = self.numbers.partition_point(|other| *other < number);
         let end = self.numbers.partition_point(|other| *other <= number);
-        // `first_line` comes from the trace and may be `u32::MAX`.
+        // A trace may say `u32::MAX`.
         let line = |index: usize| self.first_line.saturating_add(index as u32);
         Some((line(first), line(end.saturating_sub(1))))
     }
@@ -152,7 +148,7 @@ impl StatementLines {
         self.numbers.get(line.checked_sub(self.first_line)? as usize).copied()
     }
 
-    /// The first line of each statement of `text`.
+    /// The first line of each statement.
     pub(in crate::analysis) fn first_lines<'a>(
         &self,
         text: &'a str,
@@ -216,7 +212,6 @@ mod tests {
         LineRow { line, cells, allocated, freed, live: 0, live_self: 0, samples: 0 }
     }
 
-    /// Compares each row with each later one.
     fn widen_one_by_one(rows: &mut [LineRow], source: Option<&SourceText>) {
         rows.sort_unstable_by_key(|row| row.line);
         let statements = source.map(|it| StatementLines::new(&it.text, it.first_line));
@@ -264,7 +259,7 @@ mod tests {
 
     #[test]
     fn each_row_of_a_large_function_was_compared_with_all_others() {
-        // Less than 1 MiB of a trace; comparing all pairs (2e10) would not end.
+        // Less than 1 MiB of a trace; 2e10 comparisons would not end.
         let lines = 200_000;
         let text: String = (0..lines).map(|_| "x = (\n").collect();
         let source = SourceText { function: FunctionId(0), first_line: 0, text: text.into() };
