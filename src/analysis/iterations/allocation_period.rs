@@ -1,5 +1,5 @@
-//! The period of training in the allocator's counters: a steady loop makes the same allocations
-//! each iteration, so equal levels recur after a fixed number of allocations.
+//! The period of training: a steady loop allocates the same each iteration, so levels recur after a
+//! fixed number of allocations.
 
 use std::collections::BTreeMap;
 
@@ -13,42 +13,42 @@ use crate::model::{
 /// Polls kept, all devices together.
 const MAX_READINGS: usize = 1 << 20;
 const MAX_TRIED: usize = 64;
-/// Each level is compared with this many later equal ones.
+/// Later equal levels compared with each.
 const NEIGHBOURS: usize = 8;
-/// Comparisons that a period needs, and the part that must be equal.
+/// Needed comparisons, and their equal part.
 const MIN_COMPARED: usize = 16;
 const MIN_EQUAL: f64 = 0.9;
 const MIN_PERIODS: i64 = 3;
 
-/// A number of allocations after which the levels recur.
+/// Allocations after which levels recur.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllocationPeriod {
     /// The device whose allocations are counted.
     pub device: CudaIndex,
     /// The length of the period.
     pub allocations: i64,
-    /// Allocation count at the begin of an iteration: at the lowest level.
+    /// Allocation count at an iteration's start: the lowest level.
     pub from: i64,
-    /// Whether events are counted (exact recordings), not the allocator's counter.
+    /// Whether events are counted, not the allocator's counter.
     pub by_event: bool,
-    /// Pairs of polls one period apart that were compared.
+    /// Pairs of polls one period apart.
     pub compared: usize,
     /// Pairs with equal levels.
     pub equal: usize,
 }
 
 impl AllocationPeriod {
-    /// The step after `allocations`; `None` before `from`.
+    /// `None` before `from`.
     pub(crate) fn step(&self, allocations: i64, time: Nanos) -> Option<TrainingStep> {
         let step = u64::try_from(allocations - self.from).ok()? / self.allocations.unsigned_abs();
         Some(TrainingStep { time, step, ..TrainingStep::default() })
     }
 }
 
-/// Bytes allocated and blocks (or bytes) active, by allocation count.
+/// (Bytes allocated, active) by allocation count.
 type CounterReadings = BTreeMap<i64, (i64, i64)>;
 
-/// Finds the period of the device that allocates most.
+/// Finds the period of the busiest device.
 #[derive(Debug, Default)]
 pub struct PeriodFinder {
     counters: BTreeMap<CudaIndex, CounterReadings>,
@@ -110,7 +110,7 @@ fn shortest(looks: &CounterReadings) -> Option<AllocationPeriod> {
         if low == high {
             return None;
         }
-        // The last poll at the lowest level begins the next iteration.
+        // The next iteration begins after this poll.
         let lowest = looks.range(first..first + 2 * d).min_by_key(|(n, l)| (l.0, **n))?;
         Some(AllocationPeriod {
             device: CudaIndex(0),

@@ -1,7 +1,6 @@
 //! Temporary memory of the backward pass: blocks allocated and freed while autograd nodes run.
 //!
-//! Gradients of parameters do not count: the program frees them (`zero_grad()`). Only a block's
-//! free shows which it was, so the peak is known after the iteration.
+//! Gradients of parameters do not count; only their free (`zero_grad()`) shows which they are.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,7 @@ use crate::model::{
     AddressSpace, CudaIndex, Event, EventKind, ExactSettings, MemoryKind, StackSource, StackTable,
 };
 
-/// Per iteration and device; with more, the peak is unknown.
+/// Per iteration and device.
 const MAX_BLOCKS: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy)]
@@ -19,19 +18,17 @@ struct BackwardBlock {
     bytes: u64,
     /// In events, as `freed_at`.
     allocated_at: u64,
-    /// `None` until the backward pass frees it.
     freed_at: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 pub(in crate::analysis) struct BackwardBlocks {
     blocks: BTreeMap<CudaIndex, Vec<BackwardBlock>>,
-    /// Live blocks by address: device and index in `blocks`.
+    /// By address: device and index.
     live: FxHashMap<u64, (CudaIndex, usize)>,
     events: u64,
-    /// Whether events say what the backward pass does.
+    /// Whether events know the backward pass.
     is_known: bool,
-    /// Whether events were lost.
     is_lost: bool,
 }
 
@@ -85,7 +82,7 @@ impl BackwardBlocks {
         }
     }
 
-    /// The most bytes live at once; `None` if no backward pass was seen.
+    /// In bytes; `None` if no backward pass was seen.
     pub(in crate::analysis) fn peak(&self, device: CudaIndex) -> Option<u64> {
         let blocks = self.blocks.get(&device)?;
         if self.is_lost || blocks.len() > MAX_BLOCKS {

@@ -21,7 +21,7 @@ pub struct MarkerLine {
 /// What ends a training iteration.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum IterationClock {
-    /// The recorded steps: of an optimizer's counter or a loop variable.
+    /// Steps of an optimizer's counter or a loop variable.
     #[default]
     Steps,
     /// A thread reaches this line, anywhere on its stack.
@@ -35,13 +35,13 @@ pub(crate) struct RunningClock {
     clock: IterationClock,
     /// Whether a stack contains the marker.
     marked: FxHashMap<StackId, bool>,
-    /// Whether a thread was last seen at the marker.
+    /// Whether a thread was last at the marker.
     at_marker: FxHashMap<ThreadId, bool>,
     /// Times the marker was reached.
     passed: u64,
-    /// The times of the last two samples.
+    /// Of the last two samples.
     samples: (Nanos, Nanos),
-    /// A step seen by a sample, and a time before it.
+    /// From a sample, with a time before it.
     seen: Option<(TrainingStep, Nanos)>,
     allocations: i64,
 }
@@ -55,10 +55,10 @@ impl RunningClock {
         &self.clock
     }
 
-    /// Each returns the step and a time before it.
+    /// Returns the step and a time before it.
     pub(crate) fn on_step(&mut self, step: TrainingStep) -> Option<(TrainingStep, Nanos)> {
         let sampled = self.samples.1;
-        // Without samples, events are read between two reads of the step.
+        // Without samples, events span two reads of the step.
         let ago = step.uncertainty.map_or(TAKEN_TOGETHER, |within| within.0);
         let from = match step.uncertainty {
             None if sampled > Nanos(0) => sampled,
@@ -67,8 +67,7 @@ impl RunningClock {
         (self.clock == IterationClock::Steps).then_some((step, from))
     }
 
-    /// A sample's counters may be from before or after the marker, so the next sample returns the
-    /// step.
+    /// Returned with the next sample: this one's counters may be from before the marker.
     pub(crate) fn on_sample(
         &mut self,
         sample: &StackSample,
@@ -107,7 +106,6 @@ impl RunningClock {
         Some((TrainingStep { uncertainty: Some(Nanos(0)), ..step }, event.time))
     }
 
-    /// Call after the counters are taken.
     pub(crate) fn on_counters(
         &mut self,
         time: Nanos,
@@ -123,12 +121,11 @@ impl RunningClock {
         }
     }
 
-    /// Whether earlier levels belong to the current iteration: not while a step is pending.
+    /// No step is pending.
     pub(crate) fn settles(&self) -> bool {
         self.seen.is_none()
     }
 
-    /// Whether a thread on `stack` has just reached the marker.
     fn comes(&mut self, thread: ThreadId, stack: StackId, stacks: &StackTable) -> bool {
         let IterationClock::Marker(marker) = &self.clock else { return false };
         let marked = *self.marked.entry(stack).or_insert_with(|| {

@@ -1,4 +1,4 @@
-//! How steps become iterations, and what owner snapshots add.
+//! Steps, iterations, owner snapshots.
 
 use super::*;
 use crate::model::OwnedOnDevice;
@@ -96,7 +96,7 @@ fn of_several_looks_the_one_with_most_allocated_counts_where_it_was_made() {
 fn a_counter_that_begins_anew_or_is_another_ends_no_iteration() {
     let mut iterations = IterationBuilder::default();
     let ms = 1_000_000;
-    // The last value is other data in the counter's freed memory.
+    // Finally other data in the counter's freed memory.
     let looks = [(1, 3), (2, 4), (3, 6), (4, 1), (5, 2), (6, 7_806_941_921_280)];
     for (time, step) in looks {
         let step = TrainingStep { time: Nanos(time * ms), step, ..TrainingStep::default() };
@@ -121,12 +121,8 @@ fn the_last_step_of_a_loop_is_there_with_what_is_known_of_its_end() {
     }
     let of = |i: &Iteration| (i.step, i.from.0, i.to.0, i.end, i.begin_is_known);
     let (counted, gone) = (IterationEnd::Counted, IterationEnd::VariableGone);
-    let expected = [
-        (1, 10, 20, counted, false),
-        (2, 20, 31, gone, true),
-        // No iteration between the two loops.
-        (1, 60, 70, counted, true),
-    ];
+    let expected =
+        [(1, 10, 20, counted, false), (2, 20, 31, gone, true), (1, 60, 70, counted, true)];
     assert_eq!(iterations.done().iter().map(of).collect::<Vec<_>>(), expected);
     let last = iterations.under_way(Nanos(99)).unwrap();
     assert_eq!(of(&last), (2, 70, 99, IterationEnd::NotSeen, true));

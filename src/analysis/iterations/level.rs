@@ -1,4 +1,4 @@
-//! One counter of one device in the current iteration: its peak and its level at the end.
+//! One counter in the current iteration: peak and level at the end.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use crate::model::{Nanos, Stat};
 struct ObservedLevel {
     time: Nanos,
     level: i64,
-    /// Whether nothing higher was missed since the previous poll.
+    /// Nothing higher was missed since the previous poll.
     is_peak: bool,
 }
 
@@ -22,12 +22,12 @@ pub(in crate::analysis) struct EndedFigure {
 
 #[derive(Debug, Clone, Default)]
 pub(in crate::analysis) struct OpenLevel {
-    /// Proven to belong to this iteration.
+    /// Proven for this iteration.
     peak: i64,
     is_exact: bool,
-    /// The greatest level that may have been missed.
+    /// The most that may have been missed.
     unseen: i64,
-    /// The last poll before which a level may have been missed, and that level.
+    /// The last poll that may have missed a level, and that level.
     last_unseen: (Nanos, i64),
     /// Recent levels, falling.
     late: VecDeque<ObservedLevel>,
@@ -37,10 +37,8 @@ pub(in crate::analysis) struct OpenLevel {
     /// Polls that may belong to the next iteration, and the last that does not.
     looks: VecDeque<(Nanos, Stat)>,
     certain: Option<Stat>,
-    /// The previous iteration's end and last poll; the next poll shows whether anything changed
-    /// between.
+    /// The previous iteration's end and last poll, until a poll shows if anything changed.
     awaited: Option<(Nanos, Stat)>,
-    /// Levels come from events, not polls.
     by_events: bool,
     falls_are_seen: bool,
 }
@@ -51,12 +49,12 @@ impl OpenLevel {
         (late + self.looks.capacity() * size_of::<(Nanos, Stat)>()) as u64
     }
 
-    /// Returns whether the counter is unchanged since the last poll of the previous iteration, if
-    /// this poll is the first after its end.
+    /// Returns whether nothing changed since the previous iteration's last poll, at the first poll
+    /// after its end.
     pub(in crate::analysis) fn on_counters(&mut self, time: Nanos, stat: Stat) -> Option<bool> {
         let before = self.before.replace(stat);
         if self.by_events {
-            // A poll may be slightly older than the last event; a release has no event.
+            // A poll may be older than the last event; releases have no event.
             if before.is_some_and(|before| before.freed != stat.freed) {
                 self.now = stat.current;
             }
@@ -64,13 +62,13 @@ impl OpenLevel {
         }
         self.now = stat.current;
         if let Some(before) = before.filter(|before| stat.peak < before.peak) {
-            // The job reset the peak: it may have been this high before.
+            // The job reset the peak, which may have been this high.
             let most = stat.allocated.saturating_sub(before.allocated);
             let unseen = before.current.saturating_add(most);
             self.unseen = self.unseen.max(unseen);
             self.last_unseen = (time, unseen);
         }
-        // A peak that rose was reached since the previous poll.
+        // The new peak was reached since the previous poll.
         let is_peak = before.is_some_and(|before| before.peak < stat.peak);
         let level = if is_peak { stat.peak } else { stat.current };
         self.observe(ObservedLevel { time, level, is_peak });
@@ -79,24 +77,23 @@ impl OpenLevel {
         Some(is_unchanged(&last, &stat))
     }
 
-    /// The level after an allocation, if all allocations are seen.
+    /// If all allocations are seen.
     pub(in crate::analysis) fn reached(&mut self, time: Nanos, level: i64) {
         self.by_events = true;
         self.now = level;
         self.observe(ObservedLevel { time, level, is_peak: true });
     }
 
-    /// A polled level; higher ones may be missed.
+    /// Higher levels may be missed.
     pub(in crate::analysis) fn saw(&mut self, time: Nanos, level: i64) {
         self.observe(ObservedLevel { time, level, is_peak: false });
     }
 
-    /// The level after a free.
     pub(in crate::analysis) fn fell(&mut self, level: i64) {
         (self.now, self.falls_are_seen) = (level, true);
     }
 
-    /// A polled level, if frees have no events.
+    /// From a poll, if frees have no events.
     pub(in crate::analysis) fn correct(&mut self, level: i64) {
         self.now = level;
     }
@@ -128,8 +125,7 @@ impl OpenLevel {
         let ended = self.end(Nanos(u64::MAX), Nanos(u64::MAX));
         self.awaited = None;
         let is_known = self.by_events && self.falls_are_seen;
-        // The next iteration begins at this level, which may be its peak. If frees are unseen, the
-        // level is only an upper limit.
+        // The next iteration's first level, or only its upper limit if frees are unseen.
         (self.peak, self.is_exact, self.unseen) = match is_known {
             true => (self.now, true, 0),
             false => (0, false, self.now),
@@ -143,7 +139,7 @@ impl OpenLevel {
         let doubtful = self.late.front().map_or(0, |seen| seen.level);
         let last = self.certain.filter(|_| !self.by_events);
         let at_end = last.map_or(self.now, |last| last.current);
-        // Changes are always recorded, so this holds without a poll too.
+        // Levels are recorded at every change, polled or not.
         if !self.by_events || self.falls_are_seen {
             self.peak = self.peak.max(at_end);
         }
@@ -167,7 +163,7 @@ impl OpenLevel {
         ended
     }
 
-    /// The begin was not seen, so no peak is proven.
+    /// No peak is proven.
     pub(in crate::analysis) fn began_unseen(&mut self) {
         self.unseen = i64::MAX;
     }

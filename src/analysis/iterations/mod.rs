@@ -1,8 +1,7 @@
 //! Training iterations: the levels and owners in each.
 //!
-//! An iteration ends by its [clock](super::IterationClock). Its peak is at least the level at its
-//! begin, all levels seen, and the allocator's peak; it equals the latter if that rose
-//! ([`OpenLevels`] decides).
+//! A [clock](super::IterationClock) ends an iteration. Its peak is at least its first level, all
+//! levels seen, and the allocator's peak if that rose ([`OpenLevels`]).
 
 pub(in crate::analysis) mod allocation_period;
 pub(in crate::analysis) mod backward;
@@ -37,22 +36,22 @@ pub(crate) struct IterationBuilder {
     held: BTreeMap<CudaIndex, OwnedInIteration>,
     /// The last step changed only its epoch.
     keeps_step: bool,
-    /// The last step has ended and the next has not begun.
+    /// Ended, and the next has not begun.
     is_over: bool,
     begin_is_known: bool,
-    /// The last iteration, whose end levels the next poll of each device confirms, and a moment
-    /// before its begin.
+    /// The last iteration, to be confirmed by each device's next poll, and a moment before its
+    /// start.
     ended: Option<(usize, Nanos)>,
-    /// A moment before the begin of the current iteration.
+    /// Before the current iteration's start.
     begun_after: Nanos,
-    /// Last poll by device, in an exact recording.
+    /// Last poll, in exact recordings.
     looked: BTreeMap<CudaIndex, Nanos>,
     /// Only if iterations are requested.
     in_backward: Option<BackwardBlocks>,
     by_parameter: bool,
-    /// Iterations in `done` already marked for lost events.
+    /// In `done`, already marked for lost events.
     uncertain: Range<usize>,
-    /// Size of `done`, about, in bytes.
+    /// Bytes of `done`, about.
     kept: u64,
 }
 
@@ -62,20 +61,20 @@ fn memory_of(held: &OwnedInIteration) -> u64 {
     (size_of::<OwnedInIteration>() + held.categories.len() * 32 + names) as u64
 }
 
-/// Exact recordings read the clock after each batch of events, which spans some milliseconds.
+/// Exact recordings read the clock after a batch of events.
 pub(in crate::analysis) const TAKEN_TOGETHER: u64 = 20_000_000;
-/// A level this old belongs to the current iteration: in an exact recording steps arrive sooner,
-/// unless their counter is not found.
+/// Exact recordings: a level this old belongs to the current iteration, unless the step counter is
+/// not found.
 const SETTLED_AFTER: u64 = 1_000_000_000;
 
-/// More steps per second mean another counter, or memory that is no counter.
+/// More per second: another counter, or memory that is none.
 const MAX_STEPS: u64 = 1_000_000;
 
-/// Lost events are reported every second or a little later.
+/// Losses are reported every second, or a little later.
 const CHECKED_EVERY: u64 = 3_000_000_000;
 
 impl IterationBuilder {
-    /// With requested iterations; `by_parameter` keeps each parameter's bytes.
+    /// `by_parameter` keeps each parameter's bytes.
     pub(crate) fn asked_for(by_parameter: bool) -> IterationBuilder {
         let in_backward = Some(BackwardBlocks::default());
         IterationBuilder { in_backward, by_parameter, ..IterationBuilder::default() }
@@ -93,8 +92,8 @@ impl IterationBuilder {
         if !self.is_over && self.last.is_some_and(is_last) {
             return;
         }
-        // A loop variable keeps its last value until the loop restarts, even after the epoch
-        // changed. The time between two loops is no iteration.
+        // A loop variable keeps its last value until the loop restarts, even in a new epoch. In
+        // between is no iteration.
         let is_between = std::mem::take(&mut self.is_over)
             || self.keeps_step
                 && self.last.is_some_and(|last| last.epoch == step.epoch && step.step < last.step);
@@ -131,7 +130,6 @@ impl IterationBuilder {
         self.begin_anew();
     }
 
-    /// The loop variable disappeared after `from`.
     fn take_over(&mut self, step: TrainingStep, from: Nanos) {
         let Some(last) = self.last.filter(|_| !self.is_over) else { return };
         let iteration = Iteration {
@@ -152,7 +150,6 @@ impl IterationBuilder {
         self.begin_anew();
     }
 
-    /// Levels of the iteration that `step` ends.
     fn end_levels(
         &mut self,
         step: &TrainingStep,
@@ -195,7 +192,7 @@ impl IterationBuilder {
         }
     }
 
-    /// The unfinished iteration at `now` of a loop variable; its end is unknown.
+    /// The unfinished iteration of a loop variable.
     pub(crate) fn under_way(&self, now: Nanos) -> Option<Iteration> {
         let is_counted = |last: &TrainingStep| last.clock == StepSource::Variable && !self.is_over;
         let last = self.last.filter(is_counted).filter(|_| self.left_out == 0)?;
@@ -238,13 +235,13 @@ impl IterationBuilder {
         }
     }
 
-    /// No level since the previous check of the probes is proven.
+    /// No level since the previous check is proven.
     pub(crate) fn on_lost_events(&mut self, time: Nanos) {
         self.lose_since(Nanos(time.0.saturating_sub(CHECKED_EVERY)));
     }
 
     pub(crate) fn lose_since(&mut self, since: Nanos) {
-        // Losses and iterations are both in time order, so each is marked at most once.
+        // Both are in time order: each is marked once.
         let from = self.done.partition_point(|iteration| iteration.to < since);
         let from = from.max(self.uncertain.start);
         let unmarked = from.max(self.uncertain.end).min(self.done.len());
@@ -261,12 +258,10 @@ impl IterationBuilder {
         }
     }
 
-    /// The level after a free.
     pub(crate) fn on_freed(&mut self, device: CudaIndex, level: i64) {
         self.open.entry(device).or_default().freed(level);
     }
 
-    /// Old levels belong to the current iteration.
     pub(crate) fn on_sample_window(&mut self, time: Nanos) {
         for open in self.open.values_mut() {
             open.settle(Nanos(time.0.saturating_sub(SETTLED_AFTER)));
@@ -288,12 +283,12 @@ impl IterationBuilder {
         {
             levels.allocated_is_exact |= confirmed.allocated == Some(true);
             levels.reserved_is_exact |= confirmed.reserved == Some(true);
-            // Nothing was released, so the peak is the level at the end.
+            // Nothing was released: the peak is the final level.
             levels.peak_reserved_is_exact |= confirmed.reserved == Some(true)
                 && ended.begin_is_known
                 && open.nothing_given_back_since().is_some_and(|since| since <= begun_after);
         }
-        // Events show what was reserved; polls show that nothing was released.
+        // Events show what was reserved; polls, that nothing was released.
         let Some(known_since) = open.reserved_is_known_since() else { return };
         let before = self.looked.insert(device, time).unwrap_or_default();
         for ended in self.done.iter_mut().rev().take_while(|it| it.to > before) {
@@ -311,7 +306,7 @@ impl IterationBuilder {
         self.open.entry(device).or_default().saw(time, level);
     }
 
-    /// The levels after an allocation; none higher was missed.
+    /// None higher was missed.
     pub(crate) fn on_counter_snapshot(
         &mut self,
         time: Nanos,
@@ -365,7 +360,7 @@ impl IterationBuilder {
         }
     }
 
-    /// The owners at `time`; an owner snapshot arrives late, when its iteration may have ended.
+    /// An owner snapshot arrives late, maybe after its iteration.
     fn held_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, OwnedInIteration>> {
         if self.last.is_none_or(|last| last.time <= time) {
             return Some(&mut self.held);
@@ -393,10 +388,9 @@ impl IterationBuilder {
     }
 }
 
-/// The iteration that `step` ends: its begin, its name, its number of steps; `None` if the two
-/// steps are unrelated.
+/// Start, name and number of steps; `None` if unrelated.
 fn ended_by(last: &TrainingStep, step: &TrainingStep) -> Option<(TrainingStep, TrainingStep, u64)> {
-    // A variable has the number of the current step, and may restart with an epoch.
+    // A variable numbers the current step, and may restart with an epoch.
     if step.clock == StepSource::Variable {
         let steps = match step.epoch == last.epoch && step.step > last.step {
             true => step.step - last.step,

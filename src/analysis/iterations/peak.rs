@@ -1,15 +1,14 @@
 //! The levels of one device in the current iteration, and whether they are proven.
 //!
-//! An iteration's end is known to within two reads of its clock, or exactly between two events. A
-//! level in that interval is no peak of either iteration, but makes a lower peak of both uncertain.
-//! The level at the end is that of the poll before; it is proven if nothing was allocated or freed
-//! until the next poll.
+//! An iteration ends between two reads of its clock, or exactly between two events. A level in that
+//! interval is no peak of either iteration, but makes lower peaks of both uncertain. The level at
+//! the end is that of the poll before, proven if nothing changed until the next poll.
 
 use crate::analysis::iterations::iteration::IterationLevels;
 use crate::analysis::iterations::level::{EndedFigure, OpenLevel};
 use crate::model::{CounterSnapshot, Nanos, Stat};
 
-/// Whether the previous iteration's end levels are proven; `None` if unknown.
+/// Whether the previous end levels are proven, if known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::analysis) struct EndConfirmation {
     pub(in crate::analysis) allocated: Option<bool>,
@@ -23,7 +22,7 @@ pub(in crate::analysis) struct OpenLevels {
     /// Every free, or every allocation, is seen.
     frees_seen: bool,
     all_seen: bool,
-    /// Bytes released in all, and since when the sum is unchanged, by polls.
+    /// Released bytes, and since when they are unchanged.
     given_back: Option<i64>,
     nothing_given_back_since: Option<Nanos>,
 }
@@ -43,7 +42,7 @@ impl OpenLevels {
             self.nothing_given_back_since = Some(time);
         }
         let reserved = self.reserved.on_counters(time, reserved);
-        // With all events seen, a poll could lie just before or after its event.
+        // With all events seen, a poll could lie on either side of one.
         let allocated = match self.all_seen {
             true if self.frees_seen => None,
             true => {
@@ -60,25 +59,24 @@ impl OpenLevels {
         self.nothing_given_back_since
     }
 
-    /// Since then, all reserved memory is known.
     pub(in crate::analysis) fn reserved_is_known_since(&self) -> Option<Nanos> {
         self.nothing_given_back_since.filter(|_| self.all_seen)
     }
 
-    /// The levels after an allocation, if all allocations are seen.
+    /// If all allocations are seen.
     pub(in crate::analysis) fn allocated(&mut self, time: Nanos, now: CounterSnapshot) {
         self.all_seen = true;
         self.allocated.reached(time, now.allocated);
         self.reserved.reached(time, now.reserved);
     }
 
-    /// The level after a free, if all frees are seen.
+    /// If all frees are seen.
     pub(in crate::analysis) fn freed(&mut self, level: i64) {
         self.frees_seen = true;
         self.allocated.fell(level);
     }
 
-    /// An allocated level between polls and events; higher ones may be missed.
+    /// Higher levels may be missed.
     pub(in crate::analysis) fn saw(&mut self, time: Nanos, level: i64) {
         self.allocated.saw(time, level);
     }
@@ -98,7 +96,7 @@ impl OpenLevels {
         levels(self.allocated.end(from, until), self.reserved.end(from, until))
     }
 
-    /// The begin was not seen, so no peak is proven.
+    /// No peak is proven.
     pub(in crate::analysis) fn began_unseen(&mut self) {
         self.allocated.began_unseen();
         self.reserved.began_unseen();
@@ -111,7 +109,7 @@ fn levels(allocated: EndedFigure, reserved: EndedFigure) -> IterationLevels {
         exact: allocated.peak_is_exact,
         allocated: allocated.at_end,
         allocated_is_exact: allocated.at_end_is_exact,
-        // An unseen release lowers it; the next poll shows that.
+        // Too high after an unseen release; the next poll shows that.
         peak_reserved: reserved.peak.max(reserved.at_end),
         peak_reserved_is_exact: reserved.peak_is_exact,
         reserved: reserved.at_end,
@@ -140,7 +138,7 @@ mod tests {
         assert_eq!(peak(open.end(Nanos(3), Nanos(3))), (40, false));
         open.look(Nanos(4), stat(30, 150, 0), Stat::default());
         assert_eq!(peak(open.end(Nanos(5), Nanos(5))), (150, true));
-        // Nothing happened: the level at its begin.
+        // The level at its start.
         assert_eq!(peak(open.end(Nanos(6), Nanos(6))), (30, false));
     }
 
@@ -154,7 +152,7 @@ mod tests {
         assert_eq!(peak(open.end(Nanos(8), Nanos(8))), (50, false));
         open.look(Nanos(12), stat(20, 90, 0), Stat::default());
         open.look(Nanos(19), stat(20, 90, 0), Stat::default());
-        // 70 may have been its own, but 90 was seen later.
+        // 70 may be its own, but 90 came later.
         assert_eq!(peak(open.end(Nanos(19), Nanos(19))), (90, true));
     }
 
@@ -187,14 +185,14 @@ mod tests {
             }
             assert_eq!(peak(open.end_between_events()), (30, true));
             allocate(&mut open, 20);
-            // It began at 10, or at anything up to 30.
+            // The start was 10, or up to 30.
             assert_eq!(peak(open.end_between_events()), (20, frees_seen));
             allocate(&mut open, 50);
             allocate(&mut open, 40);
             assert_eq!(peak(open.end_between_events()), (50, true));
             if frees_seen {
                 open.freed(35);
-                // Nothing was allocated: the level at its begin.
+                // The level at its start.
                 let begun = open.end_between_events();
                 assert_eq!((peak(begun), begun.allocated), ((40, true), 35));
             }
@@ -223,7 +221,7 @@ mod tests {
             let reserved = Stat { current: 800, peak: 800, allocated: 800, freed: 0 };
             open.look(Nanos(1), look(600, 40), reserved);
             open.look(Nanos(5), look(555, 90), reserved);
-            // The step was counted between 6 and 10; the next iteration then allocated.
+            // Counted between 6 and 10; the next iteration then allocated.
             open.look(Nanos(9), look(630, 90), reserved);
             let ended = open.end(Nanos(6), Nanos(10));
             assert_eq!((ended.allocated, ended.allocated_is_exact), (555, false));
