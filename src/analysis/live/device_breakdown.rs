@@ -1,4 +1,4 @@
-//! Divides a device's used memory between one process, the others and the driver.
+//! Divides a device's memory between one process, others and the driver.
 
 use crate::model::DeviceProcesses;
 
@@ -17,13 +17,12 @@ pub struct DeviceBreakdown {
     pub others: Option<u64>,
     /// Number of other processes.
     pub other_processes: Option<usize>,
-    /// Not in any listed process: the driver itself, or hidden processes.
+    /// In no listed process: the driver, or hidden processes.
     pub unlisted: Option<u64>,
 }
 
 impl DeviceBreakdown {
-    /// For process `pid` on `device`; `listed` are its processes. `paused`: memspy moved the
-    /// process's memory to the host.
+    /// For process `pid` of those `listed`; if `paused`, its memory is on the host.
     pub fn new(
         device: &DeviceSnapshot,
         listed: &DeviceProcesses,
@@ -34,7 +33,7 @@ impl DeviceBreakdown {
             OutsideTorch::Bytes(bytes) => Some(bytes),
             OutsideTorch::Unknown(_) => None,
         };
-        // Without counters, `outside` is known only if there is no PyTorch.
+        // Without counters, `outside` is known only without PyTorch.
         let is_mapped = device.unmapped.is_none_or(|unmapped| unmapped == 0);
         let torch = device.reserved.or(outside.map(|_| 0)).filter(|_| is_mapped);
         let unknown = DeviceBreakdown {
@@ -49,9 +48,9 @@ impl DeviceBreakdown {
         let own = listed.iter().find(|p| p.pid == Some(pid));
         let (process, torch, outside) = match own {
             Some(own) => (own.bytes, torch, outside),
-            // A paused process that is not listed is on the host.
+            // Paused and not listed: all on the host.
             None if paused => (Some(0), Some(0), Some(0)),
-            // An unlisted process may be any of the others.
+            // It may be any of the others.
             None => return unknown,
         };
         let others: Vec<_> = listed.iter().filter(|p| p.pid != Some(pid)).collect();
@@ -136,7 +135,7 @@ mod tests {
         let shares = DeviceBreakdown::new(&device(OutsideTorch::Bytes(200)), &listed, 7, false);
         assert_eq!((shares.others, shares.unlisted, shares.other_processes), (None, None, Some(1)));
 
-        // The process's total is known even if PyTorch could not be read.
+        // Even then the process's total is known.
         let unreadable =
             DeviceSnapshot { reserved: None, ..device(OutsideTorch::Unknown("rights".into())) };
         let listed = Ok(vec![process(Some(7), Some(500)), process(Some(8), Some(100))]);

@@ -1,4 +1,4 @@
-//! The live state of a job, for days, in bounded memory.
+//! A job's live state, for days, in bounded memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use crate::model::{
     Record, RecordSink, SinkResult, SleepTags, SnapshotConsistency,
 };
 
-/// Bytes before the profile is reset. A training job uses less than a tenth; a program that
-/// generates functions may use more.
+/// Above this the profile is reset. Training jobs use less than a tenth; generated functions may
+/// use more.
 const MAX_MEMORY: u64 = 192 << 20;
-/// Bytes of one definition, here and in the recorder.
+/// Bytes, here and in the recorder.
 const DEFINITION: u64 = 320;
 
 /// Sums over the whole recording.
@@ -38,11 +38,11 @@ const DEFINITION: u64 = 320;
 pub struct LiveCounts {
     /// Samples of the stacks.
     pub samples: u64,
-    /// Counter deltas; 0 if only sampled.
+    /// Counter deltas; 0 if sampled.
     pub changes: u64,
-    /// Samples skipped because they were late.
+    /// Samples skipped as late.
     pub late: u64,
-    /// Reads that the job disturbed at every attempt.
+    /// Reads disturbed at every attempt.
     pub torn: u64,
     /// Reads that failed otherwise.
     pub failed: u64,
@@ -52,22 +52,22 @@ pub struct LiveCounts {
     pub lost: u64,
 }
 
-/// A line and its memory, in bytes.
+/// A line's memory, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveLine {
     /// A line of Python, or its placeholder.
     pub place: StackLabel,
-    /// Live now, allocated by the line or library code that it called.
+    /// Live, allocated by the line with library code.
     pub own: u64,
-    /// Live now, allocated while the line was on the stack.
+    /// Live, allocated with the line on the stack.
     pub total: u64,
     /// `total` at the peak.
     pub at_peak: u64,
-    /// The greatest level while the line was on a stack; `None` if never seen.
+    /// The greatest level while on a stack, if seen.
     pub peak: Option<BoundedValue>,
 }
 
-/// A stack and its memory, in bytes.
+/// A stack's memory, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveStack {
     /// Outermost frame first.
@@ -81,15 +81,15 @@ pub struct LiveStack {
 /// Rows of one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveRows<R> {
-    /// The moment.
+    /// Their time.
     pub time: Nanos,
-    /// Allocated bytes then: the sum of the rows (or of their own bytes).
+    /// Allocated then: the rows' (own) sum.
     pub allocated: u64,
-    /// Whether the snapshot is consistent.
+    /// Whether it is consistent.
     pub consistent: bool,
-    /// Whether nothing was allocated or freed since.
+    /// Whether nothing changed since.
     pub is_now: bool,
-    /// The kind of memory; `None` in a sampled recording.
+    /// The kind of memory, in exact recordings.
     pub memory: Option<MemoryGroup>,
     /// How the bytes were attributed.
     pub resolution: TimeResolution,
@@ -100,17 +100,17 @@ pub struct LiveRows<R> {
 /// Which functions belong to libraries.
 pub type IsLibrary<'a> = &'a dyn Fn(FunctionId) -> bool;
 
-/// A live profile that one thread fills and others read.
+/// A live profile for several threads.
 #[derive(Debug, Clone)]
 pub struct SharedProfile(Arc<Mutex<LiveProfile>>);
 
 impl SharedProfile {
-    /// An empty profile that attributes memory to the threads of `choice`.
+    /// Empty; attributes memory to the threads of `choice`.
     pub fn with_filter(choice: ThreadChoice) -> SharedProfile {
         SharedProfile(Arc::new(Mutex::new(LiveProfile::with_filter(choice))))
     }
 
-    /// Forgets everything; another recording of the job follows.
+    /// Forgets everything, for another recording.
     pub fn clear(&self) {
         let mut live = self.lock();
         *live = LiveProfile::with_filter(live.choice);
@@ -138,9 +138,9 @@ pub struct LiveProfile {
     /// When the counters last changed.
     changed: BTreeMap<CudaIndex, Nanos>,
     takers: SegmentTakers,
-    /// Out-of-memory errors and retries at the first poll.
+    /// At the first poll: out-of-memory errors, retries.
     first_failures: BTreeMap<CudaIndex, (i64, i64)>,
-    /// By NVML index: bytes reserved by PyTorch when the driver was read.
+    /// By NVML index: PyTorch's bytes when the driver was read.
     reserved_then: BTreeMap<u32, u64>,
     /// From before the last reset.
     before: LiveCounts,
@@ -150,12 +150,12 @@ pub struct LiveProfile {
 }
 
 impl LiveProfile {
-    /// An empty profile that attributes memory to the threads of `choice`.
+    /// Empty; attributes memory to the threads of `choice`.
     pub fn with_filter(choice: ThreadChoice) -> LiveProfile {
         LiveProfile { profile: Profile::with_filter(choice), choice, ..LiveProfile::default() }
     }
 
-    /// Everything since the begin or the last reset.
+    /// Everything since the last reset.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
@@ -174,7 +174,7 @@ impl LiveProfile {
         Nanos(self.time_before.0 + time.0)
     }
 
-    /// Whether it is too large and the recording should restart ([`LiveProfile::reset`]).
+    /// Whether it needs a [`LiveProfile::reset`].
     pub fn is_full(&self) -> bool {
         let bounds: u64 = self
             .profile
@@ -186,8 +186,7 @@ impl LiveProfile {
         bounds + exact + self.profile.stacks().definitions() * DEFINITION > MAX_MEMORY
     }
 
-    /// Forgets functions, stacks and attributions, and keeps sums, peaks and the recent history. A
-    /// new recording follows.
+    /// Forgets functions, stacks and attributions; keeps sums, peaks and recent history.
     pub fn reset(&mut self) {
         self.before = self.counts();
         for gpu in self.profile.gpus().collect::<Vec<_>>() {
@@ -201,7 +200,7 @@ impl LiveProfile {
         self.takers = SegmentTakers::default();
     }
 
-    /// A device without its lines and owners, observed for `seconds`; `name` is a line's text.
+    /// What `seconds` of observation show; `name` is a line's text.
     pub fn observed(
         &self,
         gpu: CudaIndex,
@@ -236,8 +235,7 @@ impl LiveProfile {
         }
     }
 
-    /// The devices with rows. Exact events of memory outside PyTorch have no device; they are
-    /// listed under the first.
+    /// The devices with rows; exact memory outside PyTorch is under the first.
     pub fn gpus(&self) -> Vec<CudaIndex> {
         let gpus: Vec<CudaIndex> = self.profile.gpus().collect();
         let other = self.profile.exact().is_some_and(|exact| {
@@ -279,16 +277,16 @@ impl LiveProfile {
             (Some(before), Some(now)) => Some(before.with(now)),
             (before, now) => now.or(before),
         };
-        // Events report allocated bytes more often than reserved bytes.
+        // Events report reserved bytes less often.
         marks.map(|marks| PeakUsage { reserved: marks.reserved.max(marks.allocated), ..marks })
     }
 
-    /// Allocated and reserved bytes of the last minutes.
+    /// The last minutes.
     pub fn recent(&self, gpu: CudaIndex) -> Option<&UsageHistory> {
         self.recent.get(&gpu)
     }
 
-    /// The devices that the job uses, or all of the machine if it uses none.
+    /// The job's devices, else all of the machine.
     pub fn devices(&self) -> Vec<DeviceSnapshot> {
         let devices = self.profile.devices();
         let known = |gpu: CudaIndex| devices.iter().find(|d| d.cuda_index == Some(gpu));
@@ -322,7 +320,7 @@ impl LiveProfile {
             tags: &SleepTags::NotLoaded,
         }
         .snapshot();
-        // Events are newer than the last poll of the counters.
+        // Events are newer than polls.
         if let Some(level) = cuda_index.and_then(|gpu| self.levels.get(&gpu)) {
             let bytes = |value: i64| value.max(0) as u64;
             let (allocated, reserved) = (bytes(level.allocated), bytes(level.reserved));
@@ -332,9 +330,8 @@ impl LiveProfile {
         look
     }
 
-    /// Live memory by line, from the last snapshot (or the events so far). With `is_library`,
-    /// library bytes count for the innermost program line, and library lines without own bytes are
-    /// left out.
+    /// Live memory by line. With `is_library`, library bytes count for the innermost program line;
+    /// other library lines are left out.
     pub fn lines(
         &self,
         gpu: CudaIndex,
@@ -362,7 +359,7 @@ impl LiveProfile {
                 row(&mut rows, place).total += stack.bytes;
             }
         }
-        // Without counters there is no table, only live bytes.
+        // No table without counters.
         if let Ok(table) = self.profile.lines(gpu, &Profile::default_columns()[..1]) {
             for function in &table.functions {
                 for line in &function.rows {
@@ -399,7 +396,7 @@ impl LiveProfile {
         self.lines(gpu, Some(&in_library))
     }
 
-    /// Live memory by stack, from the last snapshot (or the events so far).
+    /// Live memory by stack.
     pub fn stacks(&self, gpu: CudaIndex) -> Result<LiveRows<LiveStack>, FoldError> {
         let now = self.profile.fold(gpu, Moment::End, FoldOptions::default())?;
         let mut rows: FxHashMap<Vec<StackLabel>, (u64, u64)> = FxHashMap::default();
@@ -444,8 +441,8 @@ impl LiveProfile {
     }
 }
 
-/// The Python lines on the stack at the allocation, each once; for backward work those of its own
-/// stack. A stack without Python lines stands for itself.
+/// The Python lines of the allocation, each once; for backward work those of its own stack. Else
+/// the stack's mark.
 fn places(path: &[StackLabel]) -> Vec<StackLabel> {
     let mut places: Vec<StackLabel> = Vec::with_capacity(path.len());
     for label in

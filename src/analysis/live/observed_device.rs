@@ -1,4 +1,4 @@
-//! What a short observation shows of one device: peak, failures, growth of reserved memory.
+//! What an observation shows of one device: peak, failures, growth.
 
 use crate::analysis::live::reserved_growth::ReservedGrowth;
 use crate::analysis::profile::high_water::HighWater;
@@ -7,7 +7,7 @@ use crate::model::Nanos;
 /// How often something happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FailureCount {
-    /// Since the job began or reset its counters.
+    /// Since the job's start or its reset.
     pub all: u64,
     /// During the observation.
     pub meanwhile: u64,
@@ -29,17 +29,17 @@ pub struct ObservedDevice {
     pub gpu: u32,
     /// The peak of allocated bytes.
     pub peak: Option<HighWater>,
-    /// End of the observation, on the clock of the peak.
+    /// Its end, on the clock of the peak.
     pub until: Nanos,
-    /// Out-of-memory errors that the job caught.
+    /// Out-of-memory errors, caught by the job.
     pub ooms: FailureCount,
-    /// How often the allocator freed its cache and retried (`num_alloc_retries`).
+    /// Retries after freeing the cache (`num_alloc_retries`).
     pub retries: FailureCount,
-    /// Growth of reserved bytes that allocated bytes do not explain.
+    /// Growth not explained by allocated bytes.
     pub reserved: Option<ReservedGrowth>,
     /// Seconds of observation.
     pub seconds: f64,
-    /// Lines that took memory from the driver, most bytes first; empty if not known exactly.
+    /// Lines that took memory from the driver, most first; empty unless exact.
     pub taken_by: Vec<String>,
 }
 

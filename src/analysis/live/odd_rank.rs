@@ -1,10 +1,10 @@
-//! Finds the rank of a job that holds more than the others.
+//! Finds the rank that holds more than the others.
 
 use std::collections::BTreeMap;
 
-/// Smaller differences are ignored,
+/// Smaller differences are ignored.
 const MIN_BYTES: u64 = 1 << 20;
-/// as are those below this fraction of the others' bytes.
+/// Differences below this fraction are ignored.
 const MIN_PART: u64 = 20;
 
 /// The memory of one rank, in bytes.
@@ -23,19 +23,19 @@ pub struct RankHolding {
 pub struct OddRank {
     /// Its name.
     pub label: String,
-    /// Bytes more than the median of the others.
+    /// Bytes above the others' median.
     pub more: u64,
-    /// The owner with most of the difference, and its part; `None` if no owner has half of it.
+    /// The owner with at least half of the difference, and its part.
     pub owner: Option<(String, u64)>,
 }
 
-/// The rank that holds more than the others, if any.
+/// The rank that holds more, if any.
 pub fn odd_rank(ranks: &[RankHolding]) -> Option<OddRank> {
     let odd = ranks.iter().max_by_key(|rank| rank.allocated)?;
     let others: Vec<&RankHolding> = ranks.iter().filter(|rank| rank.label != odd.label).collect();
     let usual = middle(others.iter().map(|rank| rank.allocated))?;
     let more = odd.allocated.saturating_sub(usual);
-    // The difference must exceed twice the spread of the others.
+    // Ignore differences below twice the others' spread.
     let lowest = others.iter().map(|rank| rank.allocated).min()?;
     let highest = others.iter().map(|rank| rank.allocated).max()?;
     if more < MIN_BYTES

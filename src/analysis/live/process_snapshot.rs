@@ -1,4 +1,4 @@
-//! One process at one moment: its threads' stacks and its GPU memory.
+//! One process at one moment: stacks and GPU memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ pub struct ThreadSnapshot {
     pub gil: bool,
     /// Whether it was running.
     pub activity: ThreadActivity,
-    /// Whether it sleeps for a chosen time (`time.sleep`).
+    /// Whether it is in `time.sleep` or the like.
     pub asleep: bool,
 }
 
-/// The target's bytes on a device outside PyTorch's allocator: context, kernels, NCCL.
+/// Bytes outside PyTorch's allocator: context, kernels, NCCL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutsideTorch {
     /// Bytes.
@@ -36,7 +36,7 @@ pub enum OutsideTorch {
     Unknown(String),
 }
 
-/// The memory of one device, in bytes; `None` is unknown.
+/// A device's memory in bytes; `None` is unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSnapshot {
     /// Its number in the target.
@@ -55,18 +55,18 @@ pub struct DeviceSnapshot {
     pub driver_reserved: Option<u64>,
     /// Allocated through PyTorch.
     pub allocated: Option<u64>,
-    /// Obtained from the driver by PyTorch's allocator.
+    /// Taken from the driver by PyTorch.
     pub reserved: Option<u64>,
-    /// In the allocator's cache: reserved and not allocated.
+    /// Reserved and not allocated.
     pub cached: Option<u64>,
-    /// Fragmentation of the cache; `None` without a snapshot.
+    /// Fragmentation of the cache, with a snapshot.
     pub fragmentation: Option<Fragmentation>,
-    /// Used by the target outside PyTorch's allocator.
+    /// Used by the target outside PyTorch.
     pub outside: OutsideTorch,
-    /// Least reserved bytes that were unmapped under the allocator (sleep modes of vLLM and
-    /// torch_memory_saver); 0 if the process holds all reserved bytes, `None` if unknown.
+    /// Least reserved bytes unmapped under the allocator (sleep of vLLM, torch_memory_saver), if
+    /// known.
     pub unmapped: Option<u64>,
-    /// Reserved memory that vLLM can put to sleep, by tag; or why that is unknown.
+    /// vLLM's reserved memory by tag, or why unknown.
     pub tags: Result<Vec<TagShare>, String>,
     /// Used by other processes.
     pub others: Option<u64>,
@@ -77,8 +77,7 @@ pub struct DeviceSnapshot {
 }
 
 impl DeviceSnapshot {
-    /// Whether the process provably uses nothing here: PyTorch reserved nothing, and the driver
-    /// does not list the process.
+    /// Whether the process provably uses nothing here.
     pub fn is_unused(&self) -> bool {
         let is_outside = match &self.outside {
             OutsideTorch::Bytes(bytes) => *bytes > 0,
@@ -103,7 +102,7 @@ pub struct ProcessSnapshot {
     counters: BTreeMap<CudaIndex, Box<AllocatorCounters>>,
     snapshots: BTreeMap<CudaIndex, Arc<AllocatorSnapshot>>,
     missed: Vec<MissedObservation>,
-    /// Whether reserved bytes were equal before and after the driver was read; absent if not seen.
+    /// Reserved bytes were equal before and after the driver's answer.
     stood_still: BTreeMap<CudaIndex, bool>,
     tags: SleepTags,
     core: Option<CoreOrigin>,
@@ -136,7 +135,7 @@ impl ProcessSnapshot {
         &self.threads
     }
 
-    /// Marks idle threads for which `is_asleep` is true (by OS thread id).
+    /// Marks idle threads by OS thread id.
     pub fn mark_asleep(&mut self, is_asleep: &dyn Fn(u32) -> bool) {
         for thread in &mut self.threads {
             let id = self.stacks.get_thread(thread.thread).and_then(|known| known.os_id);
@@ -150,27 +149,27 @@ impl ProcessSnapshot {
         self.tags = tags;
     }
 
-    /// Sets the core file that all this is from.
+    /// Sets the core file it is from.
     pub fn set_core(&mut self, core: Option<CoreOrigin>) {
         self.core = core;
     }
 
-    /// The core file that all this is from; `None` for a running process.
+    /// The core file it is from, if any.
     pub fn core(&self) -> Option<&CoreOrigin> {
         self.core.as_ref()
     }
 
-    /// Sets the mixed stacks, or why there are none.
+    /// Sets mixed stacks, or why none.
     pub fn set_mixed_stacks(&mut self, stacks: Result<MixedStacks, String>) {
         self.mixed = Some(stacks);
     }
 
-    /// Stacks with frames of compiled code, or why there are none; `None` if not requested.
+    /// Stacks with compiled frames or why none, if requested.
     pub fn mixed_stacks(&self) -> Option<Result<&MixedStacks, &str>> {
         self.mixed.as_ref().map(|it| it.as_ref().map_err(String::as_str))
     }
 
-    /// A thread's stack with frames of compiled code.
+    /// A thread's stack with compiled frames.
     pub fn mixed_stack(&self, thread: ThreadId) -> Option<&MixedStack> {
         let id = self.stacks.get_thread(thread)?.os_id?;
         self.mixed_stacks()?.ok()?.threads.iter().find(|it| it.os_id == id)
@@ -181,7 +180,7 @@ impl ProcessSnapshot {
         &self.missed
     }
 
-    /// Takes the blocks read together with the tensors' owners, if consistent.
+    /// Takes consistent snapshots read together with the owners.
     pub fn use_blocks_of_owners(&mut self, snapshots: &[AllocatorSnapshot]) {
         for snapshot in snapshots {
             let is_whole = snapshot.consistency == SnapshotConsistency::Consistent;
@@ -191,7 +190,7 @@ impl ProcessSnapshot {
         }
     }
 
-    /// The devices: first those that the target uses, then others known to NVML.
+    /// The target's devices, then others known to NVML.
     pub fn devices(&self) -> Vec<DeviceSnapshot> {
         let mut all: Vec<DeviceSnapshot> = Vec::new();
         for (&cuda, counters) in &self.counters {
@@ -207,7 +206,7 @@ impl ProcessSnapshot {
         all
     }
 
-    /// The devices, or only the target's `gpu`.
+    /// The devices, or only `gpu`.
     pub fn devices_of(&self, gpu: Option<CudaIndex>) -> Vec<DeviceSnapshot> {
         let mut devices = self.devices();
         devices.retain(|d| gpu.is_none() || d.cuda_index == gpu);
@@ -230,7 +229,7 @@ impl ProcessSnapshot {
             counters,
             usage: device.and_then(|d| d.nvml_index).and_then(|n| self.usage.get(&n)),
             snapshot: cuda_index.and_then(|c| self.snapshots.get(&c)),
-            // Counters are read right before the driver, a snapshot earlier.
+            // Read right before the driver; the snapshot is older.
             reserved_then: counters.map(|counters| counters.reserved().max(0) as u64),
             moved: counters.is_some()
                 && cuda_index.is_some_and(|c| self.stood_still.get(&c) != Some(&true)),
@@ -248,9 +247,9 @@ pub(crate) struct KnownDevice<'a> {
     pub(crate) counters: Option<&'a AllocatorCounters>,
     pub(crate) usage: Option<&'a DeviceUsage>,
     pub(crate) snapshot: Option<&'a Arc<AllocatorSnapshot>>,
-    /// Bytes reserved when the driver was read; `None` if that was just now.
+    /// When the driver was read; `None` for just now.
     pub(crate) reserved_then: Option<u64>,
-    /// Whether `reserved_then` may have changed while the driver was read.
+    /// Whether `reserved_then` may have changed meanwhile.
     pub(crate) moved: bool,
     pub(crate) allocator: Option<&'a AllocatorBackend>,
     /// Why the driver did not answer.
@@ -261,16 +260,16 @@ pub(crate) struct KnownDevice<'a> {
 impl KnownDevice<'_> {
     pub(crate) fn snapshot(&self) -> DeviceSnapshot {
         let bytes = |value: i64| value.max(0) as u64;
-        // The job runs between counters and snapshot, so all figures come from the snapshot.
+        // Counters and snapshot differ in time: use only the snapshot.
         let whole = self.snapshot.filter(|m| m.consistency == SnapshotConsistency::Consistent);
         let (counters, usage) = (self.counters, self.usage);
         let allocated =
             whole.map(|m| m.allocated()).or_else(|| counters.map(|c| bytes(c.allocated())));
         let reserved =
             whole.map(|m| m.reserved()).or_else(|| counters.map(|c| bytes(c.reserved())));
-        // A forked copy of another process's allocator holds nothing.
+        // A fork's copy of an allocator holds nothing.
         let is_copy = self.allocator.is_some_and(AllocatorBackend::is_copy);
-        // Without CUDA initialized and not listed by the driver, it has nothing.
+        // Nothing yet: no CUDA, and not listed by the driver.
         let is_unlisted = usage.is_some_and(|usage| {
             matches!(&usage.process, ProcessUsage::Unknown(why) if why == ProcessUsage::NOT_LISTED)
         });
@@ -309,7 +308,7 @@ impl KnownDevice<'_> {
 
     fn tags(&self, reserved: Option<u64>, process: Option<u64>) -> Result<Vec<TagShare>, String> {
         match self.tags {
-            // A process without the device has no tags.
+            // Not on this device: no tags.
             SleepTags::Unknown(why) if self.cuda_index.is_some() => Err(why.clone()),
             SleepTags::Unknown(_) | SleepTags::NotLoaded => Ok(Vec::new()),
             SleepTags::Known(tags) => {
@@ -342,7 +341,7 @@ impl KnownDevice<'_> {
         }
     }
 
-    /// Whether PyTorch may hold memory outside the counters.
+    /// Without counters.
     fn allocates_elsewhere(&self) -> bool {
         use AllocatorBackend::{CudaMallocAsync, Native, Pluggable, Unknown};
         matches!(self.allocator, Some(CudaMallocAsync | Native | Pluggable(_) | Unknown(_)))
@@ -355,7 +354,7 @@ impl RecordSink for ProcessSnapshot {
             Record::Start(start) => self.start = Some(start.clone()),
             Record::Runtime(runtime) => self.runtime = Some(runtime.clone()),
             Record::Definition(definition) => {
-                // A definition out of order leaves its stack unknown, which the listing shows.
+                // Out of order: its stack stays unknown, as the listing shows.
                 let _ = self.stacks.define(definition.clone());
             }
             Record::Device(device) => device.merge_into(&mut self.devices),
@@ -372,7 +371,7 @@ impl RecordSink for ProcessSnapshot {
                     })
                     .collect();
             }
-            // Counters after the driver's answer only show whether memory changed meanwhile.
+            // After the driver's answer: only whether memory changed.
             Record::Counters { device, counters, .. } => match self.counters.get(device) {
                 Some(before) if !self.usage.is_empty() => {
                     let same = before.reserved() == counters.reserved();

@@ -1,9 +1,8 @@
-//! Growth of reserved memory without growth of allocated memory: unusable cache, not a leak of
-//! tensors.
+//! Growth of reserved without allocated memory: unusable cache, not a leak.
 
 use crate::analysis::live::usage_history::PeakUsage;
 
-/// The allocator takes at least this much from the driver (`kSmallBuffer`).
+/// The least request to the driver (`kSmallBuffer`).
 const SEGMENT: u64 = 2 << 20;
 
 /// Growth of reserved memory.
@@ -16,8 +15,7 @@ pub struct ReservedGrowth {
 }
 
 impl ReservedGrowth {
-    /// From levels in time order; `None` if reserved memory fell or allocated memory explains the
-    /// growth.
+    /// In time order; `None` if it fell, or allocated bytes explain it.
     pub fn of(levels: &[PeakUsage]) -> Option<ReservedGrowth> {
         let (first, last) = (levels.first()?, levels.last()?);
         let is_rising = levels.windows(2).all(|pair| pair[0].reserved <= pair[1].reserved);
@@ -25,7 +23,7 @@ impl ReservedGrowth {
         if !is_rising || bytes < SEGMENT {
             return None;
         }
-        // A training step allocates and frees, so compare the floors of both halves.
+        // Steps allocate and free: compare the floors of both halves.
         let (early, late) = levels.split_at(levels.len() / 2);
         let growth = |of: fn(&PeakUsage) -> i64| {
             let floor = |part: &[PeakUsage]| part.iter().map(of).min();
@@ -59,7 +57,7 @@ mod tests {
     fn what_is_allocated_explains_it_or_it_fell_or_it_is_little() {
         assert_eq!(grown(&[(50, 60), (70, 80), (90, 100), (110, 120)]), None);
         assert_eq!(grown(&[(5, 60), (5, 82), (5, 70), (5, 104)]), None);
-        // A leak whose reserved bytes are one segment ahead.
+        // A leak, one segment behind its reserved bytes.
         let leak: Vec<_> = (0..20).map(|n| (50 + 10 * n, 60 + (10 * n + 19) / 20 * 20)).collect();
         assert_eq!(grown(&leak), None);
         assert_eq!(grown(&[(5, 60), (5, 61)]), None);

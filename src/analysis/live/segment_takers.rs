@@ -1,5 +1,4 @@
-//! Which stacks made the allocator take memory from the driver: those of events at which reserved
-//! bytes grew.
+//! Stacks that took memory from the driver: of events at which reserved bytes grew.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +20,7 @@ impl SegmentTakers {
         self.reserved.insert(device, reserved);
     }
 
-    /// The event's levels are those after it.
+    /// Levels are those after the event.
     pub(super) fn on_event(&mut self, event: &Event, stacks: &StackTable) {
         let EventKind::Allocated {
             memory_kind: MemoryKind::Torch(device),
@@ -93,7 +92,7 @@ mod tests {
             let site = Some(SiteId(site));
             takers.on_event(&Event { time: Nanos(1), site, change }, &stacks);
         };
-        // Bytes reserved before the first poll have no known stack.
+        // Reserved earlier: no known stack.
         allocates(&mut takers, 0, 50);
         allocates(&mut takers, 1, 70);
         allocates(&mut takers, 0, 70);

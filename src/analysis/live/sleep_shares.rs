@@ -1,14 +1,14 @@
-//! The mapped and the sleeping part of vLLM's memory, by tag.
+//! The mapped and sleeping parts of vLLM's memory, by tag.
 //!
-//! A tag with a copy on the host is unmapped. For the others, PyTorch counts unmapped memory as
-//! reserved and the driver does not count it. Tags sleep as a whole: each combination implies an
-//! amount outside PyTorch, and what all possible combinations share is known.
+//! A tag with a host copy is unmapped. Other unmapped memory counts as reserved in PyTorch, but not
+//! in the driver. Tags sleep as a whole, so each combination implies bytes outside PyTorch; known
+//! is what all possible ones share.
 
 use crate::model::TaggedMemory;
 
-/// More than a process has outside PyTorch on one device: context, kernels, NCCL's buffers.
+/// More than context, kernels and NCCL's buffers take.
 const MAX_OUTSIDE: i128 = 8 << 30;
-/// Tags without a copy for which all combinations are tried.
+/// Tags without a copy to combine.
 const MAX_CHOICES: usize = 12;
 
 /// Whether a tag's memory is mapped.
@@ -36,7 +36,7 @@ pub struct TagShare {
     pub state: SleepState,
 }
 
-/// The tags of one device with PyTorch's `reserved` bytes and the driver's `process` bytes.
+/// `reserved` is PyTorch's figure, `process` the driver's.
 pub(super) fn tag_shares(
     tags: &[&TaggedMemory],
     reserved: Option<u64>,
@@ -46,7 +46,7 @@ pub(super) fn tag_shares(
         tags.iter().map(|tag| tag.bytes.saturating_sub(tag.on_host)).collect();
     let open: Vec<usize> = (0..tags.len()).filter(|&tag| without_copy[tag] > 0).collect();
     let on_host: u64 = tags.iter().map(|tag| tag.on_host.min(tag.bytes)).sum();
-    // Bytes outside PyTorch if only memory with a copy were asleep.
+    // If only memory with a copy sleeps.
     let outside = reserved.zip(process).map(|(reserved, process)| {
         i128::from(process) - i128::from(reserved) + i128::from(on_host)
     });
@@ -82,7 +82,7 @@ pub(super) fn tag_shares(
     (0..tags.len()).map(share).collect()
 }
 
-/// Combinations of sleeping tags, as bits, for which 0 to `MAX_OUTSIDE` bytes lie outside PyTorch.
+/// Sleeping tags as bits, with 0 to `MAX_OUTSIDE` bytes outside PyTorch.
 fn possible(open: &[usize], bytes: &[u64], outside: i128) -> Vec<u32> {
     let of = |choice: &u32| {
         let asleep = open.iter().enumerate().filter(|(bit, _)| choice >> bit & 1 == 1);
@@ -143,7 +143,7 @@ mod tests {
         let states = states(&tags, 3 * GIB, None);
         assert_eq!(states[0], asleep(GIB));
         assert!(matches!(states[1], SleepState::Unknown(_)), "{states:?}");
-        // No more than the reserved bytes can sleep.
+        // No more than is reserved can sleep.
         let wrong = super::tag_shares(&[&tag("kv_cache", GIB, 0)], Some(90 * GIB), Some(GIB));
         assert!(matches!(wrong[0].state, SleepState::Unknown(_)), "{wrong:?}");
     }

@@ -1,5 +1,4 @@
-//! Allocated and reserved bytes of the last 15 minutes, in bounded memory, without losing a
-//! maximum.
+//! The last 15 minutes of allocated and reserved bytes, without losing a maximum.
 
 use std::collections::VecDeque;
 
@@ -7,12 +6,11 @@ use crate::model::Nanos;
 
 /// Length of an interval.
 const INTERVAL_NANOS: u64 = 250_000_000;
-/// The most intervals per column: 2 s.
+/// Per column: 2 s.
 const MAX_WIDENING: u64 = 8;
-/// Intervals kept.
 const KEPT: usize = 3600;
 
-/// The greatest values within a time, in bytes.
+/// The greatest values, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeakUsage {
     /// Greatest allocated bytes seen.
@@ -30,7 +28,6 @@ impl PeakUsage {
     }
 }
 
-/// An interval in which the values changed.
 #[derive(Debug, Clone, Copy)]
 struct UsageInterval {
     number: u64,
@@ -38,7 +35,7 @@ struct UsageInterval {
     last: PeakUsage,
 }
 
-/// Intervals in which values changed; otherwise the last value holds.
+/// Intervals with changes; else the last value holds.
 #[derive(Debug, Clone, Default)]
 pub struct UsageHistory {
     stretches: VecDeque<UsageInterval>,
@@ -66,7 +63,6 @@ impl UsageHistory {
         }
     }
 
-    /// The last level of each interval.
     pub(crate) fn levels(&self) -> Vec<PeakUsage> {
         self.stretches.iter().map(|stretch| stretch.last).collect()
     }
@@ -76,8 +72,8 @@ impl UsageHistory {
         self.stretches.is_empty()
     }
 
-    /// The time up to `now` in `count` columns, and the length of one. A column before the first
-    /// value is `None`. Columns begin at fixed times, so a drawn column scrolls unchanged.
+    /// The time up to `now` in `count` columns, and the length of one; `None` before the first
+    /// value. Columns start at fixed times, so they scroll unchanged.
     pub fn columns(&self, now: Nanos, count: usize) -> (Nanos, Vec<Option<PeakUsage>>) {
         let now = now.0 / INTERVAL_NANOS;
         let first = self.stretches.front().map_or(now, |stretch| stretch.number);
@@ -132,7 +128,7 @@ mod tests {
         assert_eq!(width, 0.25);
         let some = |values: &[i64]| values.iter().copied().map(Some).collect::<Vec<_>>();
         assert_eq!(columns, some(&[5, 5, 90, 7, 7, 7, 7, 7]));
-        // Half as many columns, twice as long.
+        // Half the columns, twice the length.
         let (width, columns) = allocated(&recent, 2.4, 4);
         assert_eq!((width, columns), (0.5, some(&[5, 90, 7, 7])));
         let (_, columns) = allocated(&recent, 2.4, 20);
@@ -151,7 +147,6 @@ mod tests {
         let (width, columns) = allocated(&recent, 199_999.0, 60);
         assert_eq!((width, columns.len()), (2.0, 60));
         assert!(columns.iter().all(Option::is_some));
-        // The last value holds while nothing changes.
         let (_, columns) = allocated(&recent, 300_000.0, 3);
         assert_eq!(columns, [Some(9); 3]);
     }
