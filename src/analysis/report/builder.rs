@@ -1,5 +1,4 @@
-//! `ReportBuilder`: reads a recording with a profile and keeps the live blocks with their
-//! allocation sites at every key moment.
+//! `ReportBuilder`: keeps live blocks and their allocation sites at key moments.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,12 +16,12 @@ use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{Event, EventBatch, MemoryKind, Nanos, Record, RecordSink, SinkResult};
 
-/// Blocks to process before unrequested moments are skipped.
+/// Blocks, before unrequested moments are skipped.
 const MAX_WORK: u64 = 80_000_000;
-/// Events arrive in batches: after this delay no earlier event follows.
+/// No earlier event arrives after this delay of a batch.
 const LONGEST_DELAY: u64 = 1_000_000_000;
 
-/// Addresses for blocks of unknown address; no allocator uses them.
+/// For blocks of unknown address; no allocator uses these.
 const UNKNOWN_PLACES: u64 = 1 << 63;
 
 #[derive(Debug, Clone)]
@@ -59,8 +58,7 @@ impl SourceNumbers {
     fn charge(&mut self, charge: Option<&Arc<BlockAttribution>>) -> u32 {
         let before = self.before.get_or_insert_with(BlockAttribution::before);
         let charge = charge.unwrap_or(before);
-        // Blocks with equal attribution share one `Arc`; the list keeps it, so its address stays
-        // unique.
+        // Equal attributions share one `Arc`; kept in the list, its address stays unique.
         let list = &mut self.list;
         *self.charges.entry(Arc::as_ptr(charge) as usize).or_insert_with(|| {
             list.push(ReportSource::Charge(charge.clone()));
@@ -72,11 +70,11 @@ impl SourceNumbers {
 #[derive(Debug, Default)]
 struct OpenTrack {
     lifetimes: BlockLifetimes,
-    /// By moment: allocated and reserved bytes by the counters.
+    /// By moment: (allocated, reserved) by the counters.
     counted: Vec<(Option<u64>, Option<u64>)>,
-    /// By source: all it had allocated at the last moment.
+    /// By source, up to the last moment.
     allocated: FxHashMap<u32, BlockSum>,
-    /// By (source, moment): allocated and freed since the previous moment.
+    /// By (source, moment), since the previous moment.
     churned: FxHashMap<(u32, u32), BlockSum>,
     maps: SegmentMaps,
 }
@@ -86,15 +84,15 @@ struct OpenTrack {
 pub struct ReportBuilder {
     profile: Profile,
     length: Nanos,
-    /// The moments to keep, in order, and how many have passed.
+    /// Moments in order, and how many have passed.
     schedule: Vec<(Nanos, MemoryKind)>,
     passed: usize,
-    /// Moments of a sampled recording are snapshots.
+    /// In a sampled recording: snapshots.
     wanted: BTreeSet<(MemoryKind, Nanos)>,
     /// The peaks as in all other reports.
     peaks: BTreeMap<MemoryKind, PeakMoment>,
     seen: BTreeMap<MemoryKind, Nanos>,
-    /// Memory whose peak lies between two snapshots and has been kept.
+    /// Already kept peaks between two snapshots.
     between: BTreeSet<MemoryKind>,
     tracks: BTreeMap<MemoryKind, OpenTrack>,
     sources: SourceNumbers,
@@ -103,7 +101,7 @@ pub struct ReportBuilder {
 }
 
 impl ReportBuilder {
-    /// `profile` is empty and reads the records again.
+    /// `profile` is empty, for a second reading.
     pub fn new(
         profile: Profile,
         length: Nanos,
@@ -218,7 +216,7 @@ impl ReportBuilder {
         self.map(kind, time, is_peak, &blocks);
     }
 
-    /// Keeps a sampled peak between two snapshots, once it has passed.
+    /// Keeps a sampled peak once it has passed.
     fn keep_between_maps(&mut self, kind: MemoryKind, until: Nanos) {
         let Some(peak) = self.peaks.get(&kind).filter(|peak| peak.time < until) else { return };
         let Some(snapshot) = peak.snapshot.clone().filter(|s| !s.addresses.is_empty()) else {
@@ -233,7 +231,7 @@ impl ReportBuilder {
             (0..).zip(snapshot.blocks.iter().zip(&snapshot.addresses))
         {
             blocks.push(ReportedBlock {
-                // Only blocks of the previous snapshot have a known address.
+                // Only the previous snapshot's blocks have a known address.
                 address: address.unwrap_or(UNKNOWN_PLACES + number),
                 size: *size,
                 stands_for: *size,
@@ -248,7 +246,7 @@ impl ReportBuilder {
         track.counted.push((Some(snapshot.allocated), snapshot.reserved));
     }
 
-    /// Keeps the last snapshot with its allocation sites, if wanted.
+    /// Keeps the last snapshot, if wanted.
     fn map(&mut self, kind: MemoryKind, time: Nanos, is_peak: bool, blocks: &[ReportedBlock]) {
         let MemoryKind::Torch(device) = kind else { return };
         let Some(snapshot) = self.snapshots.get(&device).filter(|map| map.time <= time) else {
@@ -260,7 +258,7 @@ impl ReportBuilder {
         }
     }
 
-    /// Keeps a new snapshot of a sampled recording.
+    /// For a sampled recording.
     fn after_record(&mut self) {
         let gpus: Vec<_> = self.snapshots.keys().copied().collect();
         for device in gpus {
@@ -289,7 +287,7 @@ impl ReportBuilder {
         self.profile.record(&Record::Events(EventBatch { events: rest.to_vec() }))
     }
 
-    /// The tracks and the profile that read them. Totals are those of the counters.
+    /// Totals are those of the counters.
     pub fn build(mut self) -> (Profile, Vec<MemoryTrack>) {
         self.profile.finish();
         match self.profile.exact().is_some() {

@@ -1,4 +1,4 @@
-//! The level of one kind of memory over time, in columns that lose no maximum.
+//! Levels over time, in columns that lose no maximum.
 
 use crate::model::Nanos;
 
@@ -9,7 +9,7 @@ pub struct LevelColumn {
     pub highest: u64,
     /// Least allocated bytes seen.
     pub lowest: u64,
-    /// Greatest reserved bytes seen; `None` for memory without a reserve.
+    /// Greatest reserved bytes seen, if memory is reserved.
     pub reserved: Option<u64>,
 }
 
@@ -18,7 +18,7 @@ pub struct LevelColumn {
 pub struct LevelHistory {
     from: u64,
     width: u64,
-    /// Extremes and last value; `None` if unchanged since an earlier column.
+    /// Extremes and last value; `None` if unchanged.
     columns: Vec<Option<(LevelColumn, LevelColumn)>>,
     now: Option<LevelColumn>,
 }
@@ -31,7 +31,6 @@ impl LevelHistory {
         LevelHistory { from: from.0, width, columns: vec![None; count], now: None }
     }
 
-    /// Moments outside belong to the first or last column.
     pub(crate) fn column_of(&self, time: Nanos) -> usize {
         let column = time.0.saturating_sub(self.from) / self.width;
         usize::try_from(column).unwrap_or(usize::MAX).min(self.columns.len() - 1)
@@ -40,7 +39,7 @@ impl LevelHistory {
     pub(crate) fn add(&mut self, time: Nanos, allocated: u64, reserved: Option<u64>) {
         let column = self.column_of(time);
         let seen = LevelColumn { highest: allocated, lowest: allocated, reserved };
-        // The value before belongs to this column, too.
+        // The previous value belongs here, too.
         let before = self.columns[column].map(|column| column.0).or(self.now).unwrap_or(seen);
         let whole = LevelColumn {
             highest: before.highest.max(allocated),
@@ -55,7 +54,7 @@ impl LevelHistory {
         self.now
     }
 
-    /// Its begin, and the length of a column.
+    /// Its start, and a column's length.
     pub fn scale(&self) -> (Nanos, Nanos) {
         (Nanos(self.from), Nanos(self.width))
     }

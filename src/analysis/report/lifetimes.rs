@@ -1,16 +1,14 @@
-//! Lifetimes of blocks in key moments, by comparing the live blocks of each with those of the
-//! previous one.
+//! Lifetimes of blocks between key moments, by comparing successive moments.
 
 use rustc_hash::FxHashMap;
 
 use crate::model::Nanos;
 
-/// A block live at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReportedBlock {
     pub(super) address: u64,
     pub(super) size: u64,
-    /// Bytes that it represents, if only a sample of the allocations has stacks.
+    /// Bytes that it represents, if stacks are sampled.
     pub(super) stands_for: u64,
     /// Number of its allocation site.
     pub(super) source: u32,
@@ -21,8 +19,8 @@ pub(super) struct ReportedBlock {
 }
 
 impl ReportedBlock {
-    /// Whether `later`, at the same address, is this block. The owner of an older block may be
-    /// known later.
+    /// Whether `later` at this address is the same block; the owner of an older block may come
+    /// later.
     fn is_still(&self, later: &ReportedBlock) -> bool {
         let are_from_before = self.is_from_before && later.is_from_before;
         self.allocated_at == later.allocated_at && (self.source == later.source || are_from_before)
@@ -58,16 +56,15 @@ impl From<&ReportedBlock> for BlockSum {
     }
 }
 
-/// Allocation site, first moment live, first moment no longer live.
+/// Allocation site, first moment live, first moment not live.
 pub(super) type SpanKey = (u32, u32, u32);
 
 #[derive(Debug, Default)]
 pub(super) struct BlockLifetimes {
-    /// Events may arrive after the moments at which their block lived. A block absent from a
-    /// snapshot did not live then.
+    /// Events may arrive late; snapshots do not.
     is_told_late: bool,
     times: Vec<Nanos>,
-    /// Blocks live at the last moment by address, each with its first moment.
+    /// At the last moment, by address, with the first moment.
     living: Vec<(ReportedBlock, u32)>,
     ended: FxHashMap<SpanKey, BlockSum>,
 }
@@ -77,8 +74,7 @@ impl BlockLifetimes {
         BlockLifetimes { is_told_late: is_exact, ..BlockLifetimes::default() }
     }
 
-    /// Takes the blocks live at the next moment, sorted by address. Returns the new ones by
-    /// allocation site.
+    /// Takes live blocks sorted by address; returns the new ones by allocation site.
     pub(super) fn advance(
         &mut self,
         time: Nanos,
@@ -104,7 +100,7 @@ impl BlockLifetimes {
             if lived_on.is_some_and(|(old, _)| old.source != block.source) {
                 appeared.entry(block.source).or_default().add(block.into());
             }
-            // A size or owner learned only now holds for the whole lifetime.
+            // A size or owner learned late holds from the start.
             let from = lived_on.map(|(_, from)| from).unwrap_or_else(|| {
                 appeared.entry(block.source).or_default().add(block.into());
                 self.first_moment(block, now)
@@ -136,7 +132,7 @@ impl BlockLifetimes {
         &self.times
     }
 
-    /// Blocks still live end one behind the last moment.
+    /// Live blocks end one behind the last moment.
     pub(super) fn finish(mut self) -> FxHashMap<SpanKey, BlockSum> {
         let end = self.times.len() as u32;
         for (block, from) in std::mem::take(&mut self.living) {
@@ -159,7 +155,7 @@ mod tests {
     fn blocks_live_from_their_allocation_to_the_moment_at_which_they_are_gone() {
         let mut lifetimes = BlockLifetimes::new(true);
         lifetimes.advance(Nanos(10), &[block(1, 100, 5)]);
-        // Block 3 is seen late; block 1 replaced another.
+        // 3 is seen late; 1 was replaced.
         let appeared = lifetimes.advance(Nanos(20), &[block(1, 40, 15), block(3, 30, 8)]);
         assert_eq!(appeared[&7], BlockSum { bytes: 70, stands_for: 70, count: 2 });
         lifetimes.advance(Nanos(30), &[block(1, 50, 15), block(9, 2, 0)]);
@@ -168,8 +164,8 @@ mod tests {
         assert_eq!(spans, [((7, 0, 1), 100), ((7, 0, 2), 30), ((7, 0, 3), 2), ((7, 1, 3), 50)]);
     }
 
-    /// A snapshot read while the job runs may miss a block whose allocation polls show later. The
-    /// block counts once, only at moments whose snapshot has it.
+    /// An inconsistent snapshot may miss a block that polls date earlier: count it once, only where
+    /// a snapshot has it.
     #[test]
     fn a_block_of_maps_is_counted_at_the_moments_whose_maps_show_it() {
         let mut lifetimes = BlockLifetimes::new(false);
@@ -183,7 +179,7 @@ mod tests {
         assert_eq!(at, [130, 30, 137]);
     }
 
-    /// Otherwise a report's peak exceeded the allocator's by all older blocks.
+    /// The report's peak exceeded the allocator's by such blocks.
     #[test]
     fn a_block_from_before_whose_owner_is_learned_later_is_counted_once() {
         let mut lifetimes = BlockLifetimes::new(true);

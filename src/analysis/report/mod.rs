@@ -1,8 +1,8 @@
-//! A recording over time: its levels, and lifetimes of blocks between some hundred key moments.
+//! A recording over time: levels, and lifetimes of blocks between some hundred key moments.
 //!
-//! The records are read three times: [`Profile`](super::Profile) finds the peak and the length, a
-//! [`RecordingSurvey`] the levels and key moments, a [`ReportBuilder`] the live blocks. Start
-//! reading at [`BlockSpan`].
+//! Records are read three times: [`Profile`](super::Profile) finds peak and length,
+//! [`RecordingSurvey`] levels and key moments, [`ReportBuilder`] live blocks. Start reading at
+//! [`BlockSpan`].
 
 mod builder;
 mod levels;

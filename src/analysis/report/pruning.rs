@@ -1,4 +1,4 @@
-//! Maps sources to stacks, and joins stacks that are too small to see.
+//! Maps sources to stacks, and joins small stacks.
 
 use rustc_hash::FxHashMap;
 
@@ -12,15 +12,15 @@ use crate::analysis::flame::fold::{PseudoFrame, StackLabel};
 use crate::analysis::profile::Profile;
 use crate::model::SiteId;
 
-/// A stack below this part of the peak and of all churned bytes is narrower than a pixel.
+/// Of the peak, or of all churned bytes: narrower than a pixel.
 const VISIBLE: f64 = 1.0 / 2000.0;
 /// The most separate stacks and lifetimes.
 const MAX_STACKS: usize = 3000;
 const MAX_SPANS: usize = 300_000;
-/// Labels of all paths: a recording can have many deep stacks.
+/// A recording can have many deep stacks.
 const MAX_LABELS: usize = 3_000_000;
 
-/// The number of the stack that joins the small ones.
+/// Joins the small ones.
 const SMALL_STACK: u32 = 0;
 
 pub(super) struct TrackStacks<'a> {
@@ -28,9 +28,9 @@ pub(super) struct TrackStacks<'a> {
     sources: &'a [ReportSource],
     list: Vec<ReportStack>,
     known: FxHashMap<(Vec<StackLabel>, bool), u32>,
-    /// By source: the stack with most of its bytes.
+    /// The stack with most bytes, by source.
     of_source: FxHashMap<u32, u32>,
-    /// One number for all sites with an autograd node of one class.
+    /// One site per class of autograd node.
     nodes: FxHashMap<std::sync::Arc<str>, SiteId>,
     labels: usize,
 }
@@ -69,7 +69,7 @@ impl<'a> TrackStacks<'a> {
         })
     }
 
-    /// The stack of counted bytes without a block.
+    /// Counted bytes without a block.
     fn remainder(&mut self, is_exact: bool) -> u32 {
         let frame = if is_exact { PseudoFrame::NoEvent } else { PseudoFrame::Unmatched };
         let path = vec![StackLabel::Pseudo(frame)];
@@ -81,14 +81,13 @@ impl<'a> TrackStacks<'a> {
         self.profile.exact().is_some_and(|exact| exact.is_estimated())
     }
 
-    /// Whether a source's bytes are estimated in proportion to what it represents.
+    /// Whether bytes are estimated in proportion.
     fn shares(&self, source: u32) -> bool {
         let account = self.sources.get(source as usize);
         self.is_estimated()
             && matches!(account, Some(ReportSource::Account(a)) if (SITES..OWNED).contains(a))
     }
 
-    /// Splits a source's allocations among its stacks.
     fn split(&mut self, source: u32, sum: BlockSum, take: &mut dyn FnMut(u32, u64, u64)) {
         let is_estimate = self.shares(source);
         match self.sources.get(source as usize).cloned() {
@@ -147,7 +146,7 @@ impl<'a> TrackStacks<'a> {
         vec![StackLabel::Pseudo(mark)]
     }
 
-    /// The stack with most bytes of a source.
+    /// With most of its bytes.
     pub(super) fn stack_of(&self, source: u32) -> Option<u32> {
         self.of_source.get(&source).copied()
     }
@@ -169,7 +168,7 @@ pub(super) struct KnownBytes {
 pub(super) struct TrackDraft {
     pub(super) spans: Vec<BlockSpan>,
     pub(super) churned: Vec<ChurnedBytes>,
-    /// By moment: growth of known and of shared bytes.
+    /// Growth of (known, shared) bytes, by moment.
     changes: Vec<(i128, i128)>,
 }
 
@@ -225,7 +224,7 @@ impl TrackDraft {
         known.collect()
     }
 
-    /// Adds counted bytes without a block.
+    /// Counted bytes without a block.
     pub(super) fn add_remainder(
         &mut self,
         stacks: &mut TrackStacks<'_>,
@@ -263,7 +262,7 @@ impl MemoryTrack {
         }
     }
 
-    /// By stack: the greatest part of the peak at any moment, or of all churned bytes.
+    /// The greatest part of the peak at any moment, or of all churned bytes.
     fn weights(&self) -> Vec<f64> {
         let top = self.moments.iter().map(|moment| moment.total).max().unwrap_or(0).max(1) as f64;
         let mut changes: Vec<(u32, u32, i128)> = Vec::with_capacity(2 * self.spans.len());
@@ -305,7 +304,7 @@ impl MemoryTrack {
         kept.sort_unstable();
         let mut renumbered = vec![SMALL_STACK; self.stacks.len()];
         let mut stacks = vec![self.stacks[0].clone()];
-        // Small estimates are joined in a stack of their own.
+        // Small estimates stay separate.
         let mut small_estimate = None;
         for (number, stack) in self.stacks.iter().enumerate().skip(1) {
             if kept.binary_search(&number).is_ok() {
@@ -352,7 +351,6 @@ impl MemoryTrack {
     }
 }
 
-/// Adds up items with the same key.
 fn merge<T: Ord, K: PartialEq>(all: &mut Vec<T>, key: impl Fn(&T) -> K, add: impl Fn(&mut T, &T)) {
     all.sort_unstable();
     all.dedup_by(|later, earlier| {

@@ -1,4 +1,4 @@
-//! The allocator's segments at a moment, each block with its stack.
+//! Segments at a moment, each block with its stack.
 
 use rustc_hash::FxHashMap;
 
@@ -8,7 +8,7 @@ use crate::model::{
     AllocatorSnapshot, BlockState, CudaIndex, KeyframeBlock, Nanos, Segment, SnapshotConsistency,
 };
 
-/// Per snapshot; above it, neighbours of equal state are joined.
+/// Above it, neighbours of equal state are joined.
 const MAX_BLOCKS: usize = 20_000;
 
 /// A block, or joined neighbours of equal state.
@@ -27,15 +27,15 @@ pub struct MappedBlock {
 pub struct MappedSegment {
     /// Bytes.
     pub size: u64,
-    /// Whether it is in the pool of small blocks.
+    /// Whether its blocks are small.
     pub small: bool,
     /// Whether it is expandable.
     pub expandable: bool,
     /// Whether it is in a private pool.
     pub private: bool,
-    /// The stream of its blocks, in the allocator's numbering.
+    /// The stream of its blocks, as the allocator numbers it.
     pub stream: u64,
-    /// Blocks by address; the rest of the segment is unknown.
+    /// By address; the rest is unknown.
     pub blocks: Vec<MappedBlock>,
 }
 
@@ -44,20 +44,20 @@ pub struct MappedSegment {
 pub struct SegmentMap {
     /// The moment.
     pub time: Nanos,
-    /// When the snapshot of the segments was read.
+    /// When the segments were read.
     pub segments_at: Nanos,
-    /// Bytes of blocks in newer segments, which are missing here.
+    /// Bytes in newer segments, missing here.
     pub unplaced: u64,
     /// Whether the snapshot is consistent.
     pub consistent: bool,
     /// Segments by address.
     pub segments: Vec<MappedSegment>,
-    /// Whether neighbours were joined because of too many blocks.
+    /// Whether neighbours were joined.
     pub merged: bool,
 }
 
 impl SegmentMap {
-    /// Places the live blocks of a moment into the segments of the last snapshot before it.
+    /// Live blocks, in the segments of the last snapshot.
     pub(super) fn new(
         snapshot: &AllocatorSnapshot,
         time: Nanos,
@@ -116,7 +116,7 @@ impl SegmentMap {
     }
 }
 
-/// Snapshots of one device, spread over the recording in bounded memory.
+/// Spread over the recording, in bounded memory.
 #[derive(Debug, Default)]
 pub(super) struct SegmentMaps {
     pub(super) kept: Vec<SegmentMap>,
@@ -139,7 +139,6 @@ fn living_block(block: &ReportedBlock) -> KeyframeBlock {
 const MAX_BLOCKS_IN_ALL: u64 = 150_000;
 
 impl SegmentMaps {
-    /// Whether there is room, spread evenly over the recording.
     pub(super) fn wants(&self, time: Nanos, length: Nanos) -> bool {
         let passed = time.0 as f64 / length.0.max(1) as f64;
         self.blocks as f64 <= MAX_BLOCKS_IN_ALL as f64 * passed

@@ -1,4 +1,4 @@
-//! `RecordingSurvey`: a recording's levels over time and its key moments, without attribution.
+//! `RecordingSurvey`: levels over time and key moments, without attribution.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,12 @@ use crate::model::{
     Record, RecordSink, SinkResult, SnapshotConsistency,
 };
 
-/// More than a wide screen has pixels for a curve.
+/// More pixels than a curve has.
 const COLUMNS: usize = 1600;
-/// NVML readings, owner snapshots and reserved changes kept.
+/// NVML readings, owner snapshots, reserved changes.
 const MAX_USAGE: usize = 2000;
 const MAX_LOOKS: usize = 150;
 const MAX_RESERVED_CHANGES: usize = 400;
-/// Out-of-memory errors listed one by one.
 const MAX_OOMS: usize = 100;
 
 /// What a survey needs before it begins.
@@ -29,18 +28,18 @@ pub struct SurveyOptions {
     pub to: Nanos,
     /// Whether it has exact events.
     pub is_exact: bool,
-    /// About how many moments of each device to keep.
+    /// Moments to keep per device, about.
     pub moments: usize,
-    /// Moments to keep in any case; snapshots in a sampled recording.
+    /// Moments to keep in any case.
     pub wanted: Vec<(MemoryKind, Nanos)>,
 }
 
-/// The driver's figures at one moment, in bytes.
+/// The driver's figures, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsageReading {
     /// The time.
     pub time: Nanos,
-    /// In use on the device, by all processes.
+    /// In use by all processes.
     pub used: u64,
     /// In use by the job, if known.
     pub process: Option<u64>,
@@ -62,7 +61,7 @@ pub struct OomMark {
 pub struct SurveyedMemory {
     /// Its level over time.
     pub levels: LevelHistory,
-    /// Greatest changes of reserved bytes: segments obtained and released.
+    /// The greatest changes of reserved bytes.
     pub reserved_changes: Vec<(Nanos, i64)>,
     choice: MomentChoice,
     last_snapshot: Option<Nanos>,
@@ -79,7 +78,7 @@ pub struct RecordingSurvey {
     usage: BTreeMap<u32, Vec<UsageReading>>,
     ooms: Vec<OomMark>,
     looks: Vec<OwnershipBreakdown>,
-    /// Every how many owner snapshots one is kept, and how many came since.
+    /// Keep every nth owner snapshot; how many came since.
     look_every: (usize, usize),
     blocks: FxHashMap<(AddressSpace, u64), (MemoryKind, u64)>,
 }
@@ -108,7 +107,7 @@ impl RecordingSurvey {
         self.memory.iter().map(|(kind, memory)| (*kind, memory))
     }
 
-    /// The driver's figures, by NVML index of the device.
+    /// The driver's figures, by NVML index.
     pub fn usage(&self) -> &BTreeMap<u32, Vec<UsageReading>> {
         &self.usage
     }
@@ -180,7 +179,7 @@ impl RecordingSurvey {
             EventKind::Allocated { memory_kind, address, size, levels, block } => {
                 let Some(kind) = whole_kind(memory_kind) else { return };
                 let size = size.min(1 << 48);
-                // PyTorch's blocks are multiples of 512 bytes; counters correct larger rounding.
+                // PyTorch rounds to 512 bytes; counters correct larger rounding.
                 let is_torch = matches!(kind, MemoryKind::Torch(_));
                 let taken = if is_torch { size.max(1).next_multiple_of(512) } else { size };
                 let taken = block.map_or(taken, |block| block.min(1 << 48));
@@ -188,7 +187,7 @@ impl RecordingSurvey {
                 match levels {
                     Some(levels) => {
                         let allocated = levels.allocated.max(0) as u64;
-                        // The level just before it, after all frees since the last event.
+                        // The level before it, after all frees.
                         self.set_level(kind, time, allocated.saturating_sub(taken), None);
                         self.set_level(kind, time, allocated, Some(levels.reserved.max(0) as u64));
                     }
@@ -213,7 +212,7 @@ impl RecordingSurvey {
     }
 
     fn on_oom(&mut self, time: Nanos, refused: Option<u64>, text: String) {
-        // One error: the driver refuses, PyTorch frees its cache, retries and raises.
+        // One error: driver refusal, cache freed, retry, exception.
         let near = |mark: &&mut OomMark| time.0.saturating_sub(mark.time.0) < 1_000_000_000;
         if let Some(mark) = self.ooms.last_mut().filter(near) {
             mark.refused = mark.refused.max(refused);
@@ -277,7 +276,7 @@ impl RecordingSurvey {
     }
 }
 
-/// The driver does not name the device, so one ledger covers all.
+/// Drivers name no device: one ledger for all.
 pub(super) fn whole_kind(kind: MemoryKind) -> Option<MemoryKind> {
     match kind {
         MemoryKind::Driver(_) => Some(MemoryKind::Driver(None)),
@@ -304,7 +303,7 @@ impl RecordSink for RecordingSurvey {
                 if !self.options.is_exact || self.memory(kind).levels.now().is_none() {
                     let reserved = Some(reserved.max(0) as u64);
                     let mark = counters.max_allocated();
-                    // This peak was reached since the last poll.
+                    // Reached since the last poll.
                     if self.memory(kind).mark.replace(mark).is_some_and(|before| mark > before) {
                         self.set_level(kind, *time, mark.max(0) as u64, reserved);
                     }

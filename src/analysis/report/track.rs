@@ -1,4 +1,4 @@
-//! `MemoryTrack`: one kind of memory at a few hundred moments, by stack.
+//! `MemoryTrack`: memory at key moments, by stack.
 
 use crate::analysis::flame::fold::StackLabel;
 use crate::model::{MemoryKind, Nanos};
@@ -10,11 +10,11 @@ use super::segment_map::SegmentMap;
 pub struct ReportMoment {
     /// The time.
     pub time: Nanos,
-    /// Allocated bytes by the counter, or in blocks without one.
+    /// Allocated bytes, by counter or blocks.
     pub total: u64,
     /// Reserved bytes, if known.
     pub reserved: Option<u64>,
-    /// The part of `total` that is estimated in proportion; 0 if every allocation has a stack.
+    /// The part estimated in proportion.
     pub shared: u64,
 }
 
@@ -23,20 +23,20 @@ pub struct ReportMoment {
 pub struct ReportStack {
     /// Outermost frame first; empty for [`MemoryTrack::small`].
     pub path: Vec<StackLabel>,
-    /// Whether its bytes are estimated from a sample of the allocations.
+    /// Whether bytes are estimated from sampled allocations.
     pub is_estimate: bool,
-    /// Whether it stands for counted bytes without a block; lifetimes are then unknown.
+    /// Counted bytes without a block, of unknown lifetimes.
     pub is_remainder: bool,
 }
 
-/// Blocks of one stack with the same first and last key moment.
+/// Blocks of one stack and one lifetime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockSpan {
     /// Index of the stack.
     pub stack: u32,
-    /// The first moment at which they are live.
+    /// Their first moment.
     pub from: u32,
-    /// The first moment at which they are no longer live; the number of moments if they never end.
+    /// The first moment without them; past the last if still live.
     pub to: u32,
     /// Their bytes.
     pub bytes: u64,
@@ -44,7 +44,7 @@ pub struct BlockSpan {
     pub count: u64,
 }
 
-/// Blocks of one stack allocated and freed between two successive moments.
+/// Blocks of one stack that lived between two moments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChurnedBytes {
     /// Index of the stack.
@@ -66,20 +66,20 @@ pub struct MemoryTrack {
     pub moments: Vec<ReportMoment>,
     /// The peak of the other reports.
     pub peak_time: Option<Nanos>,
-    /// Stacks; the first joins all that are too small to see.
+    /// Stacks; the first joins the small ones.
     pub stacks: Vec<ReportStack>,
     /// How many stacks the first one joins.
     pub small: u64,
     /// Lifetimes.
     pub spans: Vec<BlockSpan>,
-    /// Memory live at no moment; `None` without events.
+    /// Blocks live at no moment, with events.
     pub churned: Option<Vec<ChurnedBytes>>,
-    /// Some of the allocator's segments along the recording.
+    /// Some snapshots of the segments.
     pub maps: Vec<SegmentMap>,
 }
 
 impl MemoryTrack {
-    /// The bytes of each stack at a moment; their sum is [`ReportMoment::total`].
+    /// Bytes of each stack, adding up to [`ReportMoment::total`].
     pub fn live(&self, moment: usize) -> Vec<u64> {
         let mut bytes = vec![0u64; self.stacks.len()];
         for span in &self.spans {
@@ -91,7 +91,7 @@ impl MemoryTrack {
         let estimated = |stack: &ReportStack| stack.is_estimate;
         let all = bytes.iter().zip(&self.stacks).filter(|(_, stack)| estimated(stack));
         let all: u128 = all.map(|(bytes, _)| u128::from(*bytes)).sum();
-        // Differences of running portions add up to the whole.
+        // Running portions add up to the whole.
         let portion = |upto: u128| (shared * upto).checked_div(all).unwrap_or(0);
         let mut done: u128 = 0;
         for (bytes, _) in bytes.iter_mut().zip(&self.stacks).filter(|(_, s)| estimated(s)) {
@@ -103,7 +103,7 @@ impl MemoryTrack {
         bytes
     }
 
-    /// The moment of the other reports' peak, else the highest.
+    /// The other reports' peak, else the highest.
     pub fn peak(&self) -> Option<usize> {
         let highest = |number: &usize| {
             let moment = &self.moments[*number];
@@ -114,7 +114,7 @@ impl MemoryTrack {
     }
 }
 
-/// Scales down to `total`: late frees make more blocks seem live than the allocator had.
+/// Late frees make more blocks seem live than were.
 fn fit(bytes: &mut [u64], total: u64) {
     let sum: u128 = bytes.iter().map(|bytes| u128::from(*bytes)).sum();
     if sum <= u128::from(total) {
