@@ -1,4 +1,4 @@
-//! Owners of memory older than a recording, per block, from its first owner snapshot.
+//! Owners of memory older than a recording, from its first owner snapshot.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use rustc_hash::FxHashMap;
 use super::owner_groups::{OwnerKind, recorded_owner_groups};
 use crate::model::{CudaIndex, OwnedOnDevice, OwnerId, OwnerPaths, OwnershipBreakdown};
 
-/// The owners of a block with their bytes, which add up to the block; sorted by owner.
+/// Sorted by owner; the bytes add up to the block.
 pub(crate) type BlockOwners = Arc<[(OwnerId, u64)]>;
 
 /// By address, for one device.
 pub(crate) type OwnedBlocks = FxHashMap<u64, BlockOwners>;
 
-/// Owners waiting for the first snapshot of the blocks.
+/// Until the first snapshot of the blocks.
 pub(crate) type PendingOwners = BTreeMap<CudaIndex, OwnedBlocks>;
 
 pub(crate) fn owners_of_blocks(
@@ -29,7 +29,7 @@ pub(crate) fn owners_of_blocks(
         snapshot.devices.iter().map(|device| owners_of_held(device, paths)).collect();
     let in_no_tensor = paths.intern(&["[in no tensor]"]);
     let rounding = paths.intern(&["[rounding]"]);
-    // Blocks with equal owners and bytes, such as a model's layers, share one list.
+    // Equal lists are shared, as by a model's layers.
     let mut known: FxHashMap<Vec<(OwnerId, u64)>, BlockOwners> = FxHashMap::default();
     for block in &snapshot.blocks {
         let number = block.device as usize;
@@ -55,7 +55,7 @@ pub(crate) fn owners_of_blocks(
     devices
 }
 
-/// Each owner's path: category, then the group's name.
+/// Category, then the group's name.
 fn owners_of_held(device: &OwnedOnDevice, paths: &mut OwnerPaths) -> Vec<Option<OwnerId>> {
     let mut owners = vec![None; device.held.len()];
     for group in recorded_owner_groups(device) {

@@ -1,5 +1,4 @@
-//! Growth: owners and lines whose floor of live bytes rises, whatever the sawtooth of training
-//! steps.
+//! Owners and lines whose floor of live bytes rises, under the sawtooth of training steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,24 +9,24 @@ use crate::model::{TensorCategory, TensorDevice};
 
 /// Windows whose floors are compared.
 const MAX_WINDOWS: usize = 6;
-/// Observations per window: a single one may be the top of the sawtooth.
+/// One alone may be the top of the sawtooth.
 const MIN_PER_WINDOW: usize = 4;
-/// This many rising floors are no accident, whatever the sawtooth.
+/// This many rising floors are no accident.
 const MANY_STEPS: usize = 4;
-/// Fewer new blocks in no tensor may be library workspaces, allocated on first use.
+/// Fewer may be library workspaces, allocated on first use.
 const MANY_BLOCKS: i64 = 8;
 const MIN_OBSERVATIONS: usize = 3;
 
 /// A rise of live bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GrowthRise {
-    /// From the first floor to the last, in bytes.
+    /// From the first floor to the last.
     pub bytes: u64,
     /// Seconds between these.
     pub seconds: f64,
     /// Number of floors compared.
     pub windows: usize,
-    /// Indices of the observations of the first and last floor.
+    /// Indices of the first and last floor.
     pub between: (usize, usize),
 }
 
@@ -37,8 +36,8 @@ impl GrowthRise {
         self.bytes as f64 / self.seconds.max(1e-9)
     }
 
-    /// The rise of (seconds, bytes); `None` if a floor falls or fewer than two rise. Few floors
-    /// must rise by more than the sawtooth.
+    /// From (seconds, bytes); `None` if a floor falls or fewer than two rise. Few floors must rise
+    /// by more than the sawtooth.
     pub fn of(levels: &[(f64, u64)]) -> Option<GrowthRise> {
         if levels.len() < MIN_OBSERVATIONS {
             return None;
@@ -55,7 +54,7 @@ impl GrowthRise {
             .collect();
         let steps = || floors.windows(2).map(|pair| (pair[0].1, pair[1].1));
         let (first, last) = (floors.first()?, floors.last()?);
-        // Steady growth after a floor is not part of the sawtooth.
+        // Steady growth is no sawtooth.
         let rate = last.1.saturating_sub(first.1) as f64 / (last.0 - first.0).max(1e-9);
         let above = |(at, bytes): &(f64, u64), floor: &(f64, u64, usize)| {
             (bytes - floor.1).saturating_sub((rate * (at - floor.0).max(0.0)) as u64)
@@ -88,8 +87,7 @@ pub struct OwnerGrowth {
 }
 
 impl OwnerGrowth {
-    /// Whether this may be one long forward pass: a single variable's graph grows throughout, and
-    /// few snapshots may all fall into it.
+    /// Whether it may be one long forward pass, of a single graph in few snapshots.
     pub fn may_be_one_step(&self) -> bool {
         self.group.category == TensorCategory::Saved
             && !self.group.owner.contains("[*]")
@@ -116,17 +114,16 @@ fn owner_key(group: &OwnerGroup) -> OwnerKey {
 #[derive(Debug, Default)]
 pub struct GrowthWatch {
     times: Vec<f64>,
-    /// (Bytes, storages) of each owner at each time.
+    /// (Bytes, storages) at each time.
     owners: BTreeMap<OwnerKey, Vec<(u64, u64)>>,
     last: Vec<OwnerGroup>,
-    /// Memory in no tensor, in the last snapshot.
     last_in_no_tensor: Vec<OwnerGroup>,
     line_times: Vec<f64>,
     lines: BTreeMap<String, Vec<u64>>,
 }
 
 impl GrowthWatch {
-    /// Adds an owner snapshot at a time in seconds.
+    /// `time` is in seconds.
     pub fn add_owners(&mut self, time: f64, mut groups: Vec<OwnerGroup>) {
         let before = self.times.len();
         self.keep_names(&mut groups);
@@ -144,8 +141,8 @@ impl GrowthWatch {
             groups.into_iter().partition(|group| group.kind == OwnerKind::NoTensor);
     }
 
-    /// Keeps the previous snapshot's name of a group if most storages are the same: a running
-    /// function's variable may name it only temporarily.
+    /// Renames a group as before if most storages are the same: a running function's variable may
+    /// name it now.
     fn keep_names(&self, groups: &mut [OwnerGroup]) {
         let mut owners: FxHashMap<(TensorDevice, u64), usize> = FxHashMap::default();
         for (index, group) in self.last.iter().enumerate() {
@@ -172,7 +169,7 @@ impl GrowthWatch {
         }
     }
 
-    /// Adds live bytes per line at a time in seconds.
+    /// `time` is in seconds.
     pub fn add_lines(&mut self, time: f64, lines: Vec<(String, u64)>) {
         let before = self.line_times.len();
         for (line, bytes) in lines {
@@ -189,7 +186,7 @@ impl GrowthWatch {
         self.times.len()
     }
 
-    /// Seconds from the first snapshot to the last.
+    /// Seconds from first to last snapshot.
     pub fn seconds(&self) -> f64 {
         self.times.last().zip(self.times.first()).map_or(0.0, |(last, first)| last - first)
     }
@@ -248,7 +245,7 @@ mod tests {
         let rise = GrowthRise::of(&levels(&rising)).unwrap();
         assert_eq!(rise.windows, 6);
         assert!(rise.bytes > 0 && rise.seconds > 0.0, "{rise:?}");
-        // The same, seen so seldom that its floors may be missed.
+        // So seldom that floors may be missed.
         assert_eq!(
             GrowthRise::of(&levels(&[5, 92, 44, 11, 98, 50, 17, 104, 56, 23, 110, 62])),
             None
@@ -259,12 +256,12 @@ mod tests {
         assert_eq!(GrowthRise::of(&levels(&[9, 8, 10, 11])), None);
     }
 
-    /// `summary` said "nothing grew in 4 snapshots" because the last came late.
+    /// `summary` said "nothing grew in 4 snapshots": the last came late.
     #[test]
     fn a_leak_that_is_looked_at_in_unequal_times_grows_all_the_same() {
         let steady = [(0.0, 10), (0.7, 17), (1.4, 24), (13.2, 142)];
         assert_eq!(GrowthRise::of(&steady).map(|rise| rise.bytes), Some(14));
-        // No growth: a sawtooth whose top was seen late, or a single rise.
+        // A sawtooth's top seen late, a single rise.
         assert_eq!(GrowthRise::of(&[(0.0, 10), (0.7, 11), (1.4, 12), (2.0, 142)]), None);
     }
 
@@ -289,8 +286,7 @@ mod tests {
         assert_eq!((grown.len(), grown[0].group.owner.as_str()), (1, "main: t.kept"));
     }
 
-    /// `summary` of a LoRA job with long steps: "alive by backward: loss grows by 768 MiB a
-    /// second".
+    /// `summary` of slow LoRA steps: "alive by backward: loss grows by 768 MiB a second".
     #[test]
     fn one_graph_that_rises_in_three_looks_may_be_one_long_step() {
         let grown = |owner: &str, looks: u64| {
@@ -307,7 +303,7 @@ mod tests {
         assert!(!grown("main: total_loss", 24), "six floors, each above the one before");
     }
 
-    /// `summary` said "nothing grew" of 19 MiB per second in storages without tensors.
+    /// `summary`: "nothing grew", with 19 MiB/s in storages without tensors.
     #[test]
     fn memory_in_no_tensor_grows_like_an_owner_and_is_none() {
         let watch = |blocks: u64| {

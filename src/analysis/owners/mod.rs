@@ -1,4 +1,4 @@
-//! Owners of memory: groups, recorded owners, and changes.
+//! Owners of memory and their changes.
 
 pub(super) mod before_recording;
 pub(super) mod growth;

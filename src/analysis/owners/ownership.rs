@@ -1,4 +1,4 @@
-//! Memory by owner, from a recording's highest and last owner snapshot.
+//! Memory by owner: the highest and the last owner snapshot.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{CudaIndex, Nanos, OwnedOnDevice, OwnershipBreakdown, TensorCategory};
 use crate::ownership::SAVED_BY;
 
-/// A device's memory as flamegraph paths: category, then modules down to the tensor, or its owner.
+/// Flamegraph paths: category, then modules down to the tensor, or its owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerStacks {
     /// The time of the snapshot.
     pub time: Nanos,
-    /// How long the process was stopped; `None` if it ran on.
+    /// How long the process was stopped, if it was.
     pub pause: Option<Nanos>,
     /// `allocated_bytes` then: the sum of all paths.
     pub allocated: u64,
@@ -28,7 +28,7 @@ pub struct OwnerStacks {
 pub enum OwnerPart {
     /// A category, module or name.
     Text(String),
-    /// Allocation site of nameless memory, in exact recordings.
+    /// Allocation site of nameless memory (exact recordings).
     AllocatedAt(StackLabel),
 }
 
@@ -37,12 +37,11 @@ struct OwnershipReading {
     time: Nanos,
     pause: Option<Nanos>,
     held: OwnedOnDevice,
-    /// Bytes of nameless blocks by owner index (`None`: in no tensor) and account of the allocation
-    /// site.
+    /// Nameless bytes by owner index (`None`: no tensor) and allocation account.
     made: BTreeMap<(Option<u32>, usize), u64>,
 }
 
-/// The ledger account of the block at an address of a device.
+/// From device and address to ledger account.
 pub(crate) type SiteLookup<'a> = &'a dyn Fn(CudaIndex, u64) -> Option<usize>;
 
 #[derive(Debug, Default)]
@@ -85,7 +84,7 @@ impl OwnershipHistory {
         self.highest.values().chain(self.last.values()).map(of).sum()
     }
 
-    /// The last snapshot's owners, and how long the process was stopped.
+    /// With the process's pause.
     pub(crate) fn last(&self, device: CudaIndex) -> Option<(&OwnedOnDevice, Option<Nanos>)> {
         self.last.get(&device).map(|look| (&look.held, look.pause))
     }
@@ -135,7 +134,7 @@ impl OwnershipHistory {
     }
 }
 
-/// For each owner outside a model: category, variable, pattern.
+/// Outside models: category, variable, pattern.
 fn group_paths(device: &OwnedOnDevice) -> Vec<Option<Vec<String>>> {
     let mut paths = vec![None; device.held.len()];
     for group in recorded_owner_groups(device) {
@@ -163,7 +162,7 @@ fn group_paths(device: &OwnedOnDevice) -> Vec<Option<Vec<String>>> {
     paths
 }
 
-/// Splits `layers.0.weight` into modules; optimizer state goes below its parameter.
+/// `layers.0.weight` by modules, with optimizer state below its parameter.
 fn path(category: TensorCategory, owner: &str) -> Vec<String> {
     let mut path = vec![category.name().to_owned()];
     let whole = match category {

@@ -1,4 +1,4 @@
-//! Storages that appeared or disappeared between two owner snapshots.
+//! Storages that appeared or disappeared between owner snapshots.
 
 use rustc_hash::FxHashMap;
 
@@ -23,18 +23,18 @@ pub struct StorageChange {
     pub shape: Option<Vec<i64>>,
     /// Its element type.
     pub dtype: DType,
-    /// The first one's index in [`OwnershipSnapshot::tensors`] of its snapshot.
+    /// The first one's index in [`OwnershipSnapshot::tensors`].
     pub tensor: usize,
 }
 
-/// A storage freed and allocated again with equal address and size counts as the same.
+/// Freed and allocated again at the same place, it counts as the same.
 type StorageKey = (TensorDevice, u64, u64, Option<u64>);
 
 fn key(group: &StorageGroup) -> StorageKey {
     (group.device, group.storage.at, group.storage.data, group.storage.bytes)
 }
 
-/// Changes from `before` to `now`, the largest first, without meta tensors and empty ones.
+/// The largest first, without meta tensors and empty ones.
 pub fn changes(before: &OwnershipSnapshot, now: &OwnershipSnapshot) -> Vec<StorageChange> {
     let groups = |snapshot: &OwnershipSnapshot| -> FxHashMap<StorageKey, StorageGroup> {
         let with_memory = storages(snapshot).into_iter().filter(|group| {

@@ -8,7 +8,7 @@ use crate::ownership::name_pattern;
 /// A pattern whose bytes or storages changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerChange {
-    /// The group in the later snapshot that has it, with only this pattern.
+    /// The latest group with this pattern, and no other.
     pub group: OwnerGroup,
     /// Storages now minus before.
     pub storages: i64,
@@ -16,20 +16,19 @@ pub struct OwnerChange {
     pub bytes: i64,
 }
 
-/// Changes from `before` to `now`, the largest first.
+/// What changed, the largest first.
 pub fn owner_changes(before: &[OwnerGroup], now: &[OwnerGroup]) -> Vec<OwnerChange> {
     let mut sums: BTreeMap<_, (i64, i64, &OwnerGroup, usize)> = BTreeMap::new();
     for (sign, groups) in [(-1, before), (1, now)] {
         for group in groups {
-            // A variable's patterns begin with its name; those of graphs and models do not.
+            // Only a variable's patterns begin with its name.
             let owner = match group.kind {
                 OwnerKind::Variable => String::new(),
                 _ => name_pattern(&group.owner),
             };
             for (index, pattern) in group.patterns.iter().enumerate() {
                 let kind = (group.device, group.category, group.kind.clone());
-                // A shared number or key stays in the pattern until a second name differs:
-                // `tensor_1` becomes `tensor_*`.
+                // A shared number stays until a second name differs: `tensor_1` becomes `tensor_*`.
                 let key = (kind, owner.clone(), name_pattern(&pattern.pattern));
                 let sum = sums.entry(key).or_insert((0, 0, group, index));
                 sum.0 += sign * pattern.size.storages as i64;
@@ -74,8 +73,8 @@ mod tests {
             .collect()
     }
 
-    /// gpu_mem_track's example: "+210.00 MiB +2 dummy_tensor_*" and "-90.00 MiB -1 dummy_tensor_1",
-    /// but nothing was freed.
+    /// gpu_mem_track: "+210.00 MiB +2 dummy_tensor_*" and "-90.00 MiB -1 dummy_tensor_1", but
+    /// nothing was freed.
     #[test]
     fn a_second_name_that_differs_in_a_number_frees_nothing() {
         let one = [("__main__.dummy_tensor_1", 90)];

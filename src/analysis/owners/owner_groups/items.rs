@@ -1,4 +1,4 @@
-//! The storages to group, with their names and known owners.
+//! Storages to group, with names and known owners.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,37 +13,37 @@ use crate::model::{
 use crate::ownership::{ALIVE_BY, SAVED_BY, graph_roots, kept_by, name_parts, name_pattern};
 use crate::ownership::{held_storages, is_garbage, owner_label};
 
-/// One storage, or several of one name.
+/// Storages of one name.
 #[derive(Debug, Clone)]
 pub(super) struct GroupItem {
     pub(super) device: TensorDevice,
     pub(super) category: TensorCategory,
     /// If not part of the name.
     pub(super) owner: Option<(OwnerKind, Arc<str>)>,
-    /// The name within a joined owner: `losses[3]` of `losses[*]`.
+    /// `losses[3]` of `losses[*]`.
     pub(super) member: Option<Arc<str>>,
     pub(super) name: Arc<str>,
     pub(super) bytes: u64,
     pub(super) storages: u64,
     pub(super) shape: Option<String>,
-    /// Address of the storage's bytes; 0 in recordings.
+    /// Address; 0 in recordings.
     pub(super) data: u64,
-    /// A tensor for `referrers`: its name, else its Python object's address.
+    /// For `referrers`: a name, else a Python object's address.
     pub(super) example: Option<String>,
 }
 
-/// Nodes between a parameter and its operation: the transposition of a weight.
+/// Nodes between a parameter and its operation: transpositions.
 const MAX_STEPS_TO_PARAMETER: u32 = 2;
 
 #[derive(Default)]
 struct KnownOwners {
     /// By `id()` of a parameter.
     models: FxHashMap<u64, Arc<str>>,
-    /// By `id()` of a tensor of its state.
+    /// By `id()` of a state tensor.
     optimizers: FxHashMap<u64, Arc<str>>,
-    /// The parameter's model, by `TensorImpl` of the gradient.
+    /// The model, by gradient's `TensorImpl`.
     gradients: FxHashMap<u64, Arc<str>>,
-    /// The module's path, by `TensorImpl` of the parameter.
+    /// The path, by parameter's `TensorImpl`.
     modules: FxHashMap<u64, String>,
 }
 
@@ -103,7 +103,7 @@ impl KnownOwners {
     }
 }
 
-/// If there is only one model, tensor names omit it.
+/// With one model, tensor names omit it.
 fn only_model(snapshot: &OwnershipSnapshot) -> Option<Arc<str>> {
     match snapshot.models.as_slice() {
         [model] => Some(model.name.clone()),
@@ -111,7 +111,7 @@ fn only_model(snapshot: &OwnershipSnapshot) -> Option<Arc<str>> {
     }
 }
 
-/// For each node, the path of the module whose parameter it uses.
+/// The module whose parameter a node uses.
 fn modules_of_nodes<'k>(
     snapshot: &OwnershipSnapshot,
     known: &'k KnownOwners,
@@ -126,7 +126,7 @@ fn modules_of_nodes<'k>(
                 if let Some(module) = node.variable.and_then(|at| known.modules.get(&at)) {
                     return Some(module.as_str());
                 }
-                // Nodes beyond another operation belong to other modules.
+                // Nodes behind it are of other modules.
                 if step == 0 || is_view(&node.class) {
                     further.extend(node.next.iter().filter_map(|at| index.get(at).copied()));
                 }
@@ -145,7 +145,7 @@ fn is_view(class: &str) -> bool {
         .any(|view| class.starts_with(view))
 }
 
-/// The class of the cycle, by garbage `TensorImpl`.
+/// By `TensorImpl`.
 fn classes_of_garbage(snapshot: &OwnershipSnapshot) -> FxHashMap<u64, Arc<str>> {
     let cycles = snapshot.garbage.iter();
     cycles.flat_map(|cycle| cycle.tensors.iter().map(|at| (*at, cycle.class.clone()))).collect()
@@ -156,7 +156,7 @@ pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<GroupItem> {
     let roots = graph_roots(&snapshot.tensors, &snapshot.nodes);
     let modules = modules_of_nodes(snapshot, &known);
     let garbage = classes_of_garbage(snapshot);
-    // The graph's owner may be among what was not read.
+    // The owner may be among what was not read.
     let incomplete = snapshot.incomplete.as_ref().filter(|incomplete| incomplete.lacks_names());
     let no_root: Arc<str> = incomplete
         .map_or(String::new(), |it| format!("what keeps the graph was {}", it.not_read()))
@@ -214,7 +214,7 @@ pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<GroupItem> {
     items
 }
 
-/// Joins owners whose names differ only in an index or key: `losses[*]`.
+/// Names that differ only in index or key: `losses[*]`.
 fn join_owners(items: &mut [GroupItem]) {
     let mut alike: BTreeMap<(TensorCategory, OwnerKind, String), BTreeSet<Arc<str>>> =
         BTreeMap::new();

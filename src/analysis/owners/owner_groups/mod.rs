@@ -1,7 +1,6 @@
-//! Owner groups: storages whose names differ only in an index, key or number form one row.
+//! Owner groups: storages whose names differ only in an index, key or number.
 //!
-//! A group is a variable, model or optimizer, or the variable that keeps a graph alive. It contains
-//! patterns of names.
+//! A group is a variable, a model, an optimizer, or the variable that keeps a graph alive.
 
 mod change;
 mod items;
@@ -20,15 +19,15 @@ pub const NO_TENSOR: &str = "[in no tensor: work spaces, C++]";
 /// What owns a group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OwnerKind {
-    /// A variable of the program with all it leads to; without a name, what else is known.
+    /// A variable of the program, or what else is known.
     Variable,
-    /// A module, by its variable or class; empty if a recording does not say.
+    /// A module, by variable or class; may be empty in recordings.
     Model,
     /// An optimizer, by variable and class.
     Optimizer,
     /// A variable that keeps an autograd graph.
     Graph,
-    /// A graph without a named tensor: of a running pass, or of an unnamed tensor.
+    /// The graph of a running pass or of an unnamed tensor.
     UnknownGraph,
     /// Only cycles of garbage.
     Garbage,
@@ -39,10 +38,10 @@ pub enum OwnerKind {
 /// Storages with one owner and one name pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerPattern {
-    /// Pattern of the whole names: `server: sessions[*].layers[*].keys`; for saved tensors, module
-    /// and node class.
+    /// Of whole names: `server: sessions[*].layers[*].keys`; for saved tensors, module and node
+    /// class.
     pub pattern: String,
-    /// The pattern after the owner's name: `[*].layers[*].keys`.
+    /// After the owner's name: `[*].layers[*].keys`.
     pub tail: String,
     /// Sums and sizes.
     pub size: GroupSize,
@@ -57,7 +56,7 @@ pub struct GroupSize {
     pub bytes: u64,
     /// Storages.
     pub storages: u64,
-    /// Bytes of the smallest and largest storage, if known.
+    /// Smallest and largest storage, if known.
     pub range: Option<(u64, u64)>,
 }
 
@@ -74,26 +73,26 @@ pub struct OwnerGroup {
     pub owner: String,
     /// Sums and sizes.
     pub size: GroupSize,
-    /// Number of joined graphs, models or optimizers; 0 or 1 if not joined.
+    /// Number of joined graphs, models or optimizers, if joined.
     pub members: u64,
     /// Name of the largest storage.
     pub largest: String,
     /// Addresses of its storages; empty in recordings.
     pub addresses: Vec<u64>,
-    /// A tensor for `memspy referrers`: the largest, or one that keeps a graph.
+    /// A tensor for `memspy referrers`.
     pub example: Option<String>,
-    /// Shape and type of the largest storage's tensor, if known.
+    /// Shape and type of the largest, if known.
     pub largest_shape: Option<String>,
     /// Its patterns, the largest first.
     pub patterns: Vec<OwnerPattern>,
 }
 
-/// A snapshot's owners in groups, the largest first.
+/// Groups of a snapshot, the largest first.
 pub fn owner_groups(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
     tree::group(items::of_snapshot(snapshot))
 }
 
-/// Memory in no tensor as a group per GPU, so that its growth is watched too.
+/// Memory in no tensor per GPU, as a group to watch.
 pub fn in_no_tensor(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
     let of = |(device, sums): (TensorDevice, DeviceOwnership)| {
         let OwnedBytes { bytes, storages } = sums.without_tensor;
@@ -120,7 +119,7 @@ pub fn in_no_tensor(snapshot: &OwnershipSnapshot) -> Vec<OwnerGroup> {
     breakdown(snapshot).into_iter().filter(|(device, _)| device.is_cuda()).map(of).collect()
 }
 
-/// A recorded snapshot's owners in groups, the largest first.
+/// Groups of a recorded snapshot, the largest first.
 pub fn recorded_owner_groups(device: &OwnedOnDevice) -> Vec<OwnerGroup> {
     tree::group(items::of_recording(device))
 }

@@ -20,7 +20,7 @@ fn on_device(held: &[(TensorCategory, &str, u64)]) -> OwnedOnDevice {
     }
 }
 
-/// Groups of other tensors with these names.
+/// Of other tensors.
 pub(crate) fn groups(held: &[(String, u64)]) -> Vec<OwnerGroup> {
     let held: Vec<_> = held.iter().map(|(name, bytes)| (OTHER, name.as_str(), *bytes)).collect();
     recorded_owner_groups(&on_device(&held))
@@ -71,7 +71,7 @@ fn a_cache_of_many_small_storages_is_one_row_not_below_the_cut() {
     );
 }
 
-/// A buffer registered per step gave one owner per step, none growing.
+/// A buffer registered each step gave one owner per step.
 #[test]
 fn attributes_that_a_program_numbers_are_one_owner() {
     let names = (0..12).map(|step| (format!("main: bank.queue_{step}"), 2));
@@ -141,8 +141,8 @@ fn changes_are_told_by_pattern() {
     assert_eq!(told, [("f: gone", -1, -9), ("f: kept[*]", 2, 8)]);
 }
 
-/// `tensors --every` of a job that keeps its losses: "+67.25 MiB saved for backward, alive by
-/// forward: x", the graph of the running pass.
+/// `tensors --every` with kept losses: "+67.25 MiB saved for backward, alive by forward: x", the
+/// running pass.
 #[test]
 fn what_a_list_of_losses_keeps_more_is_not_told_of_the_graph_that_runs() {
     let saved = TensorCategory::Saved;

@@ -1,4 +1,4 @@
-//! From names to groups: the owner's part of a name, and the pattern after it.
+//! From names to groups: owner and pattern.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,8 +58,8 @@ pub(super) fn group(items: Vec<GroupItem>) -> Vec<OwnerGroup> {
     groups
 }
 
-/// Divides storages by variable, attribute or container: the name before the first index, key or
-/// number that differs. All parts before `from` are equal.
+/// By variable, attribute or container: the name before the first differing index, key or number.
+/// Parts before `from` are equal.
 fn by_variable<'a>(
     entries: &[&'a GroupEntry<'a>],
     from: usize,
@@ -80,7 +80,7 @@ fn by_variable<'a>(
             false => BTreeSet::new(),
         };
         match keys.len() {
-            // A single item: its whole name says more.
+            // Its whole name says more.
             1 => by_variable(&entries, head + 1, add),
             _ => add(before.concat(), &entries, head),
         }
@@ -131,7 +131,7 @@ fn owner_group(
     }
 }
 
-/// The common pattern; equal keys stay as they are.
+/// Equal keys stay as they are.
 pub(super) fn pattern<'p, 'a: 'p>(
     names: impl Iterator<Item = &'p [NamePart<'a>]> + Clone,
 ) -> Vec<&'a str> {
