@@ -7,7 +7,7 @@ use crate::analysis::owners::growth::OwnerGrowth;
 use crate::analysis::owners::owner_groups::OwnerGroup;
 use crate::model::{AllocatorSnapshot, OwnershipSnapshot};
 
-/// The memory of a device, in bytes; `None` is unknown.
+/// A device's memory in bytes; `None` is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct GpuFacts {
     /// Its number in the process.
@@ -35,7 +35,7 @@ pub struct GpuFacts {
 pub struct CacheFacts {
     /// Usable by any tensor.
     pub general: FreeBlocks,
-    /// Usable only by private pools (CUDA graphs, `MemPool`); graphs replay into it.
+    /// Only for private pools: CUDA graphs replay into it.
     pub private: u64,
     /// What `empty_cache()` would return.
     pub releasable: u64,
@@ -49,7 +49,7 @@ impl CacheFacts {
 }
 
 impl GpuFacts {
-    /// `None` if the process does not use the device.
+    /// `None` for unused devices.
     pub fn new(device: &DeviceSnapshot) -> Option<GpuFacts> {
         if device.is_unused() {
             return None;
@@ -73,11 +73,11 @@ impl GpuFacts {
 }
 
 impl GpuFacts {
-    /// Replaces PyTorch's figures by those of a snapshot, so that all are of one moment.
+    /// Replaces PyTorch's figures by a snapshot's: all of one moment.
     pub fn with_blocks(self, blocks: &AllocatorSnapshot) -> GpuFacts {
         let sums = Fragmentation::new(blocks);
         let reserved = blocks.reserved();
-        // Corrects `free` by what PyTorch reserved or released since.
+        // Corrected by what was reserved or released since.
         let free =
             self.outside.and_then(|_| (self.free? + self.reserved_then?).checked_sub(reserved));
         GpuFacts {

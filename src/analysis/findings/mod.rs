@@ -1,6 +1,6 @@
-//! Findings about a job, each with its evidence in numbers.
+//! Findings about a job, with their evidence.
 //!
-//! Only rules in [`RULES`] create findings. A rule that lacks a number finds nothing.
+//! Only [`RULES`] create findings. A rule that lacks a number finds nothing.
 
 mod facts;
 mod rules;
@@ -18,9 +18,9 @@ pub enum Finding {
         /// The owner and its rise.
         growth: OwnerGrowth,
     },
-    /// Several results are kept with their autograd graphs.
+    /// Several results keep their autograd graphs.
     GraphsKept {
-        /// The variable, with the memory of its graphs.
+        /// The variable and its graphs.
         group: OwnerGroup,
     },
     /// Only cycles of garbage hold tensors.
@@ -37,7 +37,7 @@ pub enum Finding {
         /// The pools, the largest first.
         pools: Vec<PrivatePool>,
     },
-    /// Much of the cache is free, but fragmented.
+    /// The free cache is fragmented.
     Fragmented {
         /// The device.
         gpu: u32,
@@ -50,7 +50,7 @@ pub enum Finding {
         /// What `torch.cuda.empty_cache()` would return.
         releasable: u64,
     },
-    /// Idle streams have cache that other streams cannot use.
+    /// Idle streams keep cache from other streams.
     IdleStreams {
         /// The device.
         gpu: u32,
@@ -82,7 +82,7 @@ pub enum Finding {
         /// Of the whole device.
         total: u64,
     },
-    /// Several optimizers have state for the same parameters.
+    /// Optimizers with state for the same parameters.
     OptimizersTwice {
         /// Their names, most state first.
         names: Vec<String>,
@@ -105,7 +105,7 @@ pub enum Finding {
         /// Hidden bytes.
         bytes: u64,
     },
-    /// A model that is not in training keeps gradients.
+    /// A model in `eval()` keeps gradients.
     GradientsInEval {
         /// The model.
         model: String,
@@ -148,7 +148,7 @@ impl Finding {
     }
 }
 
-/// Growth of reserved memory while a job was observed.
+/// Growth of reserved memory while observed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReservedIn {
     /// The device.
@@ -157,7 +157,7 @@ pub struct ReservedIn {
     pub bytes: u64,
     /// Seconds of observation.
     pub seconds: f64,
-    /// Lines that took memory from the driver, if known.
+    /// Lines that took memory from the driver.
     pub taken_by: Vec<String>,
 }
 
@@ -183,7 +183,7 @@ pub(crate) const RULES: &[Rule] = &[
     rules::outside,
 ];
 
-/// The findings in the order of the rules, the largest first in each.
+/// In the order of the rules, then the largest first.
 pub fn findings(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let sorted = |rule: &Rule| {
         let mut found = rule(facts);

@@ -1,4 +1,4 @@
-//! The rules: pure functions from facts to findings, each with its thresholds.
+//! The rules: pure functions from facts to findings, with thresholds.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,13 +17,13 @@ const MIB: u64 = 1 << 20;
 /// Least bytes of most findings.
 const MIN_BYTES: u64 = MIB;
 const MIN_GROWTH_A_MINUTE: f64 = MIB as f64;
-/// Least free cache, and its least fraction of reserved memory.
+/// And its least fraction of reserved memory.
 const MIN_CACHED: u64 = 128 * MIB;
 const MIN_CACHED_PART: u64 = 5;
 const MIN_POOLS: u64 = 32 * MIB;
-/// Fragmented: the largest block is at most this fraction.
+/// The largest block's greatest fraction, if fragmented.
 const MAX_PIECE_PART: u64 = 4;
-/// Idle streams; one to copy and one to compute are usual.
+/// One to copy and one to compute are usual.
 const MIN_STREAMS: u64 = 3;
 /// A context with kernels takes 0.4 to 1 GiB, NCCL 0.5 GiB more.
 const USUAL_OUTSIDE: u64 = 2 << 30;
@@ -35,7 +35,7 @@ pub(super) fn grows(facts: &FindingFacts<'_>) -> Vec<Finding> {
     fast.map(|growth| Finding::Grows { growth: growth.clone() }).collect()
 }
 
-/// Two or more results of one container kept with their graphs.
+/// Of one container.
 pub(super) fn graphs_kept(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let kept = facts.groups.iter().filter(|group| {
         group.kind == OwnerKind::Graph && group.members >= 2 && group.size.bytes >= MIN_BYTES
@@ -58,7 +58,7 @@ pub(super) fn garbage(facts: &FindingFacts<'_>) -> Vec<Finding> {
     vec![Finding::Garbage { bytes, storages, cycles: holding_cycles(look) }]
 }
 
-/// Bytes on GPUs per kind of cycle, the most first.
+/// Bytes on GPUs, the most first.
 fn holding_cycles(look: &OwnershipSnapshot) -> Vec<HoldingCycle> {
     let mut kinds: FxHashMap<u64, usize> = FxHashMap::default();
     for (kind, cycle) in look.garbage.iter().enumerate() {
@@ -93,7 +93,7 @@ pub(super) fn graph_pools(facts: &FindingFacts<'_>) -> Vec<Finding> {
     (bytes >= MIN_POOLS).then_some(Finding::GraphPools { pools }).into_iter().collect()
 }
 
-/// Storage number and bytes on GPUs, by object.
+/// (Storage number, bytes on GPUs) by object.
 fn bytes_of(look: &OwnershipSnapshot) -> FxHashMap<u64, (u64, u64)> {
     let mut bytes = FxHashMap::default();
     for (number, (group, held)) in (0..).zip(held_storages(look)) {
@@ -111,7 +111,7 @@ fn sum(objects: &[u64], bytes: &FxHashMap<u64, (u64, u64)>) -> u64 {
     storages.values().sum()
 }
 
-/// Two optimizers for the same parameters: an old one is still alive.
+/// An old one is still alive.
 pub(super) fn optimizers_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(look) = facts.look else { return Vec::new() };
     let bytes = bytes_of(look);
@@ -188,7 +188,7 @@ pub(super) fn large_storages(facts: &FindingFacts<'_>) -> Vec<Finding> {
         if !group.device.is_cuda() || group.category != TensorCategory::Other {
             continue;
         }
-        // The base of a view may live only in C++: then the program cannot reach it.
+        // A view's base may live only in C++, out of the program's reach.
         let is_seen =
             |row: &&TensorRow| !row.only_in_cpp || !row.names.is_empty() || !row.saved.is_empty();
         let rows = group.tensors.iter().map(|&row| &look.tensors[row]).filter(is_seen);
@@ -214,14 +214,14 @@ fn reserved_in(facts: &FindingFacts<'_>, gpu: u32) -> Option<ReservedIn> {
     Some(ReservedIn { gpu, bytes, seconds, taken_by: device.taken_by.clone() })
 }
 
-/// Devices with more idle streams than copying and computing need.
+/// More streams than copying and computing need.
 fn many_idle(facts: &FindingFacts<'_>) -> Vec<(u32, IdleStreams)> {
     let maps = facts.look.map_or(&[][..], |look| &look.blocks).iter();
     let idle = maps.map(|map| (map.device.0, IdleStreams::new(map)));
     idle.filter(|(_, idle)| idle.streams >= MIN_STREAMS && idle.bytes >= MIN_BYTES).collect()
 }
 
-/// The program creates new streams: no other stream can use the cache of old ones.
+/// No other stream can use the cache of old ones.
 pub(super) fn idle_streams(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let found = many_idle(facts).into_iter().map(|(gpu, idle)| Finding::IdleStreams {
         gpu,
@@ -232,7 +232,7 @@ pub(super) fn idle_streams(facts: &FindingFacts<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-/// Growth of reserved memory not caused by streams.
+/// Not caused by streams.
 pub(super) fn reserved_grows(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let by_streams: Vec<u32> = many_idle(facts).into_iter().map(|(gpu, _)| gpu).collect();
     let others = facts.devices.iter().filter(|device| !by_streams.contains(&device.gpu));
@@ -250,7 +250,7 @@ pub(super) fn fragmented(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let found = facts.gpus.iter().filter(|gpu| !is_of_streams(gpu)).filter_map(|gpu| {
         let (reserved, allocated) = (gpu.reserved?, gpu.allocated?);
         let CacheFacts { general, private, releasable } = gpu.cache?;
-        // Memory that graphs replay into is not free.
+        // Graphs replay into it.
         let cached = reserved.saturating_sub(allocated).saturating_sub(private);
         let FreeBlocks { blocks, largest, .. } = general;
         let is_much = cached >= MIN_CACHED && cached >= reserved / MIN_CACHED_PART;

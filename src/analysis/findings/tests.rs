@@ -1,4 +1,4 @@
-//! Tests of the rules: with and without evidence.
+//! The rules, with and without evidence.
 
 use super::*;
 use crate::analysis::blocks::fragmentation::FreeBlocks;
@@ -17,7 +17,7 @@ use crate::ownership::fixture;
 const MIB: u64 = 1 << 20;
 const CUDA: TensorDevice = TensorDevice { kind: 1, index: Some(0) };
 
-/// A tensor of `mib` MiB in a storage of `of` MiB.
+/// In a storage of `of` MiB.
 fn tensor(at: u64, mib: u64, of: u64, category: TensorCategory, name: &str) -> TensorRow {
     let plain = fixture::row(at);
     TensorRow {
@@ -51,8 +51,7 @@ fn found_on(gpu: GpuFacts) -> Vec<Finding> {
     findings(&FindingFacts { gpus: &[gpu], ..FindingFacts::default() })
 }
 
-/// The job took 40 GiB between the driver's answer and the snapshot: the sum was 20 GiB less than
-/// the device.
+/// 40 GiB allocated between driver and snapshot: the sum was 20 GiB below the device.
 #[test]
 fn what_is_free_fits_what_the_job_has_at_the_same_moment() {
     let gpu = GpuFacts {
@@ -85,7 +84,7 @@ fn what_is_free_fits_what_the_job_has_at_the_same_moment() {
         let told = gpu.with_blocks(&map);
         assert_eq!((told.reserved, told.free), (Some(reserved), Some(free)));
     }
-    // Memory changed while the driver was read: `free` cannot be corrected.
+    // Memory changed meanwhile: not corrected.
     let told = GpuFacts { outside: None, ..gpu }.with_blocks(&map);
     assert_eq!(told.free, Some(50));
 }
@@ -229,7 +228,7 @@ fn a_storage_much_larger_than_its_tensor_is_found() {
     let large = Finding::LargeStorages { name: "f: row".into(), storages: 1, bytes: 7 * MIB };
     assert_eq!(found(&look(vec![tensor(16, 1, 8, TensorCategory::Other, "f: row")])), [large]);
     assert_eq!(found(&look(vec![tensor(16, 6, 8, TensorCategory::Other, "f: most")])), []);
-    // z[::64] of 8 MiB: only the slice holds its base.
+    // z[::64] of 8 MiB: only the slice holds it.
     let slice = tensor(16, 1, 8, TensorCategory::Other, "f: z[0]");
     let storage = slice.tensor.storage;
     let mut whole = tensor(32, 8, 8, TensorCategory::Other, "");
@@ -237,7 +236,7 @@ fn a_storage_much_larger_than_its_tensor_is_found() {
     let held = look(vec![slice.clone(), whole.clone()]);
     let large = Finding::LargeStorages { name: "f: z[0]".into(), storages: 1, bytes: 7 * MIB };
     assert_eq!(found(&held), [large]);
-    // A base that the program holds shows everything.
+    // Held by the program: shows everything.
     whole.only_in_cpp = false;
     assert_eq!(found(&look(vec![slice, whole])), []);
 }
@@ -280,7 +279,7 @@ fn others_and_what_is_outside_pytorch_are_found_when_they_count() {
     );
 }
 
-/// This many streams have 22 MiB of free cache each; the default stream is in use.
+/// 22 MiB of free cache each; the default stream is in use.
 fn streams(idle: u64) -> OwnershipSnapshot {
     let block = |state| Block { address: 0, size: 22 * MIB, requested: 22 * MIB, state };
     let segment = |stream, state| Segment {
@@ -339,10 +338,10 @@ fn streams_that_nothing_runs_on_hold_cache_that_others_cannot_use() {
         Finding::IdleStreams { gpu: 0, streams: 4, bytes: 88 * MIB, grown: Some(grown(0)) };
     let all = of(&look, std::slice::from_ref(&device));
     assert!(all.contains(&streams_found), "{all:?}");
-    // Fragmentation is reported only if streams have little of the cache.
+    // Streams have little of the cache.
     assert!(all.iter().any(|it| matches!(it, Finding::Fragmented { .. })), "{all:?}");
     assert!(!of(&streams(9), &[]).iter().any(|it| matches!(it, Finding::Fragmented { .. })));
-    // One stream to copy and one to compute are usual.
+    // To copy and to compute.
     let all = of(&streams(2), std::slice::from_ref(&device));
     assert_eq!(all[0], Finding::ReservedGrows { grown: grown(0) });
     assert!(!all.iter().any(|it| matches!(it, Finding::IdleStreams { .. })), "{all:?}");
