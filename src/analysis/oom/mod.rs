@@ -1,4 +1,4 @@
-//! Out of memory: the report, the error's message, and trigger conditions.
+//! Out of memory: report, message, trigger conditions.
 
 pub(super) mod oom_message;
 pub(super) mod oom_report;

@@ -1,16 +1,16 @@
 //! Reads PyTorch's out-of-memory message.
 
-/// Bytes requested ("Tried to allocate 20.00 GiB"), if named. Rounded to hundredths of a unit; it
-/// is the request to the driver: 2 MiB, 20 MiB or a multiple of 2 MiB (`format_size`,
-/// `get_allocation_size` in c10/cuda/CUDACachingAllocator.cpp).
+/// Bytes requested ("Tried to allocate 20.00 GiB"), to hundredths of a unit: the request to the
+/// driver, of 2 MiB, 20 MiB or a multiple of 2 MiB (`format_size`, `get_allocation_size` in
+/// c10/cuda/CUDACachingAllocator.cpp).
 pub fn requested_bytes(text: &str) -> Option<u64> {
     let (_, rest) = text.split_once("Tried to allocate ")?;
     let mut words = rest.split_whitespace();
     size(words.next()?, words.next()?)
 }
 
-/// Bytes free on the device when the request failed ("of which 7.19 MiB is free"; up to PyTorch 2.0
-/// "; 7.19 MiB free;").
+/// Bytes free on the device at the failure ("of which 7.19 MiB is free"; up to PyTorch 2.0 "; 7.19
+/// MiB free;").
 pub fn free_on_device(text: &str) -> Option<u64> {
     let before = text.split_once(" is free").or_else(|| text.split_once(" free;"))?.0;
     let mut words = before.split_whitespace().rev();
@@ -52,8 +52,8 @@ mod tests {
         }
     }
 
-    /// A sampled report on a full device said: "the device had 167.19 MiB free, as last seen: a
-    /// limit of the job's own".
+    /// A report on a full device: "the device had 167.19 MiB free, as last seen: a limit of the
+    /// job's own".
     #[test]
     fn what_was_free_when_a_request_failed_is_read_out_of_the_words() {
         let now = "GPU 0 has a total capacity of 1.46 GiB of which 7.50 MiB is free. Including";

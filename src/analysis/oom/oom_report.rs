@@ -1,4 +1,4 @@
-//! The report on the moment a condition came true, or on the end of a recording.
+//! The report on a condition that came true, or on a recording's end.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -14,28 +14,28 @@ use crate::model::{
     SiteId, SnapshotConsistency, StackId, StackSample, ThreadActivity, ThreadId, TriggerFired,
 };
 
-/// Upper ends of the classes of free blocks, in bytes.
+/// Size classes of free blocks: upper ends.
 const CLASSES: [u64; 5] = [1 << 20, 10 << 20, 100 << 20, 1 << 30, u64::MAX];
-/// Refusals belong to a moment up to this age.
+/// For refusals of one moment.
 const MAX_REFUSAL_AGE: u64 = 2_000_000_000;
-/// PyTorch asks the driver up to three times: keep the live blocks once.
+/// PyTorch asks up to three times: keep live blocks once.
 const RETRY_WINDOW: u64 = 200_000_000;
 const MAX_REFUSED: usize = 64;
 
-/// One moment; stack numbers are those of [`OomReportBuilder::profile`].
+/// One moment; stacks are those of [`OomReportBuilder::profile`].
 #[derive(Debug, Clone)]
 pub struct OomReport {
-    /// The condition that came true; `None` at the end of the recording.
+    /// The condition; `None` at the recording's end.
     pub trigger: Option<TriggerFired>,
     /// The moment.
     pub time: Nanos,
     /// The devices with PyTorch's memory.
     pub devices: Vec<OomDevice>,
-    /// Driver refusals near the moment, the latest first; exact recordings only.
+    /// Driver refusals near it, the latest first (exact recordings).
     pub refused: Vec<RefusedAllocation>,
     /// Out-of-memory errors near the moment, in order.
     pub oom_exception: Vec<OomException>,
-    /// Threads in the samples around the moment, in time order.
+    /// Threads in the samples around it.
     pub stood: Vec<ThreadAtOom>,
     /// The last owner snapshot before.
     pub owners: Option<OwnershipBreakdown>,
@@ -67,7 +67,7 @@ pub struct ThreadAtOom {
     pub stack: StackId,
 }
 
-/// One device at the moment, in bytes; `None` is unknown.
+/// One device, in bytes; `None` is unknown.
 #[derive(Debug, Clone)]
 pub struct OomDevice {
     /// Number of the device in the job.
@@ -86,7 +86,7 @@ pub struct OomDevice {
     pub snapshot: Option<Arc<AllocatorSnapshot>>,
     /// When the counters were read.
     pub counters_time: Option<Nanos>,
-    /// Live memory by stack; `None` without snapshot or events.
+    /// Live memory by stack, if known.
     pub live: Option<FoldedProfile>,
 }
 
@@ -116,7 +116,7 @@ pub struct FreeClass {
     pub bytes: u64,
 }
 
-/// Reports on the last moment at which a condition came true, or on the recording's end.
+/// Reports on the last condition that came true, or on the end.
 #[derive(Debug, Default)]
 pub struct OomReportBuilder {
     profile: Profile,
@@ -129,19 +129,19 @@ pub struct OomReportBuilder {
     oom_exception: VecDeque<OomException>,
     owners: Option<OwnershipBreakdown>,
     ooms: BTreeMap<CudaIndex, i64>,
-    /// Live blocks at the last refusal; they are freed before the moment.
+    /// Live blocks at the last refusal.
     at_refusal: Option<(Nanos, Vec<OomDevice>)>,
-    /// The job got memory after that refusal, so the next one is no retry.
+    /// Memory was allocated since: the next refusal is no retry.
     was_satisfied: bool,
     last_oom: Option<Nanos>,
     now: Nanos,
-    /// When the recorder last saw a condition come true.
+    /// The recorder's last condition.
     recorded: Option<Nanos>,
     given: Option<OomReport>,
 }
 
 impl OomReportBuilder {
-    /// Reads into the empty `profile`, with the recording's own conditions.
+    /// Starts empty, with the recording's conditions.
     pub fn new(profile: Profile) -> OomReportBuilder {
         OomReportBuilder { profile, ..OomReportBuilder::default() }
     }
@@ -226,7 +226,7 @@ impl OomReportBuilder {
         }
     }
 
-    /// Active threads in the last sample before the moment and the first one at it.
+    /// Active threads, in the samples before and at the moment.
     fn threads(&self, time: Nanos) -> Vec<ThreadAtOom> {
         let mut stood: Vec<ThreadAtOom> = Vec::new();
         for sample in self.samples.iter().filter(|sample| near(sample.time, time)) {
@@ -251,13 +251,13 @@ impl OomReportBuilder {
         stood
     }
 
-    /// Splits events at refusals, to keep the live blocks of each.
+    /// Splits at refusals, to keep their live blocks.
     fn on_events(&mut self, events: &[Event]) -> SinkResult {
         let is_refused =
             |e: &Event| matches!(e.change, EventKind::Failed { code: OUT_OF_MEMORY, .. });
         for part in events.split_inclusive(is_refused) {
             self.profile.record(&Record::Events(EventBatch { events: part.to_vec() }))?;
-            // After a success, a refusal is of another request.
+            // Later refusals are of another request.
             self.was_satisfied |= part.iter().any(|event| {
                 matches!(
                     event.change,
@@ -370,7 +370,7 @@ impl RecordSink for OomReportBuilder {
             }
             _ => {}
         }
-        // The recorder only counts a condition this soon after another.
+        // Within this time, the recorder only counts.
         let counted = |recorded: Nanos| self.now.0.saturating_sub(recorded.0) < MAX_REFUSAL_AGE;
         if let Some(triggered) = self.watch.on_record(record)
             && !self.recorded.is_some_and(counted)

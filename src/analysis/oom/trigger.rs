@@ -1,4 +1,4 @@
-//! Trigger conditions on records, and when they come true.
+//! Trigger conditions on records.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -11,9 +11,9 @@ use crate::model::{
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
-/// Parts of each half of the time over which growth is measured.
+/// In each half of the measured time.
 const PARTS: usize = 10;
-/// A job that ends this soon after a refusal most likely died of it.
+/// Soon after a refusal: the likely cause of the end.
 const DIED_OF_IT: u64 = 5_000_000_000;
 
 /// A condition of `record --until`.
@@ -33,7 +33,7 @@ enum TriggerKind {
     Exit,
     /// A level of a device exceeds an amount.
     Above(TriggerLevel, TriggerAmount),
-    /// The floor of allocated bytes rises by more than `bytes` in `every` nanoseconds.
+    /// The allocated floor rises by `bytes` in `every` nanoseconds.
     Growth { bytes: u64, every: u64 },
 }
 
@@ -64,7 +64,7 @@ pub struct UnknownCondition {
 }
 
 impl TriggerCondition {
-    /// Whether it needs NVML: for memory in use, or the size of the device.
+    /// Whether it needs NVML: memory in use, or device size.
     pub fn needs_driver(&self) -> bool {
         matches!(
             self.kind,
@@ -138,7 +138,7 @@ pub struct TriggerWatch {
     devices: Vec<GpuDevice>,
     counters: BTreeMap<CudaIndex, AllocatorCounters>,
     floors: BTreeMap<(usize, CudaIndex), GrowthFloor>,
-    /// Time and bytes of the last refusal without an allocation after it.
+    /// Time and bytes, until the next allocation.
     refused: Option<(Nanos, u64)>,
     now: Nanos,
 }
@@ -154,7 +154,7 @@ impl TriggerWatch {
         &self.conditions
     }
 
-    /// Returns the condition that this record made true, once until it is false again.
+    /// Returns a condition that becomes true.
     pub fn on_record(&mut self, record: &Record) -> Option<TriggerFired> {
         if let Some(time) = record.time() {
             self.now = self.now.max(time);
@@ -313,7 +313,6 @@ impl TriggerWatch {
         fired
     }
 
-    /// Time passes without new levels.
     fn passes(&mut self, time: Nanos) -> Option<TriggerFired> {
         if !self.conditions.iter().any(|c| matches!(c.kind, TriggerKind::Growth { .. })) {
             return None;
@@ -379,7 +378,7 @@ fn limit(amount: TriggerAmount, total: Option<u64>) -> Option<u64> {
     }
 }
 
-/// Sizes as in reports, for texts kept in the trace.
+/// As in reports; kept in the trace.
 fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = (0..units.len()).rev().find(|&u| bytes >> (10 * u) > 0).unwrap_or(0);
@@ -391,27 +390,27 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// The least level of each part of the measured time: the floor of a sawtooth.
+/// The least level per part: a sawtooth's floor.
 #[derive(Debug, Default)]
 struct GrowthFloor {
     parts: VecDeque<u64>,
-    /// Begin and least level of the current part.
+    /// Start and least level.
     open: Option<(u64, u64)>,
     last: u64,
 }
 
 impl GrowthFloor {
-    /// Returns the floors of the previous and the last half when a part closes.
+    /// The floors of both halves, when a part closes.
     fn on_level(&mut self, time: u64, level: u64, every: u64) -> Option<(u64, u64)> {
         let length = (every / (2 * PARTS as u64)).max(1);
         let mut closed = false;
         let (mut began, mut least) = *self.open.get_or_insert((time, level));
         if time.saturating_sub(began) >= length * 4 * PARTS as u64 {
-            // Unchanged for that long: earlier parts no longer count.
+            // Unchanged that long: earlier parts are void.
             self.parts.clear();
             (began, least) = (time - length * 2 * PARTS as u64, self.last);
         }
-        // Compare what is left: near the end of a u64, `began + length` would overflow.
+        // Near the end of a u64, `began + length` would overflow.
         while time.saturating_sub(began) >= length {
             self.parts.push_back(least);
             if self.parts.len() > 2 * PARTS {
