@@ -1,4 +1,4 @@
-//! Which result of the forward pass keeps an autograd node alive.
+//! The results that keep autograd nodes alive.
 
 use std::collections::VecDeque;
 
@@ -6,8 +6,7 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{GraphNode, TensorRow};
 
-/// For each node, the index of the tensor with the shortest path to it, which keeps it alive;
-/// `None` if no tensor leads to it.
+/// Per node, the tensor with the shortest path to it, which keeps it alive; `None` without one.
 pub fn results(rows: &[TensorRow], nodes: &[GraphNode]) -> Vec<Option<usize>> {
     let index: FxHashMap<u64, usize> =
         nodes.iter().enumerate().map(|(index, node)| (node.at, index)).collect();

@@ -1,12 +1,10 @@
-//! The frame in which Python waits for the autograd engine's threads.
+//! The frame in which Python waits for the autograd engine.
 
 use crate::model::{Function, StackId, StackTable};
 
-/// Finds stacks whose innermost frame waits for the autograd engine.
-///
-/// Since PyTorch 2.1 that is `_engine_run_backward` in torch/autograd/graph.py; before, `backward`
+/// Since PyTorch 2.1 it is `_engine_run_backward` in torch/autograd/graph.py; before, `backward`
 /// and `grad` of torch/autograd/__init__.py. Later versions allocate in those two, so they count
-/// only if the newer function was never seen.
+/// only without the newer function.
 #[derive(Debug, Default)]
 pub(crate) struct EngineFrames {
     has_engine_function: bool,
@@ -17,7 +15,6 @@ impl EngineFrames {
         self.has_engine_function |= is_engine_function(function);
     }
 
-    /// Whether the innermost frame of `stack` waits for the engine.
     pub(crate) fn is_waiting(&self, stacks: &StackTable, stack: StackId) -> bool {
         let Some(function) = stacks
             .get_stack(stack)

@@ -1,4 +1,4 @@
-//! Memory of the autograd graph, and waits for its engine.
+//! Memory of the autograd graph; waits for its engine.
 
 pub(super) mod autograd_outputs;
 pub(super) mod engine_frames;

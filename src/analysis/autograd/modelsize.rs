@@ -1,9 +1,8 @@
-//! Figures of Pytorch-Memory-Utils' `modelsize`, from a forward pass whose graph is alive.
+//! Figures of Pytorch-Memory-Utils' `modelsize`, from a live forward pass.
 //!
-//! The tool runs a model's modules in order and sums the elements of their results, without
-//! `ReLU(inplace=True)`, at 4 bytes each. From outside, a result is known by the node that uses the
-//! module's weights, by the next module's saved input, or by a module that keeps the number of
-//! elements.
+//! The tool runs a model's modules in order and sums their results' elements, without
+//! `ReLU(inplace=True)`, at 4 bytes. From outside, a result is known by the node that uses the
+//! weights, by the next module's saved input, or if the module keeps the number of elements.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -16,11 +15,11 @@ pub struct ModelSize {
     pub model: usize,
     /// Elements of all its parameters.
     pub parameters: u64,
-    /// Elements that its modules return, or why that is unknown.
+    /// Elements that its modules return, or why unknown.
     pub intermediates: Result<u64, String>,
 }
 
-/// Modules that return as many elements as they are given.
+/// Results have as many elements as inputs.
 const KEEPS: [&str; 43] = [
     "AlphaDropout",
     "BatchNorm1d",
@@ -67,7 +66,7 @@ const KEEPS: [&str; 43] = [
     "Unflatten",
 ];
 
-/// Modules with weights, and the node classes (without final number) of their results.
+/// Node classes of the results, without final number.
 const WEIGHTED: [(&str, &[&str]); 8] = [
     ("Conv1d", CONVOLUTION),
     ("Conv2d", CONVOLUTION),
@@ -78,7 +77,6 @@ const WEIGHTED: [(&str, &[&str]); 8] = [
     ("Embedding", &["EmbeddingBackward"]),
     ("Linear", &["AddmmBackward", "MmBackward", "LinearBackward", "MkldnnLinearBackward"]),
 ];
-/// Pooling modules and their node classes.
 const POOLS: [(&str, &[&str]); 5] = [
     ("AdaptiveAvgPool2d", &["AdaptiveAvgPool2DBackward", "MkldnnAdaptiveAvgPool2DBackward"]),
     ("AvgPool2d", &["AvgPool2DBackward"]),
@@ -90,7 +88,7 @@ const POOLS: [(&str, &[&str]); 5] = [
     ("MaxPool3d", &["MaxPool3DWithIndicesBackward", "MkldnnMaxPool3DBackward"]),
 ];
 const CONVOLUTION: &[&str] = &["ConvolutionBackward", "MkldnnConvolutionBackward"];
-/// Nodes that may transpose a weight before its use.
+/// Between a weight and its use.
 const SEEN_THROUGH: [&str; 3] = ["TBackward", "TransposeBackward", "PermuteBackward"];
 
 /// The tool's figures of every model.
@@ -116,21 +114,20 @@ pub fn model_sizes(snapshot: &OwnershipSnapshot) -> Vec<ModelSize> {
     snapshot.models.iter().enumerate().map(of_model).collect()
 }
 
-/// The autograd graph by parameter.
 struct Graph<'a> {
     snapshot: &'a OwnershipSnapshot,
-    /// Nodes that lead to the node with this address.
+    /// Nodes leading to this address.
     users: FxHashMap<u64, Vec<usize>>,
-    /// Address of the node that accumulates a gradient, by `TensorImpl` of its leaf.
+    /// Gradient node's address, by the leaf's `TensorImpl`.
     leaves: FxHashMap<u64, u64>,
     impl_of: FxHashMap<u64, u64>,
     /// By address of its memory.
     parameters: FxHashMap<u64, u64>,
-    /// Indices of tensors in fields of a node.
+    /// Tensors in a node's fields.
     saved_by: FxHashMap<usize, Vec<usize>>,
 }
 
-/// Elements of a module's input and result, if known from the graph.
+/// Elements, if known.
 #[derive(Debug, Clone, Copy, Default)]
 struct ModuleSizes {
     input: Option<u64>,
@@ -215,7 +212,7 @@ impl Graph<'_> {
         Ok(sum)
     }
 
-    /// From this module's own nodes.
+    /// From its own nodes.
     fn sizes(&self, module: &ModelModule) -> Result<ModuleSizes, String> {
         if !module.is_of_torch {
             return Err("is of a class of the program's own".to_owned());
@@ -252,7 +249,7 @@ impl Graph<'_> {
         Ok(seen.unwrap_or_default())
     }
 
-    /// The result of a pooling class with a single module and node.
+    /// With a single module and node of this class.
     fn only_pool(&self, class: &str) -> Option<u64> {
         let (_, kinds) = POOLS.iter().find(|(known, _)| *known == class)?;
         let modules = self.snapshot.models.iter().flat_map(|model| &model.modules);
@@ -263,7 +260,7 @@ impl Graph<'_> {
         node.outputs.first().copied().flatten().filter(|_| is_only)
     }
 
-    /// The nodes of a module's result, found by its weights.
+    /// Of its result, found by its weights.
     fn nodes_of(&self, module: &ModelModule, classes: &[&str]) -> FxHashSet<usize> {
         let leaves = module.parameters.iter().filter_map(|object| self.impl_of.get(object));
         let mut waiting: Vec<u64> = leaves.filter_map(|at| self.leaves.get(at).copied()).collect();
@@ -279,7 +276,7 @@ impl Graph<'_> {
                 }
             }
         }
-        // The node may have saved frozen weights, or a view of them.
+        // It may have saved frozen weights or views.
         for (&node, rows) in &self.saved_by {
             let is_its_own = |&row: &usize| {
                 let storage = self.snapshot.tensors[row].tensor.storage;
@@ -295,7 +292,7 @@ impl Graph<'_> {
         found
     }
 
-    /// Elements of the one saved tensor that is neither parameter nor result.
+    /// Of the one saved tensor that is neither parameter nor result.
     fn input_of(&self, node: usize) -> Option<u64> {
         let rows = self.saved_by.get(&node)?.iter().map(|&row| &self.snapshot.tensors[row]);
         let mut inputs = rows.filter(|row| {
@@ -309,9 +306,9 @@ impl Graph<'_> {
     }
 }
 
-/// Fills in sizes from neighbouring modules.
+/// From neighbouring modules.
 fn fill(sizes: &mut [ModuleSizes]) {
-    // Sizes pass through modules that keep the number, in both directions.
+    // Through modules that keep the number, both ways.
     for index in 0..sizes.len() {
         if sizes[index].keeps && index > 0 {
             sizes[index].input = sizes[index - 1].output;

@@ -1,4 +1,4 @@
-//! Memory saved for backward, by class of autograd node.
+//! Memory saved for backward, by node class.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,12 +11,11 @@ use crate::ownership::storages;
 pub struct NodeClass {
     /// How many.
     pub nodes: u64,
-    /// Bytes of saved storages without parameters and buffers; a shared storage counts at its first
-    /// node.
+    /// Saved bytes without parameters and buffers; shared storages count once.
     pub bytes: u64,
     /// Number of those storages.
     pub storages: u64,
-    /// Tensors packed by hooks (checkpoints, offloading); their bytes are unknown.
+    /// Packed by hooks (checkpoints, offloading): unknown bytes.
     pub packed: u64,
 }
 
@@ -25,19 +24,19 @@ pub struct NodeClass {
 pub struct SavedSummary {
     /// By class of node, most bytes first.
     pub classes: Vec<(Arc<str>, NodeClass)>,
-    /// Bytes of all distinct storages kept, whatever else holds them.
+    /// All distinct storages kept, in bytes.
     pub all: u64,
     /// The part in parameters.
     pub parameters: u64,
     /// The part in buffers.
     pub buffers: u64,
-    /// The part in inputs: leaves held by Python.
+    /// The part in inputs (leaves held by Python).
     pub inputs: u64,
-    /// The rest: activations, kept by the graph or by variables.
+    /// The rest: activations.
     pub activations: u64,
 }
 
-/// Sums up what the graph of a snapshot keeps.
+/// Sums up what the graph keeps.
 pub fn saved(snapshot: &OwnershipSnapshot) -> SavedSummary {
     let mut summary = SavedSummary::default();
     let mut classes: BTreeMap<Arc<str>, NodeClass> = BTreeMap::new();
@@ -49,12 +48,12 @@ pub fn saved(snapshot: &OwnershipSnapshot) -> SavedSummary {
     for group in storages(snapshot) {
         let rows = || group.tensors.iter().map(|&index| &snapshot.tensors[index]);
         let first = rows().flat_map(|row| &row.saved).map(|saved| saved.node).min();
-        // In the pool of a CUDA graph, successive tensors share memory; another may be the largest.
+        // In a CUDA graph's pool, successive tensors share memory; another may be larger.
         let kept = rows().filter(|row| !row.saved.is_empty()).filter_map(|row| row.tensor.storage);
         let bytes = kept.map(|storage| storage.memory()).max().unwrap_or(0);
         let (Some(first), 1..) = (first, bytes) else { continue };
         summary.all += bytes;
-        // A custom function allocated what only it holds.
+        // Allocated by the custom function itself.
         let is_its_own = rows().all(|row| {
             row.names.is_empty() && row.saved.iter().all(|saved| saved.by == SavedIn::Function)
         });

@@ -1,40 +1,39 @@
-//! Figures of trumpy's `memory_for_backward(net, loss)` for each loss that is alive.
+//! Figures of trumpy's `memory_for_backward(net, loss)` for live losses.
 //!
-//! The rule of trumpy 0.1.2: from `loss.grad_fn` on, take every tensor in a `_saved_…` field (no
-//! lists, no Python functions) except parameters of `net`; per storage count the tensor with most
-//! elements.
+//! The rule of trumpy 0.1.2: from `loss.grad_fn` on, every tensor in a `_saved_…` field (no lists,
+//! no Python functions), except parameters of `net`; per storage the tensor with most elements.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use crate::model::{OwnershipSnapshot, RootModule, SavedIn, TensorRow};
 
-/// The tool's figure of one loss and net.
+/// The figure of one loss and net.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackwardMemory {
-    /// Index in [`OwnershipSnapshot::models`]; `None` if the graph has no model's parameters.
+    /// Index in [`OwnershipSnapshot::models`]; `None` for other parameters.
     pub net: Option<usize>,
     /// In bytes.
     pub bytes: u64,
 }
 
-/// One loss, and where the tool would fail.
+/// One loss; where the tool would fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LossMemory {
     /// Index of the loss in [`OwnershipSnapshot::tensors`].
     pub loss: usize,
-    /// One per net that its graph leads to.
+    /// One per net in its graph.
     pub figures: Vec<BackwardMemory>,
-    /// Tensors packed by hooks: the tool would unpack (recompute or copy) and count them.
+    /// Packed by hooks: the tool would unpack and count them.
     pub packed: u64,
-    /// Saved tensors changed in place since: the tool raises.
+    /// Changed in place since: the tool raises.
     pub changed: u64,
-    /// Nothing is saved, as after `backward()`: the tool raises.
+    /// Nothing saved, as after `backward()`: the tool raises.
     pub nothing_saved: bool,
 }
 
-/// The losses: one-element results that Python holds; if none, results that no other result uses.
+/// One-element results that Python holds; if none, results that no other result uses.
 pub fn losses(snapshot: &OwnershipSnapshot) -> Vec<usize> {
-    // The nodes of fake tensors are not read.
+    // Fake tensors' nodes are not read.
     let nodes: FxHashSet<u64> = snapshot.nodes.iter().map(|node| node.at).collect();
     let made_by = |row: &TensorRow| row.tensor.grad_fn.filter(|at| nodes.contains(at));
     let results = || (0..).zip(&snapshot.tensors).filter(|(_, row)| row.object.is_some());
