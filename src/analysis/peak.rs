@@ -1,10 +1,9 @@
-//! The peak of a device: its height, its time, and the highest moment with known blocks. Every
-//! report uses it.
+//! The peak of a device: height, time, and highest moment with known blocks. Every report uses it.
 //!
-//! The height is the most the allocator itself showed while recording: by counters, polls, events,
-//! or a consistent snapshot. Nothing that memspy computed raises it. The allocator's own peak
-//! (`allocated_bytes.all.peak`) counts only if it rose while recording: it may be older, and the
-//! job may reset it.
+//! The height is the most the allocator itself showed while recording: by counters, polls, events
+//! or a consistent snapshot; nothing computed raises it. The allocator's own peak
+//! (`allocated_bytes.all.peak`) counts only if it rose meanwhile: it may be older, or reset by the
+//! job.
 
 use std::sync::Arc;
 
@@ -16,9 +15,9 @@ use crate::model::{CudaIndex, Nanos};
 /// The peak of a device.
 #[derive(Debug, Clone)]
 pub struct DevicePeak {
-    /// The height; [`HighWater::within`] is that of the recording.
+    /// The height ([`HighWater::within`] while recording).
     pub mark: HighWater,
-    /// The highest moment with known blocks, if any.
+    /// The highest moment with known blocks.
     pub moment: Option<PeakMoment>,
 }
 
@@ -29,35 +28,34 @@ pub struct PeakMoment {
     pub time: Nanos,
     /// Bytes allocated then, at most the peak.
     pub allocated: u64,
-    /// The live blocks, in a sampled recording; an exact one folds its events.
+    /// In a sampled recording; an exact one folds events.
     pub(crate) snapshot: Option<Arc<AttributedSnapshot>>,
 }
 
 impl DevicePeak {
-    /// The most bytes allocated at once while recording.
+    /// The most bytes allocated while recording.
     pub fn bytes(&self) -> u64 {
         self.mark.within.max(0) as u64
     }
 
-    /// Whether the allocator's own peak is older than the recording, so the height is the highest
-    /// level read.
+    /// Whether the allocator's peak is older, so the height is the highest level read.
     pub fn was_read(&self) -> bool {
         self.mark.reached == PeakTime::BeforeRecording && self.mark.bytes > self.mark.within
     }
 }
 
 impl Profile {
-    /// The peak of a device's allocated bytes, if known.
+    /// The peak of allocated bytes, if known.
     pub fn peak(&self, device: CudaIndex) -> Option<DevicePeak> {
         let counted = self.device_mark(device);
         let exact = self.exact();
         let told = exact.and_then(|exact| exact.peak(device));
-        // If both agree, the event gives the time.
+        // If equal, the event gives the time.
         let mark = match told.map(|(time, bytes)| (time, bytes as i64)) {
             Some(told) => Some(HighWater::with_event(counted, told, |event, mark| event >= mark)),
             None => counted,
         };
-        // The allocator's peak may have risen between two events.
+        // It may have risen between two events.
         let risen = exact.and_then(|exact| exact.counted_peak(device));
         let mark = mark.map(|mark| mark.at_least(risen.unwrap_or(0) as i64));
         let moment = match told {
@@ -81,12 +79,12 @@ impl Profile {
         Some(DevicePeak { mark, moment })
     }
 
-    /// The height of [`Profile::peak`], with the allocator's own peak.
+    /// The height, with the allocator's own peak.
     pub fn peak_allocated(&self, device: CudaIndex) -> Option<HighWater> {
         Some(self.peak(device)?.mark)
     }
 
-    /// The device with the greatest peak of allocated bytes; among equals the lowest number.
+    /// The device with the greatest peak; the lowest number among equals.
     pub fn main_gpu(&self) -> Option<CudaIndex> {
         let height = |device: CudaIndex| self.peak(device).map_or(0, |peak| peak.bytes());
         self.gpus().max_by_key(|device| (height(*device), std::cmp::Reverse(*device)))
