@@ -1,9 +1,8 @@
 //! The peak of a device: height, time, and highest moment with known blocks. Every report uses it.
 //!
 //! The height is the most the allocator itself showed while recording: by counters, polls, events
-//! or a consistent snapshot; nothing computed raises it. The allocator's own peak
-//! (`allocated_bytes.all.peak`) counts only if it rose meanwhile: it may be older, or reset by the
-//! job.
+//! or a consistent snapshot, never computed. Its own peak (`allocated_bytes.all.peak`) counts only
+//! if it rose meanwhile: it may be older, or reset by the job.
 
 use std::sync::Arc;
 
@@ -50,12 +49,12 @@ impl Profile {
         let counted = self.device_mark(device);
         let exact = self.exact();
         let told = exact.and_then(|exact| exact.peak(device));
-        // If equal, the event gives the time.
+        // If both agree, the event gives the time.
         let mark = match told.map(|(time, bytes)| (time, bytes as i64)) {
             Some(told) => Some(HighWater::with_event(counted, told, |event, mark| event >= mark)),
             None => counted,
         };
-        // It may have risen between two events.
+        // The allocator's peak may have risen between two events.
         let risen = exact.and_then(|exact| exact.counted_peak(device));
         let mark = mark.map(|mark| mark.at_least(risen.unwrap_or(0) as i64));
         let moment = match told {

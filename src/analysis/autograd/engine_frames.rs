@@ -2,9 +2,9 @@
 
 use crate::model::{Function, StackId, StackTable};
 
-/// Since PyTorch 2.1 it is `_engine_run_backward` in torch/autograd/graph.py; before, `backward`
-/// and `grad` of torch/autograd/__init__.py. Later versions allocate in those two, so they count
-/// only without the newer function.
+/// Finds stacks that wait for the engine: since PyTorch 2.1 in `_engine_run_backward` of
+/// torch/autograd/graph.py, before in `backward` or `grad` of torch/autograd/__init__.py. Later
+/// versions allocate in those two, so they count only without the newer function.
 #[derive(Debug, Default)]
 pub(crate) struct EngineFrames {
     has_engine_function: bool,

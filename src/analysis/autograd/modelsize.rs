@@ -1,8 +1,8 @@
 //! Figures of Pytorch-Memory-Utils' `modelsize`, from a live forward pass.
 //!
-//! The tool runs a model's modules in order and sums their results' elements, without
-//! `ReLU(inplace=True)`, at 4 bytes. From outside, a result is known by the node that uses the
-//! weights, by the next module's saved input, or if the module keeps the number of elements.
+//! The tool runs a model's modules in order and sums the elements of their results, at 4 bytes
+//! each, without `ReLU(inplace=True)`. Here a result is known by the node that uses the weights, by
+//! the next module's saved input, or if the module keeps the number.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -66,7 +66,7 @@ const KEEPS: [&str; 43] = [
     "Unflatten",
 ];
 
-/// Node classes of the results, without final number.
+/// Modules with weights, and their nodes' classes without final number.
 const WEIGHTED: [(&str, &[&str]); 8] = [
     ("Conv1d", CONVOLUTION),
     ("Conv2d", CONVOLUTION),
@@ -88,7 +88,7 @@ const POOLS: [(&str, &[&str]); 5] = [
     ("MaxPool3d", &["MaxPool3DWithIndicesBackward", "MkldnnMaxPool3DBackward"]),
 ];
 const CONVOLUTION: &[&str] = &["ConvolutionBackward", "MkldnnConvolutionBackward"];
-/// Between a weight and its use.
+/// Nodes between a weight and its use.
 const SEEN_THROUGH: [&str; 3] = ["TBackward", "TransposeBackward", "PermuteBackward"];
 
 /// The tool's figures of every model.
@@ -116,18 +116,18 @@ pub fn model_sizes(snapshot: &OwnershipSnapshot) -> Vec<ModelSize> {
 
 struct Graph<'a> {
     snapshot: &'a OwnershipSnapshot,
-    /// Nodes leading to this address.
+    /// Nodes that lead to an address.
     users: FxHashMap<u64, Vec<usize>>,
-    /// Gradient node's address, by the leaf's `TensorImpl`.
+    /// The gradient node's address, by the leaf's `TensorImpl`.
     leaves: FxHashMap<u64, u64>,
     impl_of: FxHashMap<u64, u64>,
-    /// By address of its memory.
+    /// Parameters by address of their memory.
     parameters: FxHashMap<u64, u64>,
     /// Tensors in a node's fields.
     saved_by: FxHashMap<usize, Vec<usize>>,
 }
 
-/// Elements, if known.
+/// Elements of input and result, if known.
 #[derive(Debug, Clone, Copy, Default)]
 struct ModuleSizes {
     input: Option<u64>,
@@ -212,7 +212,7 @@ impl Graph<'_> {
         Ok(sum)
     }
 
-    /// From its own nodes.
+    /// By the module's own nodes.
     fn sizes(&self, module: &ModelModule) -> Result<ModuleSizes, String> {
         if !module.is_of_torch {
             return Err("is of a class of the program's own".to_owned());
@@ -249,7 +249,7 @@ impl Graph<'_> {
         Ok(seen.unwrap_or_default())
     }
 
-    /// With a single module and node of this class.
+    /// If the class has a single module and node.
     fn only_pool(&self, class: &str) -> Option<u64> {
         let (_, kinds) = POOLS.iter().find(|(known, _)| *known == class)?;
         let modules = self.snapshot.models.iter().flat_map(|model| &model.modules);
@@ -260,7 +260,7 @@ impl Graph<'_> {
         node.outputs.first().copied().flatten().filter(|_| is_only)
     }
 
-    /// Of its result, found by its weights.
+    /// The nodes of a module's result, found by its weights.
     fn nodes_of(&self, module: &ModelModule, classes: &[&str]) -> FxHashSet<usize> {
         let leaves = module.parameters.iter().filter_map(|object| self.impl_of.get(object));
         let mut waiting: Vec<u64> = leaves.filter_map(|at| self.leaves.get(at).copied()).collect();
@@ -276,7 +276,7 @@ impl Graph<'_> {
                 }
             }
         }
-        // It may have saved frozen weights or views.
+        // The node may have saved frozen weights or views.
         for (&node, rows) in &self.saved_by {
             let is_its_own = |&row: &usize| {
                 let storage = self.snapshot.tensors[row].tensor.storage;
@@ -292,7 +292,7 @@ impl Graph<'_> {
         found
     }
 
-    /// Of the one saved tensor that is neither parameter nor result.
+    /// Elements of the one saved tensor that is neither parameter nor result.
     fn input_of(&self, node: usize) -> Option<u64> {
         let rows = self.saved_by.get(&node)?.iter().map(|&row| &self.snapshot.tensors[row]);
         let mut inputs = rows.filter(|row| {
@@ -306,9 +306,9 @@ impl Graph<'_> {
     }
 }
 
-/// From neighbouring modules.
+/// Fills in sizes from neighbours.
 fn fill(sizes: &mut [ModuleSizes]) {
-    // Through modules that keep the number, both ways.
+    // Sizes pass through modules that keep the number, both ways.
     for index in 0..sizes.len() {
         if sizes[index].keeps && index > 0 {
             sizes[index].input = sizes[index - 1].output;

@@ -11,11 +11,11 @@ use crate::ownership::storages;
 pub struct NodeClass {
     /// How many.
     pub nodes: u64,
-    /// Saved bytes without parameters and buffers; shared storages count once.
+    /// Saved bytes without parameters and buffers; a shared storage counts at its first node.
     pub bytes: u64,
     /// Number of those storages.
     pub storages: u64,
-    /// Packed by hooks (checkpoints, offloading): unknown bytes.
+    /// Tensors packed by hooks (checkpoints, offloading), of unknown size.
     pub packed: u64,
 }
 
@@ -24,7 +24,7 @@ pub struct NodeClass {
 pub struct SavedSummary {
     /// By class of node, most bytes first.
     pub classes: Vec<(Arc<str>, NodeClass)>,
-    /// All distinct storages kept, in bytes.
+    /// Bytes of all distinct storages kept.
     pub all: u64,
     /// The part in parameters.
     pub parameters: u64,
@@ -53,7 +53,7 @@ pub fn saved(snapshot: &OwnershipSnapshot) -> SavedSummary {
         let bytes = kept.map(|storage| storage.memory()).max().unwrap_or(0);
         let (Some(first), 1..) = (first, bytes) else { continue };
         summary.all += bytes;
-        // Allocated by the custom function itself.
+        // A custom function allocated what only it holds.
         let is_its_own = rows().all(|row| {
             row.names.is_empty() && row.saved.iter().all(|saved| saved.by == SavedIn::Function)
         });

@@ -10,13 +10,13 @@ use crate::model::{OwnershipSnapshot, RootModule, SavedIn, TensorRow};
 /// The figure of one loss and net.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackwardMemory {
-    /// Index in [`OwnershipSnapshot::models`]; `None` for other parameters.
+    /// Index in [`OwnershipSnapshot::models`]; `None` if no model has its parameters.
     pub net: Option<usize>,
     /// In bytes.
     pub bytes: u64,
 }
 
-/// One loss; where the tool would fail.
+/// One loss, and where the tool would fail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LossMemory {
     /// Index of the loss in [`OwnershipSnapshot::tensors`].
@@ -31,7 +31,7 @@ pub struct LossMemory {
     pub nothing_saved: bool,
 }
 
-/// One-element results that Python holds; if none, results that no other result uses.
+/// The losses: one-element results that Python holds; if none, results that no other result uses.
 pub fn losses(snapshot: &OwnershipSnapshot) -> Vec<usize> {
     // Fake tensors' nodes are not read.
     let nodes: FxHashSet<u64> = snapshot.nodes.iter().map(|node| node.at).collect();

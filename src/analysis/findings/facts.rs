@@ -35,7 +35,7 @@ pub struct GpuFacts {
 pub struct CacheFacts {
     /// Usable by any tensor.
     pub general: FreeBlocks,
-    /// Only for private pools: CUDA graphs replay into it.
+    /// Usable only by private pools, into which CUDA graphs replay.
     pub private: u64,
     /// What `empty_cache()` would return.
     pub releasable: u64,
@@ -73,11 +73,11 @@ impl GpuFacts {
 }
 
 impl GpuFacts {
-    /// Replaces PyTorch's figures by a snapshot's: all of one moment.
+    /// Replaces PyTorch's figures by a snapshot's, so that all are of one moment.
     pub fn with_blocks(self, blocks: &AllocatorSnapshot) -> GpuFacts {
         let sums = Fragmentation::new(blocks);
         let reserved = blocks.reserved();
-        // Corrected by what was reserved or released since.
+        // Correct it by what was reserved or released since.
         let free =
             self.outside.and_then(|_| (self.free? + self.reserved_then?).checked_sub(reserved));
         GpuFacts {

@@ -50,7 +50,7 @@ pub enum Finding {
         /// What `torch.cuda.empty_cache()` would return.
         releasable: u64,
     },
-    /// Idle streams keep cache from other streams.
+    /// Idle streams hold cache that other streams cannot use.
     IdleStreams {
         /// The device.
         gpu: u32,
@@ -117,7 +117,7 @@ pub enum Finding {
 /// Garbage cycles of one kind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HoldingCycle {
-    /// The most telling class in it.
+    /// The class that identifies the cycle best.
     pub class: String,
     /// The shortest way round.
     pub way: String,
@@ -183,7 +183,7 @@ pub(crate) const RULES: &[Rule] = &[
     rules::outside,
 ];
 
-/// In the order of the rules, then the largest first.
+/// The findings in the order of the rules, the largest first.
 pub fn findings(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let sorted = |rule: &Rule| {
         let mut found = rule(facts);

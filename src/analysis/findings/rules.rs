@@ -17,17 +17,17 @@ const MIB: u64 = 1 << 20;
 /// Least bytes of most findings.
 const MIN_BYTES: u64 = MIB;
 const MIN_GROWTH_A_MINUTE: f64 = MIB as f64;
-/// And its least fraction of reserved memory.
+/// Least free cache, and its least fraction of reserved memory.
 const MIN_CACHED: u64 = 128 * MIB;
 const MIN_CACHED_PART: u64 = 5;
 const MIN_POOLS: u64 = 32 * MIB;
-/// The largest block's greatest fraction, if fragmented.
+/// Fragmented if the largest block is at most this fraction.
 const MAX_PIECE_PART: u64 = 4;
-/// One to copy and one to compute are usual.
+/// Usual are one stream to copy and one to compute.
 const MIN_STREAMS: u64 = 3;
 /// A context with kernels takes 0.4 to 1 GiB, NCCL 0.5 GiB more.
 const USUAL_OUTSIDE: u64 = 2 << 30;
-/// A twentieth of the device.
+/// Others count from a twentieth of the device.
 const MIN_OTHERS_PART: u64 = 20;
 
 pub(super) fn grows(facts: &FindingFacts<'_>) -> Vec<Finding> {
@@ -35,7 +35,7 @@ pub(super) fn grows(facts: &FindingFacts<'_>) -> Vec<Finding> {
     fast.map(|growth| Finding::Grows { growth: growth.clone() }).collect()
 }
 
-/// Of one container.
+/// Two or more results of one container with their graphs.
 pub(super) fn graphs_kept(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let kept = facts.groups.iter().filter(|group| {
         group.kind == OwnerKind::Graph && group.members >= 2 && group.size.bytes >= MIN_BYTES
@@ -111,7 +111,7 @@ fn sum(objects: &[u64], bytes: &FxHashMap<u64, (u64, u64)>) -> u64 {
     storages.values().sum()
 }
 
-/// An old one is still alive.
+/// Two for the same parameters: an old one is still alive.
 pub(super) fn optimizers_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(look) = facts.look else { return Vec::new() };
     let bytes = bytes_of(look);
@@ -140,7 +140,6 @@ pub(super) fn optimizers_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-/// Models with the same modules are copies.
 pub(super) fn models_twice(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let Some(look) = facts.look else { return Vec::new() };
     let bytes = bytes_of(look);
@@ -188,7 +187,7 @@ pub(super) fn large_storages(facts: &FindingFacts<'_>) -> Vec<Finding> {
         if !group.device.is_cuda() || group.category != TensorCategory::Other {
             continue;
         }
-        // A view's base may live only in C++, out of the program's reach.
+        // A view's base may be held only in C++, where the program cannot reach it.
         let is_seen =
             |row: &&TensorRow| !row.only_in_cpp || !row.names.is_empty() || !row.saved.is_empty();
         let rows = group.tensors.iter().map(|&row| &look.tensors[row]).filter(is_seen);
@@ -214,14 +213,13 @@ fn reserved_in(facts: &FindingFacts<'_>, gpu: u32) -> Option<ReservedIn> {
     Some(ReservedIn { gpu, bytes, seconds, taken_by: device.taken_by.clone() })
 }
 
-/// More streams than copying and computing need.
 fn many_idle(facts: &FindingFacts<'_>) -> Vec<(u32, IdleStreams)> {
     let maps = facts.look.map_or(&[][..], |look| &look.blocks).iter();
     let idle = maps.map(|map| (map.device.0, IdleStreams::new(map)));
     idle.filter(|(_, idle)| idle.streams >= MIN_STREAMS && idle.bytes >= MIN_BYTES).collect()
 }
 
-/// No other stream can use the cache of old ones.
+/// New streams cannot use the cache of old ones.
 pub(super) fn idle_streams(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let found = many_idle(facts).into_iter().map(|(gpu, idle)| Finding::IdleStreams {
         gpu,
@@ -232,7 +230,7 @@ pub(super) fn idle_streams(facts: &FindingFacts<'_>) -> Vec<Finding> {
     found.collect()
 }
 
-/// Not caused by streams.
+/// Only growth that streams did not cause.
 pub(super) fn reserved_grows(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let by_streams: Vec<u32> = many_idle(facts).into_iter().map(|(gpu, _)| gpu).collect();
     let others = facts.devices.iter().filter(|device| !by_streams.contains(&device.gpu));
@@ -250,7 +248,7 @@ pub(super) fn fragmented(facts: &FindingFacts<'_>) -> Vec<Finding> {
     let found = facts.gpus.iter().filter(|gpu| !is_of_streams(gpu)).filter_map(|gpu| {
         let (reserved, allocated) = (gpu.reserved?, gpu.allocated?);
         let CacheFacts { general, private, releasable } = gpu.cache?;
-        // Graphs replay into it.
+        // Graphs replay into private memory: it is not free.
         let cached = reserved.saturating_sub(allocated).saturating_sub(private);
         let FreeBlocks { blocks, largest, .. } = general;
         let is_much = cached >= MIN_CACHED && cached >= reserved / MIN_CACHED_PART;

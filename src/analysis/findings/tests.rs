@@ -17,7 +17,7 @@ use crate::ownership::fixture;
 const MIB: u64 = 1 << 20;
 const CUDA: TensorDevice = TensorDevice { kind: 1, index: Some(0) };
 
-/// In a storage of `of` MiB.
+/// A tensor of `mib` MiB in a storage of `of` MiB.
 fn tensor(at: u64, mib: u64, of: u64, category: TensorCategory, name: &str) -> TensorRow {
     let plain = fixture::row(at);
     TensorRow {
@@ -84,7 +84,7 @@ fn what_is_free_fits_what_the_job_has_at_the_same_moment() {
         let told = gpu.with_blocks(&map);
         assert_eq!((told.reserved, told.free), (Some(reserved), Some(free)));
     }
-    // Memory changed meanwhile: not corrected.
+    // Memory changed while the driver was read: not corrected.
     let told = GpuFacts { outside: None, ..gpu }.with_blocks(&map);
     assert_eq!(told.free, Some(50));
 }
@@ -228,7 +228,7 @@ fn a_storage_much_larger_than_its_tensor_is_found() {
     let large = Finding::LargeStorages { name: "f: row".into(), storages: 1, bytes: 7 * MIB };
     assert_eq!(found(&look(vec![tensor(16, 1, 8, TensorCategory::Other, "f: row")])), [large]);
     assert_eq!(found(&look(vec![tensor(16, 6, 8, TensorCategory::Other, "f: most")])), []);
-    // z[::64] of 8 MiB: only the slice holds it.
+    // z[::64] of 8 MiB: only the slice holds its base.
     let slice = tensor(16, 1, 8, TensorCategory::Other, "f: z[0]");
     let storage = slice.tensor.storage;
     let mut whole = tensor(32, 8, 8, TensorCategory::Other, "");
@@ -236,7 +236,7 @@ fn a_storage_much_larger_than_its_tensor_is_found() {
     let held = look(vec![slice.clone(), whole.clone()]);
     let large = Finding::LargeStorages { name: "f: z[0]".into(), storages: 1, bytes: 7 * MIB };
     assert_eq!(found(&held), [large]);
-    // Held by the program: shows everything.
+    // The program holds the base: nothing is hidden.
     whole.only_in_cpp = false;
     assert_eq!(found(&look(vec![slice, whole])), []);
 }
@@ -279,7 +279,7 @@ fn others_and_what_is_outside_pytorch_are_found_when_they_count() {
     );
 }
 
-/// 22 MiB of free cache each; the default stream is in use.
+/// These streams have 22 MiB of free cache each; the default stream is in use.
 fn streams(idle: u64) -> OwnershipSnapshot {
     let block = |state| Block { address: 0, size: 22 * MIB, requested: 22 * MIB, state };
     let segment = |stream, state| Segment {
@@ -338,10 +338,9 @@ fn streams_that_nothing_runs_on_hold_cache_that_others_cannot_use() {
         Finding::IdleStreams { gpu: 0, streams: 4, bytes: 88 * MIB, grown: Some(grown(0)) };
     let all = of(&look, std::slice::from_ref(&device));
     assert!(all.contains(&streams_found), "{all:?}");
-    // Streams have little of the cache.
+    // Reported while streams have little of the cache.
     assert!(all.iter().any(|it| matches!(it, Finding::Fragmented { .. })), "{all:?}");
     assert!(!of(&streams(9), &[]).iter().any(|it| matches!(it, Finding::Fragmented { .. })));
-    // To copy and to compute.
     let all = of(&streams(2), std::slice::from_ref(&device));
     assert_eq!(all[0], Finding::ReservedGrows { grown: grown(0) });
     assert!(!all.iter().any(|it| matches!(it, Finding::IdleStreams { .. })), "{all:?}");

@@ -10,12 +10,12 @@ use crate::model::{
     TrainingStep,
 };
 
-/// Polls kept, all devices together.
+/// For all devices together.
 const MAX_READINGS: usize = 1 << 20;
 const MAX_TRIED: usize = 64;
 /// Later equal levels compared with each.
 const NEIGHBOURS: usize = 8;
-/// Needed comparisons, and their equal part.
+/// Comparisons needed, and the fraction that must be equal.
 const MIN_COMPARED: usize = 16;
 const MIN_EQUAL: f64 = 0.9;
 const MIN_PERIODS: i64 = 3;
@@ -53,7 +53,6 @@ type CounterReadings = BTreeMap<i64, (i64, i64)>;
 pub struct PeriodFinder {
     counters: BTreeMap<CudaIndex, CounterReadings>,
     events: BTreeMap<CudaIndex, (i64, CounterReadings)>,
-    /// Of all devices.
     looks: usize,
 }
 

@@ -10,7 +10,7 @@ use crate::model::{
     AddressSpace, CudaIndex, Event, EventKind, ExactSettings, MemoryKind, StackSource, StackTable,
 };
 
-/// Per iteration and device.
+/// Per iteration and device; with more, the peak is unknown.
 const MAX_BLOCKS: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy)]

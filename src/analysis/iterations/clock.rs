@@ -37,7 +37,6 @@ pub(crate) struct RunningClock {
     marked: FxHashMap<StackId, bool>,
     /// Whether a thread was last at the marker.
     at_marker: FxHashMap<ThreadId, bool>,
-    /// Times the marker was reached.
     passed: u64,
     /// Of the last two samples.
     samples: (Nanos, Nanos),
@@ -58,7 +57,7 @@ impl RunningClock {
     /// Returns the step and a time before it.
     pub(crate) fn on_step(&mut self, step: TrainingStep) -> Option<(TrainingStep, Nanos)> {
         let sampled = self.samples.1;
-        // Without samples, events span two reads of the step.
+        // Without samples, the step lies within the last batch of events.
         let ago = step.uncertainty.map_or(TAKEN_TOGETHER, |within| within.0);
         let from = match step.uncertainty {
             None if sampled > Nanos(0) => sampled,
@@ -121,7 +120,6 @@ impl RunningClock {
         }
     }
 
-    /// No step is pending.
     pub(crate) fn settles(&self) -> bool {
         self.seen.is_none()
     }

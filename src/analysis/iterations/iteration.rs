@@ -24,8 +24,8 @@ pub struct IterationLevels {
     pub reserved: i64,
     /// Whether nothing changed after that.
     pub reserved_is_exact: bool,
-    /// Intermediate gradients: the most requested bytes allocated by an autograd node and freed in
-    /// the same backward pass. `None` if sampled, or without nodes.
+    /// Intermediate gradients: peak of the requested bytes that autograd nodes allocated and the
+    /// same backward pass freed. `None` if sampled, or without nodes.
     pub intermediate: Option<u64>,
 }
 
@@ -71,11 +71,11 @@ pub struct Iteration {
     pub step: u64,
     /// The value of the epoch variable.
     pub epoch: Option<u64>,
-    /// More than one if several fell between two samples.
+    /// Steps it covers: several may fall between two samples.
     pub steps: u64,
-    /// Its begin.
+    /// Its start.
     pub from: Nanos,
-    /// If unseen, the iteration may be longer.
+    /// Whether its start was seen; if not, it may be longer.
     pub begin_is_known: bool,
     /// Its end.
     pub to: Nanos,

@@ -1,4 +1,4 @@
-//! Steps, iterations, owner snapshots.
+//! Tests of steps, iterations and owner snapshots.
 
 use super::*;
 use crate::model::OwnedOnDevice;
@@ -96,7 +96,7 @@ fn of_several_looks_the_one_with_most_allocated_counts_where_it_was_made() {
 fn a_counter_that_begins_anew_or_is_another_ends_no_iteration() {
     let mut iterations = IterationBuilder::default();
     let ms = 1_000_000;
-    // Finally other data in the counter's freed memory.
+    // The last value is other data in the counter's freed memory.
     let looks = [(1, 3), (2, 4), (3, 6), (4, 1), (5, 2), (6, 7_806_941_921_280)];
     for (time, step) in looks {
         let step = TrainingStep { time: Nanos(time * ms), step, ..TrainingStep::default() };

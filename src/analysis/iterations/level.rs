@@ -29,7 +29,7 @@ pub(in crate::analysis) struct OpenLevel {
     unseen: i64,
     /// The last poll that may have missed a level, and that level.
     last_unseen: (Nanos, i64),
-    /// Recent levels, falling.
+    /// Recent levels, the highest first.
     late: VecDeque<ObservedLevel>,
     /// The last poll, with the allocator's peak.
     before: Option<Stat>,
@@ -49,8 +49,8 @@ impl OpenLevel {
         (late + self.looks.capacity() * size_of::<(Nanos, Stat)>()) as u64
     }
 
-    /// Returns whether nothing changed since the previous iteration's last poll, at the first poll
-    /// after its end.
+    /// At the first poll after the previous iteration's end, returns whether nothing changed since
+    /// its last poll.
     pub(in crate::analysis) fn on_counters(&mut self, time: Nanos, stat: Stat) -> Option<bool> {
         let before = self.before.replace(stat);
         if self.by_events {
@@ -125,7 +125,7 @@ impl OpenLevel {
         let ended = self.end(Nanos(u64::MAX), Nanos(u64::MAX));
         self.awaited = None;
         let is_known = self.by_events && self.falls_are_seen;
-        // The next iteration's first level, or only its upper limit if frees are unseen.
+        // The next iteration starts at this level, or at most there if frees are unseen.
         (self.peak, self.is_exact, self.unseen) = match is_known {
             true => (self.now, true, 0),
             false => (0, false, self.now),
@@ -139,7 +139,7 @@ impl OpenLevel {
         let doubtful = self.late.front().map_or(0, |seen| seen.level);
         let last = self.certain.filter(|_| !self.by_events);
         let at_end = last.map_or(self.now, |last| last.current);
-        // Levels are recorded at every change, polled or not.
+        // Recorded at every change, so also known without a poll.
         if !self.by_events || self.falls_are_seen {
             self.peak = self.peak.max(at_end);
         }
@@ -163,7 +163,6 @@ impl OpenLevel {
         ended
     }
 
-    /// No peak is proven.
     pub(in crate::analysis) fn began_unseen(&mut self) {
         self.unseen = i64::MAX;
     }

@@ -1,7 +1,7 @@
 //! Training iterations: the levels and owners in each.
 //!
-//! A [clock](super::IterationClock) ends an iteration. Its peak is at least its first level, all
-//! levels seen, and the allocator's peak if that rose ([`OpenLevels`]).
+//! A [clock](super::IterationClock) ends an iteration. The iteration's peak is at least its first
+//! level, all levels seen, and the allocator's peak if that rose ([`OpenLevels`]).
 
 pub(in crate::analysis) mod allocation_period;
 pub(in crate::analysis) mod backward;
@@ -39,10 +39,9 @@ pub(crate) struct IterationBuilder {
     /// Ended, and the next has not begun.
     is_over: bool,
     begin_is_known: bool,
-    /// The last iteration, to be confirmed by each device's next poll, and a moment before its
-    /// start.
+    /// The last iteration, which each device's next poll may prove, and a moment before its start.
     ended: Option<(usize, Nanos)>,
-    /// Before the current iteration's start.
+    /// A moment before the current iteration's start.
     begun_after: Nanos,
     /// Last poll, in exact recordings.
     looked: BTreeMap<CudaIndex, Nanos>,
@@ -63,11 +62,11 @@ fn memory_of(held: &OwnedInIteration) -> u64 {
 
 /// Exact recordings read the clock after a batch of events.
 pub(in crate::analysis) const TAKEN_TOGETHER: u64 = 20_000_000;
-/// Exact recordings: a level this old belongs to the current iteration, unless the step counter is
+/// Exact recordings: a level this old belongs to the current iteration, unless the step counter was
 /// not found.
 const SETTLED_AFTER: u64 = 1_000_000_000;
 
-/// More per second: another counter, or memory that is none.
+/// More per second mean another counter, or memory that is no counter.
 const MAX_STEPS: u64 = 1_000_000;
 
 /// Losses are reported every second, or a little later.
@@ -365,7 +364,6 @@ impl IterationBuilder {
         if self.last.is_none_or(|last| last.time <= time) {
             return Some(&mut self.held);
         }
-        // Iterations are in time order.
         let after = self.done.partition_point(|iteration| iteration.from <= time);
         let of = self.done.get_mut(after.checked_sub(1)?)?;
         (time < of.to).then_some(&mut of.owned)

@@ -1,14 +1,14 @@
 //! The levels of one device in the current iteration, and whether they are proven.
 //!
 //! An iteration ends between two reads of its clock, or exactly between two events. A level in that
-//! interval is no peak of either iteration, but makes lower peaks of both uncertain. The level at
-//! the end is that of the poll before, proven if nothing changed until the next poll.
+//! interval is no peak, but makes lower peaks of both iterations uncertain. The level at the end is
+//! the last poll's, proven if nothing changed until the next.
 
 use crate::analysis::iterations::iteration::IterationLevels;
 use crate::analysis::iterations::level::{EndedFigure, OpenLevel};
 use crate::model::{CounterSnapshot, Nanos, Stat};
 
-/// Whether the previous end levels are proven, if known.
+/// Whether the previous iteration's end levels are proven, if known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::analysis) struct EndConfirmation {
     pub(in crate::analysis) allocated: Option<bool>,
@@ -63,25 +63,21 @@ impl OpenLevels {
         self.nothing_given_back_since.filter(|_| self.all_seen)
     }
 
-    /// If all allocations are seen.
     pub(in crate::analysis) fn allocated(&mut self, time: Nanos, now: CounterSnapshot) {
         self.all_seen = true;
         self.allocated.reached(time, now.allocated);
         self.reserved.reached(time, now.reserved);
     }
 
-    /// If all frees are seen.
     pub(in crate::analysis) fn freed(&mut self, level: i64) {
         self.frees_seen = true;
         self.allocated.fell(level);
     }
 
-    /// Higher levels may be missed.
     pub(in crate::analysis) fn saw(&mut self, time: Nanos, level: i64) {
         self.allocated.saw(time, level);
     }
 
-    /// Levels before `time` belong to this iteration.
     pub(in crate::analysis) fn settle(&mut self, time: Nanos) {
         self.allocated.settle(time);
         self.reserved.settle(time);
@@ -91,12 +87,10 @@ impl OpenLevels {
         levels(self.allocated.end_between_events(), self.reserved.end_between_events())
     }
 
-    /// The end lies in `(from, until]`.
     pub(in crate::analysis) fn end(&mut self, from: Nanos, until: Nanos) -> IterationLevels {
         levels(self.allocated.end(from, until), self.reserved.end(from, until))
     }
 
-    /// No peak is proven.
     pub(in crate::analysis) fn began_unseen(&mut self) {
         self.allocated.began_unseen();
         self.reserved.began_unseen();
@@ -109,7 +103,7 @@ fn levels(allocated: EndedFigure, reserved: EndedFigure) -> IterationLevels {
         exact: allocated.peak_is_exact,
         allocated: allocated.at_end,
         allocated_is_exact: allocated.at_end_is_exact,
-        // Too high after an unseen release; the next poll shows that.
+        // This is too high after an unseen release; the next poll shows that.
         peak_reserved: reserved.peak.max(reserved.at_end),
         peak_reserved_is_exact: reserved.peak_is_exact,
         reserved: reserved.at_end,
@@ -138,7 +132,6 @@ mod tests {
         assert_eq!(peak(open.end(Nanos(3), Nanos(3))), (40, false));
         open.look(Nanos(4), stat(30, 150, 0), Stat::default());
         assert_eq!(peak(open.end(Nanos(5), Nanos(5))), (150, true));
-        // The level at its start.
         assert_eq!(peak(open.end(Nanos(6), Nanos(6))), (30, false));
     }
 
@@ -192,7 +185,6 @@ mod tests {
             assert_eq!(peak(open.end_between_events()), (50, true));
             if frees_seen {
                 open.freed(35);
-                // The level at its start.
                 let begun = open.end_between_events();
                 assert_eq!((peak(begun), begun.allocated), ((40, true), 35));
             }

@@ -1,8 +1,8 @@
 //! Bounds on every counter while a stack was on a thread.
 //!
-//! A stack in two successive samples is assumed to have stayed. The counter's maximum is then at
-//! least both values (or the peak counter, if that moved), and at most each of: start + allocated,
-//! end + freed, the peak counter. For a stack in one sample the lower limit is the value there.
+//! A stack in two successive samples is assumed to have stayed. The maximum is then at least both
+//! values (or the peak counter, if that moved), and at most start + allocated, end + freed, and the
+//! peak counter. For a stack in one sample the lower limit is its value there.
 
 use crate::analysis::attribution::counter_intervals::was_reset;
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
@@ -78,7 +78,7 @@ impl IntervalBounds {
         }
     }
 
-    /// Extends the interval to the instants of the stacks.
+    /// Extends the interval to the instants at which the stacks were read.
     pub(crate) fn widen(&mut self, first: Option<&CounterBracket>, last: Option<&CounterBracket>) {
         if let Some(first) = first {
             self.begin = first.at;
@@ -118,7 +118,7 @@ impl CounterBracket {
 
 #[derive(Debug, Clone)]
 pub(crate) struct StackBounds {
-    /// Of the counters, when the stack was last seen.
+    /// The counters' version when the stack was last seen.
     pub(crate) version: u64,
     pub(crate) current: [i64; STATS],
     pub(crate) lower: [i64; STATS],
@@ -140,7 +140,7 @@ impl StackBounds {
     }
 }
 
-/// By stack number.
+/// Of one device, by stack number.
 #[derive(Debug, Default)]
 pub(crate) struct BoundsByStack {
     stacks: Vec<Option<Box<StackBounds>>>,

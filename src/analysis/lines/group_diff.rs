@@ -1,4 +1,4 @@
-//! Compares two moments by function, stack or owner.
+//! Compares two moments by function, stack or owner, the greatest change first.
 
 use crate::analysis::flame::fold::StackLabel;
 use crate::analysis::lines::line_diff::{
@@ -10,8 +10,7 @@ use crate::analysis::profile::Profile;
 
 const UNKNOWN_OWNER: &str = "[owner unknown]";
 
-/// Compares by function of the charged line, the greatest change first. Functions of one name in
-/// one file count as one.
+/// By function of the charged line; functions of one name in one file count as one.
 pub fn function_changes(
     before: ComparedMoment<'_>,
     after: ComparedMoment<'_>,
@@ -35,7 +34,7 @@ pub fn function_changes(
     ranked(joined(rows(before), rows(after)))
 }
 
-/// Compares by stack, the greatest change first. Stacks are equal if all frames have equal `text`.
+/// By stack; stacks are equal if all frames have equal `text`.
 pub fn stack_changes(
     before: ComparedMoment<'_>,
     after: ComparedMoment<'_>,
@@ -58,8 +57,7 @@ fn is_of_library(profile: &Profile, label: StackLabel) -> bool {
     profile.stacks().get_function(frame.function).is_some_and(|f| f.is_of_library())
 }
 
-/// Compares by owner, the greatest change first. Names that differ only in numbers (layers of a
-/// model) count as one.
+/// By owner; names that differ only in numbers (layers of a model) count as one.
 pub fn ownership_changes(before: &OwnerStacks, after: &OwnerStacks) -> Vec<MemoryChange> {
     ranked(joined(owner_rows(before).into_iter(), owner_rows(after).into_iter()))
 }

@@ -24,7 +24,7 @@ pub struct ComparedMoment<'a> {
 pub enum ChangedPlace {
     /// A line of a function.
     Line {
-        /// Its name in both recordings.
+        /// The file's name in both recordings.
         file: String,
         /// The function.
         function: String,
@@ -37,7 +37,7 @@ pub enum ChangedPlace {
     },
     /// A function: all its lines together.
     Function {
-        /// Its name in both recordings.
+        /// The file's name in both recordings.
         file: String,
         /// The function.
         function: String,
@@ -46,7 +46,7 @@ pub enum ChangedPlace {
     Stack(Vec<StackStep>),
     /// An owner: category, then path.
     Owner(Vec<String>),
-    /// A mark, for bytes without a line.
+    /// A mark for bytes without a line.
     Without(String),
 }
 
@@ -92,8 +92,8 @@ type SameLine<'a> = &'a dyn Fn(&HoldingLine, &HoldingLine) -> bool;
 /// Lines by (file, function).
 type FunctionLines = BTreeMap<(String, String), Vec<HoldingLine>>;
 
-/// Compares by line of the program, the greatest change first; library code counts for its caller.
-/// `file` gives a name common to both recordings.
+/// By line of the program, the greatest change first; library code counts for its caller. `file`
+/// gives a name common to both recordings.
 pub fn line_changes(
     before: ComparedMoment<'_>,
     after: ComparedMoment<'_>,
@@ -175,7 +175,7 @@ fn pair(
     after.iter().for_each(|new| change(None, Some(new)));
 }
 
-/// Bytes without a line are keyed by mark.
+/// Lines by function, bytes without a line by mark.
 fn by_function(
     moment: ComparedMoment<'_>,
     file: &dyn Fn(&Profile, &str) -> String,

@@ -56,7 +56,7 @@ pub struct LineRow {
     pub cells: Vec<LineCell>,
     /// Bytes allocated with the line on the stack (estimated unless exact).
     pub allocated: i64,
-    /// Bytes freed (estimated); `None` in exact recordings without these stacks.
+    /// Bytes freed (estimated); `None` in exact recordings without the stacks of frees.
     pub freed: Option<i64>,
     /// Bytes live at the peak, as accurate as `allocated`.
     pub live: u64,
@@ -86,18 +86,19 @@ pub struct LineTable {
     pub columns: Vec<StatKey>,
     /// Functions by peak, then by own live bytes.
     pub functions: Vec<LineFunction>,
-    /// Whether allocated and live bytes are estimates.
+    /// Whether allocated and live bytes are estimates: not in exact recordings with every event's
+    /// stack.
     pub estimated: bool,
     /// Peak of allocated bytes.
     pub allocated: HighWater,
     /// Peak of reserved bytes, if known.
     pub reserved: Option<HighWater>,
-    /// Why no exact line is marked exact.
+    /// Why no line of an exact recording is marked exact.
     pub doubt: Option<LineDoubt>,
 }
 
 impl LineTable {
-    /// Adds rows for the other lines of code.
+    /// Adds rows for all other lines of code.
     pub fn with_all_lines(mut self, profile: &Profile) -> LineTable {
         let attribution = profile.attribution();
         let frees_known = attribution.knows_none(StatField::Freed);
@@ -223,7 +224,7 @@ impl Profile {
     fn by_frame(&self, device: CudaIndex, columns: &[StatKey]) -> FxHashMap<FrameId, LineStats> {
         let mut nodes = self.attribution().line_nodes(device, columns);
         let table = self.stacks();
-        // Callers have smaller numbers: one backward pass sums subtrees.
+        // Callers have smaller numbers than callees: one backward pass sums subtrees.
         let own: Vec<u64> = nodes.iter().map(|n| n.live).collect();
         for i in (0..nodes.len()).rev() {
             let parent = table.get_stack(StackId(i as u32)).and_then(|n| n.parent);
@@ -256,7 +257,7 @@ impl Profile {
         by_frame
     }
 
-    /// Per stack of a sampled recording, without callees; first statistic: allocated bytes.
+    /// The own statistics of each stack of a sampled recording; the first is allocated bytes.
     pub(in crate::analysis) fn sampled_nodes(
         &self,
         device: CudaIndex,
@@ -317,7 +318,8 @@ impl Profile {
     }
 }
 
-/// Whether a stack's innermost frame also occurs further out. One walk, independent of the depth.
+/// Whether a stack's innermost frame also occurs further out. One walk: the cost does not grow with
+/// the depth.
 fn recursive(table: &StackTable, count: usize) -> Vec<bool> {
     let stack = |i: u32| table.get_stack(StackId(i));
     let (mut first_callee, mut next_callee) = (vec![None; count], vec![None; count]);
@@ -331,7 +333,6 @@ fn recursive(table: &StackTable, count: usize) -> Vec<bool> {
         }
     }
     let mut recursive = vec![false; count];
-    // On the current path.
     let mut standing: FxHashMap<FrameId, u32> = FxHashMap::default();
     for root in outermost {
         let mut path: Vec<(u32, Option<u32>)> = Vec::new();

@@ -12,7 +12,7 @@ pub(in crate::analysis) struct NodeStat {
     pub(in crate::analysis) upper: i64,
     pub(in crate::analysis) allocated: i64,
     pub(in crate::analysis) freed: i64,
-    /// Exact: limits of the greatest level at an end.
+    /// Exact recordings: limits of the greatest level at an end.
     pub(in crate::analysis) ended: (i64, i64),
     /// The greatest possible level at an end.
     pub(in crate::analysis) again: i64,
@@ -34,7 +34,7 @@ impl NodeStat {
         most: [0; 2],
     };
 
-    /// For a callee, or the line on another stack.
+    /// Merges a callee, or the line on another stack.
     pub(super) fn raise_to(&mut self, other: &NodeStat) {
         self.current = self.current.max(other.current);
         self.lower = self.lower.max(other.lower);
@@ -43,7 +43,6 @@ impl NodeStat {
         self.least = std::array::from_fn(|i| self.least[i].max(other.least[i]));
     }
 
-    /// For the line on another stack.
     pub(super) fn end(&mut self, other: &NodeStat) {
         self.ended = (self.ended.0.max(other.ended.0), self.ended.1.max(other.ended.1));
         self.most = std::array::from_fn(|i| self.most[i].max(other.most[i]));
@@ -156,7 +155,7 @@ impl SumAccuracy {
     }
 }
 
-/// Between 0 and infinity.
+/// At least 0, without an upper limit.
 pub(super) const UNKNOWN: BoundedValue = BoundedValue { value: 0, exact: false, upper: None };
 
 pub(super) fn row(

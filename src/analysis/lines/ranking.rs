@@ -295,7 +295,8 @@ struct OwnFiles {
 impl OwnFiles {
     fn new(stacks: &StackTable, count: usize) -> OwnFiles {
         let mut files = OwnFiles { packages: BTreeSet::new() };
-        // Starts as the program (not as a thread), with only standard library frames so far.
+        // Stacks that began as the program (not as a thread), so far only with standard library
+        // frames.
         let mut at_entry = vec![false; count];
         for i in 0..count as u32 {
             let Some(node) = stacks.get_stack(StackId(i)) else { continue };
@@ -412,7 +413,7 @@ mod tests {
         assert_eq!((&*file, library), ("net.py", false));
     }
 
-    /// A transformers job had eleven rows `<string>:7`, from dataclasses.
+    /// Eleven rows `<string>:7` came from a job's dataclasses.
     #[test]
     fn code_that_a_library_made_at_run_time_is_no_line_of_the_program() {
         let torch = format!("{PACKAGES}torch/nn/x.py");

@@ -36,7 +36,7 @@ pub struct RankRow {
 pub struct RankFunction {
     /// By name, file and first line.
     pub function: Function,
-    /// A rank's index, and the function there, for its source.
+    /// A rank's index and its lines, to find the source.
     pub found: (usize, LineFunction),
     /// Greatest value of the first column.
     pub peak: i64,
@@ -49,7 +49,7 @@ pub struct RankFunction {
 pub struct RankTable {
     /// The columns.
     pub columns: Vec<StatKey>,
-    /// By peak, then by the live bytes of a line.
+    /// Functions by peak, then by the live bytes of a line.
     pub functions: Vec<RankFunction>,
 }
 
@@ -116,7 +116,7 @@ fn row(line: u32, rows: &[(usize, &LineRow)], ranks: &[(&Profile, &LineTable)]) 
     Some(RankRow { line, ranks: rows.len(), cells, live })
 }
 
-/// A lower limit of 0 alone says nothing.
+/// At least 0 without an upper limit is unknown.
 fn is_known(value: &BoundedValue) -> bool {
     value.exact || value.upper.is_some() || value.value > 0
 }

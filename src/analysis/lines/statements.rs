@@ -1,11 +1,12 @@
 //! Statements of several lines: Python returns to their first line without an event.
 //!
-//! A statement's result belongs to its first line, which the later lines then bound.
+//! The parts of an expression have lines of their own; the first line then runs again for the
+//! result. Its level is at most the greatest of the later lines.
 
 use crate::analysis::lines::{BoundedValue, LineRow};
 use crate::model::{SourceText, StatField};
 
-/// Raises upper limits of lines that a statement may return to: without `source`, of all.
+/// Raises upper limits of lines to which a statement may return; without `source`, of all.
 pub(in crate::analysis) fn widen(rows: &mut [LineRow], source: Option<&SourceText>) {
     rows.sort_unstable_by_key(|row| row.line);
     let statements = source.map(|source| StatementLines::new(&source.text, source.first_line));
@@ -56,7 +57,7 @@ fn values(row: &LineRow) -> Vec<BoundedValue> {
     row.cells.iter().map(|cell| cell.value).collect()
 }
 
-/// Greatest upper limit per cell; `None` without a limit.
+/// The greatest upper limit per cell; `None` if a row has none.
 #[derive(Default)]
 struct ReachedLimits(Vec<Option<i64>>);
 

@@ -22,7 +22,7 @@ pub struct DeviceBreakdown {
 }
 
 impl DeviceBreakdown {
-    /// For process `pid` of those `listed`; if `paused`, its memory is on the host.
+    /// For process `pid` among those `listed`; if `paused`, its memory is on the host.
     pub fn new(
         device: &DeviceSnapshot,
         listed: &DeviceProcesses,

@@ -27,10 +27,10 @@ use crate::model::{
     Record, RecordSink, SinkResult, SleepTags, SnapshotConsistency,
 };
 
-/// Above this the profile is reset. Training jobs use less than a tenth; generated functions may
-/// use more.
+/// Bytes above which the profile is reset. Training jobs use less than a tenth; programs that
+/// generate functions may use more.
 const MAX_MEMORY: u64 = 192 << 20;
-/// Bytes, here and in the recorder.
+/// Bytes of a definition, here and in the recorder.
 const DEFINITION: u64 = 320;
 
 /// Sums over the whole recording.
@@ -40,9 +40,9 @@ pub struct LiveCounts {
     pub samples: u64,
     /// Counter deltas; 0 if sampled.
     pub changes: u64,
-    /// Samples skipped as late.
+    /// Samples skipped because they were too late.
     pub late: u64,
-    /// Reads disturbed at every attempt.
+    /// Reads that the job disturbed at every attempt.
     pub torn: u64,
     /// Reads that failed otherwise.
     pub failed: u64,
@@ -57,9 +57,9 @@ pub struct LiveCounts {
 pub struct LiveLine {
     /// A line of Python, or its placeholder.
     pub place: StackLabel,
-    /// Live, allocated by the line with library code.
+    /// Live bytes of the line and library code that it called.
     pub own: u64,
-    /// Live, allocated with the line on the stack.
+    /// Live bytes allocated while the line was on the stack.
     pub total: u64,
     /// `total` at the peak.
     pub at_peak: u64,
@@ -83,7 +83,7 @@ pub struct LiveStack {
 pub struct LiveRows<R> {
     /// Their time.
     pub time: Nanos,
-    /// Allocated then: the rows' (own) sum.
+    /// Allocated bytes: the sum of the rows (or of their own bytes).
     pub allocated: u64,
     /// Whether it is consistent.
     pub consistent: bool,
@@ -100,12 +100,12 @@ pub struct LiveRows<R> {
 /// Which functions belong to libraries.
 pub type IsLibrary<'a> = &'a dyn Fn(FunctionId) -> bool;
 
-/// A live profile for several threads.
+/// A live profile that threads share.
 #[derive(Debug, Clone)]
 pub struct SharedProfile(Arc<Mutex<LiveProfile>>);
 
 impl SharedProfile {
-    /// Empty; attributes memory to the threads of `choice`.
+    /// An empty profile for the threads of `choice`.
     pub fn with_filter(choice: ThreadChoice) -> SharedProfile {
         SharedProfile(Arc::new(Mutex::new(LiveProfile::with_filter(choice))))
     }
@@ -138,9 +138,9 @@ pub struct LiveProfile {
     /// When the counters last changed.
     changed: BTreeMap<CudaIndex, Nanos>,
     takers: SegmentTakers,
-    /// At the first poll: out-of-memory errors, retries.
+    /// (Out-of-memory errors, retries) at the first poll.
     first_failures: BTreeMap<CudaIndex, (i64, i64)>,
-    /// By NVML index: PyTorch's bytes when the driver was read.
+    /// By NVML index: bytes PyTorch had reserved when the driver was read.
     reserved_then: BTreeMap<u32, u64>,
     /// From before the last reset.
     before: LiveCounts,
@@ -150,7 +150,7 @@ pub struct LiveProfile {
 }
 
 impl LiveProfile {
-    /// Empty; attributes memory to the threads of `choice`.
+    /// An empty profile for the threads of `choice`.
     pub fn with_filter(choice: ThreadChoice) -> LiveProfile {
         LiveProfile { profile: Profile::with_filter(choice), choice, ..LiveProfile::default() }
     }
@@ -174,7 +174,7 @@ impl LiveProfile {
         Nanos(self.time_before.0 + time.0)
     }
 
-    /// Whether it needs a [`LiveProfile::reset`].
+    /// Whether it is too large and needs a [`LiveProfile::reset`].
     pub fn is_full(&self) -> bool {
         let bounds: u64 = self
             .profile
@@ -200,7 +200,7 @@ impl LiveProfile {
         self.takers = SegmentTakers::default();
     }
 
-    /// What `seconds` of observation show; `name` is a line's text.
+    /// A device's other figures after `seconds` of observation; `name` is a line's text.
     pub fn observed(
         &self,
         gpu: CudaIndex,
@@ -235,7 +235,7 @@ impl LiveProfile {
         }
     }
 
-    /// The devices with rows; exact memory outside PyTorch is under the first.
+    /// The devices with rows; the first one lists exact events outside PyTorch.
     pub fn gpus(&self) -> Vec<CudaIndex> {
         let gpus: Vec<CudaIndex> = self.profile.gpus().collect();
         let other = self.profile.exact().is_some_and(|exact| {
@@ -277,7 +277,7 @@ impl LiveProfile {
             (Some(before), Some(now)) => Some(before.with(now)),
             (before, now) => now.or(before),
         };
-        // Events report reserved bytes less often.
+        // Events report reserved bytes less often than allocated ones.
         marks.map(|marks| PeakUsage { reserved: marks.reserved.max(marks.allocated), ..marks })
     }
 
@@ -320,7 +320,7 @@ impl LiveProfile {
             tags: &SleepTags::NotLoaded,
         }
         .snapshot();
-        // Events are newer than polls.
+        // Events are newer than the last poll.
         if let Some(level) = cuda_index.and_then(|gpu| self.levels.get(&gpu)) {
             let bytes = |value: i64| value.max(0) as u64;
             let (allocated, reserved) = (bytes(level.allocated), bytes(level.reserved));
@@ -330,8 +330,8 @@ impl LiveProfile {
         look
     }
 
-    /// Live memory by line. With `is_library`, library bytes count for the innermost program line;
-    /// other library lines are left out.
+    /// Live memory by line, at the last snapshot or event. With `is_library`, library bytes count
+    /// for the innermost program line; other library lines are left out.
     pub fn lines(
         &self,
         gpu: CudaIndex,
@@ -396,7 +396,7 @@ impl LiveProfile {
         self.lines(gpu, Some(&in_library))
     }
 
-    /// Live memory by stack.
+    /// Live memory by stack, at the last snapshot or event.
     pub fn stacks(&self, gpu: CudaIndex) -> Result<LiveRows<LiveStack>, FoldError> {
         let now = self.profile.fold(gpu, Moment::End, FoldOptions::default())?;
         let mut rows: FxHashMap<Vec<StackLabel>, (u64, u64)> = FxHashMap::default();
@@ -441,7 +441,7 @@ impl LiveProfile {
     }
 }
 
-/// The Python lines of the allocation, each once; for backward work those of its own stack. Else
+/// The Python lines on the stack, each once; for backward work those of its own stack. Without any,
 /// the stack's mark.
 fn places(path: &[StackLabel]) -> Vec<StackLabel> {
     let mut places: Vec<StackLabel> = Vec::with_capacity(path.len());

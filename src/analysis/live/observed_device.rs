@@ -7,7 +7,7 @@ use crate::model::Nanos;
 /// How often something happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FailureCount {
-    /// Since the job's start or its reset.
+    /// Since the job's start or the last reset.
     pub all: u64,
     /// During the observation.
     pub meanwhile: u64,
@@ -29,7 +29,7 @@ pub struct ObservedDevice {
     pub gpu: u32,
     /// The peak of allocated bytes.
     pub peak: Option<HighWater>,
-    /// Its end, on the clock of the peak.
+    /// End of the observation, on the clock of the peak.
     pub until: Nanos,
     /// Out-of-memory errors, caught by the job.
     pub ooms: FailureCount,
@@ -39,7 +39,7 @@ pub struct ObservedDevice {
     pub reserved: Option<ReservedGrowth>,
     /// Seconds of observation.
     pub seconds: f64,
-    /// Lines that took memory from the driver, most first; empty unless exact.
+    /// Lines that took memory from the driver, most first; empty if not known exactly.
     pub taken_by: Vec<String>,
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// Smaller differences are ignored.
 const MIN_BYTES: u64 = 1 << 20;
-/// Differences below this fraction are ignored.
+/// As are those below 1/20 of the others' bytes.
 const MIN_PART: u64 = 20;
 
 /// The memory of one rank, in bytes.

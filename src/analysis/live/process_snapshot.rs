@@ -23,7 +23,7 @@ pub struct ThreadSnapshot {
     pub gil: bool,
     /// Whether it was running.
     pub activity: ThreadActivity,
-    /// Whether it is in `time.sleep` or the like.
+    /// Whether it chose to sleep (`time.sleep`).
     pub asleep: bool,
 }
 
@@ -63,8 +63,8 @@ pub struct DeviceSnapshot {
     pub fragmentation: Option<Fragmentation>,
     /// Used by the target outside PyTorch.
     pub outside: OutsideTorch,
-    /// Least reserved bytes unmapped under the allocator (sleep of vLLM, torch_memory_saver), if
-    /// known.
+    /// At least these reserved bytes were unmapped under the allocator (sleep modes of vLLM,
+    /// torch_memory_saver); `None` if unknown.
     pub unmapped: Option<u64>,
     /// vLLM's reserved memory by tag, or why unknown.
     pub tags: Result<Vec<TagShare>, String>,
@@ -77,7 +77,7 @@ pub struct DeviceSnapshot {
 }
 
 impl DeviceSnapshot {
-    /// Whether the process provably uses nothing here.
+    /// Whether PyTorch reserved nothing here, and the driver does not list the process.
     pub fn is_unused(&self) -> bool {
         let is_outside = match &self.outside {
             OutsideTorch::Bytes(bytes) => *bytes > 0,
@@ -102,7 +102,7 @@ pub struct ProcessSnapshot {
     counters: BTreeMap<CudaIndex, Box<AllocatorCounters>>,
     snapshots: BTreeMap<CudaIndex, Arc<AllocatorSnapshot>>,
     missed: Vec<MissedObservation>,
-    /// Reserved bytes were equal before and after the driver's answer.
+    /// Whether reserved bytes stayed equal while the driver was read.
     stood_still: BTreeMap<CudaIndex, bool>,
     tags: SleepTags,
     core: Option<CoreOrigin>,
@@ -115,7 +115,7 @@ impl ProcessSnapshot {
         ProcessSnapshot::default()
     }
 
-    /// The begin of the recording.
+    /// The start of the recording.
     pub fn start(&self) -> Option<&RecordingStart> {
         self.start.as_ref()
     }
@@ -135,7 +135,7 @@ impl ProcessSnapshot {
         &self.threads
     }
 
-    /// Marks idle threads by OS thread id.
+    /// Marks idle threads for which `is_asleep` holds, by OS thread id.
     pub fn mark_asleep(&mut self, is_asleep: &dyn Fn(u32) -> bool) {
         for thread in &mut self.threads {
             let id = self.stacks.get_thread(thread.thread).and_then(|known| known.os_id);
@@ -149,22 +149,22 @@ impl ProcessSnapshot {
         self.tags = tags;
     }
 
-    /// Sets the core file it is from.
+    /// Sets the core file that this is from.
     pub fn set_core(&mut self, core: Option<CoreOrigin>) {
         self.core = core;
     }
 
-    /// The core file it is from, if any.
+    /// The core file that this is from, if any.
     pub fn core(&self) -> Option<&CoreOrigin> {
         self.core.as_ref()
     }
 
-    /// Sets mixed stacks, or why none.
+    /// Sets stacks with compiled frames, or why there are none.
     pub fn set_mixed_stacks(&mut self, stacks: Result<MixedStacks, String>) {
         self.mixed = Some(stacks);
     }
 
-    /// Stacks with compiled frames or why none, if requested.
+    /// Stacks with compiled frames or why there are none, if requested.
     pub fn mixed_stacks(&self) -> Option<Result<&MixedStacks, &str>> {
         self.mixed.as_ref().map(|it| it.as_ref().map_err(String::as_str))
     }
@@ -229,7 +229,7 @@ impl ProcessSnapshot {
             counters,
             usage: device.and_then(|d| d.nvml_index).and_then(|n| self.usage.get(&n)),
             snapshot: cuda_index.and_then(|c| self.snapshots.get(&c)),
-            // Read right before the driver; the snapshot is older.
+            // Counters are read right before the driver; the snapshot is older.
             reserved_then: counters.map(|counters| counters.reserved().max(0) as u64),
             moved: counters.is_some()
                 && cuda_index.is_some_and(|c| self.stood_still.get(&c) != Some(&true)),
@@ -247,12 +247,11 @@ pub(crate) struct KnownDevice<'a> {
     pub(crate) counters: Option<&'a AllocatorCounters>,
     pub(crate) usage: Option<&'a DeviceUsage>,
     pub(crate) snapshot: Option<&'a Arc<AllocatorSnapshot>>,
-    /// When the driver was read; `None` for just now.
+    /// PyTorch's bytes when the driver was read; `None` means now.
     pub(crate) reserved_then: Option<u64>,
     /// Whether `reserved_then` may have changed meanwhile.
     pub(crate) moved: bool,
     pub(crate) allocator: Option<&'a AllocatorBackend>,
-    /// Why the driver did not answer.
     pub(crate) failed: Option<String>,
     pub(crate) tags: &'a SleepTags,
 }
@@ -260,7 +259,7 @@ pub(crate) struct KnownDevice<'a> {
 impl KnownDevice<'_> {
     pub(crate) fn snapshot(&self) -> DeviceSnapshot {
         let bytes = |value: i64| value.max(0) as u64;
-        // Counters and snapshot differ in time: use only the snapshot.
+        // The job runs between counters and snapshot: take all from the snapshot.
         let whole = self.snapshot.filter(|m| m.consistency == SnapshotConsistency::Consistent);
         let (counters, usage) = (self.counters, self.usage);
         let allocated =
@@ -269,7 +268,7 @@ impl KnownDevice<'_> {
             whole.map(|m| m.reserved()).or_else(|| counters.map(|c| bytes(c.reserved())));
         // A fork's copy of an allocator holds nothing.
         let is_copy = self.allocator.is_some_and(AllocatorBackend::is_copy);
-        // Nothing yet: no CUDA, and not listed by the driver.
+        // Without CUDA and not listed by the driver, it has nothing.
         let is_unlisted = usage.is_some_and(|usage| {
             matches!(&usage.process, ProcessUsage::Unknown(why) if why == ProcessUsage::NOT_LISTED)
         });
@@ -308,7 +307,7 @@ impl KnownDevice<'_> {
 
     fn tags(&self, reserved: Option<u64>, process: Option<u64>) -> Result<Vec<TagShare>, String> {
         match self.tags {
-            // Not on this device: no tags.
+            // A process not on this device has no tags.
             SleepTags::Unknown(why) if self.cuda_index.is_some() => Err(why.clone()),
             SleepTags::Unknown(_) | SleepTags::NotLoaded => Ok(Vec::new()),
             SleepTags::Known(tags) => {
@@ -341,7 +340,7 @@ impl KnownDevice<'_> {
         }
     }
 
-    /// Without counters.
+    /// Whether PyTorch may hold memory that no counters show.
     fn allocates_elsewhere(&self) -> bool {
         use AllocatorBackend::{CudaMallocAsync, Native, Pluggable, Unknown};
         matches!(self.allocator, Some(CudaMallocAsync | Native | Pluggable(_) | Unknown(_)))
@@ -354,7 +353,7 @@ impl RecordSink for ProcessSnapshot {
             Record::Start(start) => self.start = Some(start.clone()),
             Record::Runtime(runtime) => self.runtime = Some(runtime.clone()),
             Record::Definition(definition) => {
-                // Out of order: its stack stays unknown, as the listing shows.
+                // Out of order, it leaves its stack unknown, as the listing shows.
                 let _ = self.stacks.define(definition.clone());
             }
             Record::Device(device) => device.merge_into(&mut self.devices),
@@ -371,7 +370,7 @@ impl RecordSink for ProcessSnapshot {
                     })
                     .collect();
             }
-            // After the driver's answer: only whether memory changed.
+            // Counters after the driver's answer only show whether memory changed.
             Record::Counters { device, counters, .. } => match self.counters.get(device) {
                 Some(before) if !self.usage.is_empty() => {
                     let same = before.reserved() == counters.reserved();

@@ -15,7 +15,7 @@ pub struct ReservedGrowth {
 }
 
 impl ReservedGrowth {
-    /// In time order; `None` if it fell, or allocated bytes explain it.
+    /// From levels in time order; `None` if reserved memory fell, or allocated memory explains it.
     pub fn of(levels: &[PeakUsage]) -> Option<ReservedGrowth> {
         let (first, last) = (levels.first()?, levels.last()?);
         let is_rising = levels.windows(2).all(|pair| pair[0].reserved <= pair[1].reserved);
@@ -57,7 +57,7 @@ mod tests {
     fn what_is_allocated_explains_it_or_it_fell_or_it_is_little() {
         assert_eq!(grown(&[(50, 60), (70, 80), (90, 100), (110, 120)]), None);
         assert_eq!(grown(&[(5, 60), (5, 82), (5, 70), (5, 104)]), None);
-        // A leak, one segment behind its reserved bytes.
+        // A leak whose reserved bytes are one segment ahead.
         let leak: Vec<_> = (0..20).map(|n| (50 + 10 * n, 60 + (10 * n + 19) / 20 * 20)).collect();
         assert_eq!(grown(&leak), None);
         assert_eq!(grown(&[(5, 60), (5, 61)]), None);

@@ -1,4 +1,4 @@
-//! Stacks that took memory from the driver: of events at which reserved bytes grew.
+//! Stacks whose allocation made the allocator take memory from the driver.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,6 @@ use rustc_hash::FxHashMap;
 
 use crate::model::{CudaIndex, Event, EventKind, MemoryKind, StackId, StackTable};
 
-/// Per recording.
 const MAX_STACKS: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -92,7 +91,7 @@ mod tests {
             let site = Some(SiteId(site));
             takers.on_event(&Event { time: Nanos(1), site, change }, &stacks);
         };
-        // Reserved earlier: no known stack.
+        // Bytes reserved earlier have no known stack.
         allocates(&mut takers, 0, 50);
         allocates(&mut takers, 1, 70);
         allocates(&mut takers, 0, 70);

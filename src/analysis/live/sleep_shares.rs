@@ -1,14 +1,14 @@
 //! The mapped and sleeping parts of vLLM's memory, by tag.
 //!
 //! A tag with a host copy is unmapped. Other unmapped memory counts as reserved in PyTorch, but not
-//! in the driver. Tags sleep as a whole, so each combination implies bytes outside PyTorch; known
-//! is what all possible ones share.
+//! in the driver. Tags sleep as a whole, so each combination implies bytes outside PyTorch; what
+//! all possible ones share is known.
 
 use crate::model::TaggedMemory;
 
 /// More than context, kernels and NCCL's buffers take.
 const MAX_OUTSIDE: i128 = 8 << 30;
-/// Tags without a copy to combine.
+/// Tags without a copy that are tried in combination.
 const MAX_CHOICES: usize = 12;
 
 /// Whether a tag's memory is mapped.
@@ -46,7 +46,7 @@ pub(super) fn tag_shares(
         tags.iter().map(|tag| tag.bytes.saturating_sub(tag.on_host)).collect();
     let open: Vec<usize> = (0..tags.len()).filter(|&tag| without_copy[tag] > 0).collect();
     let on_host: u64 = tags.iter().map(|tag| tag.on_host.min(tag.bytes)).sum();
-    // If only memory with a copy sleeps.
+    // Bytes outside PyTorch if only memory with a copy sleeps.
     let outside = reserved.zip(process).map(|(reserved, process)| {
         i128::from(process) - i128::from(reserved) + i128::from(on_host)
     });
@@ -82,7 +82,7 @@ pub(super) fn tag_shares(
     (0..tags.len()).map(share).collect()
 }
 
-/// Sleeping tags as bits, with 0 to `MAX_OUTSIDE` bytes outside PyTorch.
+/// Combinations of sleeping tags (as bits) that leave 0 to `MAX_OUTSIDE` bytes outside PyTorch.
 fn possible(open: &[usize], bytes: &[u64], outside: i128) -> Vec<u32> {
     let of = |choice: &u32| {
         let asleep = open.iter().enumerate().filter(|(bit, _)| choice >> bit & 1 == 1);

@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 
 use crate::model::Nanos;
 
-/// Length of an interval.
 const INTERVAL_NANOS: u64 = 250_000_000;
-/// Per column: 2 s.
+/// Intervals per column at most: 2 s.
 const MAX_WIDENING: u64 = 8;
 const KEPT: usize = 3600;
 
@@ -128,7 +127,6 @@ mod tests {
         assert_eq!(width, 0.25);
         let some = |values: &[i64]| values.iter().copied().map(Some).collect::<Vec<_>>();
         assert_eq!(columns, some(&[5, 5, 90, 7, 7, 7, 7, 7]));
-        // Half the columns, twice the length.
         let (width, columns) = allocated(&recent, 2.4, 4);
         assert_eq!((width, columns), (0.5, some(&[5, 90, 7, 7])));
         let (_, columns) = allocated(&recent, 2.4, 20);

@@ -52,8 +52,6 @@ mod tests {
         }
     }
 
-    /// A report on a full device: "the device had 167.19 MiB free, as last seen: a limit of the
-    /// job's own".
     #[test]
     fn what_was_free_when_a_request_failed_is_read_out_of_the_words() {
         let now = "GPU 0 has a total capacity of 1.46 GiB of which 7.50 MiB is free. Including";

@@ -16,7 +16,7 @@ use crate::model::{
 
 /// Size classes of free blocks: upper ends.
 const CLASSES: [u64; 5] = [1 << 20, 10 << 20, 100 << 20, 1 << 30, u64::MAX];
-/// For refusals of one moment.
+/// Refusals up to this age belong to a moment.
 const MAX_REFUSAL_AGE: u64 = 2_000_000_000;
 /// PyTorch asks up to three times: keep live blocks once.
 const RETRY_WINDOW: u64 = 200_000_000;
@@ -35,7 +35,7 @@ pub struct OomReport {
     pub refused: Vec<RefusedAllocation>,
     /// Out-of-memory errors near the moment, in order.
     pub oom_exception: Vec<OomException>,
-    /// Threads in the samples around it.
+    /// Threads in the samples around the moment.
     pub stood: Vec<ThreadAtOom>,
     /// The last owner snapshot before.
     pub owners: Option<OwnershipBreakdown>,
@@ -129,19 +129,19 @@ pub struct OomReportBuilder {
     oom_exception: VecDeque<OomException>,
     owners: Option<OwnershipBreakdown>,
     ooms: BTreeMap<CudaIndex, i64>,
-    /// Live blocks at the last refusal.
+    /// Live blocks at the last refusal; later they are freed.
     at_refusal: Option<(Nanos, Vec<OomDevice>)>,
     /// Memory was allocated since: the next refusal is no retry.
     was_satisfied: bool,
     last_oom: Option<Nanos>,
     now: Nanos,
-    /// The recorder's last condition.
+    /// When the recorder last saw a condition come true.
     recorded: Option<Nanos>,
     given: Option<OomReport>,
 }
 
 impl OomReportBuilder {
-    /// Starts empty, with the recording's conditions.
+    /// `profile` is empty; the conditions are the recording's own.
     pub fn new(profile: Profile) -> OomReportBuilder {
         OomReportBuilder { profile, ..OomReportBuilder::default() }
     }
@@ -251,13 +251,13 @@ impl OomReportBuilder {
         stood
     }
 
-    /// Splits at refusals, to keep their live blocks.
+    /// Splits events at refusals, to keep the live blocks of each.
     fn on_events(&mut self, events: &[Event]) -> SinkResult {
         let is_refused =
             |e: &Event| matches!(e.change, EventKind::Failed { code: OUT_OF_MEMORY, .. });
         for part in events.split_inclusive(is_refused) {
             self.profile.record(&Record::Events(EventBatch { events: part.to_vec() }))?;
-            // Later refusals are of another request.
+            // After a success, a refusal is of another request.
             self.was_satisfied |= part.iter().any(|event| {
                 matches!(
                     event.change,
@@ -370,7 +370,7 @@ impl RecordSink for OomReportBuilder {
             }
             _ => {}
         }
-        // Within this time, the recorder only counts.
+        // The recorder only counts a condition this soon after another.
         let counted = |recorded: Nanos| self.now.0.saturating_sub(recorded.0) < MAX_REFUSAL_AGE;
         if let Some(triggered) = self.watch.on_record(record)
             && !self.recorded.is_some_and(counted)

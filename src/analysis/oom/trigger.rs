@@ -11,9 +11,9 @@ use crate::model::{
 
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 pub(crate) const OUT_OF_MEMORY: u32 = 2;
-/// In each half of the measured time.
+/// Parts in each half of the measured time.
 const PARTS: usize = 10;
-/// Soon after a refusal: the likely cause of the end.
+/// A job that ends this soon after a refusal probably died of it.
 const DIED_OF_IT: u64 = 5_000_000_000;
 
 /// A condition of `record --until`.
@@ -25,16 +25,16 @@ pub struct TriggerCondition {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum TriggerKind {
-    /// PyTorch threw an out-of-memory error.
     Oom,
     /// PyTorch freed its cache to get memory.
     Retry,
-    /// The job ended.
     Exit,
-    /// A level of a device exceeds an amount.
     Above(TriggerLevel, TriggerAmount),
     /// The allocated floor rises by `bytes` in `every` nanoseconds.
-    Growth { bytes: u64, every: u64 },
+    Growth {
+        bytes: u64,
+        every: u64,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +138,7 @@ pub struct TriggerWatch {
     devices: Vec<GpuDevice>,
     counters: BTreeMap<CudaIndex, AllocatorCounters>,
     floors: BTreeMap<(usize, CudaIndex), GrowthFloor>,
-    /// Time and bytes, until the next allocation.
+    /// Time and bytes of the last refusal without a later allocation.
     refused: Option<(Nanos, u64)>,
     now: Nanos,
 }
@@ -154,7 +154,7 @@ impl TriggerWatch {
         &self.conditions
     }
 
-    /// Returns a condition that becomes true.
+    /// Returns a condition that just became true.
     pub fn on_record(&mut self, record: &Record) -> Option<TriggerFired> {
         if let Some(time) = record.time() {
             self.now = self.now.max(time);
@@ -378,7 +378,7 @@ fn limit(amount: TriggerAmount, total: Option<u64>) -> Option<u64> {
     }
 }
 
-/// As in reports; kept in the trace.
+/// As in reports; the text is kept in the trace.
 fn size(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let unit = (0..units.len()).rev().find(|&u| bytes >> (10 * u) > 0).unwrap_or(0);
@@ -394,19 +394,19 @@ fn size(bytes: u64) -> String {
 #[derive(Debug, Default)]
 struct GrowthFloor {
     parts: VecDeque<u64>,
-    /// Start and least level.
+    /// Start and least level of the current part.
     open: Option<(u64, u64)>,
     last: u64,
 }
 
 impl GrowthFloor {
-    /// The floors of both halves, when a part closes.
+    /// Returns the floors of both halves when a part closes.
     fn on_level(&mut self, time: u64, level: u64, every: u64) -> Option<(u64, u64)> {
         let length = (every / (2 * PARTS as u64)).max(1);
         let mut closed = false;
         let (mut began, mut least) = *self.open.get_or_insert((time, level));
         if time.saturating_sub(began) >= length * 4 * PARTS as u64 {
-            // Unchanged that long: earlier parts are void.
+            // Unchanged for that long: earlier parts no longer count.
             self.parts.clear();
             (began, least) = (time - length * 2 * PARTS as u64, self.last);
         }

@@ -14,7 +14,7 @@ pub(crate) type BlockOwners = Arc<[(OwnerId, u64)]>;
 /// By address, for one device.
 pub(crate) type OwnedBlocks = FxHashMap<u64, BlockOwners>;
 
-/// Until the first snapshot of the blocks.
+/// Waiting for the first snapshot of the blocks.
 pub(crate) type PendingOwners = BTreeMap<CudaIndex, OwnedBlocks>;
 
 pub(crate) fn owners_of_blocks(
@@ -29,7 +29,7 @@ pub(crate) fn owners_of_blocks(
         snapshot.devices.iter().map(|device| owners_of_held(device, paths)).collect();
     let in_no_tensor = paths.intern(&["[in no tensor]"]);
     let rounding = paths.intern(&["[rounding]"]);
-    // Equal lists are shared, as by a model's layers.
+    // Blocks with equal owners, such as a model's layers, share one list.
     let mut known: FxHashMap<Vec<(OwnerId, u64)>, BlockOwners> = FxHashMap::default();
     for block in &snapshot.blocks {
         let number = block.device as usize;
@@ -55,7 +55,7 @@ pub(crate) fn owners_of_blocks(
     devices
 }
 
-/// Category, then the group's name.
+/// The path: category, then the group's name.
 fn owners_of_held(device: &OwnedOnDevice, paths: &mut OwnerPaths) -> Vec<Option<OwnerId>> {
     let mut owners = vec![None; device.held.len()];
     for group in recorded_owner_groups(device) {

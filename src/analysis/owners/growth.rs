@@ -9,11 +9,11 @@ use crate::model::{TensorCategory, TensorDevice};
 
 /// Windows whose floors are compared.
 const MAX_WINDOWS: usize = 6;
-/// One alone may be the top of the sawtooth.
+/// Observations per window: one alone may be the top of the sawtooth.
 const MIN_PER_WINDOW: usize = 4;
 /// This many rising floors are no accident.
 const MANY_STEPS: usize = 4;
-/// Fewer may be library workspaces, allocated on first use.
+/// Fewer new blocks in no tensor may be library workspaces, allocated on first use.
 const MANY_BLOCKS: i64 = 8;
 const MIN_OBSERVATIONS: usize = 3;
 
@@ -26,7 +26,7 @@ pub struct GrowthRise {
     pub seconds: f64,
     /// Number of floors compared.
     pub windows: usize,
-    /// Indices of the first and last floor.
+    /// Indices of the observations at the first and last floor.
     pub between: (usize, usize),
 }
 
@@ -36,8 +36,8 @@ impl GrowthRise {
         self.bytes as f64 / self.seconds.max(1e-9)
     }
 
-    /// From (seconds, bytes); `None` if a floor falls or fewer than two rise. Few floors must rise
-    /// by more than the sawtooth.
+    /// The rise of (seconds, bytes); `None` if a floor falls or fewer than two rise. Few floors
+    /// must rise by more than the sawtooth.
     pub fn of(levels: &[(f64, u64)]) -> Option<GrowthRise> {
         if levels.len() < MIN_OBSERVATIONS {
             return None;
@@ -54,7 +54,7 @@ impl GrowthRise {
             .collect();
         let steps = || floors.windows(2).map(|pair| (pair[0].1, pair[1].1));
         let (first, last) = (floors.first()?, floors.last()?);
-        // Steady growth is no sawtooth.
+        // Steady growth is not part of the sawtooth.
         let rate = last.1.saturating_sub(first.1) as f64 / (last.0 - first.0).max(1e-9);
         let above = |(at, bytes): &(f64, u64), floor: &(f64, u64, usize)| {
             (bytes - floor.1).saturating_sub((rate * (at - floor.0).max(0.0)) as u64)
@@ -87,7 +87,7 @@ pub struct OwnerGrowth {
 }
 
 impl OwnerGrowth {
-    /// Whether it may be one long forward pass, of a single graph in few snapshots.
+    /// Whether it may be one long forward pass: a single graph, in few snapshots.
     pub fn may_be_one_step(&self) -> bool {
         self.group.category == TensorCategory::Saved
             && !self.group.owner.contains("[*]")
@@ -114,7 +114,7 @@ fn owner_key(group: &OwnerGroup) -> OwnerKey {
 #[derive(Debug, Default)]
 pub struct GrowthWatch {
     times: Vec<f64>,
-    /// (Bytes, storages) at each time.
+    /// (Bytes, storages) of each owner at each time.
     owners: BTreeMap<OwnerKey, Vec<(u64, u64)>>,
     last: Vec<OwnerGroup>,
     last_in_no_tensor: Vec<OwnerGroup>,
@@ -141,8 +141,8 @@ impl GrowthWatch {
             groups.into_iter().partition(|group| group.kind == OwnerKind::NoTensor);
     }
 
-    /// Renames a group as before if most storages are the same: a running function's variable may
-    /// name it now.
+    /// Keeps a group's previous name if most storages are the same: a running function may hold
+    /// them in another variable.
     fn keep_names(&self, groups: &mut [OwnerGroup]) {
         let mut owners: FxHashMap<(TensorDevice, u64), usize> = FxHashMap::default();
         for (index, group) in self.last.iter().enumerate() {
@@ -245,7 +245,7 @@ mod tests {
         let rise = GrowthRise::of(&levels(&rising)).unwrap();
         assert_eq!(rise.windows, 6);
         assert!(rise.bytes > 0 && rise.seconds > 0.0, "{rise:?}");
-        // So seldom that floors may be missed.
+        // Seen so seldom that its floors may be missed.
         assert_eq!(
             GrowthRise::of(&levels(&[5, 92, 44, 11, 98, 50, 17, 104, 56, 23, 110, 62])),
             None
@@ -256,12 +256,11 @@ mod tests {
         assert_eq!(GrowthRise::of(&levels(&[9, 8, 10, 11])), None);
     }
 
-    /// `summary` said "nothing grew in 4 snapshots": the last came late.
     #[test]
     fn a_leak_that_is_looked_at_in_unequal_times_grows_all_the_same() {
         let steady = [(0.0, 10), (0.7, 17), (1.4, 24), (13.2, 142)];
         assert_eq!(GrowthRise::of(&steady).map(|rise| rise.bytes), Some(14));
-        // A sawtooth's top seen late, a single rise.
+        // No growth: a sawtooth's top seen late, or a single rise.
         assert_eq!(GrowthRise::of(&[(0.0, 10), (0.7, 11), (1.4, 12), (2.0, 142)]), None);
     }
 
@@ -286,7 +285,6 @@ mod tests {
         assert_eq!((grown.len(), grown[0].group.owner.as_str()), (1, "main: t.kept"));
     }
 
-    /// `summary` of slow LoRA steps: "alive by backward: loss grows by 768 MiB a second".
     #[test]
     fn one_graph_that_rises_in_three_looks_may_be_one_long_step() {
         let grown = |owner: &str, looks: u64| {
@@ -303,7 +301,6 @@ mod tests {
         assert!(!grown("main: total_loss", 24), "six floors, each above the one before");
     }
 
-    /// `summary`: "nothing grew", with 19 MiB/s in storages without tensors.
     #[test]
     fn memory_in_no_tensor_grows_like_an_owner_and_is_none() {
         let watch = |blocks: u64| {
@@ -320,8 +317,6 @@ mod tests {
         };
         assert_eq!(watch(4).owners()[0].group.owner, "[in no tensor]");
         assert_eq!(watch(4).last().len(), 1);
-        // `summary` of a new job: "[in no tensor: work spaces, C++] grows by 46.65 MiB a second (+3
-        // storages)".
         assert!(watch(1).owners().is_empty());
     }
 

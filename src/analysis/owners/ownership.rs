@@ -37,11 +37,11 @@ struct OwnershipReading {
     time: Nanos,
     pause: Option<Nanos>,
     held: OwnedOnDevice,
-    /// Nameless bytes by owner index (`None`: no tensor) and allocation account.
+    /// Bytes of nameless blocks by owner index (`None`: no tensor) and allocation account.
     made: BTreeMap<(Option<u32>, usize), u64>,
 }
 
-/// From device and address to ledger account.
+/// The ledger account that allocated the block at an address.
 pub(crate) type SiteLookup<'a> = &'a dyn Fn(CudaIndex, u64) -> Option<usize>;
 
 #[derive(Debug, Default)]
@@ -84,7 +84,7 @@ impl OwnershipHistory {
         self.highest.values().chain(self.last.values()).map(of).sum()
     }
 
-    /// With the process's pause.
+    /// The last owner snapshot, and how long it stopped the process.
     pub(crate) fn last(&self, device: CudaIndex) -> Option<(&OwnedOnDevice, Option<Nanos>)> {
         self.last.get(&device).map(|look| (&look.held, look.pause))
     }
@@ -134,7 +134,7 @@ impl OwnershipHistory {
     }
 }
 
-/// Outside models: category, variable, pattern.
+/// For owners outside models: category, variable, pattern.
 fn group_paths(device: &OwnedOnDevice) -> Vec<Option<Vec<String>>> {
     let mut paths = vec![None; device.held.len()];
     for group in recorded_owner_groups(device) {
@@ -162,7 +162,7 @@ fn group_paths(device: &OwnedOnDevice) -> Vec<Option<Vec<String>>> {
     paths
 }
 
-/// `layers.0.weight` by modules, with optimizer state below its parameter.
+/// Splits `layers.0.weight` into modules; optimizer state goes below its parameter.
 fn path(category: TensorCategory, owner: &str) -> Vec<String> {
     let mut path = vec![category.name().to_owned()];
     let whole = match category {

@@ -6,7 +6,7 @@ use crate::model::StorageGroup;
 use crate::model::{DType, OwnershipSnapshot, TensorCategory, TensorDevice};
 use crate::ownership::storages;
 
-/// Like storages that appeared or disappeared.
+/// Similar storages that appeared or disappeared.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageChange {
     /// Whether they appeared.
@@ -27,7 +27,7 @@ pub struct StorageChange {
     pub tensor: usize,
 }
 
-/// Freed and allocated again at the same place, it counts as the same.
+/// A storage freed and allocated again at the same place counts as the same.
 type StorageKey = (TensorDevice, u64, u64, Option<u64>);
 
 fn key(group: &StorageGroup) -> StorageKey {

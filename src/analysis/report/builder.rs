@@ -16,9 +16,9 @@ use crate::analysis::profile::Profile;
 use crate::analysis::profile::attributed_snapshot::Moment;
 use crate::model::{Event, EventBatch, MemoryKind, Nanos, Record, RecordSink, SinkResult};
 
-/// Blocks, before unrequested moments are skipped.
+/// After this many blocks, unrequested moments are skipped.
 const MAX_WORK: u64 = 80_000_000;
-/// No earlier event arrives after this delay of a batch.
+/// Batches delay events by less than this.
 const LONGEST_DELAY: u64 = 1_000_000_000;
 
 /// For blocks of unknown address; no allocator uses these.
@@ -72,9 +72,9 @@ struct OpenTrack {
     lifetimes: BlockLifetimes,
     /// By moment: (allocated, reserved) by the counters.
     counted: Vec<(Option<u64>, Option<u64>)>,
-    /// By source, up to the last moment.
+    /// By source: allocated up to the last moment.
     allocated: FxHashMap<u32, BlockSum>,
-    /// By (source, moment), since the previous moment.
+    /// By (source, moment): allocated and freed since the previous moment.
     churned: FxHashMap<(u32, u32), BlockSum>,
     maps: SegmentMaps,
 }
@@ -87,12 +87,11 @@ pub struct ReportBuilder {
     /// Moments in order, and how many have passed.
     schedule: Vec<(Nanos, MemoryKind)>,
     passed: usize,
-    /// In a sampled recording: snapshots.
+    /// In a sampled recording, moments are snapshots.
     wanted: BTreeSet<(MemoryKind, Nanos)>,
-    /// The peaks as in all other reports.
     peaks: BTreeMap<MemoryKind, PeakMoment>,
     seen: BTreeMap<MemoryKind, Nanos>,
-    /// Already kept peaks between two snapshots.
+    /// Peaks between two snapshots that are already kept.
     between: BTreeSet<MemoryKind>,
     tracks: BTreeMap<MemoryKind, OpenTrack>,
     sources: SourceNumbers,
@@ -101,7 +100,7 @@ pub struct ReportBuilder {
 }
 
 impl ReportBuilder {
-    /// `profile` is empty, for a second reading.
+    /// `profile` is empty: records are read again.
     pub fn new(
         profile: Profile,
         length: Nanos,
@@ -246,7 +245,7 @@ impl ReportBuilder {
         track.counted.push((Some(snapshot.allocated), snapshot.reserved));
     }
 
-    /// Keeps the last snapshot, if wanted.
+    /// Keeps the last snapshot with allocation sites, if wanted.
     fn map(&mut self, kind: MemoryKind, time: Nanos, is_peak: bool, blocks: &[ReportedBlock]) {
         let MemoryKind::Torch(device) = kind else { return };
         let Some(snapshot) = self.snapshots.get(&device).filter(|map| map.time <= time) else {
@@ -258,7 +257,6 @@ impl ReportBuilder {
         }
     }
 
-    /// For a sampled recording.
     fn after_record(&mut self) {
         let gpus: Vec<_> = self.snapshots.keys().copied().collect();
         for device in gpus {
@@ -287,7 +285,7 @@ impl ReportBuilder {
         self.profile.record(&Record::Events(EventBatch { events: rest.to_vec() }))
     }
 
-    /// Totals are those of the counters.
+    /// The profile, and tracks with the counters' totals.
     pub fn build(mut self) -> (Profile, Vec<MemoryTrack>) {
         self.profile.finish();
         match self.profile.exact().is_some() {

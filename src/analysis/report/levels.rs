@@ -18,7 +18,7 @@ pub struct LevelColumn {
 pub struct LevelHistory {
     from: u64,
     width: u64,
-    /// Extremes and last value; `None` if unchanged.
+    /// Extremes and last value; `None` if nothing changed.
     columns: Vec<Option<(LevelColumn, LevelColumn)>>,
     now: Option<LevelColumn>,
 }

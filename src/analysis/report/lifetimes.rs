@@ -14,13 +14,12 @@ pub(super) struct ReportedBlock {
     pub(super) source: u32,
     /// In nanoseconds; 0 if not seen.
     pub(super) allocated_at: u64,
-    /// Whether it is older than the recording.
     pub(super) is_from_before: bool,
 }
 
 impl ReportedBlock {
-    /// Whether `later` at this address is the same block; the owner of an older block may come
-    /// later.
+    /// Whether `later` at this address is the same block. The owner of a block older than the
+    /// recording may be known later.
     fn is_still(&self, later: &ReportedBlock) -> bool {
         let are_from_before = self.is_from_before && later.is_from_before;
         self.allocated_at == later.allocated_at && (self.source == later.source || are_from_before)
@@ -61,10 +60,11 @@ pub(super) type SpanKey = (u32, u32, u32);
 
 #[derive(Debug, Default)]
 pub(super) struct BlockLifetimes {
-    /// Events may arrive late; snapshots do not.
+    /// Whether blocks may arrive after moments at which they lived: from events, not from
+    /// snapshots.
     is_told_late: bool,
     times: Vec<Nanos>,
-    /// At the last moment, by address, with the first moment.
+    /// Blocks live at the last moment by address, with their first moment.
     living: Vec<(ReportedBlock, u32)>,
     ended: FxHashMap<SpanKey, BlockSum>,
 }
@@ -132,7 +132,7 @@ impl BlockLifetimes {
         &self.times
     }
 
-    /// Live blocks end one behind the last moment.
+    /// Blocks still live end one behind the last moment.
     pub(super) fn finish(mut self) -> FxHashMap<SpanKey, BlockSum> {
         let end = self.times.len() as u32;
         for (block, from) in std::mem::take(&mut self.living) {
@@ -155,7 +155,7 @@ mod tests {
     fn blocks_live_from_their_allocation_to_the_moment_at_which_they_are_gone() {
         let mut lifetimes = BlockLifetimes::new(true);
         lifetimes.advance(Nanos(10), &[block(1, 100, 5)]);
-        // 3 is seen late; 1 was replaced.
+        // Block 3 is seen late; block 1 was replaced.
         let appeared = lifetimes.advance(Nanos(20), &[block(1, 40, 15), block(3, 30, 8)]);
         assert_eq!(appeared[&7], BlockSum { bytes: 70, stands_for: 70, count: 2 });
         lifetimes.advance(Nanos(30), &[block(1, 50, 15), block(9, 2, 0)]);
@@ -164,8 +164,7 @@ mod tests {
         assert_eq!(spans, [((7, 0, 1), 100), ((7, 0, 2), 30), ((7, 0, 3), 2), ((7, 1, 3), 50)]);
     }
 
-    /// An inconsistent snapshot may miss a block that polls date earlier: count it once, only where
-    /// a snapshot has it.
+    /// A snapshot may miss a block that polls date earlier: it counts only where a snapshot has it.
     #[test]
     fn a_block_of_maps_is_counted_at_the_moments_whose_maps_show_it() {
         let mut lifetimes = BlockLifetimes::new(false);
@@ -179,7 +178,7 @@ mod tests {
         assert_eq!(at, [130, 30, 137]);
     }
 
-    /// The report's peak exceeded the allocator's by such blocks.
+    /// Counted twice, it raised a report's peak above the allocator's.
     #[test]
     fn a_block_from_before_whose_owner_is_learned_later_is_counted_once() {
         let mut lifetimes = BlockLifetimes::new(true);

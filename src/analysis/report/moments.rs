@@ -19,7 +19,6 @@ pub(super) struct MomentChoice {
 }
 
 impl MomentChoice {
-    /// About `count` moments.
     pub(super) fn new(from: Nanos, to: Nanos, count: usize) -> MomentChoice {
         let stretches = (count / 2).max(1);
         let width = to.0.saturating_sub(from.0).div_ceil(stretches as u64).max(1);

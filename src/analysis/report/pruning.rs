@@ -12,7 +12,7 @@ use crate::analysis::flame::fold::{PseudoFrame, StackLabel};
 use crate::analysis::profile::Profile;
 use crate::model::SiteId;
 
-/// Of the peak, or of all churned bytes: narrower than a pixel.
+/// Stacks below this part of the peak, and of all churned bytes, are narrower than a pixel.
 const VISIBLE: f64 = 1.0 / 2000.0;
 /// The most separate stacks and lifetimes.
 const MAX_STACKS: usize = 3000;
@@ -20,7 +20,7 @@ const MAX_SPANS: usize = 300_000;
 /// A recording can have many deep stacks.
 const MAX_LABELS: usize = 3_000_000;
 
-/// Joins the small ones.
+/// The stack that joins the small ones.
 const SMALL_STACK: u32 = 0;
 
 pub(super) struct TrackStacks<'a> {
@@ -28,7 +28,7 @@ pub(super) struct TrackStacks<'a> {
     sources: &'a [ReportSource],
     list: Vec<ReportStack>,
     known: FxHashMap<(Vec<StackLabel>, bool), u32>,
-    /// The stack with most bytes, by source.
+    /// By source: the stack with most of its bytes.
     of_source: FxHashMap<u32, u32>,
     /// One site per class of autograd node.
     nodes: FxHashMap<std::sync::Arc<str>, SiteId>,
@@ -69,7 +69,7 @@ impl<'a> TrackStacks<'a> {
         })
     }
 
-    /// Counted bytes without a block.
+    /// The stack of counted bytes without a block.
     fn remainder(&mut self, is_exact: bool) -> u32 {
         let frame = if is_exact { PseudoFrame::NoEvent } else { PseudoFrame::Unmatched };
         let path = vec![StackLabel::Pseudo(frame)];
@@ -81,7 +81,7 @@ impl<'a> TrackStacks<'a> {
         self.profile.exact().is_some_and(|exact| exact.is_estimated())
     }
 
-    /// Whether bytes are estimated in proportion.
+    /// Whether a source's bytes are estimated in proportion.
     fn shares(&self, source: u32) -> bool {
         let account = self.sources.get(source as usize);
         self.is_estimated()
@@ -146,7 +146,7 @@ impl<'a> TrackStacks<'a> {
         vec![StackLabel::Pseudo(mark)]
     }
 
-    /// With most of its bytes.
+    /// The stack with most of the source's bytes.
     pub(super) fn stack_of(&self, source: u32) -> Option<u32> {
         self.of_source.get(&source).copied()
     }
@@ -158,7 +158,6 @@ impl<'a> TrackStacks<'a> {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct KnownBytes {
-    /// In blocks.
     pub(super) bytes: u64,
     /// The part estimated in proportion.
     pub(super) shared: u64,
@@ -168,7 +167,7 @@ pub(super) struct KnownBytes {
 pub(super) struct TrackDraft {
     pub(super) spans: Vec<BlockSpan>,
     pub(super) churned: Vec<ChurnedBytes>,
-    /// Growth of (known, shared) bytes, by moment.
+    /// By moment: growth of (known, shared) bytes.
     changes: Vec<(i128, i128)>,
 }
 
@@ -213,7 +212,6 @@ impl TrackDraft {
         });
     }
 
-    /// By moment.
     pub(super) fn known(&self) -> Vec<KnownBytes> {
         let mut now = (0i128, 0i128);
         let moments = self.changes.len() - 1;
@@ -224,7 +222,7 @@ impl TrackDraft {
         known.collect()
     }
 
-    /// Counted bytes without a block.
+    /// Adds counted bytes without a block.
     pub(super) fn add_remainder(
         &mut self,
         stacks: &mut TrackStacks<'_>,
@@ -249,7 +247,6 @@ impl TrackDraft {
 }
 
 impl MemoryTrack {
-    /// Keeps the visible stacks; sums stay equal.
     pub(super) fn pruned(mut self) -> MemoryTrack {
         let mut visible = VISIBLE;
         loop {
@@ -262,7 +259,7 @@ impl MemoryTrack {
         }
     }
 
-    /// The greatest part of the peak at any moment, or of all churned bytes.
+    /// By stack: the greatest part of the peak at any moment, or of all churned bytes.
     fn weights(&self) -> Vec<f64> {
         let top = self.moments.iter().map(|moment| moment.total).max().unwrap_or(0).max(1) as f64;
         let mut changes: Vec<(u32, u32, i128)> = Vec::with_capacity(2 * self.spans.len());
@@ -304,7 +301,7 @@ impl MemoryTrack {
         kept.sort_unstable();
         let mut renumbered = vec![SMALL_STACK; self.stacks.len()];
         let mut stacks = vec![self.stacks[0].clone()];
-        // Small estimates stay separate.
+        // Small estimates join in a stack of their own.
         let mut small_estimate = None;
         for (number, stack) in self.stacks.iter().enumerate().skip(1) {
             if kept.binary_search(&number).is_ok() {

@@ -8,7 +8,7 @@ use crate::model::{
     AllocatorSnapshot, BlockState, CudaIndex, KeyframeBlock, Nanos, Segment, SnapshotConsistency,
 };
 
-/// Above it, neighbours of equal state are joined.
+/// Above this, neighbours of equal state are joined.
 const MAX_BLOCKS: usize = 20_000;
 
 /// A block, or joined neighbours of equal state.
@@ -27,7 +27,7 @@ pub struct MappedBlock {
 pub struct MappedSegment {
     /// Bytes.
     pub size: u64,
-    /// Whether its blocks are small.
+    /// Whether it is in the pool of small blocks.
     pub small: bool,
     /// Whether it is expandable.
     pub expandable: bool,
@@ -35,7 +35,7 @@ pub struct MappedSegment {
     pub private: bool,
     /// The stream of its blocks, as the allocator numbers it.
     pub stream: u64,
-    /// By address; the rest is unknown.
+    /// By address; the rest of the segment is unknown.
     pub blocks: Vec<MappedBlock>,
 }
 
@@ -46,7 +46,7 @@ pub struct SegmentMap {
     pub time: Nanos,
     /// When the segments were read.
     pub segments_at: Nanos,
-    /// Bytes in newer segments, missing here.
+    /// Bytes in newer segments, which are missing here.
     pub unplaced: u64,
     /// Whether the snapshot is consistent.
     pub consistent: bool,
@@ -57,7 +57,7 @@ pub struct SegmentMap {
 }
 
 impl SegmentMap {
-    /// Live blocks, in the segments of the last snapshot.
+    /// Puts live blocks into the segments of the last snapshot.
     pub(super) fn new(
         snapshot: &AllocatorSnapshot,
         time: Nanos,
@@ -116,7 +116,6 @@ impl SegmentMap {
     }
 }
 
-/// Spread over the recording, in bounded memory.
 #[derive(Debug, Default)]
 pub(super) struct SegmentMaps {
     pub(super) kept: Vec<SegmentMap>,
@@ -135,7 +134,7 @@ fn living_block(block: &ReportedBlock) -> KeyframeBlock {
     }
 }
 
-/// Of one device, without the peak.
+/// Per device, without the peak; spread over the recording.
 const MAX_BLOCKS_IN_ALL: u64 = 150_000;
 
 impl SegmentMaps {

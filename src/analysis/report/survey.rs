@@ -11,9 +11,9 @@ use crate::model::{
     Record, RecordSink, SinkResult, SnapshotConsistency,
 };
 
-/// More pixels than a curve has.
+/// More columns than a wide screen has pixels.
 const COLUMNS: usize = 1600;
-/// NVML readings, owner snapshots, reserved changes.
+/// Kept readings of NVML, owner snapshots, changes of reserved bytes.
 const MAX_USAGE: usize = 2000;
 const MAX_LOOKS: usize = 150;
 const MAX_RESERVED_CHANGES: usize = 400;
@@ -22,7 +22,7 @@ const MAX_OOMS: usize = 100;
 /// What a survey needs before it begins.
 #[derive(Debug, Clone, Default)]
 pub struct SurveyOptions {
-    /// Begin of the complete part.
+    /// Start of the complete part.
     pub from: Nanos,
     /// Its end.
     pub to: Nanos,
@@ -78,7 +78,7 @@ pub struct RecordingSurvey {
     usage: BTreeMap<u32, Vec<UsageReading>>,
     ooms: Vec<OomMark>,
     looks: Vec<OwnershipBreakdown>,
-    /// Keep every nth owner snapshot; how many came since.
+    /// Every how many owner snapshots one is kept, and how many came since.
     look_every: (usize, usize),
     blocks: FxHashMap<(AddressSpace, u64), (MemoryKind, u64)>,
 }
@@ -187,7 +187,7 @@ impl RecordingSurvey {
                 match levels {
                     Some(levels) => {
                         let allocated = levels.allocated.max(0) as u64;
-                        // The level before it, after all frees.
+                        // The level before the event, after all frees.
                         self.set_level(kind, time, allocated.saturating_sub(taken), None);
                         self.set_level(kind, time, allocated, Some(levels.reserved.max(0) as u64));
                     }
@@ -303,7 +303,7 @@ impl RecordSink for RecordingSurvey {
                 if !self.options.is_exact || self.memory(kind).levels.now().is_none() {
                     let reserved = Some(reserved.max(0) as u64);
                     let mark = counters.max_allocated();
-                    // Reached since the last poll.
+                    // This peak was reached since the last poll.
                     if self.memory(kind).mark.replace(mark).is_some_and(|before| mark > before) {
                         self.set_level(kind, *time, mark.max(0) as u64, reserved);
                     }

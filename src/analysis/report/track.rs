@@ -25,7 +25,7 @@ pub struct ReportStack {
     pub path: Vec<StackLabel>,
     /// Whether bytes are estimated from sampled allocations.
     pub is_estimate: bool,
-    /// Counted bytes without a block, of unknown lifetimes.
+    /// Whether it stands for counted bytes without a block, of unknown lifetimes.
     pub is_remainder: bool,
 }
 
@@ -72,7 +72,7 @@ pub struct MemoryTrack {
     pub small: u64,
     /// Lifetimes.
     pub spans: Vec<BlockSpan>,
-    /// Blocks live at no moment, with events.
+    /// Blocks live at no moment; `None` without events.
     pub churned: Option<Vec<ChurnedBytes>>,
     /// Some snapshots of the segments.
     pub maps: Vec<SegmentMap>,
@@ -103,7 +103,7 @@ impl MemoryTrack {
         bytes
     }
 
-    /// The other reports' peak, else the highest.
+    /// The moment of the other reports' peak, else the highest.
     pub fn peak(&self) -> Option<usize> {
         let highest = |number: &usize| {
             let moment = &self.moments[*number];
@@ -114,7 +114,7 @@ impl MemoryTrack {
     }
 }
 
-/// Late frees make more blocks seem live than were.
+/// Scales to `total`: late frees make more blocks seem live than there were.
 fn fit(bytes: &mut [u64], total: u64) {
     let sum: u128 = bytes.iter().map(|bytes| u128::from(*bytes)).sum();
     if sum <= u128::from(total) {

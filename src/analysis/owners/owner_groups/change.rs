@@ -8,7 +8,7 @@ use crate::ownership::name_pattern;
 /// A pattern whose bytes or storages changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerChange {
-    /// The latest group with this pattern, and no other.
+    /// The latest group with this pattern, without its others.
     pub group: OwnerGroup,
     /// Storages now minus before.
     pub storages: i64,
@@ -73,8 +73,6 @@ mod tests {
             .collect()
     }
 
-    /// gpu_mem_track: "+210.00 MiB +2 dummy_tensor_*" and "-90.00 MiB -1 dummy_tensor_1", but
-    /// nothing was freed.
     #[test]
     fn a_second_name_that_differs_in_a_number_frees_nothing() {
         let one = [("__main__.dummy_tensor_1", 90)];

@@ -26,13 +26,13 @@ pub(super) struct GroupItem {
     pub(super) bytes: u64,
     pub(super) storages: u64,
     pub(super) shape: Option<String>,
-    /// Address; 0 in recordings.
+    /// Address of the bytes; 0 in recordings.
     pub(super) data: u64,
-    /// For `referrers`: a name, else a Python object's address.
+    /// A tensor for `referrers`: a name, else a Python object's address.
     pub(super) example: Option<String>,
 }
 
-/// Nodes between a parameter and its operation: transpositions.
+/// Nodes between a parameter and its operation, such as transpositions.
 const MAX_STEPS_TO_PARAMETER: u32 = 2;
 
 #[derive(Default)]
@@ -41,9 +41,9 @@ struct KnownOwners {
     models: FxHashMap<u64, Arc<str>>,
     /// By `id()` of a state tensor.
     optimizers: FxHashMap<u64, Arc<str>>,
-    /// The model, by gradient's `TensorImpl`.
+    /// The parameter's model, by the gradient's `TensorImpl`.
     gradients: FxHashMap<u64, Arc<str>>,
-    /// The path, by parameter's `TensorImpl`.
+    /// The module's path, by the parameter's `TensorImpl`.
     modules: FxHashMap<u64, String>,
 }
 
@@ -111,7 +111,7 @@ fn only_model(snapshot: &OwnershipSnapshot) -> Option<Arc<str>> {
     }
 }
 
-/// The module whose parameter a node uses.
+/// The path of the module whose parameter each node uses.
 fn modules_of_nodes<'k>(
     snapshot: &OwnershipSnapshot,
     known: &'k KnownOwners,
@@ -126,7 +126,7 @@ fn modules_of_nodes<'k>(
                 if let Some(module) = node.variable.and_then(|at| known.modules.get(&at)) {
                     return Some(module.as_str());
                 }
-                // Nodes behind it are of other modules.
+                // Nodes behind another operation belong to other modules.
                 if step == 0 || is_view(&node.class) {
                     further.extend(node.next.iter().filter_map(|at| index.get(at).copied()));
                 }
@@ -145,7 +145,7 @@ fn is_view(class: &str) -> bool {
         .any(|view| class.starts_with(view))
 }
 
-/// By `TensorImpl`.
+/// The cycle's class, by `TensorImpl`.
 fn classes_of_garbage(snapshot: &OwnershipSnapshot) -> FxHashMap<u64, Arc<str>> {
     let cycles = snapshot.garbage.iter();
     cycles.flat_map(|cycle| cycle.tensors.iter().map(|at| (*at, cycle.class.clone()))).collect()
@@ -156,7 +156,7 @@ pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<GroupItem> {
     let roots = graph_roots(&snapshot.tensors, &snapshot.nodes);
     let modules = modules_of_nodes(snapshot, &known);
     let garbage = classes_of_garbage(snapshot);
-    // The owner may be among what was not read.
+    // The graph's owner may be among what was not read.
     let incomplete = snapshot.incomplete.as_ref().filter(|incomplete| incomplete.lacks_names());
     let no_root: Arc<str> = incomplete
         .map_or(String::new(), |it| format!("what keeps the graph was {}", it.not_read()))
@@ -214,7 +214,7 @@ pub(super) fn of_snapshot(snapshot: &OwnershipSnapshot) -> Vec<GroupItem> {
     items
 }
 
-/// Names that differ only in index or key: `losses[*]`.
+/// Joins names that differ only in an index or key: `losses[*]`.
 fn join_owners(items: &mut [GroupItem]) {
     let mut alike: BTreeMap<(TensorCategory, OwnerKind, String), BTreeSet<Arc<str>>> =
         BTreeMap::new();

@@ -19,7 +19,7 @@ pub const NO_TENSOR: &str = "[in no tensor: work spaces, C++]";
 /// What owns a group.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OwnerKind {
-    /// A variable of the program, or what else is known.
+    /// A variable of the program; if nameless, what else is known.
     Variable,
     /// A module, by variable or class; may be empty in recordings.
     Model,
@@ -38,10 +38,10 @@ pub enum OwnerKind {
 /// Storages with one owner and one name pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnerPattern {
-    /// Of whole names: `server: sessions[*].layers[*].keys`; for saved tensors, module and node
-    /// class.
+    /// The pattern of whole names: `server: sessions[*].layers[*].keys`; for saved tensors, module
+    /// and node class.
     pub pattern: String,
-    /// After the owner's name: `[*].layers[*].keys`.
+    /// The pattern after the owner's name: `[*].layers[*].keys`.
     pub tail: String,
     /// Sums and sizes.
     pub size: GroupSize,
@@ -56,7 +56,7 @@ pub struct GroupSize {
     pub bytes: u64,
     /// Storages.
     pub storages: u64,
-    /// Smallest and largest storage, if known.
+    /// Bytes of the smallest and largest storage, if known.
     pub range: Option<(u64, u64)>,
 }
 
@@ -73,7 +73,7 @@ pub struct OwnerGroup {
     pub owner: String,
     /// Sums and sizes.
     pub size: GroupSize,
-    /// Number of joined graphs, models or optimizers, if joined.
+    /// Number of graphs, models or optimizers joined; else 0 or 1.
     pub members: u64,
     /// Name of the largest storage.
     pub largest: String,
@@ -81,7 +81,7 @@ pub struct OwnerGroup {
     pub addresses: Vec<u64>,
     /// A tensor for `memspy referrers`.
     pub example: Option<String>,
-    /// Shape and type of the largest, if known.
+    /// Shape and type of the largest storage, if known.
     pub largest_shape: Option<String>,
     /// Its patterns, the largest first.
     pub patterns: Vec<OwnerPattern>,

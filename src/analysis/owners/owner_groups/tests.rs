@@ -20,7 +20,6 @@ fn on_device(held: &[(TensorCategory, &str, u64)]) -> OwnedOnDevice {
     }
 }
 
-/// Of other tensors.
 pub(crate) fn groups(held: &[(String, u64)]) -> Vec<OwnerGroup> {
     let held: Vec<_> = held.iter().map(|(name, bytes)| (OTHER, name.as_str(), *bytes)).collect();
     recorded_owner_groups(&on_device(&held))
@@ -141,8 +140,6 @@ fn changes_are_told_by_pattern() {
     assert_eq!(told, [("f: gone", -1, -9), ("f: kept[*]", 2, 8)]);
 }
 
-/// `tensors --every` with kept losses: "+67.25 MiB saved for backward, alive by forward: x", the
-/// running pass.
 #[test]
 fn what_a_list_of_losses_keeps_more_is_not_told_of_the_graph_that_runs() {
     let saved = TensorCategory::Saved;

@@ -58,8 +58,8 @@ pub(super) fn group(items: Vec<GroupItem>) -> Vec<OwnerGroup> {
     groups
 }
 
-/// By variable, attribute or container: the name before the first differing index, key or number.
-/// Parts before `from` are equal.
+/// Divides by variable, attribute or container: the name before the first differing index, key or
+/// number. Parts before `from` are equal.
 fn by_variable<'a>(
     entries: &[&'a GroupEntry<'a>],
     from: usize,
@@ -80,7 +80,7 @@ fn by_variable<'a>(
             false => BTreeSet::new(),
         };
         match keys.len() {
-            // Its whole name says more.
+            // A single item's whole name says more.
             1 => by_variable(&entries, head + 1, add),
             _ => add(before.concat(), &entries, head),
         }
@@ -131,7 +131,7 @@ fn owner_group(
     }
 }
 
-/// Equal keys stay as they are.
+/// The common pattern; equal keys stay.
 pub(super) fn pattern<'p, 'a: 'p>(
     names: impl Iterator<Item = &'p [NamePart<'a>]> + Clone,
 ) -> Vec<&'a str> {
