@@ -48,16 +48,18 @@ impl Profile {
     pub fn peak(&self, device: CudaIndex) -> Option<DevicePeak> {
         let counted = self.device_mark(device);
         let exact = self.exact();
-        let told = exact.and_then(|exact| exact.peak(device));
+        let event_peak = exact.and_then(|exact| exact.peak(device));
         // If both agree, the event gives the time.
-        let mark = match told.map(|(time, bytes)| (time, bytes as i64)) {
-            Some(told) => Some(HighWater::with_event(counted, told, |event, mark| event >= mark)),
+        let mark = match event_peak.map(|(time, bytes)| (time, bytes as i64)) {
+            Some(event_peak) => {
+                Some(HighWater::with_event(counted, event_peak, |event, mark| event >= mark))
+            }
             None => counted,
         };
         // The allocator's peak may have risen between two events.
         let risen = exact.and_then(|exact| exact.counted_peak(device));
         let mark = mark.map(|mark| mark.at_least(risen.unwrap_or(0) as i64));
-        let moment = match told {
+        let moment = match event_peak {
             Some((time, allocated)) => Some(PeakMoment { time, allocated, snapshot: None }),
             None => self.highest(device).map(|snapshot| PeakMoment {
                 time: snapshot.time,

@@ -334,7 +334,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_known_goes_through_modules_that_keep_the_number() {
+    fn sizes_pass_through_modules_that_keep_them() {
         let keeps = ModuleSizes { keeps: true, ..ModuleSizes::default() };
         let known =
             |input, output| ModuleSizes { input: Some(input), output: Some(output), keeps: false };

@@ -72,8 +72,8 @@ fn holding_cycles(look: &OwnershipSnapshot) -> Vec<HoldingCycle> {
             held[kind] += bytes;
         }
     }
-    let told = look.garbage.iter().zip(held).filter(|(_, bytes)| *bytes > 0);
-    let mut cycles: Vec<HoldingCycle> = told
+    let holding = look.garbage.iter().zip(held).filter(|(_, bytes)| *bytes > 0);
+    let mut cycles: Vec<HoldingCycle> = holding
         .map(|(cycle, bytes)| HoldingCycle {
             class: cycle.class.to_string(),
             way: cycle.way.clone(),

@@ -103,7 +103,7 @@ impl BackwardBlocks {
         Some(levels.max().unwrap_or(0).unsigned_abs())
     }
 
-    pub(in crate::analysis) fn lose(&mut self) {
+    pub(in crate::analysis) fn mark_lost(&mut self) {
         self.is_lost = true;
     }
 
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_backward_pass_allocates_and_frees_counts_while_it_lives() {
+    fn blocks_of_the_backward_pass_count_while_live() {
         let events = [
             malloc(1, 1000, 0), // Saved by forward, freed by backward.
             malloc(2, 10, 1),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_backward_pass_nothing_is_told() {
+    fn without_a_backward_pass_the_peak_is_unknown() {
         assert_eq!(most(&[malloc(1, 10, 0), free(1, false)]), None);
         let (mut blocks, table) = (known(false), table());
         blocks.on_event(&malloc(1, 10, 1), &table);

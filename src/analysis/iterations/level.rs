@@ -13,7 +13,7 @@ struct ObservedLevel {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::analysis) struct EndedFigure {
+pub(in crate::analysis) struct EndLevel {
     pub(in crate::analysis) peak: i64,
     pub(in crate::analysis) peak_is_exact: bool,
     pub(in crate::analysis) at_end: i64,
@@ -85,11 +85,11 @@ impl OpenLevel {
     }
 
     /// Higher levels may be missed.
-    pub(in crate::analysis) fn saw(&mut self, time: Nanos, level: i64) {
+    pub(in crate::analysis) fn on_poll(&mut self, time: Nanos, level: i64) {
         self.observe(ObservedLevel { time, level, is_peak: false });
     }
 
-    pub(in crate::analysis) fn fell(&mut self, level: i64) {
+    pub(in crate::analysis) fn on_free(&mut self, level: i64) {
         (self.now, self.falls_are_seen) = (level, true);
     }
 
@@ -121,7 +121,7 @@ impl OpenLevel {
         }
     }
 
-    pub(in crate::analysis) fn end_between_events(&mut self) -> EndedFigure {
+    pub(in crate::analysis) fn end_between_events(&mut self) -> EndLevel {
         let ended = self.end(Nanos(u64::MAX), Nanos(u64::MAX));
         self.awaited = None;
         let is_known = self.by_events && self.falls_are_seen;
@@ -130,11 +130,11 @@ impl OpenLevel {
             true => (self.now, true, 0),
             false => (0, false, self.now),
         };
-        EndedFigure { at_end_is_exact: is_known, ..ended }
+        EndLevel { at_end_is_exact: is_known, ..ended }
     }
 
     /// The end lies in `(from, until]`.
-    pub(in crate::analysis) fn end(&mut self, from: Nanos, until: Nanos) -> EndedFigure {
+    pub(in crate::analysis) fn end(&mut self, from: Nanos, until: Nanos) -> EndLevel {
         self.settle(from);
         let doubtful = self.late.front().map_or(0, |seen| seen.level);
         let last = self.certain.filter(|_| !self.by_events);
@@ -145,7 +145,7 @@ impl OpenLevel {
         }
         let after = self.looks.iter().find(|(time, _)| *time >= until).map(|(_, stat)| *stat);
         self.awaited = last.filter(|_| after.is_none()).map(|last| (until, last));
-        let ended = EndedFigure {
+        let ended = EndLevel {
             peak: self.peak,
             peak_is_exact: self.is_exact && self.unseen.max(doubtful) <= self.peak,
             at_end,
@@ -163,7 +163,7 @@ impl OpenLevel {
         ended
     }
 
-    pub(in crate::analysis) fn began_unseen(&mut self) {
+    pub(in crate::analysis) fn doubt_peaks(&mut self) {
         self.unseen = i64::MAX;
     }
 }

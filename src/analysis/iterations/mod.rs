@@ -80,8 +80,8 @@ impl IterationBuilder {
     }
 
     /// Takes a clock's step and a time before it.
-    pub(crate) fn on_step(&mut self, told: Option<(TrainingStep, Nanos)>) {
-        let Some((step, from)) = told else { return };
+    pub(crate) fn on_step(&mut self, clock_step: Option<(TrainingStep, Nanos)>) {
+        let Some((step, from)) = clock_step else { return };
         if step.is_over {
             return self.take_over(step, from);
         }
@@ -121,12 +121,12 @@ impl IterationBuilder {
             self.end_levels(&step, from);
             self.ended = None;
             if !is_between && (is_first || !step.is_between_events()) {
-                self.open.values_mut().for_each(OpenLevels::began_unseen);
+                self.open.values_mut().for_each(OpenLevels::doubt_peaks);
             }
         }
         self.begin_is_known = !is_first && (ended.is_some() || is_between);
         self.begun_after = from;
-        self.begin_anew();
+        self.clear_iteration();
     }
 
     fn take_over(&mut self, step: TrainingStep, from: Nanos) {
@@ -146,7 +146,7 @@ impl IterationBuilder {
         self.push(iteration);
         self.last = Some(TrainingStep { time: step.time, ..last });
         (self.is_over, self.keeps_step) = (true, false);
-        self.begin_anew();
+        self.clear_iteration();
     }
 
     fn end_levels(
@@ -162,7 +162,7 @@ impl IterationBuilder {
                 false => open.end(from, step.time),
             };
             if is_vague {
-                open.began_unseen();
+                open.doubt_peaks();
                 ended = ended.uncertain();
             }
             ended.intermediate = in_backward.as_ref().and_then(|it| it.peak(*device));
@@ -184,7 +184,7 @@ impl IterationBuilder {
         }
     }
 
-    fn begin_anew(&mut self) {
+    fn clear_iteration(&mut self) {
         self.held.clear();
         if let Some(blocks) = &mut self.in_backward {
             blocks.forget();
@@ -251,9 +251,9 @@ impl IterationBuilder {
             }
         }
         self.uncertain = from..self.done.len();
-        self.open.values_mut().for_each(OpenLevels::began_unseen);
+        self.open.values_mut().for_each(OpenLevels::doubt_peaks);
         if let Some(blocks) = &mut self.in_backward {
-            blocks.lose();
+            blocks.mark_lost();
         }
     }
 
@@ -275,7 +275,8 @@ impl IterationBuilder {
     ) {
         let stat = |metric: Metric| counters.stat(metric, Pool::All);
         let open = self.open.entry(device).or_default();
-        let confirmed = open.look(time, stat(Metric::AllocatedBytes), stat(Metric::ReservedBytes));
+        let confirmed =
+            open.on_counters(time, stat(Metric::AllocatedBytes), stat(Metric::ReservedBytes));
         if let Some((ended, begun_after)) = self.ended
             && let Some(ended) = self.done.get_mut(ended)
             && let Some(levels) = ended.levels.get_mut(&device)
@@ -285,7 +286,7 @@ impl IterationBuilder {
             // Nothing was released: the peak is the final level.
             levels.peak_reserved_is_exact |= confirmed.reserved == Some(true)
                 && ended.begin_is_known
-                && open.nothing_given_back_since().is_some_and(|since| since <= begun_after);
+                && open.nothing_released_since().is_some_and(|since| since <= begun_after);
         }
         // Events show what was reserved; polls, that nothing was released.
         let Some(known_since) = open.reserved_is_known_since() else { return };
@@ -302,7 +303,7 @@ impl IterationBuilder {
 
     /// A level from a counter delta.
     pub(crate) fn on_followed(&mut self, time: Nanos, device: CudaIndex, level: i64) {
-        self.open.entry(device).or_default().saw(time, level);
+        self.open.entry(device).or_default().on_poll(time, level);
     }
 
     /// None higher was missed.
@@ -344,7 +345,7 @@ impl IterationBuilder {
                 }
             }
             held.feature_maps = held.feature_maps_now();
-            if let Some(seen) = self.held_at(time) {
+            if let Some(seen) = self.owners_at(time) {
                 match seen.entry(device.device) {
                     Entry::Occupied(mut before) => {
                         let most = before.get().feature_maps.max(held.feature_maps);
@@ -360,7 +361,7 @@ impl IterationBuilder {
     }
 
     /// An owner snapshot arrives late, maybe after its iteration.
-    fn held_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, OwnedInIteration>> {
+    fn owners_at(&mut self, time: Nanos) -> Option<&mut BTreeMap<CudaIndex, OwnedInIteration>> {
         if self.last.is_none_or(|last| last.time <= time) {
             return Some(&mut self.held);
         }

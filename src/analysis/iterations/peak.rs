@@ -5,7 +5,7 @@
 //! the last poll's, proven if nothing changed until the next.
 
 use crate::analysis::iterations::iteration::IterationLevels;
-use crate::analysis::iterations::level::{EndedFigure, OpenLevel};
+use crate::analysis::iterations::level::{EndLevel, OpenLevel};
 use crate::model::{CounterSnapshot, Nanos, Stat};
 
 /// Whether the previous iteration's end levels are proven, if known.
@@ -23,8 +23,8 @@ pub(in crate::analysis) struct OpenLevels {
     frees_seen: bool,
     all_seen: bool,
     /// Released bytes, and since when they are unchanged.
-    given_back: Option<i64>,
-    nothing_given_back_since: Option<Nanos>,
+    released: Option<i64>,
+    nothing_released_since: Option<Nanos>,
 }
 
 impl OpenLevels {
@@ -32,14 +32,14 @@ impl OpenLevels {
         size_of::<OpenLevels>() as u64 + self.allocated.memory() + self.reserved.memory()
     }
 
-    pub(in crate::analysis) fn look(
+    pub(in crate::analysis) fn on_counters(
         &mut self,
         time: Nanos,
         allocated: Stat,
         reserved: Stat,
     ) -> EndConfirmation {
-        if self.given_back.replace(reserved.freed) != Some(reserved.freed) {
-            self.nothing_given_back_since = Some(time);
+        if self.released.replace(reserved.freed) != Some(reserved.freed) {
+            self.nothing_released_since = Some(time);
         }
         let reserved = self.reserved.on_counters(time, reserved);
         // With all events seen, a poll could lie on either side of one.
@@ -55,12 +55,12 @@ impl OpenLevels {
     }
 
     /// By polls.
-    pub(in crate::analysis) fn nothing_given_back_since(&self) -> Option<Nanos> {
-        self.nothing_given_back_since
+    pub(in crate::analysis) fn nothing_released_since(&self) -> Option<Nanos> {
+        self.nothing_released_since
     }
 
     pub(in crate::analysis) fn reserved_is_known_since(&self) -> Option<Nanos> {
-        self.nothing_given_back_since.filter(|_| self.all_seen)
+        self.nothing_released_since.filter(|_| self.all_seen)
     }
 
     pub(in crate::analysis) fn allocated(&mut self, time: Nanos, now: CounterSnapshot) {
@@ -71,11 +71,11 @@ impl OpenLevels {
 
     pub(in crate::analysis) fn freed(&mut self, level: i64) {
         self.frees_seen = true;
-        self.allocated.fell(level);
+        self.allocated.on_free(level);
     }
 
-    pub(in crate::analysis) fn saw(&mut self, time: Nanos, level: i64) {
-        self.allocated.saw(time, level);
+    pub(in crate::analysis) fn on_poll(&mut self, time: Nanos, level: i64) {
+        self.allocated.on_poll(time, level);
     }
 
     pub(in crate::analysis) fn settle(&mut self, time: Nanos) {
@@ -91,13 +91,13 @@ impl OpenLevels {
         levels(self.allocated.end(from, until), self.reserved.end(from, until))
     }
 
-    pub(in crate::analysis) fn began_unseen(&mut self) {
-        self.allocated.began_unseen();
-        self.reserved.began_unseen();
+    pub(in crate::analysis) fn doubt_peaks(&mut self) {
+        self.allocated.doubt_peaks();
+        self.reserved.doubt_peaks();
     }
 }
 
-fn levels(allocated: EndedFigure, reserved: EndedFigure) -> IterationLevels {
+fn levels(allocated: EndLevel, reserved: EndLevel) -> IterationLevels {
     IterationLevels {
         peak_allocated: allocated.peak,
         exact: allocated.peak_is_exact,
@@ -125,38 +125,38 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_is_exact_where_the_mark_rose_to_it() {
+    fn peak_is_exact_if_the_allocators_peak_rose() {
         let mut open = OpenLevels::default();
-        open.look(Nanos(1), stat(40, 100, 0), Stat::default());
-        open.look(Nanos(2), stat(20, 100, 0), Stat::default());
+        open.on_counters(Nanos(1), stat(40, 100, 0), Stat::default());
+        open.on_counters(Nanos(2), stat(20, 100, 0), Stat::default());
         assert_eq!(peak(open.end(Nanos(3), Nanos(3))), (40, false));
-        open.look(Nanos(4), stat(30, 150, 0), Stat::default());
+        open.on_counters(Nanos(4), stat(30, 150, 0), Stat::default());
         assert_eq!(peak(open.end(Nanos(5), Nanos(5))), (150, true));
         assert_eq!(peak(open.end(Nanos(6), Nanos(6))), (30, false));
     }
 
     #[test]
-    fn what_was_seen_around_the_end_is_of_neither() {
+    fn levels_near_the_end_belong_to_neither_iteration() {
         let mut open = OpenLevels::default();
-        open.look(Nanos(1), stat(10, 10, 0), Stat::default());
-        open.look(Nanos(2), stat(10, 50, 0), Stat::default());
+        open.on_counters(Nanos(1), stat(10, 10, 0), Stat::default());
+        open.on_counters(Nanos(2), stat(10, 50, 0), Stat::default());
         open.settle(Nanos(8)); // As every sample does.
-        open.look(Nanos(8), stat(20, 70, 0), Stat::default());
+        open.on_counters(Nanos(8), stat(20, 70, 0), Stat::default());
         assert_eq!(peak(open.end(Nanos(8), Nanos(8))), (50, false));
-        open.look(Nanos(12), stat(20, 90, 0), Stat::default());
-        open.look(Nanos(19), stat(20, 90, 0), Stat::default());
+        open.on_counters(Nanos(12), stat(20, 90, 0), Stat::default());
+        open.on_counters(Nanos(19), stat(20, 90, 0), Stat::default());
         // 70 may be its own, but 90 came later.
         assert_eq!(peak(open.end(Nanos(19), Nanos(19))), (90, true));
     }
 
     #[test]
-    fn a_mark_put_back_leaves_a_peak_exact_only_where_little_was_allocated() {
+    fn reset_peak_stays_exact_only_after_few_allocations() {
         for (allocated, exact) in [(1040, true), (1090, false)] {
             let mut open = OpenLevels::default();
-            open.look(Nanos(1), stat(10, 100, 1000), Stat::default());
+            open.on_counters(Nanos(1), stat(10, 100, 1000), Stat::default());
             open.end(Nanos(2), Nanos(2));
-            open.look(Nanos(3), stat(20, 30, allocated), Stat::default());
-            open.look(Nanos(4), stat(20, 50, allocated + 30), Stat::default());
+            open.on_counters(Nanos(3), stat(20, 30, allocated), Stat::default());
+            open.on_counters(Nanos(4), stat(20, 50, allocated + 30), Stat::default());
             assert_eq!(peak(open.end(Nanos(5), Nanos(5))), (50, exact));
         }
     }
@@ -204,24 +204,28 @@ mod tests {
     }
 
     #[test]
-    fn the_level_at_the_end_is_that_of_the_last_look_before_it() {
+    fn level_at_the_end_is_from_the_last_poll_before() {
         let look = |current, freed| Stat { current, peak: 700, allocated: current + freed, freed };
         for (first, exact) in
             [(look(555, 90), true), (look(555, 95), false), (look(620, 90), false)]
         {
             let mut open = OpenLevels::default();
             let reserved = Stat { current: 800, peak: 800, allocated: 800, freed: 0 };
-            open.look(Nanos(1), look(600, 40), reserved);
-            open.look(Nanos(5), look(555, 90), reserved);
+            open.on_counters(Nanos(1), look(600, 40), reserved);
+            open.on_counters(Nanos(5), look(555, 90), reserved);
             // Counted between 6 and 10; the next iteration then allocated.
-            open.look(Nanos(9), look(630, 90), reserved);
+            open.on_counters(Nanos(9), look(630, 90), reserved);
             let ended = open.end(Nanos(6), Nanos(10));
             assert_eq!((ended.allocated, ended.allocated_is_exact), (555, false));
             assert_eq!((ended.reserved, ended.reserved_is_exact), (800, false));
-            let confirmed = open.look(Nanos(11), first, reserved);
+            let confirmed = open.on_counters(Nanos(11), first, reserved);
             assert_eq!(confirmed, EndConfirmation { allocated: Some(exact), reserved: Some(true) });
             let none = EndConfirmation::default();
-            assert_eq!(open.look(Nanos(12), first, reserved), none, "only the first one tells");
+            assert_eq!(
+                open.on_counters(Nanos(12), first, reserved),
+                none,
+                "only the first one tells"
+            );
         }
     }
 }

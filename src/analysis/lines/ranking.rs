@@ -415,7 +415,7 @@ mod tests {
 
     /// Eleven rows `<string>:7` came from a job's dataclasses.
     #[test]
-    fn code_that_a_library_made_at_run_time_is_no_line_of_the_program() {
+    fn code_generated_by_a_library_is_no_program_line() {
         let torch = format!("{PACKAGES}torch/nn/x.py");
         for made in [
             ("<string>", "__create_fn__.<locals>.__init__"),
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_package_that_runs_as_the_program_is_the_programs_own() {
+    fn package_run_as_the_program_belongs_to_the_program() {
         let (main, code) =
             (format!("{PACKAGES}vllm/__main__.py"), format!("{PACKAGES}vllm/core.py"));
         let torch = format!("{PACKAGES}torch/nn/x.py");
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_line_goes_before_that_of_the_package_that_started_it() {
+    fn program_line_precedes_the_starting_packages_line() {
         let torch = format!("{PACKAGES}torch/multiprocessing/spawn.py");
         let spawn = ("/usr/lib/python3.12/multiprocessing/spawn.py", "spawn_main");
         let stack = [
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_a_library_has_a_line_and_is_told_as_a_librarys() {
+    fn library_thread_gets_a_library_line() {
         let torch = format!("{PACKAGES}torch/utils/data/pin_memory.py");
         let threading = "/usr/lib/python3.12/threading.py";
         let stack = [(threading, "_bootstrap"), (&*torch, "loop"), (threading, "wait")];

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rank_does_not_know_is_no_least_and_leaves_the_sum_open() {
+    fn unknown_rank_is_no_minimum_and_makes_the_sum_inexact() {
         let between = Some(BoundedValue { value: 5, exact: false, upper: Some(9) });
         let ranks = [exact(7), None, between, exact(7)];
         let all = ranked(ranks.into_iter().enumerate()).unwrap();

@@ -176,7 +176,7 @@ mod tests {
     use crate::model::{FunctionId, Metric, Pool, StatKey};
 
     #[test]
-    fn logical_lines_end_where_nothing_carries_them_on() {
+    fn logical_lines_end_without_a_continuation() {
         let text = concat!(
             "def f(a,\n",           // 10
             "      b):\n",          // 11
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_raised_to_what_each_later_row_of_its_statement_reached() {
+    fn row_limit_rises_to_later_rows_of_its_statement() {
         let mut random = 7_u64;
         let mut next = |limit: u64| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn each_row_of_a_large_function_was_compared_with_all_others() {
+    fn many_rows_of_one_function_do_not_take_quadratic_time() {
         // Less than 1 MiB of a trace; 2e10 comparisons would not end.
         let lines = 200_000;
         let text: String = (0..lines).map(|_| "x = (\n").collect();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_begins_with_the_last_line_there_can_be_is_no_overflow() {
+    fn source_starting_at_the_last_possible_line_does_not_overflow() {
         let statements = StatementLines::new("x = (\n1)\n", u32::MAX);
         assert_eq!(statements.range(u32::MAX), Some((u32::MAX, u32::MAX)));
     }

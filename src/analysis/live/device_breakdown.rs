@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parts_are_together_what_is_in_use() {
+    fn parts_sum_to_the_used_memory() {
         let listed = Ok(vec![
             process(Some(7), Some(500)),
             process(Some(8), Some(100)),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_stays_unknown() {
+    fn missing_figures_stay_unknown() {
         let listed = Ok(vec![process(Some(7), Some(500)), process(Some(8), None)]);
         let shares = DeviceBreakdown::new(&device(OutsideTorch::Bytes(200)), &listed, 7, false);
         assert_eq!((shares.others, shares.unlisted, shares.other_processes), (None, None, Some(1)));

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_counted_since_the_begin_also_where_the_job_resets_them() {
+    fn failures_are_counted_across_a_reset() {
         let count = |all, meanwhile| FailureCount { all, meanwhile };
         assert_eq!(FailureCount::between(3, 5), count(5, 2));
         assert_eq!(FailureCount::between(3, 1), count(1, 1));

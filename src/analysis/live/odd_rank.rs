@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_that_holds_more_is_named_with_what_it_holds() {
+    fn larger_rank_is_named_with_its_owner() {
         let ranks = [rank(0, 3), rank(1, 1300), rank(2, 1), rank(3, 2)];
         let odd = odd_rank(&ranks).unwrap();
         assert_eq!((odd.label.as_str(), odd.more), ("rank 1", 1298 << 20));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_hold_about_the_same_or_all_something_else_are_not_odd() {
+    fn similar_or_all_different_ranks_are_not_odd() {
         assert_eq!(odd_rank(&[rank(0, 3), rank(1, 20), rank(2, 1)]), None);
         assert_eq!(odd_rank(&[rank(0, 0), rank(1, 400), rank(2, 800)]), None);
         assert_eq!(odd_rank(&[rank(0, 900)]), None);

@@ -103,7 +103,7 @@ pub struct ProcessSnapshot {
     snapshots: BTreeMap<CudaIndex, Arc<AllocatorSnapshot>>,
     missed: Vec<MissedObservation>,
     /// Whether reserved bytes stayed equal while the driver was read.
-    stood_still: BTreeMap<CudaIndex, bool>,
+    reserved_unchanged: BTreeMap<CudaIndex, bool>,
     tags: SleepTags,
     core: Option<CoreOrigin>,
     mixed: Option<Result<MixedStacks, String>>,
@@ -232,7 +232,7 @@ impl ProcessSnapshot {
             // Counters are read right before the driver; the snapshot is older.
             reserved_then: counters.map(|counters| counters.reserved().max(0) as u64),
             moved: counters.is_some()
-                && cuda_index.is_some_and(|c| self.stood_still.get(&c) != Some(&true)),
+                && cuda_index.is_some_and(|c| self.reserved_unchanged.get(&c) != Some(&true)),
             allocator: self.runtime.as_ref().map(|r| &r.allocator),
             failed,
             tags: &self.tags,
@@ -374,7 +374,7 @@ impl RecordSink for ProcessSnapshot {
             Record::Counters { device, counters, .. } => match self.counters.get(device) {
                 Some(before) if !self.usage.is_empty() => {
                     let same = before.reserved() == counters.reserved();
-                    self.stood_still
+                    self.reserved_unchanged
                         .entry(*device)
                         .and_modify(|still| *still &= same)
                         .or_insert(same);

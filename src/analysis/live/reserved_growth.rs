@@ -48,13 +48,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_grows_while_what_is_allocated_goes_up_and_down() {
+    fn reserved_growth_is_found_under_an_allocated_sawtooth() {
         let growth = Some(ReservedGrowth { bytes: 44 << 20, rises: 2 });
         assert_eq!(grown(&[(5, 60), (9, 82), (5, 82), (9, 104)]), growth);
     }
 
     #[test]
-    fn what_is_allocated_explains_it_or_it_fell_or_it_is_little() {
+    fn explained_falling_or_small_growth_is_not_reported() {
         assert_eq!(grown(&[(50, 60), (70, 80), (90, 100), (110, 120)]), None);
         assert_eq!(grown(&[(5, 60), (5, 82), (5, 70), (5, 104)]), None);
         // A leak whose reserved bytes are one segment ahead.

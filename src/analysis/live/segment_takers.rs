@@ -54,7 +54,7 @@ mod tests {
     };
 
     #[test]
-    fn who_allocates_when_more_is_reserved_took_it() {
+    fn stack_that_grows_reserved_memory_is_the_taker() {
         let mut stacks = StackTable::new();
         let function = Function {
             name: "f".into(),

@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_that_sleep_are_told_by_their_copies_and_by_the_drivers_figure() {
+    fn sleeping_tags_follow_from_copies_and_the_drivers_figure() {
         let awake = [tag("weights", 16 * GIB, 0), tag("kv_cache", 40 * GIB, 0)];
         assert_eq!(states(&awake, 57 * GIB, Some(58 * GIB)), [mapped(16 * GIB), mapped(40 * GIB)]);
         let first = [tag("weights", 16 * GIB, 16 * GIB), tag("kv_cache", 40 * GIB, 0)];
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_tag_without_a_copy_is_unknown_and_not_called_mapped() {
+    fn small_tag_without_a_copy_is_unknown() {
         let small = [tag("weights", 16 * GIB, 16 * GIB), tag("kv_cache", GIB, 0)];
         let states = states(&small, 18 * GIB, Some(3 * GIB));
         assert_eq!(states[0], asleep(16 * GIB));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_drivers_figure_only_a_copy_tells() {
+    fn without_the_drivers_figure_only_copies_are_known() {
         let tags = [tag("weights", GIB, GIB), tag("kv_cache", GIB, 0)];
         let states = states(&tags, 3 * GIB, None);
         assert_eq!(states[0], asleep(GIB));

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_out_of_the_words_of_every_version() {
+    fn sizes_are_read_from_messages_of_all_versions() {
         for (text, bytes) in [
             ("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total", Some(20 << 30)),
             ("CUDA out of memory. Tried to allocate 2.50 MiB (GPU 0; 4.00 GiB", Some(5 << 19)),
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_free_when_a_request_failed_is_read_out_of_the_words() {
+    fn free_memory_is_read_from_the_error_message() {
         let now = "GPU 0 has a total capacity of 1.46 GiB of which 7.50 MiB is free. Including";
         assert_eq!(free_on_device(now), Some(15 << 19));
         let old = "(GPU 0; 4.00 GiB total capacity; 3.00 GiB already allocated; 512 bytes free; 3";

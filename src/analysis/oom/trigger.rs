@@ -14,7 +14,7 @@ pub(crate) const OUT_OF_MEMORY: u32 = 2;
 /// Parts in each half of the measured time.
 const PARTS: usize = 10;
 /// A job that ends this soon after a refusal probably died of it.
-const DIED_OF_IT: u64 = 5_000_000_000;
+const MAX_EXIT_DELAY: u64 = 5_000_000_000;
 
 /// A condition of `record --until`.
 #[derive(Debug, Clone, PartialEq)]
@@ -351,7 +351,7 @@ impl TriggerWatch {
         let gone = matches!(end.reason, EndReason::TargetExited | EndReason::TargetExecuted);
         let of = |kind: TriggerKind| self.conditions.iter().position(|c| c.kind == kind);
         if let (Some(index), Some((time, bytes)), true) = (of(TriggerKind::Oom), self.refused, gone)
-            && end.time.0.saturating_sub(time.0) < DIED_OF_IT
+            && end.time.0.saturating_sub(time.0) < MAX_EXIT_DELAY
         {
             let seen = format!(
                 "the driver refused {} {:.3} s before the job ended, and nothing was allocated after that",
@@ -434,7 +434,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_near_the_end_of_a_u64_are_no_more_work_than_others() {
+    fn times_near_u64_max_cost_no_more_work() {
         for every in [1_000_000_000, 60_000_000_000, 3_600_000_000_000] {
             for times in [
                 [0, u64::MAX, 0, u64::MAX - 1],

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sawtooth_does_not_grow_and_its_rising_floor_does() {
+    fn only_the_rising_floor_of_a_sawtooth_grows() {
         let sawtooth: Vec<u64> = [5, 90, 40].repeat(8);
         assert_eq!(GrowthRise::of(&levels(&sawtooth)), None);
         let rising: Vec<u64> = sawtooth.iter().zip(0..).map(|(bytes, i)| bytes + i * 2).collect();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leak_that_is_looked_at_in_unequal_times_grows_all_the_same() {
+    fn leak_is_found_with_unequal_times_between_snapshots() {
         let steady = [(0.0, 10), (0.7, 17), (1.4, 24), (13.2, 142)];
         assert_eq!(GrowthRise::of(&steady).map(|rise| rise.bytes), Some(14));
         // No growth: a sawtooth's top seen late, or a single rise.
@@ -265,14 +265,14 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_that_between_the_floors() {
+    fn rate_is_measured_between_the_floors() {
         let rise = GrowthRise::of(&levels(&[10, 20, 30, 40])).unwrap();
         assert_eq!((rise.bytes, rise.seconds), (20, 2.0));
         assert!((rise.rate() - 10.0).abs() < 1e-9);
     }
 
     #[test]
-    fn a_cache_that_another_function_has_in_a_variable_meanwhile_grows_all_the_same() {
+    fn cache_growth_survives_a_temporary_owner_name() {
         let mut watch = GrowthWatch::default();
         for (look, name) in
             (1_u64..).zip(["main: t.kept", "step: self.kept", "main: t.kept", "add: k"])
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn one_graph_that_rises_in_three_looks_may_be_one_long_step() {
+    fn one_graph_growing_in_three_snapshots_may_be_one_step() {
         let grown = |owner: &str, looks: u64| {
             let mut watch = GrowthWatch::default();
             for look in 0..looks {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_in_no_tensor_grows_like_an_owner_and_is_none() {
+    fn memory_in_no_tensor_grows_but_is_no_owner() {
         let watch = |blocks: u64| {
             let mut watch = GrowthWatch::default();
             for look in 0..4_u64 {
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_up_later_grew_from_nothing_and_what_shrinks_is_left_out() {
+    fn late_owner_grows_from_zero_and_shrinking_owner_is_omitted() {
         let mut watch = GrowthWatch::default();
         for step in 0..6_u64 {
             let mut held =

@@ -38,7 +38,7 @@ struct OwnershipReading {
     pause: Option<Nanos>,
     held: OwnedOnDevice,
     /// Bytes of nameless blocks by owner index (`None`: no tensor) and allocation account.
-    made: BTreeMap<(Option<u32>, usize), u64>,
+    allocated_by: BTreeMap<(Option<u32>, usize), u64>,
 }
 
 /// The ledger account that allocated the block at an address.
@@ -59,14 +59,14 @@ impl OwnershipHistory {
     ) {
         self.looks += 1;
         for (number, held) in (0u32..).zip(&snapshot.devices) {
-            let mut made: BTreeMap<(Option<u32>, usize), u64> = BTreeMap::new();
+            let mut allocated_by: BTreeMap<(Option<u32>, usize), u64> = BTreeMap::new();
             for block in snapshot.unnamed_blocks.iter().filter(|block| block.device == number) {
                 if let Some(account) = allocation_source(held.device, block.address) {
-                    *made.entry((block.held, account)).or_default() += block.bytes;
+                    *allocated_by.entry((block.held, account)).or_default() += block.bytes;
                 }
             }
             let (time, pause) = (snapshot.time, snapshot.pause);
-            let look = OwnershipReading { time, pause, held: held.clone(), made };
+            let look = OwnershipReading { time, pause, held: held.clone(), allocated_by };
             let highest = self.highest.get(&held.device);
             if highest.is_none_or(|highest| highest.held.allocated < held.allocated) {
                 self.highest.insert(held.device, look.clone());
@@ -79,7 +79,7 @@ impl OwnershipHistory {
     pub(crate) fn memory(&self) -> u64 {
         let of = |look: &OwnershipReading| {
             let names: usize = look.held.held.iter().map(|held| held.owner.len() + 96).sum();
-            (size_of::<OwnershipReading>() + names + look.made.len() * 64) as u64
+            (size_of::<OwnershipReading>() + names + look.allocated_by.len() * 64) as u64
         };
         self.highest.values().chain(self.last.values()).map(of).sum()
     }
@@ -93,7 +93,7 @@ impl OwnershipHistory {
         &self,
         device: CudaIndex,
         moment: Moment,
-        made_at: &dyn Fn(usize) -> Vec<StackLabel>,
+        site_path: &dyn Fn(usize) -> Vec<StackLabel>,
     ) -> Option<OwnerStacks> {
         let look = match moment {
             Moment::Peak => &self.highest,
@@ -103,12 +103,12 @@ impl OwnershipHistory {
         let mut paths: Vec<(Vec<OwnerPart>, u64)> = Vec::new();
         let mut add = |path: Vec<String>, held: Option<u32>, mut bytes: u64| {
             let path: Vec<OwnerPart> = path.into_iter().map(OwnerPart::Text).collect();
-            let made = look.made.range((held, 0)..=(held, usize::MAX));
-            for (&(_, account), &part) in made {
+            let allocated_by = look.allocated_by.range((held, 0)..=(held, usize::MAX));
+            for (&(_, account), &part) in allocated_by {
                 let part = part.min(bytes);
                 bytes -= part;
-                let made = made_at(account).into_iter().map(OwnerPart::AllocatedAt);
-                paths.push((path.iter().cloned().chain(made).collect(), part));
+                let allocated_by = site_path(account).into_iter().map(OwnerPart::AllocatedAt);
+                paths.push((path.iter().cloned().chain(allocated_by).collect(), part));
             }
             if bytes > 0 {
                 paths.push((path, bytes));

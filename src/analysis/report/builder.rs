@@ -22,7 +22,7 @@ const MAX_WORK: u64 = 80_000_000;
 const LONGEST_DELAY: u64 = 1_000_000_000;
 
 /// For blocks of unknown address; no allocator uses these.
-const UNKNOWN_PLACES: u64 = 1 << 63;
+const UNKNOWN_ADDRESSES: u64 = 1 << 63;
 
 #[derive(Debug, Clone)]
 pub(super) enum ReportSource {
@@ -216,7 +216,7 @@ impl ReportBuilder {
     }
 
     /// Keeps a sampled peak once it has passed.
-    fn keep_between_maps(&mut self, kind: MemoryKind, until: Nanos) {
+    fn keep_between_snapshots(&mut self, kind: MemoryKind, until: Nanos) {
         let Some(peak) = self.peaks.get(&kind).filter(|peak| peak.time < until) else { return };
         let Some(snapshot) = peak.snapshot.clone().filter(|s| !s.addresses.is_empty()) else {
             return;
@@ -231,7 +231,7 @@ impl ReportBuilder {
         {
             blocks.push(ReportedBlock {
                 // Only the previous snapshot's blocks have a known address.
-                address: address.unwrap_or(UNKNOWN_PLACES + number),
+                address: address.unwrap_or(UNKNOWN_ADDRESSES + number),
                 size: *size,
                 stands_for: *size,
                 source: self.sources.charge(Some(charge)),
@@ -263,7 +263,7 @@ impl ReportBuilder {
             let kind = MemoryKind::Torch(device);
             let Some(snapshot) = self.profile.snapshot(device, Moment::End) else { continue };
             let time = snapshot.time;
-            self.keep_between_maps(kind, time);
+            self.keep_between_snapshots(kind, time);
             if self.seen.insert(kind, time) != Some(time) && self.wanted.contains(&(kind, time)) {
                 self.keep_sampled(kind, time);
             }
@@ -293,7 +293,9 @@ impl ReportBuilder {
             false => {
                 self.after_record();
                 let kinds: Vec<MemoryKind> = self.peaks.keys().copied().collect();
-                kinds.into_iter().for_each(|kind| self.keep_between_maps(kind, Nanos(u64::MAX)));
+                kinds
+                    .into_iter()
+                    .for_each(|kind| self.keep_between_snapshots(kind, Nanos(u64::MAX)));
             }
         }
         let sources = self.sources.list;

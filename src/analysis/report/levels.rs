@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_holds_until_the_next_and_no_maximum_is_lost() {
+    fn value_holds_until_the_next_and_maxima_are_kept() {
         let mut levels = LevelHistory::new(Nanos(100), Nanos(1100), 10);
         for (time, bytes) in [(250, 5), (260, 90), (270, 7), (600, 3)] {
             levels.add(Nanos(time), bytes, None);

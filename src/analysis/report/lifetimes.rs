@@ -62,7 +62,7 @@ pub(super) type SpanKey = (u32, u32, u32);
 pub(super) struct BlockLifetimes {
     /// Whether blocks may arrive after moments at which they lived: from events, not from
     /// snapshots.
-    is_told_late: bool,
+    arrive_late: bool,
     times: Vec<Nanos>,
     /// Blocks live at the last moment by address, with their first moment.
     living: Vec<(ReportedBlock, u32)>,
@@ -71,7 +71,7 @@ pub(super) struct BlockLifetimes {
 
 impl BlockLifetimes {
     pub(super) fn new(is_exact: bool) -> BlockLifetimes {
-        BlockLifetimes { is_told_late: is_exact, ..BlockLifetimes::default() }
+        BlockLifetimes { arrive_late: is_exact, ..BlockLifetimes::default() }
     }
 
     /// Takes live blocks sorted by address; returns the new ones by allocation site.
@@ -91,7 +91,7 @@ impl BlockLifetimes {
                 self.end(&gone, from, now);
             }
             let known = old.next_if(|(old, _)| old.address == block.address);
-            let may_grow = self.is_told_late;
+            let may_grow = self.arrive_late;
             let lived_on = known
                 .filter(|(old, _)| old.is_still(block) && (may_grow || old.size == block.size));
             if let (Some((gone, from)), None) = (known, lived_on) {
@@ -116,7 +116,7 @@ impl BlockLifetimes {
 
     fn first_moment(&self, block: &ReportedBlock, now: u32) -> u32 {
         match block.allocated_at {
-            _ if !self.is_told_late => now,
+            _ if !self.arrive_late => now,
             _ if block.is_from_before => 0,
             0 => now,
             // Events may be decoded late.
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_live_from_their_allocation_to_the_moment_at_which_they_are_gone() {
+    fn blocks_live_from_allocation_to_the_first_moment_without_them() {
         let mut lifetimes = BlockLifetimes::new(true);
         lifetimes.advance(Nanos(10), &[block(1, 100, 5)]);
         // Block 3 is seen late; block 1 was replaced.
@@ -166,7 +166,7 @@ mod tests {
 
     /// A snapshot may miss a block that polls date earlier: it counts only where a snapshot has it.
     #[test]
-    fn a_block_of_maps_is_counted_at_the_moments_whose_maps_show_it() {
+    fn sampled_block_counts_only_where_a_snapshot_shows_it() {
         let mut lifetimes = BlockLifetimes::new(false);
         lifetimes.advance(Nanos(10), &[block(1, 100, 5), block(2, 30, 4)]);
         lifetimes.advance(Nanos(20), &[block(2, 30, 8)]);
@@ -180,7 +180,7 @@ mod tests {
 
     /// Counted twice, it raised a report's peak above the allocator's.
     #[test]
-    fn a_block_from_before_whose_owner_is_learned_later_is_counted_once() {
+    fn older_block_with_a_late_owner_counts_once() {
         let mut lifetimes = BlockLifetimes::new(true);
         let block = |source| ReportedBlock {
             address: 10,

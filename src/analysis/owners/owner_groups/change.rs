@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_name_that_differs_in_a_number_frees_nothing() {
+    fn second_name_differing_in_a_number_frees_nothing() {
         let one = [("__main__.dummy_tensor_1", 90)];
         let two = [("__main__.dummy_tensor_1", 90), ("__main__.dummy_tensor_2", 120)];
         assert_eq!(changes(&one, &two), [("__main__.dummy_tensor_*".to_owned(), 1, 120)]);
