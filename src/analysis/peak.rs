@@ -1,8 +1,7 @@
-//! The peak of a device: height, time, and highest moment with known blocks. Every report uses it.
+//! The peak of a device, for every report: height, time, highest moment with known blocks.
 //!
-//! The height is the most the allocator itself showed while recording: by counters, polls, events
-//! or a consistent snapshot, never computed. Its own peak (`allocated_bytes.all.peak`) counts only
-//! if it rose meanwhile: it may be older, or reset by the job.
+//! The height is the most the allocator itself showed while recording, never computed. Its own peak
+//! (`allocated_bytes.all.peak`) counts only if it rose meanwhile: it may be older or reset.
 
 use std::sync::Arc;
 
@@ -14,7 +13,8 @@ use crate::model::{CudaIndex, Nanos};
 /// The peak of a device.
 #[derive(Debug, Clone)]
 pub struct DevicePeak {
-    /// The height ([`HighWater::within`] while recording).
+    /// The height, by counters, polls, events or consistent snapshots ([`HighWater::within`] while
+    /// recording).
     pub mark: HighWater,
     /// The highest moment with known blocks.
     pub moment: Option<PeakMoment>,

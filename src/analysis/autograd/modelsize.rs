@@ -1,8 +1,7 @@
 //! Figures of Pytorch-Memory-Utils' `modelsize`, from a live forward pass.
 //!
-//! The tool runs a model's modules in order and sums the elements of their results, at 4 bytes
-//! each, without `ReLU(inplace=True)`. Here a result is known by the node that uses the weights, by
-//! the next module's saved input, or if the module keeps the number.
+//! The tool sums the elements of all modules' results, at 4 bytes, without `ReLU(inplace=True)`.
+//! Here a weights' node, the next module's input, or a module that keeps sizes shows a result.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 

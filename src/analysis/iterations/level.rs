@@ -77,7 +77,7 @@ impl OpenLevel {
         Some(is_unchanged(&last, &stat))
     }
 
-    /// If all allocations are seen.
+    /// For recordings that see all allocations.
     pub(in crate::analysis) fn reached(&mut self, time: Nanos, level: i64) {
         self.by_events = true;
         self.now = level;

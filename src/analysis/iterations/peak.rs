@@ -1,14 +1,14 @@
 //! The levels of one device in the current iteration, and whether they are proven.
 //!
-//! An iteration ends between two reads of its clock, or exactly between two events. A level in that
-//! interval is no peak, but makes lower peaks of both iterations uncertain. The level at the end is
-//! the last poll's, proven if nothing changed until the next.
+//! An iteration ends between two reads of its clock, or exactly between two events. A level in
+//! between is no peak, but makes lower peaks of both iterations uncertain.
 
 use crate::analysis::iterations::iteration::IterationLevels;
 use crate::analysis::iterations::level::{EndLevel, OpenLevel};
 use crate::model::{CounterSnapshot, Nanos, Stat};
 
-/// Whether the previous iteration's end levels are proven, if known.
+/// Whether the previous iteration's end levels, those of its last poll, are proven: nothing changed
+/// until the next poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(in crate::analysis) struct EndConfirmation {
     pub(in crate::analysis) allocated: Option<bool>,

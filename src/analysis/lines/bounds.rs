@@ -1,8 +1,7 @@
 //! Bounds on every counter while a stack was on a thread.
 //!
 //! A stack in two successive samples is assumed to have stayed. The maximum is then at least both
-//! values (or the peak counter, if that moved), and at most start + allocated, end + freed, and the
-//! peak counter. For a stack in one sample the lower limit is its value there.
+//! values or a risen peak counter, at most start + allocated, end + freed and the peak counter.
 
 use crate::analysis::attribution::counter_intervals::was_reset;
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
@@ -184,7 +183,7 @@ impl BoundsByStack {
         }
     }
 
-    /// Seen only at the start of `step`.
+    /// Seen only at the start of `step`: the lower limit is the value there.
     pub(crate) fn left(&mut self, stack: u32, step: &IntervalBounds) {
         let bounds = self.entry(stack);
         for i in 0..STATS {
@@ -194,7 +193,7 @@ impl BoundsByStack {
         }
     }
 
-    /// Seen only at the end of `step`.
+    /// Seen only at the end of `step`: the lower limit is the value there.
     pub(crate) fn came(&mut self, stack: u32, step: &IntervalBounds, version: u64) {
         let bounds = self.entry(stack);
         bounds.version = version;

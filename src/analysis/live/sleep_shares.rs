@@ -1,8 +1,7 @@
 //! The mapped and sleeping parts of vLLM's memory, by tag.
 //!
-//! A tag with a host copy is unmapped. Other unmapped memory counts as reserved in PyTorch, but not
-//! in the driver. Tags sleep as a whole, so each combination implies bytes outside PyTorch; what
-//! all possible ones share is known.
+//! A tag with a host copy is unmapped. Other unmapped memory counts as reserved in PyTorch, not in
+//! the driver. Tags sleep as a whole: known is what all combinations share that fit the driver.
 
 use crate::model::TaggedMemory;
 

@@ -1,8 +1,7 @@
-//! A recording over time: levels, and lifetimes of blocks between some hundred key moments.
+//! A recording over time: levels, and lifetimes of blocks between key moments.
 //!
 //! Records are read three times: [`Profile`](super::Profile) finds peak and length,
-//! [`RecordingSurvey`] levels and key moments, [`ReportBuilder`] live blocks. Start reading at
-//! [`BlockSpan`].
+//! [`RecordingSurvey`] key moments, [`ReportBuilder`] live blocks. Start reading at [`BlockSpan`].
 
 mod builder;
 mod levels;
