@@ -1,5 +1,5 @@
-//! References to Python objects through C++: hooks of tensors and autograd nodes, the `ctx` of a
-//! function written in Python.
+//! References to Python objects from C++: hooks of tensors and nodes, the `ctx` of a Python
+//! function.
 
 use std::sync::Arc;
 
@@ -9,13 +9,12 @@ use super::walk::RelevantObjects;
 use crate::target::Addr;
 use crate::torch::{AutogradGraph, TensorDecoder};
 
-/// Python objects that C++ references, by their C++ owner.
 pub(super) struct CppReferences<'t> {
     tensors: &'t TensorDecoder<'t>,
     objects: FxHashMap<Addr, Addr>,
-    /// By Python tensor: attribute and target.
+    /// By Python tensor: attribute, target.
     of_tensors: FxHashMap<Addr, Vec<(Arc<str>, Addr)>>,
-    /// Targets of the graph only, each with a text for its node.
+    /// Targets of the graph alone, with their node's text.
     pub(super) of_nodes: Vec<(String, Addr)>,
 }
 
@@ -59,7 +58,7 @@ impl<'t> CppReferences<'t> {
         ways
     }
 
-    /// The `TensorImpl` that a capsule keeps, and the tensor's object, if any.
+    /// The `TensorImpl` in a capsule, and its object, if any.
     pub(super) fn of_capsule(&self, capsule: Addr) -> Option<(Addr, Option<Addr>)> {
         let tensor = self.tensors.tensor_of_capsule(capsule)?;
         Some((tensor, self.objects.get(&tensor).copied()))

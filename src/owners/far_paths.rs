@@ -1,5 +1,5 @@
-//! Names tensors without a short path from a variable: over long paths, and from objects that only
-//! C code or a running function's stack references.
+//! Names tensors over long paths from a variable, and from objects that only C code or a running
+//! function's stack references.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -11,10 +11,10 @@ use crate::python::{ClassKind, LocalVariable, PythonHeap, ReferenceGraph};
 use crate::target::Addr;
 
 const NO_VARIABLE: &str = "no variable: ";
-/// Objects without a variable from which paths may begin.
+/// Objects without a variable, as starts of paths.
 const MAX_ROOTS: usize = 65_536;
 
-/// Names those of `objects` that other objects reference and that are not `garbage`.
+/// Names those of `objects` that have references and are not `garbage`.
 pub(super) fn name(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
@@ -24,7 +24,7 @@ pub(super) fn name(
     (graph, garbage): (&ReferenceGraph<'_>, &FxHashSet<Addr>),
     objects: &[Addr],
 ) {
-    // A tensor that only a running function or C++ references is in transit between functions.
+    // Only a running function or C++ references it: it is in transit.
     let (mut objects, held_alone) = graph.divide(objects, garbage);
     let held_alone: FxHashSet<Addr> = held_alone.into_iter().collect();
     let mut held = graph.held_in_unknown_objects(&held_alone);
@@ -33,7 +33,7 @@ pub(super) fn name(
     if objects.is_empty() {
         return;
     }
-    // The search begins at module variables.
+    // Starts of the search.
     let modules: FxHashSet<Addr> = heap.modules().into_iter().map(|(_, dict)| dict).collect();
     let leading = graph.leading_to(&objects, &modules);
     let outside: FxHashSet<Addr> = leading.kept_from_outside.iter().copied().collect();

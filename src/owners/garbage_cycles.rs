@@ -1,4 +1,4 @@
-//! The cycles that keep garbage alive, each with its program class and shortest path.
+//! The cycles behind garbage, each with its program class and shortest path.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::python::{ClassKind, HeapObject, PyClass, PythonHeap};
 use crate::target::Addr;
 
 const MAX_KINDS: usize = 16;
-/// Cycles to examine; the paths of others are not reported.
+/// Others get no path.
 const MAX_CYCLES: usize = 4096;
 const MAX_STEPS: usize = 24;
 
@@ -25,7 +25,7 @@ struct CycleFinder<'h, 'a> {
     own_modules: FxHashSet<String>,
 }
 
-/// Finds the cycles among `objects`. Each kind gets the tensors of `freed` that it keeps.
+/// The cycles in `objects`, each with the tensors of `freed` that it keeps.
 pub(super) fn find(
     heap: &PythonHeap<'_>,
     held: &CombinedReferences<'_>,
@@ -35,7 +35,7 @@ pub(super) fn find(
 ) -> Vec<GarbageCycle> {
     let finder = CycleFinder::new(heap, held, objects, through_cpp);
     let mut cycles = finder.strongly_connected();
-    // Referring cycles first, and of all, those with the program's own classes.
+    // Referring cycles first, then those with classes of the program.
     cycles.reverse();
     cycles.sort_by_cached_key(|cycle| finder.rank_of(cycle));
     let mut kinds: Vec<GarbageCycle> = Vec::new();
@@ -112,7 +112,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         CycleFinder { heap, objects, next, through_cpp: joined, own_modules }
     }
 
-    /// The strongly connected components (Tarjan's algorithm), each after those that it leads to.
+    /// Strongly connected components (Tarjan), each after its successors.
     fn strongly_connected(&self) -> Vec<Vec<u32>> {
         const UNSEEN: u32 = u32::MAX;
         let count = self.objects.len();
@@ -161,7 +161,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         found
     }
 
-    /// The best class to name a cycle by, and the shortest cycle through an object of it.
+    /// The best class of a cycle, and the shortest cycle through it.
     fn describe(&self, cycle: &[u32]) -> (Arc<str>, String) {
         let class = |at: &u32| self.heap.class_of(self.objects[*at as usize]);
         let named = |at: &u32| class(at).map(|class| (self.rank(&class), class.name.clone(), *at));
@@ -178,7 +178,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         cycle.iter().filter_map(class).map(|class| self.rank(&class)).min().unwrap_or(u8::MAX)
     }
 
-    /// How well a class names a cycle; the least is the best.
+    /// Lowest for the class that names a cycle best.
     fn rank(&self, class: &PyClass) -> u8 {
         let is_instance = matches!(class.kind, ClassKind::Instance | ClassKind::Other);
         match class.kind {
@@ -218,7 +218,6 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         None
     }
 
-    /// `Fold.scheduler → LambdaLR.lr_lambdas[0] → <lambda>.__closure__[0].cell_contents → Fold`.
     fn text(&self, way: &[u32]) -> String {
         let objects: Vec<Addr> = way.iter().map(|at| self.objects[*at as usize]).collect();
         let mut text = String::new();
@@ -232,7 +231,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
             }
             let dict =
                 self.heap.class_of(at).and_then(|class| self.heap.dict_of_instance(at, &class));
-            // Attributes belong to the instance, not to its dictionary.
+            // Shows the instance instead of its dictionary.
             let (from, to) = match dict {
                 Some(dict) if dict == next(1) && step + 1 < objects.len() => (dict, next(2)),
                 _ => (at, next(1)),
@@ -256,7 +255,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         }
     }
 
-    /// The name of an object on the path; `None` if it is only an intermediate.
+    /// `None` for an intermediate object.
     fn name(&self, at: Addr) -> Option<String> {
         let class = self.heap.class_of(at)?;
         let short = |name: &str| name.rsplit('.').next().unwrap_or_default().to_owned();
@@ -274,7 +273,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         }
     }
 
-    /// How one object references another, in Python notation.
+    /// A reference in Python notation.
     fn step(&self, from: Addr, to: Addr) -> String {
         if self.through_cpp.contains(&(from, to)) {
             let is_hooks =

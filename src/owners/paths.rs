@@ -1,5 +1,4 @@
-//! Names by variables: the shortest path from a local or global variable to a tensor, through
-//! containers and attributes.
+//! Names by variables: shortest paths to tensors through containers and attributes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,11 +17,10 @@ use crate::python::{
 use crate::target::Addr;
 
 pub(super) const MAX_DEPTH: u32 = 8;
-/// Limit for searches that visit only objects which lead to a tensor.
+/// For searches among objects that lead to a tensor.
 const MAX_FAR_DEPTH: u32 = 64;
-/// A module or task counts as at most this deep. So everything that a module keeps besides its
-/// parameters is found however deep the module is, and so is what a coroutine keeps if only the
-/// event loop has its task.
+/// Greatest depth counted for a module or task: what they keep is found at any depth, as is a
+/// coroutine's if only the event loop has its task.
 const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
 const MAX_VISITS: usize = 200_000;
 const MAX_SEEN: usize = 1 << 23;
@@ -40,9 +38,8 @@ pub(super) struct PathNode {
     pub(super) is_repeated: bool,
 }
 
-/// Names tensors, outermost modules and optimizers by the variables that lead to them: variables of
-/// the program's functions, then globals of its modules, then those of libraries if something is
-/// still missing. Returns the tensors without a variable.
+/// Names tensors, outermost modules and optimizers: by variables of the program's functions, its
+/// modules' globals, then libraries' if something is missing. Returns tensors without a variable.
 pub(super) fn of_variables(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
@@ -62,7 +59,7 @@ pub(super) fn of_variables(
     found.tensors.iter().copied().filter(|at| !search.seen.contains(at)).collect()
 }
 
-/// Starts from the program's variables where these lead there.
+/// From the program's variables, if they lead there.
 pub(super) fn to_objects(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
@@ -87,21 +84,20 @@ pub(super) struct PathSearch<'h, 'a> {
     own_globals: FxHashSet<Addr>,
     max_depth: u32,
     is_from_nodes: bool,
-    /// If set, the only objects to visit.
     only: Option<&'h SearchFilter>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct SearchFilter {
     pub(super) leading: FxHashSet<Addr>,
-    /// Holders of unknown kinds, with the objects that they reference.
+    /// Holders of unknown kinds, with their references.
     pub(super) holders: FxHashMap<Addr, Vec<Addr>>,
 }
 
-/// References that other threads have read for the next visits, in order.
+/// References that other threads have read for the next visits.
 #[derive(Default)]
 struct PrefetchedVisits {
-    /// The first unprepared visit.
+    /// First visit not read.
     end: usize,
     known: VecDeque<(usize, Vec<(ReferenceKind, Addr)>)>,
 }
@@ -158,14 +154,12 @@ impl<'h, 'a> PathSearch<'h, 'a> {
 }
 
 impl PathSearch<'_, '_> {
-    /// Starts from variables of the program's functions, then globals of its modules, then, if
-    /// there is `more` to find, those of libraries.
+    /// From the program's functions, its modules' globals, then, if there is `more`, libraries'.
     pub(super) fn everywhere(&mut self, locals: &[LocalVariable], more: &dyn Fn(&Self) -> bool) {
         let heap = self.heap;
         let (library, own): (Vec<&LocalVariable>, Vec<&LocalVariable>) =
             locals.iter().partition(|local| is_library(&local.file));
-        // A variable of several functions is named by the outermost one, because that name persists
-        // while inner calls come and go.
+        // The outermost function's variable stays while inner calls come and go.
         let in_one_frame = |a: &&LocalVariable, b: &&LocalVariable| a.function == b.function;
         let own: Vec<&LocalVariable> = own
             .chunk_by(|a, b| a.thread == b.thread)
@@ -175,7 +169,7 @@ impl PathSearch<'_, '_> {
         let scoped = |locals: Vec<&LocalVariable>| -> Vec<(String, Addr)> {
             let text = |local: &&LocalVariable| {
                 let function = local.function.rsplit('.').next().unwrap_or_default();
-                // At module level the local variables are the globals, which come next.
+                // Module level: its locals are the globals below.
                 (function != "<module>")
                     .then(|| (format!("{function}: {}", local.name), local.value))
             };
@@ -189,7 +183,7 @@ impl PathSearch<'_, '_> {
             let out = own.iter().find(|(name, _)| name == "Out").map(|(_, at)| *at);
             let results = out.and_then(|at| heap.entries_if_dict(at)).unwrap_or_default();
             let results: FxHashSet<Addr> = results.into_iter().map(|(_, value)| value).collect();
-            // Skip IPython's aliases: one leak must not look like a hundred variables.
+            // IPython's aliases: one leak must not look like a hundred variables.
             let is_alias = |name: &str, value: Addr| {
                 is_ipython_result(name) && results.contains(&value)
                     || name == "_oh" && Some(value) == out
@@ -222,7 +216,7 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Searches from `roots` outwards, nearest first.
+    /// Nearest first.
     pub(super) fn from(&mut self, roots: Vec<(String, Addr)>, rank: NamePriority) {
         let mut visits: Vec<PathNode> = Vec::new();
         let mut names: FxHashMap<usize, String> = FxHashMap::default();
@@ -232,7 +226,7 @@ impl PathSearch<'_, '_> {
                 let edge = ReferenceKind::Part;
                 visits.push(PathNode { at, from: None, edge, depth: 0, is_repeated: false });
             } else if self.wanted.contains(&at) {
-                // Another variable for an object seen before.
+                // Another variable for a known object.
                 self.name(at, rank, &name);
             }
         }
@@ -278,7 +272,7 @@ impl PathSearch<'_, '_> {
     }
 
     fn name(&mut self, at: Addr, rank: NamePriority, path: &str) {
-        // A longer form of the name from its module.
+        // A longer form of its module's name.
         if ["._parameters[", "._buffers["].iter().any(|dict| path.contains(dict)) {
             return;
         }
@@ -307,7 +301,7 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Returns whether the object is new.
+    /// Whether it is new.
     fn enters(&mut self, at: Addr) -> bool {
         at.is_plausible() && self.seen.insert(at)
     }
@@ -332,8 +326,8 @@ impl PathSearch<'_, '_> {
     ) {
         let (heap, ways, only) = (self.heap, self.ways, self.only);
         let (at, kind) = (object.at, object.class.kind);
-        // Modules are roots themselves; functions and classes of libraries lead everywhere. A
-        // program function in a library was registered there: a hook, a handler.
+        // Modules are roots; functions and classes of libraries lead everywhere. The program's
+        // functions in a library were registered there (hook, handler).
         let is_of_library = || match kind {
             ClassKind::Function => {
                 heap.globals_of(at).is_none_or(|globals| !self.own_globals.contains(&globals))
@@ -347,7 +341,7 @@ impl PathSearch<'_, '_> {
         let is_generator = kind == ClassKind::Generator;
         let mut take = |edge, to, is_onward: bool| {
             items += 1;
-            // At any depth of coroutines awaiting each other.
+            // Coroutines may await each other at any depth.
             let awaits = is_generator && matches!(edge, ReferenceKind::Field(_));
             let depth = if awaits { depth - 1 } else { depth };
             // A function does not own its globals and code.
@@ -357,7 +351,7 @@ impl PathSearch<'_, '_> {
                 && self.seen.len() < MAX_SEEN
                 && (is_onward || self.leads_on(to))
                 && self.enters(to)
-                // Later objects are marked as seen but not visited.
+                // Later objects are seen, not visited.
                 && visits.len() < MAX_VISITS
             {
                 let from = Some(from);
@@ -379,11 +373,10 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Lets other threads read the unseen references of the next visits.
+    /// Other threads read references of the next visits.
     fn prefetch(&self, visits: &[PathNode], next: usize, rank: NamePriority) -> PrefetchedVisits {
         let end = visits.len().min(next + MAX_AHEAD).min(MAX_VISITS);
-        // Objects that are too deep are not visited. Only this thread knows a tensor's references
-        // from C++.
+        // Not too deep. Only this thread knows references from C++.
         let is_explored = |visit: &usize| {
             let PathNode { at, depth, .. } = visits[*visit];
             (depth < self.max_depth || self.modules.contains(&at))
@@ -394,7 +387,7 @@ impl PathSearch<'_, '_> {
         let (seen, wanted) = (&self.seen, &self.wanted);
         let is_asked = |object: &HeapObject| match object.class.kind {
             ClassKind::Module => false,
-            // Most of these are not visited at all.
+            // Rarely visited.
             ClassKind::Function | ClassKind::Type => rank != NamePriority::Library,
             _ => true,
         };
@@ -408,8 +401,7 @@ impl PathSearch<'_, '_> {
     }
 }
 
-/// Whether IPython gives this name to a cell result, in addition to `Out`: `_` to the last one,
-/// `_12` to that of cell 12.
+/// IPython's names of results: `_` and `_12`, beside `Out`.
 fn is_ipython_result(name: &str) -> bool {
     name.strip_prefix('_').is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
 }
@@ -436,8 +428,7 @@ fn path(
     text
 }
 
-/// Functions and arguments that `weakref.finalize` keeps until an object is freed, in a registry of
-/// its class.
+/// What `weakref.finalize` keeps until an object is freed.
 fn finalizers(heap: &PythonHeap<'_>, modules: &[(String, Addr)]) -> Option<(String, Addr)> {
     let (_, weakref) = modules.iter().find(|(name, _)| name == "weakref")?;
     let class = heap.named_value(*weakref, "finalize")?;

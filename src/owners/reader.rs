@@ -1,12 +1,9 @@
-//! Takes a snapshot of all owners: a short stop to copy what is needed, then a walk over the copy.
+//! Takes an ownership snapshot: copies memory in a short stop, then walks over the copy.
 //!
-//! A first walk, while the process runs, learns which pages are needed. These are copied during a
-//! stop of some milliseconds, and the process continues before anything is computed. If the process
-//! has since created or moved objects, the walk over the copy misses pages. It reads them late to
-//! learn what they lead to; its result then mixes moments, and the next round copies these pages
-//! too. For a process that changes faster than that, the last round walks during the stop, if that
-//! is short enough. In any case the process continues when the maximum pause is over, and the
-//! snapshot ends with its time or memory budget.
+//! A first walk over the running process finds the pages to copy. If objects have moved since, the
+//! walk over the copy reads missing pages late; that result mixes moments, and another round copies
+//! them too. For a faster process the last round walks during the stop, if that is short. The
+//! process always continues at the maximum pause.
 
 use std::time::{Duration, Instant};
 
@@ -25,40 +22,39 @@ use crate::python::{HeapError, HeapListing, PythonReader};
 use crate::target::{Addr, MemoryError, PAGE, PageCache, Process, ProcessError};
 use crate::torch::{TensorReader, TorchReader};
 
-/// Time to read the blocks again while a running process changes them.
+/// For blocks of a running process.
 const RUNNING_TIMEOUT: Duration = Duration::from_millis(20);
-/// Maximum number of copies. The last is walked during the stop. Another copy is short for the
-/// process; a walk during a stop is not.
+/// Copies. The last is walked during the stop, which is longer for the process.
 const MAX_ROUNDS: u32 = 8;
-/// Following new objects stops this long after the stop began, or when the copy is complete, if
-/// later. A further round would cost more. The second and third round may take no longer than the
-/// first, later ones up to this many times as long.
+/// New objects are followed for this long after the stop began, or to the end of the copy if later:
+/// another round costs more. Rounds two and three get the first one's time, later ones this many
+/// times as long.
 const MAX_FOLLOWING: Duration = Duration::from_millis(25);
 const MAX_FOLLOWING_FACTOR: u32 = 4;
-/// Attempts to read a running process that is changing its object lists.
+/// For changing object lists of a running process.
 const MAX_RUNNING_ATTEMPTS: u32 = 8;
-/// Attempts to find the layout of tensors then.
+/// For the layout of tensors then.
 const MAX_LAYOUT_ATTEMPTS: u32 = 3;
-/// Maximum time to find recent objects before the stop.
+/// For recent objects before the stop.
 const MAX_SEARCH_OF_RECENT: Duration = Duration::from_millis(200);
-/// Fraction of the snapshot's time for learning which pages matter.
+/// Fraction of the time for learning pages.
 const LEARNING: f64 = 0.45;
 
 /// Reads the owners of one process.
 pub struct OwnerReader {
     tensors: TensorReader,
-    /// Numbers of the pages that the last walk needed.
+    /// Pages of the last walk.
     pages: Vec<u64>,
 }
 
 impl OwnerReader {
-    /// Attaches to `process`; `Ok(None)` if PyTorch is not loaded.
+    /// `Ok(None)` without PyTorch.
     pub fn attach(process: &Process) -> Result<Option<OwnerReader>, OwnerError> {
         let tensors = TensorReader::attach(process)?;
         Ok(tensors.map(|tensors| OwnerReader { tensors, pages: Vec::new() }))
     }
 
-    /// Does what is possible before the stop: the first time, learns which memory matters.
+    /// Prepares without a stop: the first time, finds the pages to copy.
     pub fn learn(
         &mut self,
         process: &Process,
@@ -81,12 +77,11 @@ impl OwnerReader {
         }
     }
 
-    /// Takes a snapshot. The process always continues before this returns. `stops` counts its stops
-    /// and their time, also on an error.
+    /// Takes a snapshot; the process runs again at return. `stops` counts stops, also after errors.
     ///
     /// # Errors
     ///
-    /// If [`OwnerError::is_transient`], try again; that costs less than the first attempt.
+    /// After [`OwnerError::is_transient`] another attempt costs less.
     pub fn read(
         &mut self,
         process: &Process,
@@ -98,7 +93,7 @@ impl OwnerReader {
         let mut progress =
             SnapshotInProgress::new(&self.tensors, process, python, torch, request, stops);
         match request.options.stop_policy {
-            // A core file does not change.
+            // It does not change.
             _ if process.is_core() => progress.running(),
             StopPolicy::Never => progress.running(),
             StopPolicy::Stop => progress.stopping(&mut self.pages),
@@ -114,7 +109,7 @@ struct SnapshotInProgress<'a> {
     request: &'a SnapshotRequest<'a>,
     memory: PageCache,
     stops: &'a mut StopTotals,
-    /// The limit that prevents reading uncopied pages.
+    /// The limit behind refused pages.
     refused_by: LookLimit,
 }
 
@@ -136,7 +131,7 @@ impl<'a> SnapshotInProgress<'a> {
         let blocks = self.blocks()?;
         let walked = self.walk(&blocks, HeapListing::Whole, &mut || {});
         let walked = walked.map_err(|error| match self.explain(error) {
-            // They are found by their pointers, which change while the process runs.
+            // Their pointers may change while the process runs.
             OwnerError::Heap(HeapError::NoLists { .. }) if !self.process.is_core() => {
                 HeapError::Changing.into()
             }
@@ -160,7 +155,7 @@ impl<'a> SnapshotInProgress<'a> {
             announce(estimate);
         }
         for round in 1.. {
-            // A round that may fail must leave time for another one.
+            // Leaves time for another round.
             let has_time = self.request.budget.left() > walk_took.mul_f64(2.5);
             let options = &self.request.options;
             let missing = match round < MAX_ROUNDS && has_time && knows_all {
@@ -187,8 +182,7 @@ impl<'a> SnapshotInProgress<'a> {
         Err(self.cut(LookLimit::Time(self.request.options.max_time)))
     }
 
-    /// Walks the running process only to learn which pages matter. Returns the limit reached, if
-    /// any.
+    /// Finds pages in the running process; returns the limit reached, if any.
     fn learn(&mut self, pages: &mut Vec<u64>) -> Option<LookLimit> {
         let blocks = self.running_blocks();
         let time = self.request.options.max_time.mul_f64(LEARNING);
@@ -196,10 +190,10 @@ impl<'a> SnapshotInProgress<'a> {
         for attempt in 1..=MAX_RUNNING_ATTEMPTS {
             let walked = self.walk(&blocks, HeapListing::Rough, &mut || {});
             *pages = self.memory.pages();
-            // What fails here may succeed during the stop, but then the first copy is useless.
+            // It may succeed in the stop, but then the first copy is useless.
             let may_differ = match walked {
                 Err(OwnerError::Heap(_)) => true,
-                // Too many sampled tensors were gone; the next attempt samples others.
+                // Too many sampled tensors were gone; sample others.
                 Err(OwnerError::Torch(_)) => attempt < MAX_LAYOUT_ATTEMPTS,
                 _ => false,
             };
@@ -217,7 +211,7 @@ impl<'a> SnapshotInProgress<'a> {
         })
     }
 
-    /// `None` if the walk needed other pages, which are added to `pages`.
+    /// `None`: other pages were needed, added to `pages`.
     fn round(
         &mut self,
         pages: &mut Vec<u64>,
@@ -225,7 +219,7 @@ impl<'a> SnapshotInProgress<'a> {
         round: u32,
     ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
         let max_pause = self.request.options.max_pause;
-        // A busy job keeps creating objects: find their current pages again while it runs.
+        // A busy job moves its objects: find their pages again now.
         let (recent, known) = self.recent_pages();
         let is_recent: FxHashSet<u64> = recent.iter().copied().collect();
         pages.retain(|page| !is_recent.contains(page));
@@ -235,8 +229,7 @@ impl<'a> SnapshotInProgress<'a> {
         pages.extend(&recent);
         self.memory.set_budget(self.request.budget);
         let mut stop = StoppedForCopy::of(self.process, max_pause, self.stops)?;
-        // The blocks and the newest objects are read in parallel with the copying. Pages beyond are
-        // missing in the copy, which the walk after the stop will notice.
+        // Blocks and newest objects are read beside the copy. The walk notices pages still missing.
         let resumed = stop.resumed.clone();
         newest.close_with(resumed.clone());
         let (tensors, python) = (self.tensors, self.python);
@@ -248,13 +241,13 @@ impl<'a> SnapshotInProgress<'a> {
             read = torch.map_or(Ok(Vec::new()), |torch| blocks(torch, StopPolicy::Stop));
             in_time = !resumed.is_set();
             if read.is_err() || !in_time {
-                // This also ends the copying, which is not needed any more.
+                // Ends the copy as well.
                 stop.end();
                 return false;
             }
             newest.copy_until(stop.since + max_following(round), copying);
             let whole = newest.copy(recent_plan, &resumed);
-            // The walk will report a failure here.
+            // The walk reports a failure.
             let _ = ground.read_newest(&known, &|| copying.is_done());
             whole
         });
@@ -262,7 +255,7 @@ impl<'a> SnapshotInProgress<'a> {
             Ok(blocks) if in_time => blocks,
             read => {
                 self.stops.add(stop.end());
-                // Data read too late is invalid, and so is its error.
+                // Data read too late is invalid, its error too.
                 let too_late = || self.cut(LookLimit::Pause(max_pause));
                 return Err(read.err().filter(|_| in_time).unwrap_or_else(too_late));
             }
@@ -285,7 +278,7 @@ impl<'a> SnapshotInProgress<'a> {
         remember(pages, &self.memory, is_all && !is_mixed, round);
         if is_mixed {
             return match self.memory.exceeded() {
-                // The result mixes moments, and there is no time for more.
+                // It mixes moments, and time is over.
                 Some(error) => Err(self.cut(self.limit(error))),
                 None => Ok(None),
             };
@@ -307,11 +300,11 @@ impl<'a> SnapshotInProgress<'a> {
             match read {
                 Ok(known) => return (pages, known),
                 Err(_) if budget.left() == Duration::ZERO => break,
-                // It was changing its lists.
+                // It changed its lists.
                 Err(_) => {}
             }
         }
-        // A failure here will recur during the stop.
+        // It fails again in the stop.
         (pages, FxHashSet::default())
     }
 
@@ -329,17 +322,17 @@ impl<'a> SnapshotInProgress<'a> {
         OwnerWalkInput { tensors, python, memory, blocks, asked: request.asked }
     }
 
-    /// The error of a walk, or the limit that caused it.
+    /// The error, or the limit behind it.
     fn explain(&self, error: OwnerError) -> OwnerError {
         match self.memory.exceeded() {
             Some(error) => self.cut(self.limit(error)),
-            // Required memory was refused.
+            // Memory was refused.
             None if self.memory.refused() > 0 => self.cut(self.limit_of_copy()),
             None => error,
         }
     }
 
-    /// Why something is missing in the copy, although the snapshot has time left.
+    /// Why the copy has gaps while time is left.
     fn limit_of_copy(&self) -> LookLimit {
         let options = &self.request.options;
         match self.stops.longest < options.max_pause {
@@ -395,10 +388,10 @@ impl<'a> SnapshotInProgress<'a> {
         })
     }
 
-    /// Read during the stop, or else when no thread changes them.
+    /// In the stop, or when no thread changes them.
     fn blocks(&mut self) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
         let stop_policy = match self.process.is_core() {
-            // A core file may contain a half-finished change; the result is marked as such.
+            // A core file may contain half a change; it is marked.
             true => StopPolicy::Never,
             false => self.request.options.stop_policy,
         };
@@ -413,13 +406,13 @@ impl<'a> SnapshotInProgress<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MissingPage {
-    /// Reads it from the running process, to learn what else is needed.
+    /// Reads it now, to find what else is needed.
     ReadLate,
     ReadStanding,
     Refused,
 }
 
-/// Time since the stop began after which this round follows nothing new.
+/// From the stop on.
 fn max_following(round: u32) -> Duration {
     MAX_FOLLOWING * round.saturating_sub(2).clamp(1, MAX_FOLLOWING_FACTOR)
 }
@@ -428,7 +421,7 @@ fn blocks(
     torch: &mut TorchReader,
     stop_policy: StopPolicy,
 ) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
-    // A process without CUDA, or with another allocator, still has tensors.
+    // Tensors exist without CUDA or the native allocator, too.
     torch.refresh()?;
     if *torch.backend() != AllocatorBackend::Native {
         return Ok(Vec::new());
@@ -443,7 +436,7 @@ fn blocks(
         if stop_policy == StopPolicy::Stop
             && snapshot.consistency != SnapshotConsistency::Consistent
         {
-            // It was stopped while it changed its lists.
+            // Stopped while it changed its lists.
             return Err(OwnerError::Allocating);
         }
         snapshots.push(snapshot);

@@ -1,4 +1,4 @@
-//! The referrers of one tensor, which show why it is still alive.
+//! Referrers of a tensor: why it is alive.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::target::Addr;
 
 const MAX_REFERRERS: usize = 256;
 
-/// The Python objects of the tensors named `word`.
+/// Python objects of the tensors named `word`.
 pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
     match called(rows, word) {
         NamedTensors::Rows(meant) => {
@@ -26,7 +26,7 @@ pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
     }
 }
 
-/// Finds tracked objects, and variables of running functions.
+/// Tracked objects, and variables of running functions.
 pub(super) fn find(
     heap: &PythonHeap<'_>,
     found_objects: &RelevantObjects,
@@ -37,14 +37,14 @@ pub(super) fn find(
     let mut found: FxHashMap<Addr, Vec<(Addr, Arc<str>, String)>> = FxHashMap::default();
     let mut counts: FxHashMap<Addr, i32> = FxHashMap::default();
     let asked: FxHashSet<Addr> = objects.iter().copied().collect();
-    // `__dict__`s of referring instances: one reference, shown for the instance.
+    // `__dict__`s of referring instances, shown as these.
     let mut of_instances: FxHashSet<Addr> = FxHashSet::default();
     for object in heap.objects() {
         if asked.contains(&object.at) {
             counts.insert(object.at, object.references);
         }
-        // Running frames are shown by their variables; suspended ones belong to generators. A
-        // traceback keeps those that have returned.
+        // Running frames appear as variables, suspended ones as generators. A traceback keeps
+        // frames that returned.
         if object.class.kind == ClassKind::Frame && !heap.has_returned(object) {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The rows of a snapshot: one per `TensorImpl`, with or without a Python object.
+//! A snapshot's rows: one per `TensorImpl`.
 
 use std::sync::Arc;
 
@@ -13,22 +13,21 @@ use crate::python::PythonHeap;
 use crate::target::Addr;
 use crate::torch::{AutogradGraph, AutogradNode, TensorDecoder, TensorTypes};
 
-/// Minimum storage size that justifies a search of library variables.
+/// Storage size worth a search of library variables.
 const MIN_NAMED_BYTES: u64 = 64 << 10;
 
-/// Minimum bytes that justify a search for garbage.
+/// Bytes worth a search for garbage.
 const MIN_SEARCHED_BYTES: u64 = 1 << 20;
 
-/// A compiler's tensors for tracing (torch/_subclasses/fake_tensor.py): with shapes and nodes,
-/// without memory.
+/// A compiler's tensor (torch/_subclasses/fake_tensor.py): shape and nodes, no memory.
 const FAKE: &str = "FakeTensor";
 
-/// Maximum nesting of wrappers; they may even contain themselves.
+/// Nesting of wrappers; they may contain themselves.
 const MAX_WRAPPERS: usize = 16;
 
 pub(super) struct WrappedTensor {
     pub(super) wrapper: Addr,
-    /// Its attribute: `._local_tensor`.
+    /// Attribute: `._local_tensor`.
     pub(super) step: String,
     pub(super) part: Addr,
 }
@@ -40,7 +39,7 @@ pub(super) struct TensorRows<'h, 'a> {
     graph: AutogradGraph,
     kept: FxHashSet<u64>,
     fake: FxHashSet<u64>,
-    /// Python tensors with inconsistent numbers.
+    /// Python tensors with contradictory fields.
     pub(super) misfits: u64,
 }
 
@@ -62,7 +61,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             misfits: 0,
         };
         for object in objects {
-            // A tensor under construction has no memory yet.
+            // Under construction: no memory yet.
             let Some(at) = tensors.impl_of(*object) else { continue };
             let tensor = tensors.tensor(at);
             rows.misfits += u64::from(!tensor.as_ref().is_some_and(|t| tensors.fits(t)));
@@ -113,8 +112,8 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// Python tensors without own memory that represent others: distributed tensors, other wrappers
-    /// (`torch.Tensor._make_wrapper_subclass`).
+    /// Tensors that wrap others without own memory: distributed tensors,
+    /// `torch.Tensor._make_wrapper_subclass`.
     pub(super) fn wrappers(&self) -> Vec<Addr> {
         let is_wrapper = |row: &&TensorRow| {
             row.tensor.storage.is_some_and(|s| s.data == 0 && s.bytes.is_none_or(|bytes| bytes > 0))
@@ -135,9 +134,9 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         &self.graph.nodes
     }
 
-    /// Adds tensors that only gradients, sparse tensors and the autograd graph keep.
+    /// Adds tensors that only gradients, sparse tensors and nodes keep.
     pub(super) fn follow_graph(&mut self) {
-        // Nodes of fake tensors never run.
+        // Their nodes never run.
         let real = self.rows.iter().filter(|row| !self.fake.contains(&row.tensor.at));
         let roots: Vec<Addr> = real.filter_map(|row| row.tensor.grad_fn).map(Addr).collect();
         self.graph = self.tensors.graph(roots);
@@ -150,7 +149,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             self.row_of(at);
         }
         self.kept = further.into_iter().collect();
-        // Gradients may have gradients, sparse ones have parts.
+        // They may have gradients and parts themselves.
         let mut next = 0;
         while next < self.rows.len() {
             let tensor = &self.rows[next].tensor;
@@ -175,14 +174,13 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// Whether a Python tensor without a variable needs an explanation: it has enough memory, and
-    /// no node keeps it.
+    /// Whether a tensor without a variable needs a search: it is large, and no node saved it.
     pub(super) fn needs_name(&self, object: Addr, in_use: &InUse) -> bool {
         let tensor = self.tensors.impl_of(object);
         let Some(&row) = tensor.and_then(|at| self.by_impl.get(&at.0)) else { return false };
         let row = &self.rows[row];
         let bytes = row.tensor.storage.and_then(|storage| storage.bytes);
-        // Wrappers have no address; the pool of a CUDA graph is reported as a whole.
+        // Wrappers have no address; a CUDA graph's pool is one row.
         let is_counted = match (row.tensor.storage, row.tensor.device) {
             (Some(storage), Some(device)) => {
                 storage.data == 0 || in_use.holds(device, storage.data)
@@ -206,8 +204,8 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         row.is_some_and(|&row| self.rows[row].tensor.grad_fn.is_some())
     }
 
-    /// Whether these Python tensors are a large enough part of the total to check for garbage. A
-    /// busy job always has some in transit between functions.
+    /// Whether they may be garbage: a busy job always has some tensors in transit, so it must be a
+    /// large part.
     pub(super) fn may_be_much(&self, objects: &[Addr], in_use: &InUse) -> bool {
         let bytes = |row: &TensorRow| match (row.tensor.storage, row.tensor.device) {
             (Some(storage), Some(device)) if in_use.holds(device, storage.data) => storage.memory(),
@@ -265,7 +263,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         (self.rows, nodes)
     }
 
-    /// Gives the components of a wrapper its category, name and nodes.
+    /// Parts get the wrapper's category, name and nodes.
     fn name_parts(&mut self, parts: &[WrappedTensor]) {
         let by_object: FxHashMap<u64, usize> = (0..self.rows.len())
             .filter_map(|index| Some((self.rows[index].object?, index)))
@@ -303,14 +301,14 @@ impl<'h, 'a> TensorRows<'h, 'a> {
     }
 
     fn add_names(&mut self, held: usize, names: &[Arc<str>], what: &str) {
-        // The owner's best name suffices, and is better than a variable that also references it.
+        // The owner's best name is better than a variable.
         if let Some(name) = names.first() {
             self.rows[held].names.insert(0, format!("{name}{what}").into());
         }
     }
 }
 
-/// Each wrapper passes its properties on.
+/// So that wrappers pass names on.
 fn outermost_first(parts: &[WrappedTensor]) -> Vec<&WrappedTensor> {
     let over: FxHashMap<Addr, Addr> = parts.iter().map(|part| (part.part, part.wrapper)).collect();
     let depth = |part: &&WrappedTensor| {
@@ -338,7 +336,7 @@ mod tests {
             step: String::new(),
             part: Addr(part),
         };
-        // 3 wraps 2, which wraps 1; 9 wraps itself.
+        // 3 wraps 2, 2 wraps 1, 9 wraps itself.
         let parts = [part(2, 1), part(9, 9), part(3, 2)];
         let order: Vec<u64> = outermost_first(&parts).iter().map(|part| part.wrapper.0).collect();
         assert_eq!(order, [3, 2, 9]);

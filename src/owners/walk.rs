@@ -1,5 +1,4 @@
-//! The walk over all objects: from Python's lists to the rows of a snapshot, in order of
-//! importance.
+//! The walk from Python's lists to a snapshot's rows, most important first.
 
 use std::collections::BTreeSet;
 
@@ -21,14 +20,13 @@ use crate::python::{HeapListing, HeapObject, PyClass, PythonHeap, PythonReader};
 use crate::target::{Addr, PageCache};
 use crate::torch::{TensorDecoder, TensorReader, TensorTypes};
 
-/// References read per local variable during the stop.
+/// References per local variable, in the stop.
 const MOST_OF_A_LOCAL: u32 = 256;
 
-/// A busy job always has some node outputs in transit between functions; from this many on,
-/// something keeps them.
+/// A busy job has some node outputs in transit; this many have an owner.
 const MIN_RESULTS: usize = 16;
 
-/// Bytes of a Python tensor that show whether it still exists: reference count, type, `TensorImpl`.
+/// Reference count, type and `TensorImpl`: whether it still exists.
 const SIZE_OF_TENSOR: usize = 48;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +43,7 @@ pub(super) enum ObjectRole {
 #[derive(Debug, Default)]
 pub(super) struct RelevantObjects {
     pub(super) tensors: Vec<Addr>,
-    /// Tensors with a single reference.
+    /// Tensors with one reference.
     pub(super) referred_once: FxHashSet<Addr>,
     pub(super) modules: Vec<Addr>,
     pub(super) optimizers: Vec<Addr>,
@@ -77,7 +75,7 @@ pub(super) struct WalkResult {
     pub(super) objects: u64,
     pub(super) unreadable: u64,
     pub(super) misfits: u64,
-    /// Parts left incomplete because of a limit.
+    /// Parts cut by a limit.
     pub(super) missing: Vec<&'static str>,
 }
 
@@ -98,10 +96,9 @@ impl LimitedParts<'_> {
 }
 
 impl OwnerWalkInput<'_> {
-    /// Reads what a process has created since a walk: new objects, their references, and the
-    /// variables of running functions. It is small enough to do during the stop. References of
-    /// objects `known` a moment ago are read last, and only until `is_done`, because they have
-    /// hardly changed. Returns all of them.
+    /// Reads what is new since a walk (objects, references, local variables): short enough for a
+    /// stop. References of `known` objects come last, until `is_done`: they have hardly changed.
+    /// Returns all.
     pub(super) fn read_newest(
         &self,
         known: &FxHashSet<Addr>,
@@ -116,7 +113,7 @@ impl OwnerWalkInput<'_> {
             heap.objects().iter().partition(|object| known.contains(&object.at));
         for object in &new {
             heap.references(object, &mut |_, to| {
-                // No collector tracks the items of an object array.
+                // The collector tracks no items of an object array.
                 if let Some(class) = heap.class_of(to).filter(|class| class.is_array()) {
                     let array = HeapObject { at: to, class, references: 0 };
                     heap.hidden_references(&array, &mut |_, item| _ = heap.class_of(item));
@@ -142,7 +139,7 @@ impl OwnerWalkInput<'_> {
         Ok(heap.objects().iter().map(|object| object.at).collect())
     }
 
-    /// Walks over all objects. Reads nothing after calling `read_all`.
+    /// After `read_all` nothing is read.
     pub(super) fn walk(
         &self,
         listing: HeapListing,
@@ -165,13 +162,12 @@ impl OwnerWalkInput<'_> {
         names::modules(&heap, &found, &mut named);
         parts.end(IncompleteSnapshot::MODULES);
         let locals = heap.locals();
-        // The graph explains what it keeps.
+        // The graph explains them.
         let in_use = InUse::new(self.blocks);
-        // Autocast's copies of weights in C++: without a variable or cycle.
+        // Autocast's weights in C++: no variable, no cycle.
         let is_of_cpp =
             |object: &Addr| found.referred_once.contains(object) && tensors.is_kept_by_cpp(*object);
-        // In a running process, some were in transit between functions: they do not justify a
-        // search of libraries.
+        // In transit: no reason to search libraries.
         let is_gone = |object: &Addr| {
             listing == HeapListing::Rough && memory.has_changed(*object, SIZE_OF_TENSOR)
         };
@@ -186,9 +182,9 @@ impl OwnerWalkInput<'_> {
         unreached.retain(|object| needs_name(*object));
         parts.end(IncompleteSnapshot::VARIABLES);
         rows.add_named(&named);
-        // Finding garbage reads all objects, so do it only if it may find some.
+        // It reads all objects, so only with a reason.
         let mut garbage = Garbage::default();
-        // What only a node leads to may be kept by itself: a `ctx` that has its node's output.
+        // A node may keep itself: its `ctx` has its output.
         if rows.may_be_much(&unreached, &in_use)
             || rows.may_be_much(&named.by_nodes, &in_use)
             || results.len() >= MIN_RESULTS
@@ -202,7 +198,7 @@ impl OwnerWalkInput<'_> {
         } else if listing == HeapListing::Rough
             && (rows.has_graph() || !found.optimizers.is_empty())
         {
-            // A training job may have such outputs the next time: learn their pages now.
+            // Its pages are learned for the next time.
             heap.reference_graph();
         }
         parts.end(IncompleteSnapshot::FAR);
@@ -245,7 +241,7 @@ impl OwnerWalkInput<'_> {
         })
     }
 
-    /// The users of the allocator's private pools.
+    /// Owners of private pools.
     fn pool_users(
         &self,
         heap: &PythonHeap<'_>,
@@ -298,7 +294,7 @@ fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
             ObjectRole::Nothing => {}
         }
     }
-    // A caller that takes the first gets the same one every time.
+    // A stable order: the first stays the same.
     found.counting.sort_unstable();
     found
 }

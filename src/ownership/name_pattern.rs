@@ -1,30 +1,29 @@
-//! Splits names of tensors into parts, and finds indices and keys: `sessions["a"].layers[3].keys`.
+//! Parts of a tensor's name (`sessions["a"].layers[3].keys`), with indices and keys.
 
 /// A part of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamePart<'a> {
     /// Its text: `.layers`, `[3]`, `["a"]`.
     pub text: &'a str,
-    /// Its replacement in a pattern if it is an index, key or number; else `None`.
+    /// Its replacement, if an index, key or number.
     pub wildcard: Option<&'static str>,
 }
 
 impl<'a> NamePart<'a> {
-    /// Its text in a pattern.
+    /// Its pattern.
     pub fn in_pattern(&self) -> &'a str {
         self.wildcard.unwrap_or(self.text)
     }
 }
 
-/// The parts of a name, which concatenate to the name. A label (`[result of AddBackward0]`) is one
-/// part.
+/// The parts, in order and complete. A label (`[result of AddBackward0]`) is one part.
 pub fn name_parts(name: &str) -> Vec<NamePart<'_>> {
     let mut parts = Vec::new();
     if name.starts_with('[') {
         parts.push(NamePart { text: name, wildcard: None });
         return parts;
     }
-    // `function: variable`; a key may contain the same.
+    // `function: variable`, but not within a key.
     let scope = name.find(": ").filter(|&at| !name[..at].contains(['[', '"', '\'']));
     let mut from = 0;
     let mut at = scope.map_or(0, |at| at + 2);
@@ -47,7 +46,7 @@ pub fn name_parts(name: &str) -> Vec<NamePart<'_>> {
             _ if is_first => Some("*"),
             Some(number) if number.bytes().all(|b| b.is_ascii_digit()) => Some(".*"),
             Some(_) => None,
-            // Names of submodules, not keys of the program.
+            // Names of submodules, not keys.
             None if is_dict_of_module(parts.last().map(|part: &NamePart<'_>| part.text))
                 && !text
                     .trim_matches(['[', ']', '"', '\''])
@@ -71,13 +70,13 @@ fn is_dict_of_module(part: Option<&str>) -> bool {
     matches!(part, Some("._modules" | "._parameters" | "._buffers"))
 }
 
-/// The pattern of a name: indices, keys and numbers become `*`.
+/// Indices, keys and numbers become `*`.
 pub fn name_pattern(name: &str) -> String {
     name_parts(name).iter().map(NamePart::in_pattern).collect()
 }
 
-/// Start of a counting number in an attribute: `queue_17`, `kv12`. A single digit is part of the
-/// name (`conv1`, `l2`).
+/// Start of a trailing number (`queue_17`, `kv12`). A single digit is part of the name (`conv1`,
+/// `l2`).
 fn number_at_end(word: &str) -> Option<usize> {
     let stem = word.trim_end_matches(|c: char| c.is_ascii_digit());
     let digits = word.len() - stem.len();
@@ -85,7 +84,7 @@ fn number_at_end(word: &str) -> Option<usize> {
     (is_word && (digits > 1 || digits == 1 && stem.ends_with('_'))).then_some(stem.len())
 }
 
-/// Index after the bracket that closes the one at `at`; ignores brackets in strings.
+/// Index after the closing bracket; brackets in strings do not count.
 fn end_of_brackets(name: &[u8], at: usize) -> usize {
     let (mut depth, mut quote, mut escaped) = (0_u32, None, false);
     for (index, &byte) in name.iter().enumerate().skip(at) {
@@ -108,7 +107,7 @@ fn end_of_brackets(name: &[u8], at: usize) -> usize {
     name.len()
 }
 
-/// The end of `.attribute`, `.<locals>`, `.method()` or of the first word.
+/// The end of `.attribute`, `.<locals>`, `.method()` or the first word.
 fn end_of_word(name: &[u8], at: usize) -> usize {
     let ends = |byte: &u8| matches!(byte, b'.' | b'[');
     name.iter().skip(at + 1).position(ends).map_or(name.len(), |end| at + 1 + end)
