@@ -1,4 +1,4 @@
-//! `memspy devices`: the GPUs of the machine, and what some jobs have on them.
+//! `memspy devices`: the machine's GPUs, and jobs' memory on them.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -18,7 +18,6 @@ use super::members::{members, refuse_launcher};
 use super::signals::StopSignals;
 use super::{eprint_line, hints, output};
 
-/// Runs it.
 pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     let mut readers = Vec::new();
     let mut pids = args.pids.clone();
@@ -58,7 +57,7 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     loop {
         let begun = Instant::now();
         let seen = looks.poll()?;
-        // What remains after all jobs have ended was already printed.
+        // What is left after the jobs was printed.
         if looks.watch.has_lost_all(jobs) {
             return Ok(());
         }
@@ -75,20 +74,16 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     }
 }
 
-/// Snapshots, printed one after the other.
 struct DevicePoller {
     watch: DevicePoll,
     format: DevicesFormat,
-    /// How many jobs were requested.
     jobs: usize,
-    /// Whether further snapshots follow.
     again: bool,
     first: bool,
 }
 
-/// One snapshot, ready to print.
 struct DevicesReading {
-    /// When, as nvidia-smi writes it.
+    /// As nvidia-smi writes it.
     timestamp: String,
     devices: Vec<DeviceStatus>,
     targets: Vec<DevicesTarget>,
@@ -109,7 +104,7 @@ impl DevicePoller {
                 look.record(record)?;
             }
             let is_asleep = |device: &DeviceSnapshot| device.unmapped.is_some_and(|size| size > 0);
-            // Sleeping memory is named by the objects that the program keeps of it.
+            // Sleeping memory is named by the program's objects.
             if look.devices().iter().any(is_asleep) {
                 look.set_tags(self.watch.sleep_tags(target.pid));
             }

@@ -1,4 +1,4 @@
-//! `memspy dump`: one snapshot of a process, or of all processes of a job that use CUDA.
+//! `memspy dump`: a snapshot of a process, or of a job's CUDA processes.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -19,17 +19,14 @@ use super::flame::into_io;
 use super::members::{members as job_members, refuse_launcher};
 use super::{hints, output};
 
-/// What was read of one process.
 struct ProcessDump {
-    /// Its label among several.
     label: String,
     snapshot: ProcessSnapshot,
     owners: Result<OwnershipSnapshot, String>,
-    /// How long the owners were read before the driver's figures and the stacks.
+    /// How long the owners were read before the rest.
     age: Option<Duration>,
 }
 
-/// Runs it.
 pub(super) fn run(args: &DumpArgs) -> Result<()> {
     let seen = match args.subprocesses {
         true => members(args)?,
@@ -64,7 +61,6 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     output::write(path, false, output::fitted(path, !args.json, write))
 }
 
-/// The requested process or core file.
 fn attach_target(args: &DumpArgs) -> Result<TargetReaders> {
     let Some(pid) = args.pid else {
         let path = args.core.as_deref().or(args.core_option.as_deref());
@@ -77,7 +73,7 @@ fn attach_target(args: &DumpArgs) -> Result<TargetReaders> {
     Ok(readers)
 }
 
-/// All processes of the job that use CUDA, in sequence: each snapshot has its own time.
+/// All processes that use CUDA, one after the other: each snapshot has its own time.
 fn members(args: &DumpArgs) -> Result<Vec<ProcessDump>> {
     let mut seen = Vec::new();
     let pid = args.pid.context("-s needs a process (-p)")?;
@@ -111,20 +107,19 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     if let Some(stacks) = native {
         look.set_mixed_stacks(stacks.map_err(|error| error.to_string()));
     }
-    // Last, because only now is it known what was missing.
+    // Last: only now it is known what was missing.
     look.set_core(process.core_origin());
-    // Ids of another pid namespace do not match /proc here.
+    // Ids of another namespace do not match /proc.
     if process.pids().len() == 1 {
         look.mark_asleep(&|id| process.is_asleep(id) == Some(true));
     }
-    // What is shown together must be of one moment: if the job was stopped, the blocks come from
-    // that snapshot.
+    // One moment for all: if the job was stopped, its blocks come from that snapshot.
     if let Ok(owners) = owners.as_ref()
         && owners.pause.is_some()
     {
         look.use_blocks_of_owners(&owners.blocks);
     }
-    // A core file is of one moment.
+    // A core file has one moment.
     let age = read_at.filter(|_| !is_core).map(|at| at.elapsed());
     Ok(ProcessDump { label, snapshot: look, owners, age })
 }

@@ -1,5 +1,4 @@
-//! The processes of a job that use CUDA: those that `--subprocesses` reads, and those below a
-//! launcher.
+//! A job's CUDA processes: for `--subprocesses`, and below a launcher.
 
 use std::io::{self, Write};
 
@@ -10,10 +9,10 @@ use crate::sampler::{ProcessTree, RankProcess, TargetReaders};
 
 use super::{eprint_line, hints, in_one_line};
 
-/// Most ranks named in a message.
+/// Ranks in a message.
 const MAX_NAMED: usize = 8;
 
-/// All members of the process tree that use CUDA; at least one.
+/// At least one.
 pub(super) fn members(pid: u32) -> Result<Vec<RankProcess>> {
     let mut tree = ProcessTree::new(pid, false).map_err(|error| hints::attach(error, pid))?;
     let members = tree.poll();
@@ -23,8 +22,8 @@ pub(super) fn members(pid: u32) -> Result<Vec<RankProcess>> {
     Ok(members)
 }
 
-/// Calls `look` for one process after the other, prefixed with its name, and prints the failures.
-/// Fails if all failed or, with `all`, if any failed.
+/// Runs `look` for each process, prefixed with its name; prints failures. Fails if all failed or,
+/// with `all`, any.
 pub(super) fn for_each_member(
     pid: u32,
     json: bool,
@@ -55,7 +54,7 @@ pub(super) fn for_each_member(
     }
 }
 
-/// Refuses a launcher: a process without CUDA whose descendants use it.
+/// Refuses a process without CUDA whose descendants use it.
 pub(super) fn refuse_launcher(readers: &TargetReaders) -> Result<()> {
     let pid = readers.pid();
     if let Some(ranks) = ranks_below(readers) {
@@ -67,7 +66,7 @@ pub(super) fn refuse_launcher(readers: &TargetReaders) -> Result<()> {
     Ok(())
 }
 
-/// The descendants that use CUDA, by name, of a process that does not.
+/// The descendants that use CUDA, by name.
 pub(super) fn ranks_below(readers: &TargetReaders) -> Option<String> {
     let without = [AllocatorBackend::NotLoaded, AllocatorBackend::NotInitialized];
     if !without.contains(&readers.allocator()) {

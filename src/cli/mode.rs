@@ -1,6 +1,5 @@
-//! Chooses the mode of a recording without a requested one: exact stacks, following, or samples.
-//!
-//! One function, [`decide`], decides for `record` and `summary`.
+//! Chooses a recording's mode: exact stacks, counters, or samples; [`decide`] for `record` and
+//! `summary`.
 
 use std::path::Path;
 
@@ -14,12 +13,11 @@ use crate::sampler::{
 use super::args::{ModeArg, RecordArgs};
 use super::following::{FollowChoice, RECORD_RATE};
 
-/// The most of the job's time that exact stacks may cost; the second with fewer than
+/// Greatest cost of exact stacks, as a part of the job's time; the second below
 /// [`MANY_PROCESSORS`].
 const LIMIT: f64 = 0.02;
 const LIMIT_WITH_FEW: f64 = 0.05;
 
-/// How a recording records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Exact,
@@ -27,35 +25,34 @@ pub(super) enum Mode {
     Sample,
 }
 
-/// What is known about exact stacks.
+/// What is known of exact stacks.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ExactOutlook {
-    /// Their cost as a part of the job's time; unknown before.
+    /// Part of the job's time, once known.
     Costs(f64),
-    /// They are impossible or not wanted, and why.
+    /// Impossible or unwanted, with the reason.
     No(String),
 }
 
-/// The facts for the decision.
 #[derive(Debug, Clone)]
 pub(super) struct ModeFacts {
     pub(super) exact: ExactOutlook,
-    /// Processors that memspy may use.
+    /// That memspy may use.
     pub(super) processors: usize,
-    /// Idle processors on average; `None` where unknown.
+    /// On average, if known.
     pub(super) idle: Option<f64>,
-    /// Processors that following may use.
+    /// Processors for polls.
     pub(super) budget: f64,
-    /// Why the job cannot be followed.
+    /// Why counters cannot be polled.
     pub(super) unfollowable: Option<String>,
 }
 
-/// The most of the job's time that exact stacks may cost.
+/// Greatest cost of exact stacks.
 pub(super) fn limit(processors: usize) -> f64 {
     if processors < MANY_PROCESSORS { LIMIT_WITH_FEW } else { LIMIT }
 }
 
-/// The best mode that `facts` allow, and why no better one.
+/// The best possible mode, and why it is no better one.
 pub(super) fn decide(facts: &ModeFacts) -> (Mode, String) {
     let limit = limit(facts.processors);
     let why = match &facts.exact {
@@ -76,20 +73,18 @@ pub(super) fn decide(facts: &ModeFacts) -> (Mode, String) {
     }
 }
 
-/// The mode of a recording, as far as the arguments determine it.
+/// The mode, as far as arguments say.
 #[derive(Debug, Clone)]
 pub(super) struct ModeChoice {
-    /// The requested mode.
     pub(super) asked: ModeArg,
     follow: FollowChoice,
     sample: FollowChoice,
-    /// Why auto does not try exact stacks.
+    /// Why auto skips exact stacks.
     not_exact: Option<&'static str>,
     idle: IdleMeter,
 }
 
 impl ModeChoice {
-    /// The choice for `record`.
     pub(super) fn for_record(args: &RecordArgs) -> Result<ModeChoice> {
         let asked = args.mode().map_err(|why| anyhow!(why))?;
         let looks_at_threads = args.stacks.gil || args.stacks.idle;
@@ -104,7 +99,7 @@ impl ModeChoice {
         })
     }
 
-    /// The choice for a job that is observed for some seconds.
+    /// For a job observed for some seconds.
     pub(super) fn for_summary() -> ModeChoice {
         let budget = FollowBudget::for_machine(processors());
         ModeChoice {
@@ -116,7 +111,6 @@ impl ModeChoice {
         }
     }
 
-    /// Watches the cost of exact stacks.
     pub(super) fn cost_watch(&self) -> CostWatch {
         match self.asked {
             ModeArg::Auto => CostWatch::trial(limit(processors())),
@@ -124,17 +118,17 @@ impl ModeChoice {
         }
     }
 
-    /// The choice for exact stacks and for samples.
+    /// With exact stacks or samples.
     pub(super) fn unfollowed(&self) -> &FollowChoice {
         &self.sample
     }
 
-    /// How the job is followed on request.
+    /// Counters on request.
     pub(super) fn followed(&self) -> &FollowChoice {
         &self.follow
     }
 
-    /// Why a recording into the file at `path` does not try exact stacks.
+    /// Why this recording skips exact stacks.
     pub(super) fn why_not_exact(&self, path: Option<&Path>) -> Option<&'static str> {
         let is_stream = path.is_some_and(|path| path.exists() && !path.is_file());
         self.not_exact.or(is_stream.then_some(
@@ -142,7 +136,7 @@ impl ModeChoice {
         ))
     }
 
-    /// How to record a job without exact stacks, and the message about it.
+    /// The mode without exact stacks, and its message.
     pub(super) fn without_exact(
         &self,
         exact: ExactOutlook,
@@ -186,7 +180,7 @@ pub(super) fn no_exact(why: &str) -> String {
     format!("no exact stacks ({why})")
 }
 
-/// The line about the cost of exact stacks.
+/// The cost of exact stacks.
 pub(super) fn cost_line(news: CostNews, limit: f64) -> String {
     let (CostNews::First(cost) | CostNews::Costlier(cost)) = news;
     let now = if matches!(news, CostNews::Costlier(_)) { " now" } else { "" };

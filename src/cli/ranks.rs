@@ -1,4 +1,4 @@
-//! Several traces read together: those of the ranks of one job.
+//! Traces of one job's ranks.
 
 use std::path::{Path, PathBuf};
 
@@ -10,17 +10,14 @@ use crate::render;
 use super::flame::device;
 use super::replay::StoredRecording;
 
-/// A trace among others.
 pub(super) struct RankTrace {
-    /// `rank 3`, or `process 1234` where it has no rank.
+    /// `rank 3`, else `process 1234`.
     pub(super) label: String,
-    /// Its file.
     pub(super) trace: PathBuf,
-    /// Its answers.
     pub(super) profile: Profile,
 }
 
-/// Reads traces, each into a profile from `empty`, sorted by rank.
+/// By rank, each into a profile from `empty`.
 pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Vec<RankTrace>> {
     let mut ranks = Vec::new();
     for trace in traces {
@@ -38,7 +35,7 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
     }
     ranks.sort_by_key(|(rank, pid, _)| (*rank, *pid));
     let mut ranks: Vec<RankTrace> = ranks.into_iter().map(|(_, _, rank)| rank).collect();
-    // Equal names are distinguished by their files.
+    // Equal names get their files.
     let labels: Vec<String> = ranks.iter().map(|rank| rank.label.clone()).collect();
     for rank in &mut ranks {
         if labels.iter().filter(|label| **label == rank.label).count() > 1 {
@@ -49,7 +46,7 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
     Ok(ranks)
 }
 
-/// The trace with the highest peak on one device.
+/// With the highest peak on one device.
 pub(super) fn highest(ranks: Vec<RankTrace>, gpu: Option<u32>) -> Result<RankTrace> {
     let peak = |rank: &RankTrace| {
         let device = device(&rank.profile, gpu).ok()?;
@@ -61,7 +58,7 @@ pub(super) fn highest(ranks: Vec<RankTrace>, gpu: Option<u32>) -> Result<RankTra
     }
 }
 
-/// The default file of a picture of several traces.
+/// The default file of several traces' picture.
 pub(super) fn default_output(traces: &[PathBuf], extension: &str) -> PathBuf {
     let folder = traces.first().and_then(|trace| trace.parent()).unwrap_or(Path::new(""));
     folder.join(format!("ranks.{extension}"))

@@ -1,4 +1,4 @@
-//! One recorder of a process: its mode, its opening message, and its result.
+//! A process's recorder: its mode, first message and result.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -23,31 +23,29 @@ use super::following::FollowChoice;
 use super::mode::cost_line;
 use super::{eprint_line, record_outputs};
 
-/// Number of stacks at which a recording that runs for days restarts their numbers: some 30 MiB.
+/// Stacks after which a recording of days renumbers: some 30 MiB.
 const MAX_IDS: usize = 1 << 17;
 
-/// An attached recorder, and the messages for when it has begun.
 pub(super) struct Attempt {
     pub(super) recorder: AttachedRecorder,
     pub(super) follow: FollowChoice,
-    /// Watches an exact recorder.
+    /// For an exact recorder.
     pub(super) cost: Option<CostWatch>,
     pub(super) lines: Vec<String>,
     sources: SourceReader,
 }
 
-/// The result of an attempt.
 pub(super) struct Recorded {
-    /// `None` if writing failed so that nothing is left.
+    /// `None`: writing failed, nothing is left.
     pub(super) sinks: Option<SinkChain>,
     pub(super) result: SinkResult,
     pub(super) followed: Option<FollowTotals>,
-    /// When the recording began, from which its duration counts.
+    /// Its duration counts from here.
     pub(super) began: Instant,
 }
 
 impl Attempt {
-    /// A recorder that samples, and with `follow` also follows the allocator.
+    /// Samples, with counters if `follow` says so.
     pub(super) fn of_samples(
         args: &RecordArgs,
         duration: Option<Duration>,
@@ -66,8 +64,7 @@ impl Attempt {
         Ok(Attempt { recorder, follow: follow.clone(), cost: None, lines, sources })
     }
 
-    /// A recorder of exact events with its probes placed, or the error with the readers. `follow`
-    /// has no budget.
+    /// Exact events with probes placed, else the error and readers. `follow` has no budget.
     pub(super) fn of_events(
         args: &RecordArgs,
         readers: TargetReaders,
@@ -80,8 +77,7 @@ impl Attempt {
         let began = Instant::now();
         let is_trial = cost.is_trial();
         let placed = recorder.attach_probes().and_then(|()| match recorder.probes() {
-            // Checks the rights for probes now: it may take minutes until the job has something to
-            // probe.
+            // Now: it may take minutes until there is something to probe.
             None if is_trial => check_exact_rights(),
             _ => Ok(()),
         });
@@ -107,7 +103,7 @@ impl Attempt {
         Ok(Ok(Attempt { recorder, follow: follow.clone(), cost: Some(cost), lines, sources }))
     }
 
-    /// Records into the file at `path`, which is new or (`replaces`) memspy's own.
+    /// Into `path`, which is new or (`replaces`) memspy's own.
     pub(super) fn run(
         self,
         args: &RecordArgs,
@@ -123,7 +119,7 @@ impl Attempt {
                 eprint_line(&cost_line(news, cost.limit()));
             }
         };
-        // Printed once the first moments are on disk, as a reader of it may kill memspy.
+        // Printed once data is on disk: its reader may kill memspy.
         let mut began = None;
         let mut observe = |progress: &RecordingProgress| {
             began.get_or_insert_with(Instant::now);
@@ -151,7 +147,6 @@ impl Attempt {
     }
 }
 
-/// Options common to all recorders.
 fn common(args: &RecordArgs) -> CommonOptions {
     CommonOptions {
         owners: args.owners.map(|percent| percent / 100.0),
@@ -159,7 +154,7 @@ fn common(args: &RecordArgs) -> CommonOptions {
         owner_options: args.cost.options(),
         step_variable: args.iter_var.clone(),
         epoch_variable: args.epoch_var.clone(),
-        // A partial recording has its own numbers.
+        // Partial recordings have their own numbers.
         forget_after: args.until.kept().map(|_| MAX_IDS),
     }
 }
@@ -186,7 +181,7 @@ fn exact_options(args: &RecordArgs, cost: CostWatch) -> ExactOptions {
     }
 }
 
-/// Runs the recorder with `sink` on its own thread, and returns the sinks.
+/// Runs it with `sink` on a thread; returns the sinks.
 fn drive<S: RecordSink + Send + 'static>(
     recorder: AttachedRecorder,
     sink: S,
@@ -201,11 +196,11 @@ fn drive<S: RecordSink + Send + 'static>(
     let followed = recorded.as_ref().ok().and_then(|end| end.totals.follow);
     let recorded = recorded.map(|_| ());
     let (sink, written) = background.finish();
-    // The writing thread's error has the cause; the recorder only notices that the thread ended.
+    // The writing thread has the cause.
     Ok((sink.map(unwrap), written.and(recorded), followed))
 }
 
-/// The opening message about a job.
+/// The first message.
 fn opening(readers: &TargetReaders, follow: &FollowChoice) -> Result<Vec<String>> {
     let mut lines: Vec<String> = follow.opening(readers)?.into_iter().collect();
     if let (Some(error), true) = (readers.driver_refusal(), readers.has_torch()) {

@@ -1,5 +1,4 @@
-//! Ctrl-C and similar signals: the first ends work in order, the second at once; a program started
-//! by memspy gets its own.
+//! Ctrl-C and similar: the first ends work in order, the second at once.
 
 use std::io;
 use std::sync::Arc;
@@ -11,17 +10,15 @@ use signal_hook::flag::{register, register_conditional_default};
 
 use crate::sampler::ignored_signals;
 
-/// The requests of signals.
 pub(super) struct StopSignals {
-    /// SIGINT, SIGTERM, SIGHUP: end the recording. A second one ends memspy at once.
+    /// SIGINT, SIGTERM, SIGHUP; a second one ends memspy at once.
     pub(super) stop: Arc<AtomicBool>,
 }
 
-/// Signals to pass on to a program that memspy is about to start.
+/// For a program that memspy starts.
 pub(super) type PassedOn = signal_hook::iterator::Signals;
 
 impl StopSignals {
-    /// Watches for signals from now on.
     pub(super) fn watch() -> Result<StopSignals> {
         let signals = StopSignals { stop: Arc::default() };
         let watch = || -> io::Result<()> {
@@ -35,8 +32,8 @@ impl StopSignals {
         Ok(signals)
     }
 
-    /// The same for a memspy that starts a program. Ctrl-C reaches both. memspy passes all other
-    /// signals on and lives as long as the program does.
+    /// With a program: Ctrl-C reaches both, other signals are passed on, and memspy lives as long
+    /// as it.
     pub(super) fn watch_for_program() -> Result<(StopSignals, PassedOn)> {
         let signals = StopSignals { stop: Arc::default() };
         let watch = || -> io::Result<PassedOn> {
@@ -54,8 +51,7 @@ impl StopSignals {
     }
 }
 
-/// Those of `signals` that memspy does not inherit as ignored (`nohup`); the ignored ones reach
-/// neither memspy nor its program.
+/// Ignored ones (`nohup`) reach neither memspy nor its program.
 fn not_ignored(signals: &[i32]) -> Vec<i32> {
     let ignored = ignored_signals();
     signals.iter().copied().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect()

@@ -1,4 +1,4 @@
-//! `memspy summary` and `memspy growth`: a job on one screen, and what grows in it.
+//! `memspy summary` and `memspy growth`: a job on one screen, and what grows.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,16 +20,14 @@ use super::owners::attached;
 use super::signals::StopSignals;
 use super::{eprint_line, hints, in_one_line, output};
 
-/// Snapshots in the time of a summary.
 const SUMMARY_LOOKS: u32 = 3;
-/// Time between two snapshots of `growth`: many snapshots, yet few stops.
+/// Many snapshots, yet few stops.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(800);
-/// More snapshots over a long time would only cost more.
+/// More would only cost more.
 const MAX_GROWTH_LOOKS: u32 = 60;
-/// For this many of the fastest-growing owners, memspy finds what keeps them.
+/// Fastest-growing owners to explain.
 const KEEPERS: usize = 2;
 
-/// Runs `memspy summary`.
 pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     let options = ObserveOptions {
         duration: args.duration,
@@ -55,8 +53,8 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     print(args.json, args.pid, &observation, None)
 }
 
-/// Observes all ranks at the same time, each on its own thread; then passes their memory to
-/// `first`, and each rank to `show`. A failed rank hides no other one, but is an error at the end.
+/// Observes ranks on a thread each; passes their memory to `first`, then each to `show`. A failed
+/// rank hides no others, but is an error at the end.
 fn of_ranks(
     pid: u32,
     options: ObserveOptions,
@@ -96,12 +94,11 @@ fn of_ranks(
     Ok(())
 }
 
-/// The memory of a rank on its GPUs.
 fn holding(label: &str, observation: &JobObservation) -> RankHolding {
     let allocated = observation.gpus().iter().filter_map(|gpu| gpu.allocated).sum();
     let mut owners = BTreeMap::new();
     for group in observation.growth.last().iter().filter(|group| group.device.is_cuda()) {
-        // Without the number of members, which differs between ranks.
+        // Without the number of members, which differs by rank.
         let label = render::group_label(group);
         let label = label.split(" (").next().unwrap_or(&label).to_owned();
         *owners.entry(label).or_default() += group.size.bytes;
@@ -145,7 +142,6 @@ fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>)
     })
 }
 
-/// Runs `memspy growth`.
 pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
     let options = ObserveOptions {
         duration: args.duration,
@@ -191,7 +187,7 @@ fn print_growth(
     })
 }
 
-/// Why no snapshot shows growth, and what to do next.
+/// Why no snapshot shows growth, with advice.
 fn why_unknown(observation: &JobObservation) -> String {
     match &observation.last {
         Err(why) => why.clone(),
@@ -204,8 +200,7 @@ fn why_unknown(observation: &JobObservation) -> String {
     }
 }
 
-/// What keeps one tensor of each of the fastest-growing owners; a tensor that is gone or unreadable
-/// is left out.
+/// Referrers of one tensor per fastest-growing owner, if still readable.
 fn keepers(look: SnapshotOptions, observation: &mut JobObservation) -> Vec<GrowthKeeper> {
     let grown = observation.growth.owners();
     let mut examples: Vec<String> =

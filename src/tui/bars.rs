@@ -1,4 +1,4 @@
-//! A device's memory as a bar and its legend.
+//! A device's memory as a bar with legend.
 
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -8,10 +8,10 @@ use super::table::short_size;
 use crate::analysis::{DeviceSnapshot, OutsideTorch};
 use crate::render;
 
-/// Narrower bars are unreadable.
+/// Narrower is unreadable.
 const MIN_BAR_WIDTH: usize = 8;
 
-/// The parts of a device's memory, as far as known.
+/// Parts, as far as known.
 fn parts(device: &DeviceSnapshot) -> [(BarPart, &'static str, &'static str, Option<u64>); 5] {
     let outside = match device.outside {
         OutsideTorch::Bytes(bytes) => Some(bytes),
@@ -26,7 +26,7 @@ fn parts(device: &DeviceSnapshot) -> [(BarPart, &'static str, &'static str, Opti
     ]
 }
 
-/// The bar, `width` characters wide: name, bar, size of the device.
+/// Name, bar, size.
 pub(super) fn bar(
     device: &DeviceSnapshot,
     width: usize,
@@ -62,7 +62,7 @@ pub(super) fn bar(
         .map(|(part, _, _, bytes)| (part, bytes.unwrap_or(0)))
         .collect();
     let known: u64 = segments.iter().map(|(_, bytes)| bytes).sum();
-    // Used by an unknown process.
+    // By an unknown process.
     segments.push((BarPart::Unknown, device.used.unwrap_or(0).saturating_sub(known)));
     let (mut sum, mut drawn) = (0, 0);
     for (part, bytes) in segments {
@@ -70,7 +70,7 @@ pub(super) fn bar(
         let upto = (u128::from(sum) * cells as u128 + u128::from(total) / 2) / u128::from(total);
         let mut upto = (upto as usize).min(cells);
         if bytes > 0 && upto <= drawn {
-            // A small part still gets a cell.
+            // At least one cell.
             upto = (drawn + 1).min(cells);
         }
         let length = upto.saturating_sub(drawn);
@@ -82,8 +82,7 @@ pub(super) fn bar(
     Line::from(spans)
 }
 
-/// The parts in numbers, in at most `lines` lines of `width` characters; drops the least important
-/// ones.
+/// Parts as numbers; drops the least important.
 pub(super) fn legend(
     device: &DeviceSnapshot,
     width: usize,
@@ -123,7 +122,7 @@ pub(super) fn legend(
     vec![spans(&items, palette)]
 }
 
-/// A glyph and a space before each, two spaces between two.
+/// A glyph and space before, two spaces between.
 fn length(items: &[(BarPart, String)]) -> usize {
     items.iter().map(|(_, text)| text.chars().count() + 4).sum::<usize>().saturating_sub(2)
 }

@@ -1,4 +1,4 @@
-//! Draws a picture in a terminal of any size; drops the least important parts first.
+//! Draws a picture of any size; drops the least important first.
 
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
@@ -35,7 +35,7 @@ const HELP: &[&str] = &[
     "           ~ at least. Sizes are in binary units.",
 ];
 
-/// Draws `picture` as `state` says.
+/// Draws `picture`.
 pub fn draw(
     frame: &mut Frame<'_>,
     picture: &ViewModel,
@@ -105,7 +105,6 @@ fn detail(
     state.scroll = window(buffer, area, palette, "Esc closes", text, state.scroll);
 }
 
-/// Takes `height` rows from the top.
 pub(super) fn split_top(rest: &mut Rect, height: u16) -> Rect {
     let height = height.min(rest.height);
     let taken = Rect { height, ..*rest };
@@ -114,14 +113,14 @@ pub(super) fn split_top(rest: &mut Rect, height: u16) -> Rect {
     taken
 }
 
-/// Takes `height` rows from the bottom.
+/// From the bottom.
 pub(super) fn bottom(rest: &mut Rect, height: u16) -> Rect {
     let height = height.min(rest.height);
     rest.height -= height;
     Rect { y: rest.y + rest.height, height, ..*rest }
 }
 
-/// The first line: subject on the left; start and mode on the right.
+/// Subject at the left; start and mode at the right.
 pub(super) fn first_line(
     buffer: &mut Buffer,
     area: Rect,
@@ -145,9 +144,8 @@ pub(super) fn first_line(
 #[derive(Clone, Copy)]
 pub(super) enum DrawMode {
     Running,
-    /// The user froze the picture.
+    /// By the user.
     Frozen,
-    /// The job or its recording ended.
     Ended,
 }
 
@@ -299,7 +297,7 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &ViewState) {
     key_words(buffer, area, &words, chosen);
 }
 
-/// Key hints, as many as fit; chosen ones stand out.
+/// As many as fit; chosen ones are highlighted.
 pub(super) fn key_words(
     buffer: &mut Buffer,
     area: Rect,
@@ -321,8 +319,7 @@ pub(super) fn key_words(
     }
 }
 
-/// A text window over the middle of the picture, from line `first` on; returns the first line
-/// actually shown.
+/// A window over the picture, from line `first`; returns the first line shown.
 pub(super) fn window(
     buffer: &mut Buffer,
     area: Rect,
@@ -359,7 +356,7 @@ pub(super) fn window(
     first
 }
 
-/// Breaks a line into pieces of at most `width`, between words if possible.
+/// Between words, if possible.
 fn folded(line: &str, width: usize) -> Vec<String> {
     if Line::raw(line).width() <= width {
         return vec![line.to_owned()];

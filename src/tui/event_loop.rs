@@ -1,4 +1,4 @@
-//! The loop of every view: keys and time in, pictures out.
+//! The loop of every view.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,24 +10,24 @@ use ratatui::crossterm::event::{Event, KeyEvent, read};
 use super::screen::TerminalScreen;
 use super::state::KeyAction;
 
-/// Longest time until the view notices that it must end.
+/// Until it notices its end.
 const MAX_DELAY: Duration = Duration::from_millis(100);
-/// Drawing takes at most one part in this many of the time.
+/// Drawing takes this fraction of the time.
 const SHARE: u32 = 10;
 
 pub(super) trait TerminalView {
-    /// Takes new data; returns whether to redraw.
+    /// Returns whether to redraw.
     fn poll(&mut self) -> bool;
-    /// Updates the picture unless it is frozen.
+    /// Unless frozen.
     fn refresh(&mut self);
-    /// Updates the picture after keys.
+    /// After keys.
     fn follow_keys(&mut self);
     fn key(&mut self, key: KeyEvent) -> KeyAction;
     fn interval(&self) -> Duration;
     fn draw(&mut self, screen: &mut TerminalScreen) -> io::Result<()>;
 }
 
-/// Keys from a thread that nobody joins: on a lost terminal the event reader never returns.
+/// On a thread that is never joined: on a lost terminal reading never returns.
 pub(super) fn keys() -> io::Result<Receiver<io::Result<Event>>> {
     let (sender, keys) = channel();
     std::thread::Builder::new().name("memspy-keys".to_owned()).spawn(move || {
@@ -42,7 +42,7 @@ pub(super) fn keys() -> io::Result<Receiver<io::Result<Event>>> {
     Ok(keys)
 }
 
-/// Shows `view` until the user quits, `stop` is set or the screen is lost.
+/// Until the user quits, `stop` is set or the screen is lost.
 pub(super) fn show(
     view: &mut impl TerminalView,
     screen: &mut TerminalScreen,
@@ -56,7 +56,7 @@ pub(super) fn show(
         let now = Instant::now();
         if now >= next {
             view.refresh();
-            // At least the shown age grows.
+            // The age grows.
             redraw = true;
             let cost = now.elapsed();
             next = now + view.interval().max(cost * SHARE);
@@ -73,7 +73,7 @@ pub(super) fn show(
                 return Err(io::Error::other("it can no longer be read"));
             }
         };
-        // Take all waiting keys, so that a held key does not draw one picture each.
+        // All waiting keys: a held one draws one picture.
         let mut event = Some(first);
         while let Some(now) = event {
             if let Event::Key(key) = now

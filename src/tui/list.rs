@@ -1,4 +1,4 @@
-//! The table of a view: title, columns, and the rows that fit.
+//! A view's table: title, columns, rows.
 
 use std::borrow::Cow;
 
@@ -12,7 +12,7 @@ use super::state::ViewState;
 use super::table::{RowName, TableColumn, ViewTable};
 use crate::render;
 
-/// Draws the table; notes in `state` how many rows fit.
+/// Notes in `state` how many rows fit.
 pub(super) fn list(
     buffer: &mut Buffer,
     area: Rect,
@@ -120,14 +120,14 @@ fn columns_that_fit(columns: &[TableColumn], least_name: u16, width: u16) -> Vec
     fitting
 }
 
-/// A text's width in terminal columns.
+/// In columns.
 fn width_of(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// The beginning of a text that fits.
+/// The part that fits.
 pub(super) fn cut(text: &str, width: usize, palette: Palette) -> String {
-    // Second defence: whoever makes a text already makes its control characters visible.
+    // Second defence: texts should have visible control characters already.
     let text = &*render::visible(text);
     if width_of(text) <= width {
         return text.to_owned();
@@ -145,8 +145,7 @@ pub(super) fn cut(text: &str, width: usize, palette: Palette) -> String {
     if width > 0 { short + palette.ellipsis() } else { short }
 }
 
-/// Shortens a name: first its folders, then the end of the function's name; callers fill the
-/// remaining room.
+/// Cuts folders first, then the function's end; callers fill the rest.
 pub(super) fn fit(name: &RowName, width: usize, palette: Palette) -> String {
     let mut text = step(&name.text, name.place.as_ref(), width, palette);
     for (caller, place) in &name.callers {
@@ -246,7 +245,7 @@ mod tests {
         assert!(lines[0].starts_with("By line"), "{lines:?}");
         assert_eq!(lines[1], sure);
         assert!(lines[2].contains("OWN") && lines[3].contains("train"), "{lines:?}");
-        // Rows have priority.
+        // Rows come first.
         let lines = drawn(6);
         assert!(lines[1].contains("OWN") && lines[2].contains("train"), "{lines:?}");
     }

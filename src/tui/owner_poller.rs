@@ -1,4 +1,4 @@
-//! Reads owners on a thread of its own when the user asks.
+//! Reads owners on a thread, when asked.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::sampler::{SnapshotOptions, TargetIdentity, TargetReaders, Worker, rea
 type OwnerPoll = Result<(OwnershipBreakdown, StopTotals), String>;
 
 pub(super) struct OwnerPoller {
-    /// Opened with the view, not at the key.
+    /// Opened with the view.
     process: Result<TargetIdentity, String>,
     options: SnapshotOptions,
     thread: Option<PollerThread>,
@@ -31,7 +31,7 @@ impl OwnerPoller {
         OwnerPoller { process, options, thread: None, is_looking: false, last: None }
     }
 
-    /// Starts a snapshot unless one is under way.
+    /// Unless one is under way.
     pub(super) fn ask(&mut self) {
         if self.is_looking {
             return;
@@ -50,7 +50,7 @@ impl OwnerPoller {
         }
     }
 
-    /// Takes a finished snapshot; returns whether there was one.
+    /// Whether a snapshot finished.
     pub(super) fn poll(&mut self) -> bool {
         let Some(thread) = self.thread.as_ref().filter(|_| self.is_looking) else { return false };
         let look = match thread.looks.try_recv() {

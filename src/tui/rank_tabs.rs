@@ -1,4 +1,4 @@
-//! The view of a job with many processes: a table of all, and a view of each.
+//! A job of many processes: a table, and a view of each.
 
 use std::io;
 use std::sync::Arc;
@@ -19,30 +19,30 @@ use crate::model::Nanos;
 use crate::render;
 use crate::sampler::{StopSignal, Worker};
 
-/// Between two searches for new members.
+/// For new members.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// Shortest interval of recomputing the greatest owners, which visits all blocks.
+/// The largest owners: visits all blocks.
 const FACTS_INTERVAL: Duration = Duration::from_millis(500);
-/// How long the first picture waits for the first member.
+/// For the first member.
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A new process to show.
+/// A new process.
 pub struct NewRank {
-    /// `RANK` of its environment.
+    /// `RANK` in its environment.
     pub rank: Option<u32>,
     /// Its pid.
     pub pid: u32,
-    /// Attaches to it.
+    /// Attaches.
     pub attach: AttachFn,
 }
 
-/// Finds new processes; `None`: no more will come.
+/// New processes; `None`: no more will come.
 pub type FindRanks = Box<dyn FnMut() -> Option<Vec<NewRank>> + Send>;
 
 struct RankTab {
     rank: Option<u32>,
     pid: u32,
-    /// Its view, or why it has none.
+    /// Or why it has none.
     view: Result<Box<OneView>, String>,
     facts: Vec<RankFacts>,
     looked: Option<Instant>,
@@ -59,7 +59,7 @@ enum TabSelection {
     One(usize),
 }
 
-/// Shows the family of process `options.pid` until the user quits or `stop` is set.
+/// Shows process `options.pid` and its family until the user quits or `stop` is set.
 pub fn run_all(
     members: FindRanks,
     options: &TopOptions,
@@ -82,7 +82,7 @@ pub fn run_all(
         began: Instant::now(),
         overview: None,
     };
-    // Wait for the existing ranks rather than show an empty picture.
+    // An empty picture helps nobody.
     if let Ok(first) = all.news.recv_timeout(FIRST_FRAME_TIMEOUT) {
         all.on_finder_event(first);
     }
@@ -128,7 +128,7 @@ struct RankTabs<'a> {
     seats: Vec<RankTab>,
     state: ViewState,
     place: TabSelection,
-    /// Whether no more members come.
+    /// No more members.
     over: bool,
     began: Instant,
     overview: Option<RanksOverview>,
@@ -147,7 +147,7 @@ impl RankTabs<'_> {
         self.seats.push(RankTab { rank, pid, view, facts: Vec::new(), looked: None });
     }
 
-    /// The view of the shown process; `None` in the table of all.
+    /// `None` in the table of all.
     fn one(&mut self) -> Option<&mut OneView> {
         match self.place {
             TabSelection::All => None,
@@ -155,7 +155,7 @@ impl RankTabs<'_> {
         }
     }
 
-    /// Goes to the next process with a view, in the order of ranks, and from the last back to all.
+    /// The next process with a view, by rank; after the last, all.
     fn step(&mut self, on: bool) -> KeyAction {
         let mut order: Vec<usize> =
             (0..self.seats.len()).filter(|index| self.seats[*index].view.is_ok()).collect();
@@ -285,7 +285,7 @@ impl TerminalView for RankTabs<'_> {
                     return chosen
                         .map_or(KeyAction::Nothing, |index| self.select(TabSelection::One(index)));
                 }
-                // These keys belong to the lists of one process.
+                // Keys for one process's lists.
                 KeyCode::Char('l' | 's' | 'h' | 'a' | 'g') => return KeyAction::Nothing,
                 _ => {}
             }

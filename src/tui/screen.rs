@@ -1,4 +1,4 @@
-//! The terminal: taken when the view begins, always given back.
+//! The terminal, always restored.
 
 use std::io::{self, BufWriter, Stdout, Write, stdout};
 use std::panic::{PanicHookInfo, set_hook, take_hook};
@@ -14,24 +14,24 @@ use ratatui::crossterm::terminal::{
 use ratatui::crossterm::{execute, queue};
 use ratatui::{Frame, Terminal};
 
-/// Room for a picture of 200 × 50 with colours, so that it is written at once.
+/// A picture of 200 × 50 in one write.
 const BUFFER: usize = 64 << 10;
 
 type PanicHook = Arc<dyn Fn(&PanicHookInfo<'_>) + Send + Sync>;
 
 pub(super) struct TerminalScreen {
     terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
-    /// Set by a panic, which restored the terminal.
+    /// Set by a panic, which restored it.
     pub(super) lost: Arc<AtomicBool>,
     hook: PanicHook,
 }
 
 impl TerminalScreen {
-    /// Takes the terminal: alternate screen, single keys.
+    /// Alternate screen, single keys.
     pub(super) fn enter() -> io::Result<TerminalScreen> {
         enable_raw_mode()?;
         let lost = Arc::new(AtomicBool::new(false));
-        // Restore the terminal first: a panic's message would vanish with the alternate screen.
+        // First: a panic's message would vanish with the alternate screen.
         let hook: PanicHook = Arc::from(take_hook());
         let (before, flag) = (Arc::clone(&hook), Arc::clone(&lost));
         set_hook(Box::new(move |panic| {
@@ -40,8 +40,7 @@ impl TerminalScreen {
             before(panic);
         }));
         let opened = || -> io::Result<_> {
-            // Not Terminal::clear, which asks for the cursor's position: some terminals never
-            // answer.
+            // Not Terminal::clear: some terminals never report the cursor.
             execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))?;
             let backend = CrosstermBackend::new(BufWriter::with_capacity(BUFFER, stdout()));
             Terminal::new(backend)
@@ -56,7 +55,7 @@ impl TerminalScreen {
         }
     }
 
-    /// Draws a picture: writes changes only, as one update if the terminal supports it.
+    /// Changes only, in one update if possible.
     pub(super) fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         queue!(self.terminal.backend_mut(), BeginSynchronizedUpdate)?;
         self.terminal.draw(picture)?;
@@ -75,7 +74,7 @@ impl Drop for TerminalScreen {
     }
 }
 
-/// Errors mean that the terminal is gone; nothing is lost.
+/// After an error the terminal is gone.
 fn give_back() {
     let _ = execute!(stdout(), EndSynchronizedUpdate, LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();

@@ -1,4 +1,4 @@
-//! The user's choices (view, order, position) and the keys that change them.
+//! The user's choices, and keys that change them.
 
 use std::time::Duration;
 
@@ -8,42 +8,42 @@ use super::table::SortOrder;
 use crate::model::CudaIndex;
 use rustc_hash::FxHashMap;
 
-/// The kind of list.
+/// A kind of list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListView {
     /// Lines of code.
     Lines,
     /// Python stacks.
     Stacks,
-    /// Tensors and their owners.
+    /// Owners of tensors.
     Owners,
 }
 
 impl ListView {
-    /// All of them.
+    /// All.
     pub const ALL: [ListView; 3] = [ListView::Lines, ListView::Stacks, ListView::Owners];
 }
 
-/// The result of a key.
+/// A key's result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyAction {
     /// At most a redraw.
     Nothing,
-    /// To end.
+    /// End.
     Quit,
     /// Read the owners.
     ReadOwners,
 }
 
-/// Intervals between pictures, in milliseconds.
+/// In milliseconds.
 const INTERVALS: [u64; 8] = [100, 250, 500, 1000, 2000, 5000, 10_000, 30_000];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DetailWindow {
     Closed,
-    /// Of the row chosen in the next picture.
+    /// For the next picture's row.
     Opening,
-    /// Of the row with this key, wherever it is listed.
+    /// For the row with this key, anywhere.
     Of(u64),
 }
 
@@ -52,29 +52,29 @@ pub(super) enum DetailWindow {
 pub struct ViewState {
     /// The kind of list.
     pub view: ListView,
-    /// Whether lines of libraries get their own rows.
+    /// Whether library lines get rows.
     pub all_lines: bool,
-    /// The requested device; `None`: the one with the highest peak.
+    /// The device; `None`: the highest peak.
     pub gpu: Option<CudaIndex>,
-    /// The process's name among others; `None`: it is the only one.
+    /// Its name among processes, if several.
     pub among: Option<String>,
     /// Whether the picture is frozen.
     pub frozen: bool,
-    /// Between two pictures.
+    /// Between pictures.
     pub interval: Duration,
     pub(super) help: bool,
     pub(super) detail: DetailWindow,
-    /// First text line shown in a window.
+    /// A window's first line.
     pub(super) scroll: usize,
     pub(super) sort: [SortOrder; 3],
-    /// For each view, the bytes of rows by key when the user set a mark.
+    /// Marked bytes by key, for each view.
     pub(super) marks: [Option<FxHashMap<u64, u64>>; 3],
-    /// Whether the next picture sets one.
+    /// Marks the next picture.
     pub(super) is_marking: bool,
-    /// For each view, the chosen row and the first one shown.
+    /// Chosen row and first row, for each view.
     pub(super) chosen: [usize; 3],
     pub(super) first: [usize; 3],
-    /// Of the last picture: rows of the list, rows that fit, columns of numbers, and devices.
+    /// The last picture's rows, fitting rows, number columns and devices.
     pub(super) rows: usize,
     pub(super) fitting: usize,
     pub(super) columns: usize,
@@ -123,7 +123,7 @@ impl ViewState {
         if (self.help || is_detailed) && self.scroll_window(key.code) {
             return KeyAction::Nothing;
         }
-        // Any other key closes the help; keys that leave or change the list close a row's window.
+        // Any key closes the help; a change of list closes the window.
         if std::mem::take(&mut self.help) {
             return if key.code == KeyCode::Char('q') {
                 KeyAction::Quit
@@ -166,7 +166,7 @@ impl ViewState {
             KeyCode::Char(digit @ '1'..='9') => {
                 let column = digit as usize - '1' as usize;
                 if column <= self.columns {
-                    // The same key again reverses the order.
+                    // Again: reversed.
                     sort.reversed = sort.column == column && !sort.reversed;
                     sort.column = column;
                 }
@@ -187,7 +187,7 @@ impl ViewState {
         KeyAction::Nothing
     }
 
-    /// Scrolls a window; returns whether the key does that.
+    /// Whether it was a scroll key.
     fn scroll_window(&mut self, code: KeyCode) -> bool {
         let page = self.fitting.max(2) - 1;
         self.scroll = match code {
@@ -211,8 +211,7 @@ impl ViewState {
         }
     }
 
-    /// Notes the list's length and the rows that fit; returns the chosen row and the first one
-    /// shown.
+    /// Returns the chosen row and the first row.
     pub(super) fn clamp_selection(&mut self, rows: usize, fitting: usize) -> (usize, usize) {
         (self.rows, self.fitting) = (rows, fitting);
         let view = self.view as usize;

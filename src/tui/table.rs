@@ -1,4 +1,4 @@
-//! Rows of numbers and a name, and their order.
+//! Rows of numbers and a name, sorted.
 
 use std::cmp::Ordering;
 
@@ -9,21 +9,21 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TableColumn {
     pub(super) name: &'static str,
-    /// In characters, with the space before it.
+    /// With the space before it.
     pub(super) width: u16,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum TableCell {
     Bytes(u64),
-    /// Bytes above or below a mark.
+    /// Relative to a mark.
     Change(i64),
     Count(u64),
-    /// An identifier: printed without separators.
+    /// An identifier, without separators.
     Number(u64),
     /// Per cent.
     Share(f64),
-    /// A value that may have bounds.
+    /// Perhaps with bounds.
     Bounded(BoundedValue),
     Unknown,
 }
@@ -61,7 +61,7 @@ impl TableCell {
     }
 }
 
-/// A size in at most ten characters.
+/// At most ten characters.
 fn size(bytes: u64) -> String {
     let text = render::bytes(bytes);
     match text.split_once('.') {
@@ -71,7 +71,7 @@ fn size(bytes: u64) -> String {
     }
 }
 
-/// A size in at most eight characters: three or four digits.
+/// At most eight characters: three or four digits.
 pub(super) fn short_size(bytes: u64) -> String {
     let text = render::bytes(bytes);
     let Some((number, unit)) = text.split_once(' ') else { return text };
@@ -87,9 +87,9 @@ pub(super) fn short_size(bytes: u64) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RowName {
     pub(super) text: String,
-    /// The short file name and the line.
+    /// File name and line.
     pub(super) place: Option<(String, u32)>,
-    /// Shown if there is room: the callers.
+    /// Callers, if they fit.
     pub(super) callers: Vec<(String, Option<(String, u32)>)>,
 }
 
@@ -97,36 +97,36 @@ pub(super) struct RowName {
 pub(super) struct TableRow {
     pub(super) cells: Vec<TableCell>,
     pub(super) name: RowName,
-    /// The row's details, for its window; empty while that is closed.
+    /// For its window; empty while closed.
     pub(super) detail: Vec<String>,
-    /// Identifies it across pictures.
+    /// The same in all pictures.
     pub(super) key: u64,
-    /// Its group, and whether it is the group's head.
+    /// And whether it is the head.
     pub(super) group: usize,
     pub(super) is_head: bool,
-    /// Whether it has ended: shown grey.
+    /// Ended: grey.
     pub(super) is_dim: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ViewTable {
-    /// What it shows, and of when.
+    /// Contents and moment.
     pub(super) title: String,
-    /// The evidence of the rows.
+    /// Evidence.
     pub(super) certainty: Option<String>,
     pub(super) columns: Vec<TableColumn>,
-    /// What the names are.
+    /// What names are.
     pub(super) names: &'static str,
-    /// Drops columns of numbers before the name gets narrower than this.
+    /// Fewer columns come before a narrower name.
     pub(super) min_name_width: u16,
     pub(super) rows: Vec<TableRow>,
 }
 
-/// The change since the mark, after the bytes.
+/// After the bytes.
 const SINCE_MARK: TableColumn = TableColumn { name: "SINCE m", width: 12 };
 
 impl ViewTable {
-    /// The bytes of all rows by key.
+    /// Bytes by key.
     pub(super) fn mark(&self) -> FxHashMap<u64, u64> {
         let bytes = self.rows.iter().filter_map(|row| match row.cells.first() {
             Some(TableCell::Bytes(bytes)) => Some((row.key, *bytes)),
@@ -135,7 +135,7 @@ impl ViewTable {
         bytes.collect()
     }
 
-    /// Adds a column of changes since a mark; rows missing there had nothing.
+    /// Adds changes since a mark; rows missing there had 0.
     pub(super) fn since(&self, mark: &FxHashMap<u64, u64>) -> ViewTable {
         let mut table = self.clone();
         table.columns.insert(1.min(table.columns.len()), SINCE_MARK);
@@ -153,7 +153,7 @@ impl ViewTable {
     }
 }
 
-/// The sorting column; the one after the last is the name.
+/// The one after the last is the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SortOrder {
     pub(super) column: usize,
@@ -161,8 +161,7 @@ pub(super) struct SortOrder {
 }
 
 impl ViewTable {
-    /// The rows in order: numbers descending, names ascending; a group's rows stay together after
-    /// its head.
+    /// Numbers descending, names ascending; a group follows its head.
     pub(super) fn sorted(&self, sort: SortOrder) -> Vec<&TableRow> {
         let mut rows: Vec<&TableRow> = self.rows.iter().collect();
         let mut heads: Vec<Option<&TableRow>> = Vec::new();
@@ -177,7 +176,7 @@ impl ViewTable {
                 (Some(a), Some(b)) => b.total_cmp(&a),
                 _ => Ordering::Equal,
             };
-            // Break ties by the other columns.
+            // Ties: the other columns.
             let rest = || {
                 let pairs = a.cells.iter().zip(&b.cells);
                 pairs.map(|(a, b)| b.key().total_cmp(&a.key())).find(|o| o.is_ne())

@@ -19,12 +19,11 @@ use super::{eprint_line, hints};
 use http::{MakePage, MetricsServer, ServedPage};
 use watched_jobs::WatchedJobs;
 
-/// Most processes watched at once; each takes memory and a thread.
+/// Each takes memory and a thread.
 const MAX_PROCESSES: usize = 64;
-/// Interval for finding ended and new processes.
+/// For ended and new processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Runs it.
 pub(super) fn run(args: &ExporterArgs) -> Result<()> {
     let stop = StopSignals::watch()?.stop;
     let jobs = Arc::new(WatchedJobs::new(args.into()));
@@ -76,7 +75,7 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
         let is_over = match &mut tree {
             None => jobs.count() == 0,
             Some(tree) => {
-                // Checked first: later descendants come from known processes.
+                // First: later descendants come from known processes.
                 let alive = tree.root_is_alive();
                 for RankProcess { readers, rank } in tree.poll() {
                     let member = readers.pid();

@@ -1,4 +1,4 @@
-//! The watched processes of the exporter: a recording of each, and the figures served.
+//! The exporter's processes: their recordings and figures.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,14 +20,13 @@ use crate::sampler::{
 };
 use crate::tui::{BoxError, LiveRecording};
 
-/// Least time between two snapshots of a device's blocks.
+/// Between two snapshots of a device's blocks.
 const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
-/// The least age at which the page is rebuilt, however often it is requested.
+/// The page is not rebuilt sooner, however often requested.
 const MIN_AGE: Duration = Duration::from_millis(500);
-/// The name of the remainder.
+/// The remainder.
 const OTHER: &str = "[other]";
 
-/// How each process is recorded and shown.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WatchOptions {
     rate: u32,
@@ -47,14 +46,12 @@ impl From<&ExporterArgs> for WatchOptions {
     }
 }
 
-/// A process that is watched.
 struct WatchedJob {
     pid: u32,
     rank: Option<u32>,
     recording: LiveRecording,
 }
 
-/// All watched processes.
 pub(super) struct WatchedJobs {
     options: WatchOptions,
     jobs: Mutex<Vec<WatchedJob>>,
@@ -66,7 +63,7 @@ impl WatchedJobs {
         WatchedJobs { options, jobs: Mutex::default(), last: Mutex::default() }
     }
 
-    /// Begins to watch process `pid`; the first time with `readers`, if given.
+    /// Watches process `pid`, first with `readers` if given.
     pub(super) fn add(
         &self,
         pid: u32,
@@ -97,12 +94,11 @@ impl WatchedJobs {
         Ok(())
     }
 
-    /// How many are watched.
     pub(super) fn count(&self) -> usize {
         self.jobs.lock().len()
     }
 
-    /// Removes processes whose recording has ended; returns their pids and reasons.
+    /// Removes ended recordings; returns pids and reasons.
     pub(super) fn remove_ended(&self) -> Vec<(u32, String)> {
         let mut ended = Vec::new();
         let mut gone = Vec::new();
@@ -121,12 +117,11 @@ impl WatchedJobs {
         if !ended.is_empty() {
             *self.last.lock() = None;
         }
-        // Joins their threads after the lock is released.
+        // Joins their threads without the lock.
         drop(gone);
         ended
     }
 
-    /// The figures served now.
     pub(super) fn export(&self) -> Vec<ExportedJob> {
         let mut last = self.last.lock();
         if let Some((at, jobs)) = &*last
@@ -147,7 +142,7 @@ impl WatchedJobs {
         let command = live.profile().start().map(|start| start.command.join(" "));
         let used = |device: &DeviceSnapshot| device.counters.is_some();
         let devices = live.devices();
-        // Before the job uses a GPU, the list has all of the machine, none of which is the job's.
+        // Before the job uses a GPU, the list has all of the machine.
         let devices = devices.iter().filter(|device| used(device));
         ExportedJob {
             pid: job.pid,
@@ -211,7 +206,6 @@ impl WatchedJobs {
         greatest(rows, self.options.rows)
     }
 
-    /// The largest owners.
     fn owners(&self, held: &OwnedOnDevice) -> Vec<NamedBytes> {
         let groups = recorded_owner_groups(held).into_iter().map(|group| NamedBytes {
             name: group_label(&group),
@@ -225,7 +219,7 @@ impl WatchedJobs {
     }
 }
 
-/// The bytes whose line is proven, probable or unattributed.
+/// Bytes by evidence of their line.
 fn attribution(resolution: TimeResolution) -> Vec<NamedBytes> {
     let row = |name: &str, bytes| NamedBytes { name: name.to_owned(), category: None, bytes };
     vec![
@@ -235,7 +229,7 @@ fn attribution(resolution: TimeResolution) -> Vec<NamedBytes> {
     ]
 }
 
-/// Sums equal names; returns the `most` largest and the sum of the others.
+/// The `most` largest names and the sum of the others.
 fn greatest(rows: impl Iterator<Item = NamedBytes>, most: usize) -> Vec<NamedBytes> {
     let mut sums = std::collections::BTreeMap::<(Option<String>, String), u64>::new();
     for row in rows.filter(|row| row.bytes > 0) {
