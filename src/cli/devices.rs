@@ -45,24 +45,24 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     })?;
     let format = if args.json { DevicesFormat::Json } else { args.format };
     let jobs = pids.len();
-    let mut looks = DevicePoller { watch, format, jobs, again: args.every.is_some(), first: true };
+    let mut poller = DevicePoller { watch, format, jobs, again: args.every.is_some(), first: true };
     let Some(every) = args.every else {
-        let seen = looks.poll()?;
+        let seen = poller.poll()?;
         let is_text = matches!(format, DevicesFormat::Text);
         let path = Path::new("-");
-        let write = |out: &mut dyn Write| looks.print(&seen, out);
+        let write = |out: &mut dyn Write| poller.print(&seen, out);
         return output::write(path, false, output::fitted(path, is_text, write));
     };
     let stop = StopSignals::watch()?.stop;
     loop {
         let begun = Instant::now();
-        let seen = looks.poll()?;
+        let seen = poller.poll()?;
         // What is left after the jobs was printed.
-        if looks.watch.has_lost_all(jobs) {
+        if poller.watch.has_lost_all(jobs) {
             return Ok(());
         }
         let mut out = io::stdout().lock();
-        match looks.print(&seen, &mut out).and_then(|()| out.flush()) {
+        match poller.print(&seen, &mut out).and_then(|()| out.flush()) {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             other => other.context("cannot write to standard output")?,
         }
@@ -82,7 +82,7 @@ struct DevicePoller {
     first: bool,
 }
 
-struct DevicesReading {
+struct DevicesPoll {
     /// As nvidia-smi writes it.
     timestamp: String,
     devices: Vec<DeviceStatus>,
@@ -91,7 +91,7 @@ struct DevicesReading {
 }
 
 impl DevicePoller {
-    fn poll(&mut self) -> Result<DevicesReading> {
+    fn poll(&mut self) -> Result<DevicesPoll> {
         let timestamp = chrono::Local::now().format("%Y/%m/%d %H:%M:%S%.3f").to_string();
         let seen = self.watch.poll(&output::host()).context("cannot read the GPUs")?;
         for pid in &seen.ended {
@@ -99,22 +99,22 @@ impl DevicePoller {
         }
         let mut targets = Vec::new();
         for target in &seen.targets {
-            let mut look = ProcessSnapshot::new();
+            let mut snapshot = ProcessSnapshot::new();
             for record in &target.records {
-                look.record(record)?;
+                snapshot.record(record)?;
             }
             let is_asleep = |device: &DeviceSnapshot| device.unmapped.is_some_and(|size| size > 0);
             // Sleeping memory is named by the program's objects.
-            if look.devices().iter().any(is_asleep) {
-                look.set_tags(self.watch.sleep_tags(target.pid));
+            if snapshot.devices().iter().any(is_asleep) {
+                snapshot.set_tags(self.watch.sleep_tags(target.pid));
             }
-            targets.push(DevicesTarget { pid: target.pid, paused: target.paused, look });
+            targets.push(DevicesTarget { pid: target.pid, paused: target.paused, look: snapshot });
         }
         let (devices, left_behind) = (seen.devices, seen.left_behind);
-        Ok(DevicesReading { timestamp, devices, targets, left_behind })
+        Ok(DevicesPoll { timestamp, devices, targets, left_behind })
     }
 
-    fn print(&mut self, seen: &DevicesReading, out: &mut dyn Write) -> io::Result<()> {
+    fn print(&mut self, seen: &DevicesPoll, out: &mut dyn Write) -> io::Result<()> {
         let first = std::mem::replace(&mut self.first, false);
         let view = DevicesView {
             timestamp: &seen.timestamp,

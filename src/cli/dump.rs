@@ -34,7 +34,7 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
     };
     let gpu = args.gpu.map(CudaIndex);
     let write = |out: &mut dyn std::io::Write| {
-        for ProcessDump { label, snapshot: look, owners, age } in &seen {
+        for ProcessDump { label, snapshot, owners, age } in &seen {
             let options = DumpOptions {
                 gpu,
                 full_filenames: args.full_filenames,
@@ -44,13 +44,13 @@ pub(super) fn run(args: &DumpArgs) -> Result<()> {
                 owners_age: *age,
             };
             if args.json {
-                render::dump_json(out, look, owners, &options).map_err(into_io)?;
+                render::dump_json(out, snapshot, owners, &options).map_err(into_io)?;
                 continue;
             }
             if !label.is_empty() {
                 writeln!(out, "== {label} ==")?;
             }
-            render::dump_text(out, look, owners, &options).map_err(into_io)?;
+            render::dump_text(out, snapshot, owners, &options).map_err(into_io)?;
             if !label.is_empty() {
                 writeln!(out)?;
             }
@@ -89,7 +89,7 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     readers.announce_long_stops(hints::long_stop);
     let options = args.cost.options();
     let owners = match read_owners(&mut readers, options) {
-        Ok(look) => Ok(look.snapshot),
+        Ok(read) => Ok(read.snapshot),
         Err(error) => Err(error.to_string()),
     };
     let read_at = owners.as_ref().ok().and_then(|owners| Instant::now().checked_sub(owners.age));
@@ -97,29 +97,29 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     let process = readers.identity();
     let is_core = readers.core_origin().is_some();
     let tags = read_sleep_tags(&readers);
-    let mut look = ProcessSnapshot::new();
+    let mut snapshot = ProcessSnapshot::new();
     Recorder::new(
         readers,
         RecordOptions { rate: 1, duration: None, follow: None, common: CommonOptions::default() },
     )
-    .record_once(output::host(), &mut look)?;
-    look.set_tags(tags);
+    .record_once(output::host(), &mut snapshot)?;
+    snapshot.set_tags(tags);
     if let Some(stacks) = native {
-        look.set_mixed_stacks(stacks.map_err(|error| error.to_string()));
+        snapshot.set_mixed_stacks(stacks.map_err(|error| error.to_string()));
     }
     // Last: only now it is known what was missing.
-    look.set_core(process.core_origin());
+    snapshot.set_core(process.core_origin());
     // Ids of another namespace do not match /proc.
     if process.pids().len() == 1 {
-        look.mark_asleep(&|id| process.is_asleep(id) == Some(true));
+        snapshot.mark_asleep(&|id| process.is_asleep(id) == Some(true));
     }
     // One moment for all: if the job was stopped, its blocks come from that snapshot.
     if let Ok(owners) = owners.as_ref()
         && owners.pause.is_some()
     {
-        look.use_blocks_of_owners(&owners.blocks);
+        snapshot.use_blocks_of_owners(&owners.blocks);
     }
     // A core file has one moment.
     let age = read_at.filter(|_| !is_core).map(|at| at.elapsed());
-    Ok(ProcessDump { label, snapshot: look, owners, age })
+    Ok(ProcessDump { label, snapshot, owners, age })
 }

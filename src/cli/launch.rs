@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::signals::PassedOn;
+use super::signals::ProgramSignals;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -20,7 +20,7 @@ pub(super) struct LaunchedProgram {
 
 impl LaunchedProgram {
     /// Starts `program` on memspy's terminal and passes `signals` on.
-    pub(super) fn start(program: &[String], signals: PassedOn) -> Result<Self> {
+    pub(super) fn start(program: &[String], signals: ProgramSignals) -> Result<Self> {
         let (name, arguments) = program.split_first().context("no program to start after --")?;
         let child = Command::new(name)
             .args(arguments)
@@ -53,7 +53,7 @@ impl LaunchedProgram {
     }
 }
 
-fn pass_on(mut signals: PassedOn, child: Arc<Mutex<Child>>) -> std::io::Result<()> {
+fn pass_on(mut signals: ProgramSignals, child: Arc<Mutex<Child>>) -> std::io::Result<()> {
     let pass_on = move || {
         for signal in signals.forever() {
             // Under the lock: after the wait, another program may get its pid.

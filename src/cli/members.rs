@@ -22,13 +22,13 @@ pub(super) fn members(pid: u32) -> Result<Vec<RankProcess>> {
     Ok(members)
 }
 
-/// Runs `look` for each process, prefixed with its name; prints failures. Fails if all failed or,
+/// Runs `read` for each process, prefixed with its name; prints failures. Fails if all failed or,
 /// with `all`, any.
 pub(super) fn for_each_member(
     pid: u32,
     json: bool,
     all: bool,
-    look: &dyn Fn(u32) -> Result<()>,
+    read: &dyn Fn(u32) -> Result<()>,
 ) -> Result<()> {
     let members: Vec<(u32, String)> =
         members(pid)?.iter().map(|member| (member.readers.pid(), member.label())).collect();
@@ -37,7 +37,7 @@ pub(super) fn for_each_member(
         if !json {
             writeln!(io::stdout(), "== {label} ==")?;
         }
-        if let Err(error) = look(*member) {
+        if let Err(error) = read(*member) {
             eprint_line(&format!("{label}: {}", in_one_line(&error)));
             failed.push(label.as_str());
         }

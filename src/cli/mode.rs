@@ -87,12 +87,12 @@ pub(super) struct ModeChoice {
 impl ModeChoice {
     pub(super) fn for_record(args: &RecordArgs) -> Result<ModeChoice> {
         let asked = args.mode().map_err(|why| anyhow!(why))?;
-        let looks_at_threads = args.stacks.gil || args.stacks.idle;
+        let filters_threads = args.stacks.gil || args.stacks.idle;
         Ok(ModeChoice {
             asked,
             follow: FollowChoice::for_record(args, asked != ModeArg::Sample)?,
             sample: FollowChoice::for_record(args, false)?,
-            not_exact: looks_at_threads.then_some(
+            not_exact: filters_threads.then_some(
                 "exact stacks do not go with --gil and --idle, which choose among threads",
             ),
             idle: IdleMeter::start(),
@@ -104,8 +104,8 @@ impl ModeChoice {
         let budget = FollowBudget::for_machine(processors());
         ModeChoice {
             asked: ModeArg::Auto,
-            follow: FollowChoice::unasked(Some(budget)),
-            sample: FollowChoice::unasked(None),
+            follow: FollowChoice::automatic(Some(budget)),
+            sample: FollowChoice::automatic(None),
             not_exact: None,
             idle: IdleMeter::start(),
         }
@@ -208,7 +208,7 @@ fn percent(share: f64) -> String {
 }
 
 impl FollowChoice {
-    fn unasked(budget: Option<FollowBudget>) -> FollowChoice {
+    fn automatic(budget: Option<FollowBudget>) -> FollowChoice {
         FollowChoice { rate: RECORD_RATE, budget, is_required: false, is_shared: false }
     }
 }
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_is_sampled() {
+    fn jobs_without_readable_counters_are_sampled() {
         let refused = ExactOutlook::No("no exact stacks (no root)".to_owned());
         let unfollowable = Some("it runs no Python".to_owned());
         let (mode, why) = decide(&ModeFacts { unfollowable, ..facts(refused, 16, None) });
@@ -268,11 +268,11 @@ mod tests {
 
     #[test]
     fn a_cost_above_the_limit_names_the_remedy() {
-        let told =
+        let line =
             |events, share, limit| cost_line(CostNews::First(ExactCost { events, share }), limit);
-        assert_eq!(told(310.2, Some(0.001), 0.02), "exact stacks: 310 events/s cost the job 0.1 %");
-        let costly = told(61_000.0, Some(0.073), 0.02);
+        assert_eq!(line(310.2, Some(0.001), 0.02), "exact stacks: 310 events/s cost the job 0.1 %");
+        let costly = line(61_000.0, Some(0.073), 0.02);
         assert!(costly.contains("7.3 %, more than the limit of 2 %; --mode follow"), "{costly}");
-        assert!(told(0.0, None, 0.02).contains("not known"), "unknown is not 0 %");
+        assert!(line(0.0, None, 0.02).contains("not known"), "unknown is not 0 %");
     }
 }

@@ -34,7 +34,7 @@ pub(super) struct ObserveOptions {
     /// Between two ownership snapshots.
     pub(super) every: Duration,
     /// Limits of a snapshot.
-    pub(super) look: SnapshotOptions,
+    pub(super) limits: SnapshotOptions,
 }
 
 pub(super) struct JobObservation {
@@ -56,11 +56,11 @@ impl JobObservation {
     /// The process's devices, with PyTorch's last figures.
     pub(super) fn gpus(&self) -> Vec<GpuFacts> {
         let blocks = self.last.as_ref().map_or(&[][..], |look| &look.blocks);
-        let at_look = |facts: GpuFacts| {
+        let at_snapshot = |facts: GpuFacts| {
             let map = blocks.iter().find(|map| map.device.0 == facts.gpu);
             map.map_or(facts, |map| facts.with_blocks(map))
         };
-        self.process.devices().iter().filter_map(GpuFacts::new).map(at_look).collect()
+        self.process.devices().iter().filter_map(GpuFacts::new).map(at_snapshot).collect()
     }
 }
 
@@ -75,13 +75,13 @@ pub(super) fn observe(
     let mut stops = StopTotals::default();
     let mut grouping = GroupingThread::begin()?;
     let mut failed = "no snapshot was read".to_owned();
-    let mut look =
-        |at: Instant, growth: &mut GrowthWatch| match read_owners(&mut readers, options.look) {
-            Ok(look) => {
-                stops.merge(look.snapshot.stops);
+    let mut take_snapshot =
+        |at: Instant, growth: &mut GrowthWatch| match read_owners(&mut readers, options.limits) {
+            Ok(read) => {
+                stops.merge(read.snapshot.stops);
                 // The stop's time, not the analysis's.
-                let time = at.elapsed().saturating_sub(look.snapshot.age);
-                grouping.add(time, look.snapshot, growth);
+                let time = at.elapsed().saturating_sub(read.snapshot.age);
+                grouping.add(time, read.snapshot, growth);
                 at + time
             }
             Err(error) => {
@@ -92,7 +92,7 @@ pub(super) fn observe(
     let began = Instant::now();
     // Beside the first snapshot: both take long.
     let attaching = LineRecording::begin(identity.clone(), pid)?;
-    let first = look(began, &mut growth);
+    let first = take_snapshot(began, &mut growth);
     let mut recording = attaching.attached(pid)?;
     // Observation began during the first analysis.
     let mut next = first.max(recording.began);
@@ -112,7 +112,7 @@ pub(super) fn observe(
         if round >= MIN_ROUNDS && next >= until {
             at_end = Some(ProcessAtEnd::begin(identity.clone(), pid)?);
         }
-        look(began, &mut growth);
+        take_snapshot(began, &mut growth);
         // Growth needs several snapshots: slow ones take longer.
         let is_over = Instant::now() >= until && round >= MIN_ROUNDS;
         if is_over || stop.load(Ordering::Relaxed) {
@@ -120,7 +120,7 @@ pub(super) fn observe(
         }
     }
     let at_end = match at_end {
-        Some(reading) => reading,
+        Some(begun) => begun,
         None => ProcessAtEnd::begin(identity, pid)?,
     };
     lines.seconds = recording.end();
@@ -217,11 +217,11 @@ fn read_process(process: &TargetIdentity, pid: u32) -> Result<ProcessSnapshot> {
 }
 
 /// The source of lines, replaced if exact stacks cost too much, and the watch for that.
-type LinesBegun = (Arc<Mutex<LinesSource>>, Option<CostWatch>);
+type LinesState = (Arc<Mutex<LinesSource>>, Option<CostWatch>);
 
 struct AttachingRecording {
     live: SharedProfile,
-    attached: Receiver<Result<(LinesBegun, Instant)>>,
+    attached: Receiver<Result<(LinesState, Instant)>>,
     thread: Worker<SinkResult>,
 }
 

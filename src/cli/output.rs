@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_stays_unless_forced() {
+    fn existing_files_stay_unless_forced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.svg");
         let text = |s: &'static str| move |out: &mut dyn Write| out.write_all(s.as_bytes());

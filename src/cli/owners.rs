@@ -64,9 +64,9 @@ fn watch(
     let pid = args.read_args.pid;
     let mut before: Option<(OwnershipSnapshot, TensorsOptions)> = None;
     let mut refusal = None;
-    let mut take = |look: Result<OwnerReading, OwnerError>, stacks: &StackTable, samples: &[_]| {
-        let snapshot = match look {
-            Ok(look) => look.snapshot,
+    let mut take = |read: Result<OwnerReading, OwnerError>, stacks: &StackTable, samples: &[_]| {
+        let snapshot = match read {
+            Ok(read) => read.snapshot,
             Err(error) if is_retryable(&error, before.is_some()) => {
                 eprint_line(&format!(
                     "a snapshot was left out, memspy goes on with the next one: {error}"
@@ -114,9 +114,9 @@ fn watch(
 /// Whether the next snapshot can succeed; a first error may be permanent.
 fn is_retryable(error: &OwnerError, has_snapshot: bool) -> bool {
     // An import may change objects for longer than a snapshot may take.
-    let is_passing =
+    let is_temporary =
         error.is_transient() || matches!(error, OwnerError::Moved | OwnerError::Cut { .. });
-    error.is_traced() || has_snapshot && is_passing
+    error.is_traced() || has_snapshot && is_temporary
 }
 
 pub(super) fn graph(args: &GraphArgs) -> Result<()> {
@@ -221,10 +221,10 @@ fn matching_tensors(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Resul
 fn of_members(
     args: &TensorReadArgs,
     all: bool,
-    look: &dyn Fn(TensorReadArgs) -> Result<()>,
+    command: &dyn Fn(TensorReadArgs) -> Result<()>,
 ) -> Result<()> {
     for_each_member(args.pid, args.json, all, &|pid| {
-        look(TensorReadArgs { pid, subprocesses: false, ..args.clone() })
+        command(TensorReadArgs { pid, subprocesses: false, ..args.clone() })
     })
 }
 
@@ -243,11 +243,11 @@ pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
 
 /// Reports the stop on standard error if the output is for programs.
 fn read_snapshot(readers: &mut TargetReaders, args: &TensorReadArgs) -> Result<OwnershipSnapshot> {
-    let look = read_owners(readers, args.options()).map_err(|error| refused(error, args.pid))?;
+    let read = read_owners(readers, args.options()).map_err(|error| refused(error, args.pid))?;
     if args.json {
-        print_notes(&look.snapshot);
+        print_notes(&read.snapshot);
     }
-    Ok(look.snapshot)
+    Ok(read.snapshot)
 }
 
 /// On standard error, as JSON hides them.

@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trial_counts_and_leaves_a_second_at_least() {
+    fn a_trial_leaves_at_least_one_second() {
         let left = |trial, whole| {
             left_after(Duration::from_millis(trial), Duration::from_millis(whole)).as_millis()
         };

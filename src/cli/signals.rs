@@ -16,7 +16,7 @@ pub(super) struct StopSignals {
 }
 
 /// For a program that memspy starts.
-pub(super) type PassedOn = signal_hook::iterator::Signals;
+pub(super) type ProgramSignals = signal_hook::iterator::Signals;
 
 impl StopSignals {
     pub(super) fn watch() -> Result<StopSignals> {
@@ -34,9 +34,9 @@ impl StopSignals {
 
     /// With a program: Ctrl-C reaches both, other signals are passed on, and memspy lives as long
     /// as it.
-    pub(super) fn watch_for_program() -> Result<(StopSignals, PassedOn)> {
+    pub(super) fn watch_for_program() -> Result<(StopSignals, ProgramSignals)> {
         let signals = StopSignals { stop: Arc::default() };
-        let watch = || -> io::Result<PassedOn> {
+        let watch = || -> io::Result<ProgramSignals> {
             for signal in not_ignored(&[SIGINT]) {
                 register_conditional_default(signal, Arc::clone(&signals.stop))?;
                 register(signal, Arc::clone(&signals.stop))?;
@@ -44,7 +44,7 @@ impl StopSignals {
             for signal in not_ignored(&[SIGTERM, SIGHUP]) {
                 register(signal, Arc::clone(&signals.stop))?;
             }
-            PassedOn::new(not_ignored(&[SIGTERM, SIGHUP, SIGUSR1, SIGUSR2]))
+            ProgramSignals::new(not_ignored(&[SIGTERM, SIGHUP, SIGUSR1, SIGUSR2]))
         };
         let passed_on = watch().context("cannot watch for signals")?;
         Ok((signals, passed_on))

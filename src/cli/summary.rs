@@ -20,19 +20,19 @@ use super::owners::attached;
 use super::signals::StopSignals;
 use super::{eprint_line, hints, in_one_line, output};
 
-const SUMMARY_LOOKS: u32 = 3;
+const SUMMARY_SNAPSHOTS: u32 = 3;
 /// Many snapshots, yet few stops.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(800);
 /// More would only cost more.
-const MAX_GROWTH_LOOKS: u32 = 60;
+const MAX_GROWTH_SNAPSHOTS: u32 = 60;
 /// Fastest-growing owners to explain.
 const KEEPERS: usize = 2;
 
 pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     let options = ObserveOptions {
         duration: args.duration,
-        every: args.duration / SUMMARY_LOOKS,
-        look: args.cost.options(),
+        every: args.duration / SUMMARY_SNAPSHOTS,
+        limits: args.cost.options(),
     };
     let stop = StopSignals::watch()?.stop;
     if args.subprocesses {
@@ -116,7 +116,7 @@ fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>)
         growth: &growth,
         devices: &observation.devices,
     };
-    let told: Vec<FindingText> =
+    let texts: Vec<FindingText> =
         findings(&facts).iter().map(|finding| render::finding_text(finding, pid)).collect();
     let summary = JobSummary {
         pid,
@@ -127,7 +127,7 @@ fn print(json: bool, pid: u32, observation: &JobObservation, rank: Option<&str>)
         stops: observation.stops,
         lines: &observation.lines,
         devices: &observation.devices,
-        findings: &told,
+        findings: &texts,
     };
     output::write(Path::new("-"), false, |out| {
         if json {
@@ -146,9 +146,9 @@ pub(super) fn growth(args: &GrowthArgs) -> Result<()> {
     let options = ObserveOptions {
         duration: args.duration,
         every: GROWTH_INTERVAL
-            .min(args.duration / SUMMARY_LOOKS)
-            .max(args.duration / MAX_GROWTH_LOOKS),
-        look: args.cost.options(),
+            .min(args.duration / SUMMARY_SNAPSHOTS)
+            .max(args.duration / MAX_GROWTH_SNAPSHOTS),
+        limits: args.cost.options(),
     };
     let stop = StopSignals::watch()?.stop;
     if args.subprocesses {
@@ -201,7 +201,7 @@ fn why_unknown(observation: &JobObservation) -> String {
 }
 
 /// Referrers of one tensor per fastest-growing owner, if still readable.
-fn keepers(look: SnapshotOptions, observation: &mut JobObservation) -> Vec<GrowthKeeper> {
+fn keepers(limits: SnapshotOptions, observation: &mut JobObservation) -> Vec<GrowthKeeper> {
     let grown = observation.growth.owners();
     let mut examples: Vec<String> =
         grown.iter().filter_map(|growth| growth.group.example.clone()).take(KEEPERS).collect();
@@ -209,7 +209,7 @@ fn keepers(look: SnapshotOptions, observation: &mut JobObservation) -> Vec<Growt
     examples.dedup();
     let readers = &mut observation.readers;
     let mut keeper = |example: String| {
-        let referrers = read_referrers(readers, look, &example).ok()?.snapshot.referrers;
+        let referrers = read_referrers(readers, limits, &example).ok()?.snapshot.referrers;
         (!referrers.is_empty()).then_some(GrowthKeeper { example, referrers })
     };
     examples.into_iter().filter_map(&mut keeper).collect()

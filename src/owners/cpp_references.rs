@@ -24,7 +24,7 @@ impl<'t> CppReferences<'t> {
         graph: &AutogradGraph,
         found: &RelevantObjects,
     ) -> CppReferences<'t> {
-        let mut ways = CppReferences {
+        let mut cpp = CppReferences {
             tensors,
             objects: FxHashMap::default(),
             of_tensors: FxHashMap::default(),
@@ -38,7 +38,7 @@ impl<'t> CppReferences<'t> {
                 own.push((name.into(), hooks));
             }
             let tensor = tensors.impl_of(object);
-            ways.objects.extend(tensor.map(|at| (at, object)));
+            cpp.objects.extend(tensor.map(|at| (at, object)));
             let made_by = tensor.and_then(|at| tensors.node_of(at));
             if let Some(node) =
                 made_by.and_then(|at| nodes.get(&at)).map(|&node| &graph.nodes[node])
@@ -47,15 +47,15 @@ impl<'t> CppReferences<'t> {
                 own.extend(node.hooks.iter().map(|hooks| ("grad_fn.<hooks>".into(), *hooks)));
             }
             if !own.is_empty() {
-                ways.of_tensors.insert(object, own);
+                cpp.of_tensors.insert(object, own);
             }
         }
         for node in &graph.nodes {
             let text = |what: &str| format!("<node {}>{what}", node.class);
-            ways.of_nodes.extend(node.function.map(|function| (text(""), function)));
-            ways.of_nodes.extend(node.hooks.iter().map(|hooks| (text(".<hooks>"), *hooks)));
+            cpp.of_nodes.extend(node.function.map(|function| (text(""), function)));
+            cpp.of_nodes.extend(node.hooks.iter().map(|hooks| (text(".<hooks>"), *hooks)));
         }
-        ways
+        cpp
     }
 
     /// The `TensorImpl` in a capsule, and its object, if any.

@@ -19,7 +19,7 @@ pub(super) fn name(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppReferences<'_>,
+    cpp: &CppReferences<'_>,
     named: &mut ObjectNames,
     (graph, garbage): (&ReferenceGraph<'_>, &FxHashSet<Addr>),
     objects: &[Addr],
@@ -48,7 +48,7 @@ pub(super) fn name(
     let mut locals = locals.to_vec();
     locals.extend(heap.held_on_stacks(&outside));
     let wanted: FxHashSet<Addr> = objects.iter().copied().collect();
-    let mut search = PathSearch::far(heap, ways, found, named, wanted, &far);
+    let mut search = PathSearch::far(heap, cpp, found, named, wanted, &far);
     search.everywhere(&locals, &|search| objects.iter().any(|at| !search.has_reached(*at)));
     let left: Vec<Addr> = objects.into_iter().filter(|at| !search.has_reached(*at)).collect();
     if !left.is_empty() {

@@ -44,7 +44,7 @@ pub(super) fn of_variables(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppReferences<'_>,
+    cpp: &CppReferences<'_>,
     named: &mut ObjectNames,
     needs_name: &dyn Fn(Addr) -> bool,
 ) -> Vec<Addr> {
@@ -52,7 +52,7 @@ pub(super) fn of_variables(
     wanted.extend(&found.modules);
     wanted.extend(&found.optimizers);
     wanted.extend(&found.pool_users);
-    let mut search = PathSearch::new(heap, ways, found, named, wanted);
+    let mut search = PathSearch::new(heap, cpp, found, named, wanted);
     search.everywhere(locals, &|search| {
         found.tensors.iter().any(|at| !search.seen.contains(at) && needs_name(*at))
     });
@@ -64,19 +64,19 @@ pub(super) fn to_objects(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppReferences<'_>,
+    cpp: &CppReferences<'_>,
     objects: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
     let mut named = ObjectNames::default();
     let all = objects.len();
-    let mut search = PathSearch::new(heap, ways, found, &mut named, objects);
+    let mut search = PathSearch::new(heap, cpp, found, &mut named, objects);
     search.everywhere(locals, &|search| search.named.variables.len() < all);
     named.variables
 }
 
 pub(super) struct PathSearch<'h, 'a> {
     heap: &'h PythonHeap<'a>,
-    ways: &'h CppReferences<'h>,
+    cpp: &'h CppReferences<'h>,
     modules: FxHashSet<Addr>,
     named: &'h mut ObjectNames,
     wanted: FxHashSet<Addr>,
@@ -115,7 +115,7 @@ impl PrefetchedVisits {
 impl<'h, 'a> PathSearch<'h, 'a> {
     fn new(
         heap: &'h PythonHeap<'a>,
-        ways: &'h CppReferences<'h>,
+        cpp: &'h CppReferences<'h>,
         found: &RelevantObjects,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
@@ -124,7 +124,7 @@ impl<'h, 'a> PathSearch<'h, 'a> {
         let (seen, own_globals) = (FxHashSet::default(), FxHashSet::default());
         PathSearch {
             heap,
-            ways,
+            cpp,
             modules,
             named,
             wanted,
@@ -138,13 +138,13 @@ impl<'h, 'a> PathSearch<'h, 'a> {
 
     pub(super) fn far(
         heap: &'h PythonHeap<'a>,
-        ways: &'h CppReferences<'h>,
+        cpp: &'h CppReferences<'h>,
         found: &RelevantObjects,
         named: &'h mut ObjectNames,
         wanted: FxHashSet<Addr>,
         only: &'h SearchFilter,
     ) -> Self {
-        let near = PathSearch::new(heap, ways, found, named, wanted);
+        let near = PathSearch::new(heap, cpp, found, named, wanted);
         PathSearch { max_depth: MAX_FAR_DEPTH, only: Some(only), ..near }
     }
 
@@ -206,7 +206,7 @@ impl PathSearch<'_, '_> {
             self.from(of_module(&name, dict), NamePriority::Variable);
         }
         self.is_from_nodes = true;
-        self.from(self.ways.of_nodes.clone(), NamePriority::Variable);
+        self.from(self.cpp.of_nodes.clone(), NamePriority::Variable);
         self.is_from_nodes = false;
         self.from(finalizers(heap, &others).into_iter().collect(), NamePriority::Variable);
         self.from(scoped(library), NamePriority::Library);
@@ -255,7 +255,7 @@ impl PathSearch<'_, '_> {
                 self.name(at, rank, &path);
             }
             if class.as_ref().is_some_and(|class| class.kind == ClassKind::Capsule)
-                && let Some((tensor, object)) = self.ways.of_capsule(at)
+                && let Some((tensor, object)) = self.cpp.of_capsule(at)
             {
                 let path = path(self.heap, &visits, &names, next);
                 self.name_of_capsule(tensor, object, rank, &path);
@@ -311,7 +311,7 @@ impl PathSearch<'_, '_> {
             return leading.contains(&at)
                 || self.wanted.contains(&at)
                 || holders.contains_key(&at)
-                || !self.ways.of_tensor(at).is_empty();
+                || !self.cpp.of_tensor(at).is_empty();
         }
         !self.heap.is_leaf(at) || self.wanted.contains(&at)
     }
@@ -324,7 +324,7 @@ impl PathSearch<'_, '_> {
         rank: NamePriority,
         visits: &mut Vec<PathNode>,
     ) {
-        let (heap, ways, only) = (self.heap, self.ways, self.only);
+        let (heap, cpp, only) = (self.heap, self.cpp, self.only);
         let (at, kind) = (object.at, object.class.kind);
         // Modules are roots; functions and classes of libraries lead everywhere. The program's
         // functions in a library were registered there (hook, handler).
@@ -358,7 +358,7 @@ impl PathSearch<'_, '_> {
                 visits.push(PathNode { at: to, from, edge, depth, is_repeated: false });
             }
         };
-        for (name, to) in ways.of_tensor(at) {
+        for (name, to) in cpp.of_tensor(at) {
             take(ReferenceKind::Slot(name.clone()), *to, false);
         }
         for to in only.and_then(|only| only.holders.get(&at)).into_iter().flatten() {
@@ -380,7 +380,7 @@ impl PathSearch<'_, '_> {
         let is_explored = |visit: &usize| {
             let PathNode { at, depth, .. } = visits[*visit];
             (depth < self.max_depth || self.modules.contains(&at))
-                && self.ways.of_tensor(at).is_empty()
+                && self.cpp.of_tensor(at).is_empty()
         };
         let explored: Vec<usize> = (next..end).filter(is_explored).collect();
         let objects: Vec<Addr> = explored.iter().map(|visit| visits[*visit].at).collect();

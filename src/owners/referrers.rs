@@ -31,7 +31,7 @@ pub(super) fn find(
     heap: &PythonHeap<'_>,
     found_objects: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppReferences<'_>,
+    cpp: &CppReferences<'_>,
     objects: &[Addr],
 ) -> Vec<TensorReferrers> {
     let mut found: FxHashMap<Addr, Vec<(Addr, Arc<str>, String)>> = FxHashMap::default();
@@ -62,7 +62,7 @@ pub(super) fn find(
         referrers.retain(|(at, _, _)| !of_instances.contains(at));
     }
     let containers = found.values().flatten().map(|(at, _, _)| *at).collect();
-    let ways = paths_to(heap, found_objects, locals, ways, containers);
+    let names = paths_to(heap, found_objects, locals, cpp, containers);
     let of_object = |&object: &Addr| {
         let variables = locals.iter().filter(|local| local.value == object).map(|local| Referrer {
             at: None,
@@ -73,7 +73,7 @@ pub(super) fn find(
         let objects = found.get(&object).into_iter().flatten().map(|(at, class, step)| Referrer {
             at: Some(at.0),
             class: class.clone(),
-            name: ways.get(at).map(|way| way.to_string()),
+            name: names.get(at).map(|name| name.to_string()),
             step: step.clone(),
         });
         TensorReferrers {
@@ -89,16 +89,16 @@ fn paths_to(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
     locals: &[LocalVariable],
-    ways: &CppReferences<'_>,
+    cpp: &CppReferences<'_>,
     containers: FxHashSet<Addr>,
 ) -> FxHashMap<Addr, Arc<str>> {
-    let mut near = paths::to_objects(heap, found, locals, ways, containers.clone());
+    let mut near = paths::to_objects(heap, found, locals, cpp, containers.clone());
     let far: Vec<Addr> = containers.into_iter().filter(|at| !near.contains_key(at)).collect();
     if !far.is_empty() {
         let graph = heap.reference_graph();
         let garbage = graph.garbage(&[]).unwrap_or_default();
         let mut named = ObjectNames::default();
-        far_paths::name(heap, found, locals, ways, &mut named, (&graph, &garbage), &far);
+        far_paths::name(heap, found, locals, cpp, &mut named, (&graph, &garbage), &far);
         near.extend(named.variables);
     }
     near

@@ -162,7 +162,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    pub(super) fn ways(&self, found: &RelevantObjects) -> CppReferences<'h> {
+    pub(super) fn cpp_references(&self, found: &RelevantObjects) -> CppReferences<'h> {
         CppReferences::new(self.tensors, &self.graph, found)
     }
 
@@ -206,7 +206,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
 
     /// Whether they may be garbage: a busy job always has some tensors in transit, so it must be a
     /// large part.
-    pub(super) fn may_be_much(&self, objects: &[Addr], in_use: &InUse) -> bool {
+    pub(super) fn may_be_garbage(&self, objects: &[Addr], in_use: &InUse) -> bool {
         let bytes = |row: &TensorRow| match (row.tensor.storage, row.tensor.device) {
             (Some(storage), Some(device)) if in_use.holds(device, storage.data) => storage.memory(),
             _ => 0,
@@ -234,7 +234,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
                 row.category = row.category.min(category);
             }
         }
-        self.name_held();
+        self.name_dependents();
         let classes: FxHashMap<u64, Arc<str>> =
             self.graph.nodes.iter().map(|node| (node.at.0, node.class.clone())).collect();
         for (index, node) in self.graph.nodes.iter().enumerate() {
@@ -280,7 +280,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
     }
 
     /// Names gradients and parts after their tensor.
-    fn name_held(&mut self) {
+    fn name_dependents(&mut self) {
         for index in 0..self.rows.len() {
             let row = &self.rows[index];
             let (grad, parts) = (row.tensor.grad, row.tensor.parts.clone());

@@ -23,7 +23,7 @@ const MAX_DEVICES: u64 = 256;
 const MAX_BYTES: u64 = 1 << 44;
 const MAX_TAG: usize = 100;
 /// Two in a row must be equal.
-const MAX_READINGS: u32 = 8;
+const MAX_READS: u32 = 8;
 
 #[derive(Debug, PartialEq, Eq)]
 struct Allocation {
@@ -47,7 +47,7 @@ pub fn vllm_tags(process: &Process, python: &PythonReader) -> SleepTags {
         Some(allocations(&heap, module))
     };
     let Some(mut before) = read() else { return SleepTags::NotLoaded };
-    for _ in 1..MAX_READINGS {
+    for _ in 1..MAX_READS {
         let Some(again) = read() else { return SleepTags::NotLoaded };
         if again == before {
             return match again {

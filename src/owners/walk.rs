@@ -21,7 +21,7 @@ use crate::target::{Addr, PageCache};
 use crate::torch::{TensorDecoder, TensorReader, TensorTypes};
 
 /// References per local variable, in the stop.
-const MOST_OF_A_LOCAL: u32 = 256;
+const MAX_LOCAL_REFERENCES: u32 = 256;
 
 /// A busy job has some node outputs in transit; this many have an owner.
 const MIN_RESULTS: usize = 16;
@@ -123,7 +123,7 @@ impl OwnerWalkInput<'_> {
         for local in heap.locals() {
             let Some(class) = heap.class_of(local.value) else { continue };
             let object = HeapObject { at: local.value, class, references: 0 };
-            let mut left = MOST_OF_A_LOCAL;
+            let mut left = MAX_LOCAL_REFERENCES;
             heap.references(&object, &mut |_, to| {
                 left = left.saturating_sub(1);
                 if left > 0 {
@@ -174,8 +174,8 @@ impl OwnerWalkInput<'_> {
         let needs_name = |object: Addr| {
             rows.needs_name(object, &in_use) && !is_of_cpp(&object) && !is_gone(&object)
         };
-        let ways = rows.ways(&found);
-        let unreached = paths::of_variables(&heap, &found, &locals, &ways, &mut named, &needs_name);
+        let cpp = rows.cpp_references(&found);
+        let unreached = paths::of_variables(&heap, &found, &locals, &cpp, &mut named, &needs_name);
         // A small output may keep a large graph.
         let (results, mut unreached): (Vec<Addr>, Vec<Addr>) =
             unreached.into_iter().partition(|object| rows.is_result(*object));
@@ -185,8 +185,8 @@ impl OwnerWalkInput<'_> {
         // It reads all objects, so only with a reason.
         let mut garbage = Garbage::default();
         // A node may keep itself: its `ctx` has its output.
-        if rows.may_be_much(&unreached, &in_use)
-            || rows.may_be_much(&named.by_nodes, &in_use)
+        if rows.may_be_garbage(&unreached, &in_use)
+            || rows.may_be_garbage(&named.by_nodes, &in_use)
             || results.len() >= MIN_RESULTS
         {
             let graph = heap.reference_graph();
@@ -194,7 +194,7 @@ impl OwnerWalkInput<'_> {
             parts.end(IncompleteSnapshot::GARBAGE);
             let graph = (&graph, &garbage.objects);
             unreached.extend(results);
-            far_paths::name(&heap, &found, &locals, &ways, &mut named, graph, &unreached);
+            far_paths::name(&heap, &found, &locals, &cpp, &mut named, graph, &unreached);
         } else if listing == HeapListing::Rough
             && (rows.has_graph() || !found.optimizers.is_empty())
         {
@@ -212,7 +212,7 @@ impl OwnerWalkInput<'_> {
             Some(name) => {
                 let rows = rows.finish(&named, &garbage.tensors, &wrapped);
                 let asked = referrers::asked(name, &rows.0);
-                let referrers = referrers::find(&heap, &found, &locals, &ways, &asked);
+                let referrers = referrers::find(&heap, &found, &locals, &cpp, &asked);
                 parts.end("referrers");
                 read_all();
                 (rows, referrers)

@@ -92,7 +92,7 @@ pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<
 /// A process's recording, choices and picture.
 pub(super) struct OneView {
     recorded: LiveRecording,
-    looking: OwnerPoller,
+    owners: OwnerPoller,
     state: ViewState,
     picture: ViewModel,
     full_filenames: bool,
@@ -114,7 +114,7 @@ impl OneView {
         let picture = picture(&recorded, &mut state, options.full_filenames, false);
         OneView {
             recorded,
-            looking: OwnerPoller::at(pid, options.owners),
+            owners: OwnerPoller::at(pid, options.owners),
             state,
             picture,
             full_filenames: options.full_filenames,
@@ -155,13 +155,13 @@ impl TerminalView for OneView {
 
     /// For an ownership snapshot.
     fn poll(&mut self) -> bool {
-        self.looking.poll()
+        self.owners.poll()
     }
 
     fn key(&mut self, key: KeyEvent) -> KeyAction {
         let asked = self.state.key(key);
         if asked == KeyAction::ReadOwners && self.picture.ended.is_none() {
-            self.looking.ask();
+            self.owners.ask();
         }
         asked
     }
@@ -171,7 +171,7 @@ impl TerminalView for OneView {
     }
 
     fn draw(&mut self, screen: &mut TerminalScreen) -> io::Result<()> {
-        let owners = self.looking.owners();
+        let owners = self.owners.owners();
         let (picture, state, palette) = (&self.picture, &mut self.state, self.palette);
         screen.draw(|frame| draw(frame, picture, &owners, state, palette))
     }

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_listed_with_how_sure_they_are_where_there_is_room() {
+    fn lines_show_their_evidence_where_there_is_room() {
         let sure = "lines: proven 31 %, probable 60 %, unattributed 9 %";
         let table = ViewTable {
             title: "By line".into(),

@@ -74,9 +74,9 @@ impl LiveRecording {
 
     /// How it ended, if it did.
     pub fn ended(&self) -> Option<String> {
-        let told = self.ended.lock().clone();
+        let ended = self.ended.lock().clone();
         let gone = self.thread.is_finished();
-        told.or_else(|| gone.then(|| "the recording ended unexpectedly".to_owned()))
+        ended.or_else(|| gone.then(|| "the recording ended unexpectedly".to_owned()))
     }
 }
 

@@ -63,7 +63,7 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
     }
     eprint_line(&format!("serving http://{address}/metrics of process {pid}, until Ctrl-C"));
     let mut is_full = false;
-    let mut is_told = false;
+    let mut is_announced = false;
     let mut refused = HashSet::new();
     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
         if server.is_finished() {
@@ -104,7 +104,7 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
             ));
             return Ok(());
         }
-        if is_over && !std::mem::replace(&mut is_told, true) {
+        if is_over && !std::mem::replace(&mut is_announced, true) {
             eprint_line(&format!("process {pid} has ended; serving no series of it, until Ctrl-C"));
         }
         sleep_unless(POLL_INTERVAL, || stop.load(std::sync::atomic::Ordering::Relaxed));

@@ -256,8 +256,8 @@ mod tests {
     fn equal_names_and_the_remainder_are_summed() {
         let row = |name: &str, bytes| NamedBytes { name: name.to_owned(), category: None, bytes };
         let rows = [row("a", 5), row("b", 9), row("a", 5), row("c", 1), row("d", 2), row("e", 0)];
-        let told = greatest(rows.into_iter(), 2);
-        assert_eq!(told, [row("a", 10), row("b", 9), row(OTHER, 3)]);
+        let sums = greatest(rows.into_iter(), 2);
+        assert_eq!(sums, [row("a", 10), row("b", 9), row(OTHER, 3)]);
         assert_eq!(greatest([row("a", 5)].into_iter(), 0), [row(OTHER, 5)]);
     }
 }

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_line_that_is_too_long_is_skipped() {
+    fn only_the_too_long_line_is_skipped() {
         let long = vec![b'a'; 3 * MAX_MESSAGE as usize];
         let most = [&long[..MAX_MESSAGE as usize - 1], b"\n"].concat();
         let mut input = io::Cursor::new([&long[..], b"\nping\n", &most, &long].concat());
