@@ -20,7 +20,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) fn pause(args: &PauseArgs) -> Result<()> {
     let pid = args.pid;
-    // From here on Ctrl-C only sets a flag: no driver step is interrupted.
+    // From here on Ctrl-C only sets a flag, so that it interrupts no step of the driver.
     let stop = watch()?;
     let mover = Checkpointer::new(pid).map_err(|error| refused("pause", pid, error))?;
     let begin = || {
@@ -71,7 +71,7 @@ pub(super) fn pause(args: &PauseArgs) -> Result<()> {
 
 pub(super) fn resume(args: &ResumeArgs) -> Result<()> {
     let pid = args.pid;
-    // No driver step is interrupted.
+    // A step of the driver must not be interrupted.
     let _stop = watch()?;
     let mover = Checkpointer::new(pid).map_err(|error| refused("resume", pid, error))?;
     let moved = mover.resume().map_err(|error| refused("resume", pid, error))?;
@@ -122,7 +122,6 @@ fn refused(action: &str, pid: u32, error: SuspendError) -> anyhow::Error {
     anyhow!("cannot {action} process {pid}: {}; {advice}", with_figures(&error))
 }
 
-/// With sizes as text.
 fn with_figures(error: &SuspendError) -> String {
     match error {
         SuspendError::HostMemory { needed, moved, host } => format!(

@@ -18,7 +18,7 @@ use super::replay::StoredRecording;
 
 struct DiffSide<'a> {
     label: String,
-    /// Up to the moment, or the whole recording.
+    /// The profile up to the moment, or of the whole recording.
     profile: &'a Profile,
     device: CudaIndex,
     moment: Moment,
@@ -27,7 +27,6 @@ struct DiffSide<'a> {
 }
 
 impl DiffSide<'_> {
-    /// Which ownership snapshot is shown.
     fn which_owners(&self) -> String {
         match (self.until, self.moment) {
             (Some(time), _) => format!("the last up to {:.3} s", time.seconds()),
@@ -100,7 +99,7 @@ fn two_moments(args: &DiffArgs, from: FlameMoment) -> Result<()> {
 }
 
 struct ReadMoment {
-    /// Up to it; `None`: the whole.
+    /// `None`: the whole recording.
     cut: Option<Profile>,
     moment: Moment,
     time: Nanos,
@@ -207,7 +206,6 @@ fn write(
     output::report(&path, args.force, output::fitted(&path, true, output::bounded(limits, write)))
 }
 
-/// The ownership snapshots at both moments.
 fn owners(
     args: &DiffArgs,
     before: &DiffSide<'_>,

@@ -23,7 +23,7 @@ struct ProcessDump {
     label: String,
     snapshot: ProcessSnapshot,
     owners: Result<OwnershipSnapshot, String>,
-    /// How long the owners were read before the rest.
+    /// Time between reading the owners and the rest.
     age: Option<Duration>,
 }
 
@@ -107,19 +107,20 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     if let Some(stacks) = native {
         snapshot.set_mixed_stacks(stacks.map_err(|error| error.to_string()));
     }
-    // Last: only now it is known what was missing.
+    // Only now it is known what was missing.
     snapshot.set_core(process.core_origin());
     // Ids of another namespace do not match /proc.
     if process.pids().len() == 1 {
         snapshot.mark_asleep(&|id| process.is_asleep(id) == Some(true));
     }
-    // One moment for all: if the job was stopped, its blocks come from that snapshot.
+    // If the job was stopped, its blocks come from that stop: figures shown together are of one
+    // moment.
     if let Ok(owners) = owners.as_ref()
         && owners.pause.is_some()
     {
         snapshot.use_blocks_of_owners(&owners.blocks);
     }
-    // A core file has one moment.
+    // In a core file all is of one moment.
     let age = read_at.filter(|_| !is_core).map(|at| at.elapsed());
     Ok(ProcessDump { label, snapshot, owners, age })
 }

@@ -71,7 +71,7 @@ pub(super) fn wanted(args: &ExportArgs) -> Moment {
     args.at.unwrap_or(MomentArg::Peak).into()
 }
 
-/// Counters over whole recordings.
+/// Exports counters of whole recordings.
 fn perfetto(args: &ExportArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
     if args.at.is_some() {
         bail!("--at is of formats that show one moment: perfetto has the whole recording");
@@ -133,7 +133,7 @@ pub(super) fn moment(
     with_older(profile, device, moment, FoldOptions::default())
 }
 
-/// The same; the peak is the highest snapshot of the blocks.
+/// The same; the peak is the highest moment with a snapshot of blocks.
 pub(super) fn moment_with_addresses(
     profile: &Profile,
     device: CudaIndex,
@@ -154,7 +154,6 @@ fn with_older(
     Ok(folded)
 }
 
-/// Bytes older than an exact recording.
 pub(super) fn add_older(folded: &mut FoldedProfile) {
     let older = std::mem::take(&mut folded.left_out);
     if older > 0 {

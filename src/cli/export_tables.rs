@@ -52,8 +52,8 @@ pub(super) fn write(args: &ExportArgs, ranks: &[RankTrace]) -> Result<()> {
     Ok(())
 }
 
-/// Creates a folder and parents for this user; keeps an existing one, but no link: readers find
-/// tables by path.
+/// Creates a folder and its parents for this user only. A link is refused: readers find tables by
+/// their path.
 fn make_folder(path: &Path) -> Result<()> {
     let is_link = std::fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
     if is_link {
@@ -70,7 +70,7 @@ fn make_folder(path: &Path) -> Result<()> {
         make_folder(outer)?;
     }
     match create_folder(path) {
-        // By another export.
+        // Another export created it meanwhile.
         Err(PlaceError::Exists(_)) if path.is_dir() => Ok(()),
         made => made.with_context(|| format!("cannot make the folder {}", path.display())),
     }

@@ -105,18 +105,16 @@ pub(super) fn run(args: &FlameArgs) -> Result<()> {
 }
 
 impl GroupByArg {
-    /// From ownership snapshots.
     fn is_of_owners(self) -> bool {
         matches!(self, GroupByArg::Owner | GroupByArg::Category)
     }
 
-    /// As on the command line.
     pub(super) fn word(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 }
 
-/// Owners at the largest snapshot, or the last.
+/// Draws the owners at the largest snapshot, or at the last.
 fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
     // Ignoring these would look like an answer.
     let of_stacks = [
@@ -162,7 +160,6 @@ fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<
     output::report(path, args.force, output::bounded([profile.memory_limit()], write))
 }
 
-/// Compares two traces.
 fn flame_of_difference(
     args: &FlameArgs,
     ranks: &[RankTrace],
@@ -222,7 +219,7 @@ fn is_terminal_with_colors(args: &FlameArgs) -> bool {
 }
 
 impl From<FlameMoment> for MomentArg {
-    /// Neither peak nor end: the end of a partial read.
+    /// A moment other than peak and end is the end of a partial read.
     fn from(moment: FlameMoment) -> MomentArg {
         match moment {
             FlameMoment::Peak => MomentArg::Peak,
@@ -233,12 +230,12 @@ impl From<FlameMoment> for MomentArg {
 
 pub(super) struct FlameOptions {
     pub format: FlameFormat,
-    /// `None`: the highest peak.
+    /// `None`: the device with the highest peak.
     pub gpu: Option<u32>,
     pub moment: MomentArg,
     /// At the end, also bytes older than the recording.
     pub with_older: bool,
-    /// Live bytes allocated since then.
+    /// Only live bytes allocated since this time.
     pub since: Option<Nanos>,
     /// Only innermost frames.
     pub innermost: bool,
@@ -246,9 +243,9 @@ pub(super) struct FlameOptions {
     pub function: bool,
     /// All allocations, not live bytes.
     pub churn: bool,
-    /// `None`: PyTorch's, or the one recorded.
+    /// `None`: PyTorch's, or the only kind recorded.
     pub memory: Option<MemoryArg>,
-    /// Threads apart.
+    /// One picture for each thread.
     pub by_thread: bool,
     pub full_filenames: bool,
     /// Only proven bytes.
@@ -283,7 +280,7 @@ impl FlameOptions {
         self.fold_device(profile, device, false)
     }
 
-    /// At a snapshot of the blocks.
+    /// Uses a moment with a snapshot of blocks.
     pub(super) fn fold_with_addresses(&self, profile: &Profile) -> Result<FoldedProfile> {
         self.fold_device(profile, device(profile, self.gpu)?, true)
     }
@@ -298,12 +295,12 @@ impl FlameOptions {
             by_thread: self.by_thread,
             churn: self.churn,
             memory: self.memory.map(MemoryGroup::from),
-            // `innermost` shows only lines.
+            // With `innermost` only lines are shown.
             native: !self.innermost,
             evidence: self.certain.then_some(Evidence::Proven),
             with_addresses,
         };
-        // What a time range leaves live at its end.
+        // A time range shows what is live at its end.
         let moment = if self.since.is_some() { Moment::End } else { self.moment.into() };
         let mut folded = profile.fold(device, moment, options)?;
         if self.certain && folded.total == 0 && self.format == FlameFormat::Flamegraph {
@@ -354,7 +351,6 @@ impl FlameOptions {
         self.draw_parts(&parts, how, path, force)
     }
 
-    /// Each device of each profile apart.
     fn draw_devices(&self, ranks: &[RankTrace], path: &Path, force: bool) -> Result<()> {
         let mut parts = Vec::new();
         for rank in ranks {
@@ -418,12 +414,12 @@ impl FlameOptions {
 const DRIVER_MEMORY_ADVICE: &str =
     "the recording has the driver's events alone, and is drawn whole without";
 
-/// The requested one, else the one with the highest peak.
+/// The requested device, else the one with the highest peak.
 pub(super) fn device(profile: &Profile, gpu: Option<u32>) -> Result<CudaIndex> {
     let is_driver_only = || profile.exact().is_some_and(|exact| exact.events() > 0);
     match (profile.main_gpu(), gpu) {
         (Some(main), asked) => Ok(asked.map_or(main, CudaIndex)),
-        // Any device of the process.
+        // Driver memory may be on any device.
         (None, None) if is_driver_only() => Ok(CudaIndex(0)),
         (None, Some(asked)) if is_driver_only() => {
             bail!("whether it is memory of GPU {asked} is not known: {DRIVER_MEMORY_ADVICE} --gpu")
@@ -460,7 +456,7 @@ fn why_none(profile: &Profile) -> String {
     }
 }
 
-/// For writers with I/O errors only.
+/// For writers that know only I/O errors.
 pub(super) fn into_io(error: RenderError) -> io::Error {
     error.into_io()
 }

@@ -19,7 +19,7 @@ enum RecordingPart {
     Window(Duration, Option<Duration>),
 }
 
-/// Reads the requested part, if not the whole, and names it.
+/// Reads the requested part of the recordings, if not the whole, and names it.
 pub(super) fn cut(
     args: &FlameArgs,
     ranks: &mut [RankTrace],
@@ -74,7 +74,7 @@ fn one(
             (Some(from), Some(to))
         }
     };
-    // What is live depends on everything before.
+    // Live bytes depend on everything before.
     let first = from.filter(|_| churn);
     let profile = read_part(&recording, &rank.trace, empty(), (first, to))?;
     if let Some(to) = to
@@ -116,7 +116,6 @@ pub(super) fn oom_time(recording: &StoredRecording<'_>) -> Result<Option<Nanos>>
     Ok(oom.time())
 }
 
-/// Reads a time range.
 pub(super) fn read_part(
     recording: &StoredRecording<'_>,
     trace: &Path,

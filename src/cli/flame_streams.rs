@@ -49,7 +49,7 @@ pub(super) fn draw(
     drawing.draw_parts(&parts, RankMode::Streams, path, args.force)
 }
 
-/// A rank's streams; they add up to the picture without `--by`.
+/// The streams of a rank; their bytes add up to the picture without `--by`.
 fn streams(
     args: &FlameArgs,
     drawing: &FlameOptions,
@@ -62,7 +62,7 @@ fn streams(
     let until = match args.at {
         FlameMoment::Peak => Some(folded.snapshot.time),
         FlameMoment::End => None,
-        // Already read up to there.
+        // It was read only up to that moment.
         FlameMoment::Oom | FlameMoment::Time(_) => Some(rank.profile.duration()),
     };
     let mut memory = read(rank, folded.device, until)?;
@@ -74,7 +74,7 @@ fn streams(
     }
     let older = [StackLabel::Pseudo(PseudoFrame::BeforeRecording)];
     if folded.left_out > 0 {
-        // The leak view of an exact recording has only what it saw allocated.
+        // The leak view of an exact recording covers only what was allocated meanwhile.
         memory.iter_mut().for_each(|memory| memory.stacks.retain(|stack| stack.path != older));
     }
     let mut rest = folded.total;
@@ -82,7 +82,7 @@ fn streams(
         rest = rest.saturating_sub(stack.bytes);
     }
     if rest > 0 {
-        // Bytes of the counter in no block.
+        // Bytes in the counter but in no block.
         let frame = match folded.memory {
             Some(_) => PseudoFrame::NoEvent,
             None => PseudoFrame::Unmatched,

@@ -14,7 +14,6 @@ use super::flame::into_io;
 use super::replay::{self, StoredRecording};
 use super::{eprint_line, filtered_profile, output};
 
-/// A problem with segments.
 pub(super) fn warn(warning: String) {
     eprint_line(&format!("warning: {warning}"));
 }
@@ -51,7 +50,7 @@ pub(super) fn oom_report(args: &OomReportArgs) -> Result<()> {
 pub(super) fn join(args: &JoinArgs) -> Result<()> {
     output::check_requested(args.output.as_deref(), args.force)?;
     let segments = replay::found(&args.ring)?;
-    // A first pass, for the file's name.
+    // A first pass finds what the file name needs.
     let bytes = segments.iter().filter_map(|segment| std::fs::metadata(segment).ok());
     let bytes = bytes.map(|file| file.len()).sum();
     let empty = || {

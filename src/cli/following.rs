@@ -7,21 +7,18 @@ use crate::sampler::{FollowBudget, TargetReaders, processors};
 
 use super::args::{ModeArg, RecordArgs, RecordFormat, TopArgs};
 
-/// Samples per second, with or without counters.
+/// Samples per second, with or without polls of the counters.
 pub(super) const RECORD_RATE: u32 = 200;
-/// The same for `top`, which redraws a few times a second.
 const TOP_RATE: u32 = 100;
 
-/// Samples and counters of a recording.
+/// How a recording samples and polls.
 #[derive(Debug, Clone)]
 pub(super) struct FollowChoice {
-    /// Samples per second.
     pub(super) rate: u32,
     /// Budget of all polls; `None`: no polls.
     pub(super) budget: Option<FollowBudget>,
-    /// Whether failing to poll is an error.
+    /// Whether it is an error if the counters cannot be polled.
     pub(super) is_required: bool,
-    /// Whether processes share the budget.
     pub(super) is_shared: bool,
 }
 
@@ -36,7 +33,7 @@ impl FollowChoice {
                  read addresses: more than 200 is for -s and --match, where all processes share it"
             );
         }
-        // A poll does not show the GIL.
+        // A poll does not show which thread holds the GIL.
         let by_gil = args.stacks.gil && args.format != RecordFormat::Trace;
         Ok(FollowChoice {
             rate: args.rate.unwrap_or(RECORD_RATE),
@@ -56,7 +53,7 @@ impl FollowChoice {
         }
     }
 
-    /// The first message; fails if polls were required but impossible.
+    /// The first message; fails if polls are required but impossible.
     pub(super) fn opening(&self, readers: &TargetReaders) -> Result<Option<String>> {
         let (refusal, limit) = (readers.follow_refusal(), readers.allocator_refusal());
         if let (true, Some(why)) = (self.is_required, &refusal) {
@@ -91,7 +88,7 @@ impl FollowChoice {
         Ok((!parts.is_empty()).then(|| parts.join("; ")))
     }
 
-    /// Why a recording with required polls has none.
+    /// Why a recording has no polls although they were required.
     pub(super) fn unfollowed(&self, totals: Option<&FollowTotals>) -> Result<()> {
         if self.is_required && totals.is_none_or(|totals| totals.polls == 0) {
             bail!(
@@ -102,7 +99,6 @@ impl FollowChoice {
         Ok(())
     }
 
-    /// How processes share the budget.
     pub(super) fn sharing(&self) -> Option<String> {
         let budget = self.budget.as_ref()?;
         Some(format!(

@@ -1,4 +1,4 @@
-//! What to do next after known errors.
+//! Advice for known errors.
 
 use std::path::Path;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(super) fn attach(error: AttachError, pid: u32) -> Error {
     }
 }
 
-/// Age of a process, unless it just started.
+/// Age of a process; `None` if it has just started.
 fn ends_after(pid: u32) -> Option<Duration> {
     const MAX_START: Duration = Duration::from_secs(60);
     TargetIdentity::open(pid).ok()?.age().filter(|age| *age > MAX_START)
@@ -48,7 +48,7 @@ pub(super) fn core(error: AttachError, path: &Path) -> Error {
     if error.is_not_python() {
         return anyhow!("{error}; 'gdb PROGRAM {}' shows what it was", path.display());
     }
-    // A file name instead of a number.
+    // The user gave a file name instead of a number.
     let name = path.to_string_lossy();
     match error {
         AttachError::Core(_) if !path.exists() && name.parse::<u32>().is_ok() => {
@@ -91,7 +91,6 @@ pub(super) fn probe_advice(error: &ProbeError) -> &'static str {
     }
 }
 
-/// Announces a long stop.
 pub(super) fn long_stop(stop: StopEstimate) {
     let StopEstimate { time, bytes, max_pause } = stop;
     let (time, size) = (time.as_millis().max(1), crate::render::bytes(bytes));
@@ -115,7 +114,7 @@ pub(super) fn pause(error: &StopError, pid: u32) -> String {
     }
 }
 
-/// After a limit without any result.
+/// Advice after a limit was reached before any result.
 pub(super) fn limit(limit: LookLimit) -> String {
     match limit {
         LookLimit::Pause(most) => format!(

@@ -26,7 +26,7 @@ pub(super) fn run(args: &HistoryArgs) -> Result<()> {
         .map_err(|error| hints::attach(error, args.pid))?;
     refuse_launcher(&readers)?;
     let history = read_history(&mut readers).map_err(|error| refused(error, args.pid))?;
-    // First, as in other reports.
+    // Printed first, as in other reports.
     print_notes(&history);
     output::write(&path, args.force, |out| {
         match args.json {
@@ -56,7 +56,6 @@ fn refused(error: HistoryError, pid: u32) -> Error {
     }
 }
 
-/// What the file lacks.
 fn print_notes(history: &AllocationHistory) {
     for device in &history.devices {
         let gpu = device.device.0;

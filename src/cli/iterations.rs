@@ -34,7 +34,7 @@ pub(super) fn run(args: &IterationsArgs) -> Result<()> {
     output::report(&path, args.force, output::fitted(&path, is_text, write))
 }
 
-/// By the requested clock, else the first there: steps, then the counters' period.
+/// Uses the requested clock, else the first available: steps, then the period of the counters.
 fn profile(args: &IterationsArgs) -> Result<Profile> {
     let recording = StoredRecording::trace(&args.trace)?;
     let read = |clock: IterationClock| {

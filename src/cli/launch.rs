@@ -56,7 +56,7 @@ impl LaunchedProgram {
 fn pass_on(mut signals: ProgramSignals, child: Arc<Mutex<Child>>) -> std::io::Result<()> {
     let pass_on = move || {
         for signal in signals.forever() {
-            // Under the lock: after the wait, another program may get its pid.
+            // Locked: after the wait, another program may get its pid.
             let mut child = child.lock();
             if let (Ok(None), Some(signal)) = (child.try_wait(), Signal::from_named_raw(signal)) {
                 let _ = kill_process(Pid::from_child(&child), signal);

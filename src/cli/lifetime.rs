@@ -5,15 +5,16 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 /// Pid of the starter.
 pub(super) const ENDS_WITH: &str = "MEMSPY_ENDS_WITH";
 
-/// Asks the kernel for SIGTERM when the starter ends; work then ends in order. `false`: it has
-/// ended.
+/// Has the kernel send SIGTERM when the starter ends, so that work ends in order. `false`: it has
+/// already ended.
 pub(super) fn end_with_starter() -> bool {
     let starter = std::env::var(ENDS_WITH).ok().and_then(|pid| Pid::from_raw(pid.parse().ok()?));
     if starter.is_none() || starter != getppid() {
-        // No starter, or not the parent: ended, or an inherited variable.
+        // Without a named starter, go on. A starter that is not the parent has ended, or the
+        // variable was inherited.
         return starter.is_none();
     }
-    // Else the starter ends this one, unless killed.
+    // If the kernel refuses, the starter still ends this one, unless it is killed.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
     // It may have ended meanwhile.
     starter == getppid()

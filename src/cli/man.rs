@@ -9,7 +9,7 @@ use clap_mangen::Man;
 use super::args::{CliArgs, ManArgs};
 use super::output;
 
-/// For all users: no job's data.
+/// Pages are for all users and hold no job's data.
 const MODE: u32 = 0o644;
 
 /// Writes `memspy.1` and a page per command.
@@ -17,10 +17,10 @@ pub(super) fn run(args: &ManArgs) -> Result<()> {
     let folder = &args.output;
     fs::create_dir_all(folder)
         .with_context(|| format!("cannot make the folder {}", folder.display()))?;
-    // Only without --file-mode.
+    // Has no effect if --file-mode was given.
     output::set_mode(MODE);
     let mut program = CliArgs::command();
-    // For page names such as memspy-record.
+    // Fills in page names such as memspy-record.
     program.build();
     let mut commands: Vec<clap::Command> = program.get_subcommands().cloned().collect();
     commands.retain(|command| !command.is_hide_set());

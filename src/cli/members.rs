@@ -1,4 +1,4 @@
-//! A job's CUDA processes: for `--subprocesses`, and below a launcher.
+//! The processes of a job that use CUDA: those of `--subprocesses`, and those below a launcher.
 
 use std::io::{self, Write};
 
@@ -9,10 +9,9 @@ use crate::sampler::{ProcessTree, RankProcess, TargetReaders};
 
 use super::{eprint_line, hints, in_one_line};
 
-/// Ranks in a message.
 const MAX_NAMED: usize = 8;
 
-/// At least one.
+/// All processes of the job that use CUDA; at least one.
 pub(super) fn members(pid: u32) -> Result<Vec<RankProcess>> {
     let mut tree = ProcessTree::new(pid, false).map_err(|error| hints::attach(error, pid))?;
     let members = tree.poll();
@@ -22,8 +21,8 @@ pub(super) fn members(pid: u32) -> Result<Vec<RankProcess>> {
     Ok(members)
 }
 
-/// Runs `read` for each process, prefixed with its name; prints failures. Fails if all failed or,
-/// with `all`, any.
+/// Runs `read` for each process and prints its failures. Fails if all failed or, with `all`, if any
+/// failed.
 pub(super) fn for_each_member(
     pid: u32,
     json: bool,

@@ -65,7 +65,7 @@ use args::{CliArgs, Command};
 /// Exit code 0: done; 1: not done, with one line why; 2: invalid arguments. `record -- PROGRAM`
 /// passes on the program's code.
 pub fn run() -> ExitCode {
-    // Only memspy itself uses it.
+    // Only memspy itself starts this.
     if std::env::args_os().nth(1).is_some_and(|word| sampler::is_probe_keeper(&word)) {
         return keep_probes();
     }
@@ -80,7 +80,7 @@ pub fn run() -> ExitCode {
             }
             return ExitCode::from(2);
         }
-        // Help or version; failing to print it is an error.
+        // The user asked for help or version; failing to print it is an error.
         Err(asked) => {
             return match asked.print() {
                 Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -95,11 +95,11 @@ pub fn run() -> ExitCode {
         output::set_mode(mode);
     }
     privileges::give_up(&args.command);
-    // Last: a change of rights may cancel it.
+    // Afterwards, because a change of rights may cancel it.
     if !lifetime::end_with_starter() {
         return ExitCode::FAILURE;
     }
-    // Handled, SIGXFSZ (file too large) is a write error and does not kill memspy.
+    // With a handler, SIGXFSZ (file too large) is a write error instead of the end.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
     let result = match &args.command {
         Command::Summary(args) => summary::summary(args).map(|()| ExitCode::SUCCESS),
@@ -137,7 +137,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// Keeps another memspy's probes, with the rights for that alone.
+/// Keeps another memspy's probes, with only the rights for that.
 fn keep_probes() -> ExitCode {
     privileges::give_up_for_keeper();
     match sampler::keep_probes() {
@@ -149,7 +149,7 @@ fn keep_probes() -> ExitCode {
     }
 }
 
-/// In memory first: the generator exits if it cannot write.
+/// Generates in memory, as the generator exits if it cannot write.
 fn completions(args: &args::CompletionsArgs) -> Result<()> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut CliArgs::command(), "memspy", &mut text);
@@ -164,7 +164,7 @@ fn choice(stacks: &args::StackArgs) -> ThreadChoice {
     ThreadChoice { gil_only: stacks.gil, idle_too: stacks.idle }
 }
 
-/// Each cause once.
+/// Each cause appears once.
 fn in_one_line(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {
@@ -186,8 +186,8 @@ fn set_line_prefix(subject: &str) {
     SUBJECT.with(|of| *of.borrow_mut() = format!("{subject}: "));
 }
 
-/// Prints an escaped line to standard error, wrapped on a narrow terminal. A closed one is no
-/// failure.
+/// Prints an escaped line to standard error, wrapped on a narrow terminal. A closed standard error
+/// is not a failure.
 fn eprint_line(line: &str) {
     use io::Write;
     let subject = SUBJECT.with(|of| of.borrow().clone());

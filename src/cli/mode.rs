@@ -13,7 +13,7 @@ use crate::sampler::{
 use super::args::{ModeArg, RecordArgs};
 use super::following::{FollowChoice, RECORD_RATE};
 
-/// Greatest cost of exact stacks, as a part of the job's time; the second below
+/// Maximum cost of exact stacks, as a part of the job's time; the second holds below
 /// [`MANY_PROCESSORS`].
 const LIMIT: f64 = 0.02;
 const LIMIT_WITH_FEW: f64 = 0.05;
@@ -25,10 +25,9 @@ pub(super) enum Mode {
     Sample,
 }
 
-/// What is known of exact stacks.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ExactOutlook {
-    /// Part of the job's time, once known.
+    /// Cost as a part of the job's time.
     Costs(f64),
     /// Impossible or unwanted, with the reason.
     No(String),
@@ -37,22 +36,22 @@ pub(super) enum ExactOutlook {
 #[derive(Debug, Clone)]
 pub(super) struct ModeFacts {
     pub(super) exact: ExactOutlook,
-    /// That memspy may use.
+    /// Processors that memspy may use.
     pub(super) processors: usize,
-    /// On average, if known.
+    /// Idle processors on average, if known.
     pub(super) idle: Option<f64>,
-    /// Processors for polls.
+    /// Processors that polls may use.
     pub(super) budget: f64,
     /// Why counters cannot be polled.
     pub(super) unfollowable: Option<String>,
 }
 
-/// Greatest cost of exact stacks.
+/// Maximum cost of exact stacks.
 pub(super) fn limit(processors: usize) -> f64 {
     if processors < MANY_PROCESSORS { LIMIT_WITH_FEW } else { LIMIT }
 }
 
-/// The best possible mode, and why it is no better one.
+/// The best mode that `facts` allow, and why no better one.
 pub(super) fn decide(facts: &ModeFacts) -> (Mode, String) {
     let limit = limit(facts.processors);
     let why = match &facts.exact {
@@ -73,13 +72,12 @@ pub(super) fn decide(facts: &ModeFacts) -> (Mode, String) {
     }
 }
 
-/// The mode, as far as arguments say.
 #[derive(Debug, Clone)]
 pub(super) struct ModeChoice {
     pub(super) asked: ModeArg,
     follow: FollowChoice,
     sample: FollowChoice,
-    /// Why auto skips exact stacks.
+    /// Why auto does not try exact stacks.
     not_exact: Option<&'static str>,
     idle: IdleMeter,
 }
@@ -99,7 +97,6 @@ impl ModeChoice {
         })
     }
 
-    /// For a job observed for some seconds.
     pub(super) fn for_summary() -> ModeChoice {
         let budget = FollowBudget::for_machine(processors());
         ModeChoice {
@@ -118,17 +115,16 @@ impl ModeChoice {
         }
     }
 
-    /// With exact stacks or samples.
+    /// The choice for exact stacks and samples.
     pub(super) fn unfollowed(&self) -> &FollowChoice {
         &self.sample
     }
 
-    /// Counters on request.
     pub(super) fn followed(&self) -> &FollowChoice {
         &self.follow
     }
 
-    /// Why this recording skips exact stacks.
+    /// Why a recording into `path` does not try exact stacks.
     pub(super) fn why_not_exact(&self, path: Option<&Path>) -> Option<&'static str> {
         let is_stream = path.is_some_and(|path| path.exists() && !path.is_file());
         self.not_exact.or(is_stream.then_some(
@@ -175,12 +171,10 @@ impl From<&TrialFailure> for ExactOutlook {
     }
 }
 
-/// Why there are no exact stacks.
 pub(super) fn no_exact(why: &str) -> String {
     format!("no exact stacks ({why})")
 }
 
-/// The cost of exact stacks.
 pub(super) fn cost_line(news: CostNews, limit: f64) -> String {
     let (CostNews::First(cost) | CostNews::Costlier(cost)) = news;
     let now = if matches!(news, CostNews::Costlier(_)) { " now" } else { "" };

@@ -1,4 +1,4 @@
-//! Observes a job for some seconds: ownership snapshots beside a recording of lines.
+//! Observes a job for some seconds: takes ownership snapshots while lines are recorded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,37 +23,33 @@ use crate::sampler::{
 use super::mode::{ExactOutlook, ModeChoice};
 use super::{hints, output};
 
-/// For the recording.
 const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
-/// Snapshots after the first.
+/// Minimum number of snapshots after the first.
 const MIN_ROUNDS: u32 = 3;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ObserveOptions {
     pub(super) duration: Duration,
-    /// Between two ownership snapshots.
+    /// Minimum time between two ownership snapshots.
     pub(super) every: Duration,
-    /// Limits of a snapshot.
     pub(super) limits: SnapshotOptions,
 }
 
 pub(super) struct JobObservation {
-    /// At the end.
     pub(super) process: ProcessSnapshot,
     /// Owners in all complete snapshots.
     pub(super) growth: GrowthWatch,
-    /// The last, or why there is none.
+    /// The last snapshot, or why there is none.
     pub(super) last: Result<OwnershipSnapshot, String>,
-    /// All stops.
     pub(super) stops: StopTotals,
     pub(super) lines: ObservedLines,
     pub(super) devices: Vec<ObservedDevice>,
-    /// Reused, for they know which memory matters.
+    /// Reused, because they know which memory matters.
     pub(super) readers: TargetReaders,
 }
 
 impl JobObservation {
-    /// The process's devices, with PyTorch's last figures.
+    /// The devices that the process uses, with PyTorch's figures at the last snapshot.
     pub(super) fn gpus(&self) -> Vec<GpuFacts> {
         let blocks = self.last.as_ref().map_or(&[][..], |look| &look.blocks);
         let at_snapshot = |facts: GpuFacts| {
@@ -70,7 +66,7 @@ pub(super) fn observe(
     stop: &AtomicBool,
 ) -> Result<JobObservation> {
     let (identity, pid) = (readers.identity(), readers.pid());
-    // The first finds which memory matters: complete, but slowest.
+    // The first snapshot is the slowest: it finds which memory matters.
     let mut growth = GrowthWatch::default();
     let mut stops = StopTotals::default();
     let mut grouping = GroupingThread::begin()?;
@@ -79,7 +75,7 @@ pub(super) fn observe(
         |at: Instant, growth: &mut GrowthWatch| match read_owners(&mut readers, options.limits) {
             Ok(read) => {
                 stops.merge(read.snapshot.stops);
-                // The stop's time, not the analysis's.
+                // The time of the stop, not of the end of the analysis.
                 let time = at.elapsed().saturating_sub(read.snapshot.age);
                 grouping.add(time, read.snapshot, growth);
                 at + time
@@ -90,17 +86,17 @@ pub(super) fn observe(
             }
         };
     let began = Instant::now();
-    // Beside the first snapshot: both take long.
+    // Attaching takes as long as a snapshot, so do both at the same time.
     let attaching = LineRecording::begin(identity.clone(), pid)?;
     let first = take_snapshot(began, &mut growth);
     let mut recording = attaching.attached(pid)?;
-    // Observation began during the first analysis.
+    // The observation began while the first snapshot was analysed.
     let mut next = first.max(recording.began);
     let until = next + options.duration;
     let mut lines = ObservedLines::default();
     let mut at_end = None;
     for round in 1.. {
-        // From start to start, with idle time for the machine.
+        // Counts from start to start, with a rest for the machine.
         let rest = Instant::now() + options.every / 8;
         next = (next + options.every).max(rest).min(until);
         let wait = next.saturating_duration_since(Instant::now());
@@ -113,7 +109,7 @@ pub(super) fn observe(
             at_end = Some(ProcessAtEnd::begin(identity.clone(), pid)?);
         }
         take_snapshot(began, &mut growth);
-        // Growth needs several snapshots: slow ones take longer.
+        // Growth needs several snapshots, so slow ones prolong the observation.
         let is_over = Instant::now() >= until && round >= MIN_ROUNDS;
         if is_over || stop.load(Ordering::Relaxed) {
             break;
@@ -127,12 +123,12 @@ pub(super) fn observe(
     let devices = recording.devices(lines.seconds);
     let mut process = at_end.read()?;
     process.set_tags(read_sleep_tags(&readers));
-    // The snapshot before a failed one is good enough.
+    // If the last snapshot failed, use the one before.
     let last = grouping.end(&mut growth).ok_or(failed);
     Ok(JobObservation { process, growth, last, stops, lines, devices, readers })
 }
 
-/// Groups owners beside the next snapshot: for a large job it takes as long.
+/// Groups owners on its own thread: for a large job this takes as long as the next snapshot.
 struct GroupingThread {
     snapshots: Option<Sender<(Duration, OwnershipSnapshot)>>,
     grouped: Receiver<(Duration, Vec<OwnerGroup>)>,
@@ -169,7 +165,7 @@ impl GroupingThread {
         add_groups(self.grouped.try_iter(), growth);
     }
 
-    /// Passes all to `growth`; returns the last snapshot, if any.
+    /// Passes all groups to `growth`; returns the last snapshot, if any.
     fn end(mut self, growth: &mut GrowthWatch) -> Option<OwnershipSnapshot> {
         self.snapshots = None;
         add_groups(self.grouped.iter(), growth);
@@ -186,7 +182,7 @@ fn add_groups(
     }
 }
 
-/// Process, threads and devices on a thread: it waits for names and blocks.
+/// Reads process, threads and devices on its own thread, as it waits for names and blocks.
 struct ProcessAtEnd {
     result: Receiver<Result<ProcessSnapshot>>,
     _thread: Worker<()>,
@@ -216,7 +212,7 @@ fn read_process(process: &TargetIdentity, pid: u32) -> Result<ProcessSnapshot> {
     Ok(snapshot)
 }
 
-/// The source of lines, replaced if exact stacks cost too much, and the watch for that.
+/// The source of lines, which changes if exact stacks cost too much, and the watch for that.
 type LinesState = (Arc<Mutex<LinesSource>>, Option<CostWatch>);
 
 struct AttachingRecording {
@@ -226,7 +222,6 @@ struct AttachingRecording {
 }
 
 impl AttachingRecording {
-    /// Waits until it is attached.
     fn attached(self, pid: u32) -> Result<LineRecording> {
         let ((source, cost), began) = self
             .attached
@@ -252,7 +247,7 @@ impl LineRecording {
         let live = SharedProfile::with_filter(ThreadChoice::default());
         let (attached, is_attached) = channel();
         let mut sink = live.clone();
-        // On the reading thread, for probes and interpreters stay on it.
+        // Attaches on the reading thread: probes and interpreters stay on one thread.
         let thread = Worker::spawn("lines", move |stop| {
             let (recorder, source, cost) = match recorder(&process, &modes) {
                 Ok(begun) => begun,
@@ -282,7 +277,6 @@ impl LineRecording {
         self.thread.as_ref().is_none_or(Worker::is_finished)
     }
 
-    /// Live bytes of lines now.
     fn lines(&self, began: Instant, growth: &mut GrowthWatch, lines: &mut ObservedLines) {
         let live = self.live.lock();
         let labels = FrameLabels::new(live.profile(), false);
@@ -295,7 +289,7 @@ impl LineRecording {
             for row in found.rows.iter().filter(|row| row.own > 0) {
                 let line = match row.place {
                     StackLabel::Frame(frame) => labels.frame(frame, true),
-                    // Allocated meanwhile, at any site.
+                    // The job allocated it meanwhile, at an unknown site.
                     StackLabel::Pseudo(
                         pseudo @ (PseudoFrame::NotSeen
                         | PseudoFrame::NoPython
@@ -326,7 +320,7 @@ impl LineRecording {
         live.profile().gpus().map(|gpu| live.observed(gpu, seconds, &name)).collect()
     }
 
-    /// Returns the seconds recorded; the profile is complete.
+    /// Returns the seconds recorded; the profile then has all records.
     fn end(&mut self) -> f64 {
         let seconds = self.began.elapsed().as_secs_f64();
         self.thread = None;
@@ -334,7 +328,6 @@ impl LineRecording {
     }
 }
 
-/// Labels a line's device if there are several.
 fn on_gpu(gpu: CudaIndex, line: &str) -> String {
     match gpu.0 {
         0 => line.to_owned(),
@@ -342,7 +335,7 @@ fn on_gpu(gpu: CudaIndex, line: &str) -> String {
     }
 }
 
-/// Exact on trial, else the mode without exact stacks.
+/// Tries an exact recorder, else takes the mode without exact stacks.
 fn recorder(
     process: &TargetIdentity,
     modes: &ModeChoice,
@@ -359,7 +352,7 @@ fn recorder(
     }
 }
 
-/// Or why there is none.
+/// An exact recorder, or why there is none.
 fn exact(process: &TargetIdentity, cost: CostWatch) -> Result<(ExactRecorder, CostWatch), String> {
     let readers = process.attach_any().map_err(|error| error.to_string())?;
     let options = ExactOptions { cost: Some(cost.clone()), ..ExactOptions::default() };
@@ -371,7 +364,6 @@ fn exact(process: &TargetIdentity, cost: CostWatch) -> Result<(ExactRecorder, Co
     }
 }
 
-/// Polls counters, or samples.
 fn without_exact(
     process: &TargetIdentity,
     modes: &ModeChoice,

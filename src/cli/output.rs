@@ -15,17 +15,16 @@ use crate::sampler::host_name;
 
 use super::eprint_line;
 
-/// Of all files of this run; global like the umask.
+/// The requested mode for all files of this run; global, like the umask.
 static MODE: OnceLock<u32> = OnceLock::new();
 
 pub(super) fn set_mode(mode: u32) {
     let _ = MODE.set(mode);
 }
 
-/// Files that this run reads.
 static READ: Mutex<Vec<FileIdentity>> = Mutex::new(Vec::new());
 
-/// An input, which must not be overwritten.
+/// Registers an input, which must not be overwritten.
 pub(super) fn is_read(path: &Path) {
     READ.lock().extend(FileIdentity::of(path));
 }
@@ -34,28 +33,26 @@ pub(super) fn creation(force: bool) -> FileCreation {
     FileCreation { replace: force, mode: MODE.get().copied() }
 }
 
-/// `unknown-host` if the kernel has none.
+/// Returns `unknown-host` if the kernel has no name.
 pub(super) fn host() -> String {
     host_name().unwrap_or_else(|| "unknown-host".to_owned())
 }
 
-/// Columns of standard output, if a terminal.
+/// Columns of standard output, if it is a terminal.
 pub(super) fn width() -> Option<usize> {
     width_of(io::stdout())
 }
 
-/// The same for another stream.
 pub(super) fn width_of(stream: impl AsFd) -> Option<usize> {
     let (width, _) = terminal_size::terminal_size_of(stream)?;
     Some(usize::from(width.0))
 }
 
-/// By no-color.org.
+/// By the rule of no-color.org.
 pub(super) fn wants_colors() -> bool {
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Values for placeholders.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FileNameFields<'a> {
     pub(super) pid: u32,
@@ -104,8 +101,8 @@ pub(super) fn expand(path: &Path, naming: FileNameFields<'_>) -> Result<PathBuf>
 /// HOST_NAME_MAX is 64 on Linux, at most 255 in POSIX.
 const MAX_HOST_LEN: usize = 64;
 
-/// A host's name within a file name. An untrusted trace may contain it: only letters, digits, `-`,
-/// `_` and single inner dots stay, so it cannot leave the folder or reach a shell.
+/// A host's name as part of a file name. An untrusted trace may contain it: only letters, digits,
+/// `-`, `_` and single inner dots stay, so it cannot leave the folder or mean anything to a shell.
 fn in_a_name(host: &str) -> String {
     let mut name = String::new();
     for c in host.chars().take(MAX_HOST_LEN) {
@@ -134,7 +131,7 @@ pub(super) fn of_report(
     }
 }
 
-/// Refuses, before any work, a name that can never work whatever its `%` letters become.
+/// Refuses, before any work, a name that can never be a file, whatever its `%` letters become.
 pub(super) fn check_requested(asked: Option<&Path>, force: bool) -> Result<()> {
     let Some(path) = asked else { return Ok(()) };
     expand(path, FileNameFields { pid: 1, host: "host", rank: None })?;
@@ -155,7 +152,7 @@ fn check_folder(path: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to overwrite, before any work.
+/// Refuses to overwrite a file, before any work.
 pub(super) fn check(path: &Path, force: bool) -> Result<()> {
     if path.as_os_str() == "-" {
         return Ok(());
@@ -170,7 +167,7 @@ pub(super) fn check(path: &Path, force: bool) -> Result<()> {
         ),
         Ok(PathKind::File(_)) if !force => bail!("{}", exists(path)),
         Err(foreign @ PlaceError::Foreign { .. }) => bail!("cannot write: {foreign} with -o"),
-        // Writing fails with a better error.
+        // Writing to such a path fails with a better error.
         Ok(_) | Err(_) => {}
     }
     path.parent().map_or(Ok(()), |parent| check_folder(path, parent))
@@ -199,13 +196,13 @@ pub(super) fn write(
     }
     check(path, force)?;
     match creation(force).write(path, content) {
-        // Created since the check.
+        // Another program created it after the check.
         Err(PlaceError::Exists(_)) => bail!("{}", exists(path)),
         other => other.with_context(|| format!("cannot write {}", path.display())),
     }
 }
 
-/// Wraps text for a terminal only.
+/// Wraps text for a terminal, not for a file or a pipe.
 pub(super) fn fitted(
     path: &Path,
     is_text: bool,
@@ -222,7 +219,6 @@ pub(super) fn fitted(
     }
 }
 
-/// Wrapped on a terminal.
 pub(super) fn errors() -> Box<dyn Write> {
     match width_of(io::stderr()) {
         Some(width) => Box::new(FittingWriter::new(io::stderr(), width)),
@@ -230,7 +226,6 @@ pub(super) fn errors() -> Box<dyn Write> {
     }
 }
 
-/// Wrapped on a terminal.
 pub(super) fn print(content: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()> {
     let path = Path::new("-");
     write(path, false, fitted(path, true, content))
@@ -270,7 +265,6 @@ impl Write for BoundedWriter<'_> {
     }
 }
 
-/// The same, and names the file.
 pub(super) fn report(
     path: &Path,
     force: bool,
@@ -281,7 +275,6 @@ pub(super) fn report(
     Ok(())
 }
 
-/// Not for standard output.
 pub(super) fn wrote(path: &Path) {
     if path.as_os_str() != "-" {
         eprint_line(&format!("wrote {}", path.display()));

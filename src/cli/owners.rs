@@ -53,7 +53,8 @@ pub(super) fn tensors(args: &TensorsArgs) -> Result<()> {
     show(&args.read_args, &snapshot, &|out, snapshot| render::tensors_text(out, snapshot, wanted))
 }
 
-/// A snapshot per interval: text first whole, then changes; JSON always whole, a line each.
+/// Prints a snapshot at each interval: as text the first whole and then changes, as JSON each whole
+/// on one line.
 fn watch(
     readers: &mut TargetReaders,
     args: &TensorsArgs,
@@ -85,7 +86,7 @@ fn watch(
         if !args.read_args.json {
             writeln!(out, "{timestamp}  at {}", place.as_deref().unwrap_or("an unknown line"))?;
         }
-        // Always the first snapshot's devices.
+        // Later snapshots list the same devices as the first.
         let wanted =
             before.as_ref().map_or_else(|| wanted.settled(&snapshot), |(_, wanted)| *wanted);
         match (&before, args.read_args.json) {
@@ -111,9 +112,9 @@ fn watch(
     }
 }
 
-/// Whether the next snapshot can succeed; a first error may be permanent.
+/// Whether the next snapshot may succeed; an error of the first may be permanent.
 fn is_retryable(error: &OwnerError, has_snapshot: bool) -> bool {
-    // An import may change objects for longer than a snapshot may take.
+    // A job that imports something may change objects for longer than a snapshot may take.
     let is_temporary =
         error.is_transient() || matches!(error, OwnerError::Moved | OwnerError::Cut { .. });
     error.is_traced() || has_snapshot && is_temporary
@@ -159,7 +160,7 @@ pub(super) fn graph(args: &GraphArgs) -> Result<()> {
     output::write(Path::new("-"), false, |out| write(out, &snapshot).map_err(into_io))
 }
 
-/// Tensors with that name and an autograd graph.
+/// Tensors of that name with an autograd graph.
 fn losses_called(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
     let mut rows = matching_tensors(snapshot, word, pid)?;
     rows.retain(|&row| snapshot.tensors[row].tensor.grad_fn.is_some());
@@ -174,7 +175,7 @@ fn losses_called(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<V
 pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
     let pid = args.read_args.pid;
     if args.read_args.subprocesses {
-        // Perhaps only one rank has that name.
+        // Only one rank may have that name.
         return of_members(&args.read_args, false, &|read_args| {
             referrers(&ReferrersArgs { read_args, ..args.clone() })
         });
@@ -196,7 +197,7 @@ pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
     output::print(|out| out.write_all(&text))
 }
 
-/// At least one.
+/// The tensors that `word` names; at least one.
 fn matching_tensors(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
     match called(&snapshot.tensors, word) {
         NamedTensors::Rows(rows) if rows.is_empty() => bail!(
@@ -217,7 +218,6 @@ fn matching_tensors(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Resul
     }
 }
 
-/// Runs the command for each CUDA process.
 fn of_members(
     args: &TensorReadArgs,
     all: bool,
@@ -234,14 +234,14 @@ impl TensorReadArgs {
     }
 }
 
-/// To read owners; announces a long stop.
+/// Attaches to read owners; announces a long stop.
 pub(super) fn attached(pid: u32, stop: &AtomicBool) -> Result<TargetReaders> {
     let mut readers = attach(pid, stop).map_err(|error| hints::attach(error, pid))?;
     readers.announce_long_stops(hints::long_stop);
     Ok(readers)
 }
 
-/// Reports the stop on standard error if the output is for programs.
+/// Prints the stop to standard error if the output is for programs.
 fn read_snapshot(readers: &mut TargetReaders, args: &TensorReadArgs) -> Result<OwnershipSnapshot> {
     let read = read_owners(readers, args.options()).map_err(|error| refused(error, args.pid))?;
     if args.json {
@@ -250,7 +250,7 @@ fn read_snapshot(readers: &mut TargetReaders, args: &TensorReadArgs) -> Result<O
     Ok(read.snapshot)
 }
 
-/// On standard error, as JSON hides them.
+/// Standard error, as JSON hides them.
 fn print_notes(snapshot: &OwnershipSnapshot) {
     eprint_line(&render::pause(snapshot));
     if let Some(incomplete) = render::incomplete(snapshot) {

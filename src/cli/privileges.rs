@@ -1,35 +1,35 @@
-//! Gives up rights that a command does not need, against mistakes, not intruders: root without
-//! capabilities still owns root's files.
+//! Gives up rights that a command does not need.
+//!
+//! This limits mistakes, not intruders: root without capabilities still owns root's files.
 
 use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::args::{Command, ModeArg, RecordArgs};
 
-/// The user's files.
+/// For the user's files.
 const FILES: CapabilitySet =
     CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::DAC_READ_SEARCH).union(CapabilitySet::FOWNER);
-/// A job: its memory, mapped files, other users' jobs; and yielding to it.
+/// For a job: its memory, its mapped files, other users' jobs; and to yield to it.
 const JOB: CapabilitySet = FILES
     .union(CapabilitySet::SYS_PTRACE)
     .union(CapabilitySet::CHECKPOINT_RESTORE)
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETGID)
     .union(CapabilitySet::SYS_NICE);
-/// Probes and samples of threads.
+/// For probes, and samples of a job's threads.
 const KEEPER: CapabilitySet = CapabilitySet::SYS_PTRACE
     .union(CapabilitySet::SYS_ADMIN)
     .union(CapabilitySet::BPF)
     .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::SYS_RESOURCE);
-/// Placing probes and reading their events.
+/// To place probes and read their events.
 const PROBES: CapabilitySet = JOB.union(KEEPER).union(CapabilitySet::IPC_LOCK);
 
-/// A job, with or without probes.
 fn live(probes: bool) -> CapabilitySet {
     if probes { PROBES } else { JOB }
 }
 
-/// Also for threads started later.
+/// Threads started later inherit this.
 pub(super) fn give_up(command: &Command) {
     if let Some(kept) = kept_by(command) {
         keep(kept);
@@ -58,18 +58,18 @@ fn kept_by(command: &Command) -> Option<CapabilitySet> {
         | Command::History(_)
         | Command::Exporter(_) => JOB,
         Command::Top(args) => live(args.exact),
-        // Exact where allowed.
+        // They record exactly where the kernel allows that.
         Command::Doctor(_) | Command::Summary(_) | Command::Growth(_) => PROBES,
-        // Later: its program gets all of memspy's rights.
+        // Later: a program that it starts gets all of memspy's rights.
         Command::Record(_) => return None,
-        // Each call gives up its own.
+        // Each call gives up its own rights.
         Command::Mcp(_) => return None,
         // The driver's libraries may start programs that load modules or create devices.
         Command::Devices(_) | Command::Pause(_) | Command::Resume(_) => return None,
     })
 }
 
-/// For `record`, once its program runs.
+/// The same for `record`, once its program is started.
 pub(super) fn give_up_for(args: &RecordArgs, mode: ModeArg) {
     let signals =
         if !args.program.is_empty() { CapabilitySet::KILL } else { CapabilitySet::empty() };
@@ -77,18 +77,17 @@ pub(super) fn give_up_for(args: &RecordArgs, mode: ModeArg) {
     keep(live(probes).union(signals));
 }
 
-/// When a recording has no probes.
+/// For a recording without probes.
 pub(super) fn give_up_probes() {
     keep(JOB.union(CapabilitySet::KILL));
 }
 
-/// For the keeper of another memspy's probes.
 pub(super) fn give_up_for_keeper() {
     keep(KEEPER);
 }
 
 fn keep(kept: CapabilitySet) {
-    // Without them nothing changes.
+    // If rights cannot be given up, they stay.
     let Ok(own) = rustix::thread::capabilities(None) else { return };
     // Before Linux 5.9 only CAP_SYS_ADMIN opens mapped files.
     let kept = match own.permitted.contains(CapabilitySet::CHECKPOINT_RESTORE) {
@@ -111,7 +110,7 @@ mod tests {
     use super::super::args::CliArgs;
     use super::*;
 
-    /// They run for days.
+    /// They run for days, and never need probes.
     #[test]
     fn top_and_exporter_drop_probe_rights_by_default() {
         let kept = |words: &[&str]| {

@@ -1,4 +1,4 @@
-//! Traces of one job's ranks.
+//! Reads the traces of a job's ranks together.
 
 use std::path::{Path, PathBuf};
 
@@ -11,13 +11,13 @@ use super::flame::device;
 use super::replay::StoredRecording;
 
 pub(super) struct RankTrace {
-    /// `rank 3`, else `process 1234`.
+    /// `rank 3`, or `process 1234` without a rank.
     pub(super) label: String,
     pub(super) trace: PathBuf,
     pub(super) profile: Profile,
 }
 
-/// By rank, each into a profile from `empty`.
+/// Sorted by rank; `empty` makes the profile for each.
 pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Vec<RankTrace>> {
     let mut ranks = Vec::new();
     for trace in traces {
@@ -35,7 +35,7 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
     }
     ranks.sort_by_key(|(rank, pid, _)| (*rank, *pid));
     let mut ranks: Vec<RankTrace> = ranks.into_iter().map(|(_, _, rank)| rank).collect();
-    // Equal names get their files.
+    // Equal names are distinguished by their files.
     let labels: Vec<String> = ranks.iter().map(|rank| rank.label.clone()).collect();
     for rank in &mut ranks {
         if labels.iter().filter(|label| **label == rank.label).count() > 1 {
@@ -46,7 +46,7 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
     Ok(ranks)
 }
 
-/// With the highest peak on one device.
+/// The trace with the highest peak on one device.
 pub(super) fn highest(ranks: Vec<RankTrace>, gpu: Option<u32>) -> Result<RankTrace> {
     let peak = |rank: &RankTrace| {
         let device = device(&rank.profile, gpu).ok()?;
@@ -58,7 +58,6 @@ pub(super) fn highest(ranks: Vec<RankTrace>, gpu: Option<u32>) -> Result<RankTra
     }
 }
 
-/// The default file of several traces' picture.
 pub(super) fn default_output(traces: &[PathBuf], extension: &str) -> PathBuf {
     let folder = traces.first().and_then(|trace| trace.parent()).unwrap_or(Path::new(""));
     folder.join(format!("ranks.{extension}"))

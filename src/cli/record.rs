@@ -19,7 +19,6 @@ use super::record_attempt::Attempt;
 use super::signals::StopSignals;
 use super::{eprint_line, hints, in_one_line, output, privileges, record_outputs, record_ranks};
 
-/// After a trial.
 const MIN_AFTER_TRIAL: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
@@ -29,7 +28,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     }
     let modes = ModeChoice::for_record(args)?;
     let is_exact = modes.asked == ModeArg::Exact;
-    // %p is known once the program runs; other names are checked now.
+    // A name with %p can be checked once the program runs; check others now.
     let host = output::host();
     let named = |pid: u32| -> Result<PathBuf> {
         let rank = rank_of(pid);
@@ -85,7 +84,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     }
     let attached = match &launched {
         Some(_) => attach_when_python(pid, &stop),
-        // Exact events work for a C program, too.
+        // Exact events work without Python, as for a C program.
         None if is_exact => TargetReaders::attach_any(pid),
         None => attach(pid, &stop),
     };
@@ -101,7 +100,7 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     ended(launched, recorded)
 }
 
-/// Waits for the started program; passes on its exit code.
+/// Waits for the program that memspy started, and passes on its exit code.
 fn ended(launched: Option<LaunchedProgram>, recorded: Result<()>) -> Result<ExitCode> {
     match launched {
         None => recorded.map(|()| ExitCode::SUCCESS),
@@ -111,7 +110,7 @@ fn ended(launched: Option<LaunchedProgram>, recorded: Result<()>) -> Result<Exit
                 eprint_line(&format!("error: {}", in_one_line(error)));
             }
             let code = program.wait()?;
-            // The program's own code comes first.
+            // The program's own failure code takes precedence.
             Ok(if recorded.is_err() && code == 0 { ExitCode::FAILURE } else { code.into() })
         }
     }
@@ -154,7 +153,7 @@ pub(super) fn record(
     let context = || (host.clone(), stop, rank.clone());
     let mut recorded = attempt.run(args, &path, context(), false)?;
     let failure = cost.and_then(|cost| cost.failure());
-    // Recordings that were ending, or whose job has, are kept.
+    // A recording that was ending is kept, as is that of an ended job.
     if let (Some(failure), false) = (failure, stop.load(Ordering::Relaxed))
         && let Ok(readers) = identity.attach()
     {
@@ -177,12 +176,12 @@ pub(super) fn record(
     follow.unfollowed(recorded.followed.as_ref())
 }
 
-/// Time after a trial: removing probes may have taken nearly all.
+/// The time left after a trial; at least something, even if removing the probes took nearly all.
 fn left_after(trial: Duration, whole: Duration) -> Duration {
     whole.saturating_sub(trial).max(MIN_AFTER_TRIAL.min(whole))
 }
 
-/// As requested, else the best mode to try.
+/// The requested recorder, else that of the best mode to try.
 fn first_attempt(
     args: &RecordArgs,
     readers: TargetReaders,

@@ -1,4 +1,4 @@
-//! A process's recorder: its mode, first message and result.
+//! One attempt to record a process: its mode, first message and result.
 
 use std::io::{self, IsTerminal};
 use std::path::Path;
@@ -23,29 +23,29 @@ use super::following::FollowChoice;
 use super::mode::cost_line;
 use super::{eprint_line, record_outputs};
 
-/// Stacks after which a recording of days renumbers: some 30 MiB.
+/// A recording of several days restarts its numbers at this many stacks: some 30 MiB.
 const MAX_IDS: usize = 1 << 17;
 
 pub(super) struct Attempt {
     pub(super) recorder: AttachedRecorder,
     pub(super) follow: FollowChoice,
-    /// For an exact recorder.
+    /// Watches an exact recorder.
     pub(super) cost: Option<CostWatch>,
     pub(super) lines: Vec<String>,
     sources: SourceReader,
 }
 
 pub(super) struct Recorded {
-    /// `None`: writing failed, nothing is left.
+    /// `None`: writing failed, and nothing is left.
     pub(super) sinks: Option<SinkChain>,
     pub(super) result: SinkResult,
     pub(super) followed: Option<FollowTotals>,
-    /// Its duration counts from here.
+    /// The duration counts from here.
     pub(super) began: Instant,
 }
 
 impl Attempt {
-    /// Samples, with counters if `follow` says so.
+    /// A recorder that samples, and polls counters if `follow` says so.
     pub(super) fn of_samples(
         args: &RecordArgs,
         duration: Option<Duration>,
@@ -64,7 +64,8 @@ impl Attempt {
         Ok(Attempt { recorder, follow: follow.clone(), cost: None, lines, sources })
     }
 
-    /// Exact events with probes placed, else the error and readers. `follow` has no budget.
+    /// A recorder of exact events with its probes placed, or the error with the readers. `follow`
+    /// has no budget.
     pub(super) fn of_events(
         args: &RecordArgs,
         readers: TargetReaders,
@@ -77,7 +78,7 @@ impl Attempt {
         let began = Instant::now();
         let is_trial = cost.is_trial();
         let placed = recorder.attach_probes().and_then(|()| match recorder.probes() {
-            // Now: it may take minutes until there is something to probe.
+            // Checked now: it may take minutes until the job has something to probe.
             None if is_trial => check_exact_rights(),
             _ => Ok(()),
         });
@@ -103,7 +104,7 @@ impl Attempt {
         Ok(Ok(Attempt { recorder, follow: follow.clone(), cost: Some(cost), lines, sources }))
     }
 
-    /// Into `path`, which is new or (`replaces`) memspy's own.
+    /// `path` is new or (`replaces`) memspy's own.
     pub(super) fn run(
         self,
         args: &RecordArgs,
@@ -119,7 +120,7 @@ impl Attempt {
                 eprint_line(&cost_line(news, cost.limit()));
             }
         };
-        // Printed once data is on disk: its reader may kill memspy.
+        // Printed after the first records are on disk: a reader of the message may kill memspy.
         let mut began = None;
         let mut observe = |progress: &RecordingProgress| {
             began.get_or_insert_with(Instant::now);
@@ -154,7 +155,7 @@ fn common(args: &RecordArgs) -> CommonOptions {
         owner_options: args.cost.options(),
         step_variable: args.iter_var.clone(),
         epoch_variable: args.epoch_var.clone(),
-        // Partial recordings have their own numbers.
+        // A partial recording has its own numbers.
         forget_after: args.until.kept().map(|_| MAX_IDS),
     }
 }
@@ -181,7 +182,7 @@ fn exact_options(args: &RecordArgs, cost: CostWatch) -> ExactOptions {
     }
 }
 
-/// Runs it with `sink` on a thread; returns the sinks.
+/// Runs the recorder with `sink` on its own thread; returns the sinks.
 fn drive<S: RecordSink + Send + 'static>(
     recorder: AttachedRecorder,
     sink: S,
@@ -196,11 +197,10 @@ fn drive<S: RecordSink + Send + 'static>(
     let followed = recorded.as_ref().ok().and_then(|end| end.totals.follow);
     let recorded = recorded.map(|_| ());
     let (sink, written) = background.finish();
-    // The writing thread has the cause.
+    // The writing thread's error is the cause.
     Ok((sink.map(unwrap), written.and(recorded), followed))
 }
 
-/// The first message.
 fn opening(readers: &TargetReaders, follow: &FollowChoice) -> Result<Vec<String>> {
     let mut lines: Vec<String> = follow.opening(readers)?.into_iter().collect();
     if let (Some(error), true) = (readers.driver_refusal(), readers.has_torch()) {
@@ -210,7 +210,7 @@ fn opening(readers: &TargetReaders, follow: &FollowChoice) -> Result<Vec<String>
 }
 
 fn progress_bar(args: &RecordArgs) -> ProgressBar {
-    // Simultaneous recordings would overwrite each other's line.
+    // Parallel recordings would overwrite each other's line.
     if !io::stderr().is_terminal() || args.subprocesses {
         return ProgressBar::hidden();
     }

@@ -25,7 +25,7 @@ pub(super) fn has_triggers(args: &RecordArgs) -> bool {
     !args.until.until.is_empty()
 }
 
-/// With `replaces`, the trace replaces an abandoned one.
+/// With `replaces`, the trace replaces memspy's own abandoned one.
 pub(super) fn sinks(
     args: &RecordArgs,
     path: &Path,
@@ -78,7 +78,7 @@ pub(super) fn sinks(
     Ok(SinkChain { output: to, reading, waiting, printer, rank, host })
 }
 
-/// For a restart in another mode, which replaces the trace.
+/// For a recording that restarts in another mode; its trace is replaced later.
 pub(super) fn discard(sinks: SinkChain) -> Result<()> {
     match sinks.output {
         RecordOutput::Flight(flight) => Ok(flight.finish()?),
@@ -126,7 +126,7 @@ pub(super) fn finish(
     }
 }
 
-/// Written continuously.
+/// For a recording that was written continuously.
 fn end_trace(
     args: &RecordArgs,
     path: &Path,
@@ -158,7 +158,7 @@ fn end_reading(args: &RecordArgs, path: &Path, reading: Aggregation) -> Result<(
     Ok(())
 }
 
-/// Writes the last part of the recording.
+/// For a recording that kept its last part: writes that now.
 fn end_flight(args: &RecordArgs, mut flight: FlightRecorder, result: SinkResult) -> Result<()> {
     let folder = flight.folder().to_owned();
     let (most, segments) = flight.size();

@@ -16,10 +16,10 @@ use super::mode::ModeChoice;
 use super::output::FileNameFields;
 use super::{eprint_line, hints, in_one_line, output, set_line_prefix};
 
-/// For new processes of the job.
+/// Time between two searches for new processes of the job.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Among all processes of the machine.
+/// The same for a search of all processes of the machine.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
 struct RankRecording {
@@ -27,7 +27,7 @@ struct RankRecording {
     thread: Worker<Result<()>>,
 }
 
-/// Refuses options for one process only.
+/// Refuses options that cannot work for several processes.
 pub(super) fn check(args: &RecordArgs) -> Result<()> {
     let Some(output) = &args.output else { return Ok(()) };
     let text = output.to_string_lossy();
@@ -40,7 +40,7 @@ pub(super) fn check(args: &RecordArgs) -> Result<()> {
     output::check_requested(Some(output), args.force)
 }
 
-/// Until all have ended, `stop` is set or time is over.
+/// Records until all processes have ended, `stop` is set or the time is over.
 pub(super) fn record(
     args: &Arc<RecordArgs>,
     modes: &ModeChoice,
@@ -101,7 +101,7 @@ pub(super) fn record(
                 failed.push(format!("{label}: {error}"));
             }
         }
-        // A started root stays a zombie until waited for.
+        // A program started by memspy stays a zombie until memspy waits for it.
         let has_ended = launched.as_mut().is_some_and(LaunchedProgram::has_ended);
         let gone = has_ended || !family.root_is_alive();
         if running.is_empty() && (over || gone) {
@@ -119,7 +119,6 @@ pub(super) fn record(
     }
 }
 
-/// For at most `left`.
 fn start(
     args: &Arc<RecordArgs>,
     modes: &ModeChoice,
@@ -136,7 +135,7 @@ fn start(
     };
     let path = output::expand(args.output.as_deref().unwrap_or(Path::new(default)), naming)?;
     let path: PathBuf = match path.exists() && !args.force {
-        // A restarted rank keeps its predecessor's file.
+        // A restarted rank keeps the file of the one before.
         true if member.rank.is_some() => {
             let mut text = path.into_os_string();
             text.push(format!(".{}", naming.pid));

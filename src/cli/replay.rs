@@ -18,7 +18,7 @@ use crate::trace::{self, ReplaySummary, TraceReader, segments};
 
 use super::{eprint_line, output};
 
-/// Shorter ones are read before a bar shows.
+/// Shorter traces are read before a bar could be seen.
 const MIN_PROGRESS_BAR_BYTES: u64 = 16 << 20;
 
 /// Limits memory and steps for a file of this size.
@@ -31,19 +31,19 @@ pub(super) fn limit(profile: &mut Profile, bytes: u64) {
     profile.limit_work((1 << 25) + bytes.saturating_mul(20_000));
 }
 
-/// A recording may be read twice, or named twice.
+/// Warnings already printed: a recording may be read or named twice.
 static WARNED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-/// Whether the answer repeats warnings on the same terminal.
+/// Whether the answer shows the warnings on the same terminal.
 static IN_ANSWER: AtomicBool = AtomicBool::new(false);
 
-/// Prints warnings once if `output` has them and shares the terminal.
+/// Prints warnings only once if `output` shows them on the same terminal.
 pub(super) fn warn_in_answer(output: Option<&Path>) {
     let is_printed = output.is_none_or(|path| path.as_os_str() == "-");
     let is_one_screen = io::stdout().is_terminal() && io::stderr().is_terminal();
     IN_ANSWER.store(is_printed && is_one_screen, Ordering::Relaxed);
 }
 
-/// On disk; read any number of times, warned about once.
+/// A recording on disk; however often it is read, its warnings are printed once.
 pub(super) struct StoredRecording<'a> {
     path: &'a Path,
     is_ring: bool,
@@ -67,7 +67,7 @@ impl StoredRecording<'_> {
         Ok(StoredRecording { path, is_ring: false })
     }
 
-    /// A trace, or a folder's segments.
+    /// A trace, or the segments in a folder.
     pub(super) fn trace_or_ring(path: &Path) -> StoredRecording<'_> {
         let segments = if path.is_dir() { segments(path).unwrap_or_default() } else { Vec::new() };
         segments.iter().map(PathBuf::as_path).chain([path]).for_each(output::is_read);
@@ -88,14 +88,14 @@ impl StoredRecording<'_> {
         Ok(reports)
     }
 
-    /// For a sink that makes no report.
+    /// For a sink that makes no report itself.
     pub(super) fn replay(&self, sink: &mut dyn RecordSink) -> Result<()> {
         let damage = self.pass_to(sink)?;
         self.warn(&damage);
         Ok(())
     }
 
-    /// Without warnings.
+    /// For another sink, after the warnings were printed.
     pub(super) fn reread(&self, sink: &mut dyn RecordSink) -> Result<()> {
         self.pass_to(sink).map(|_| ())
     }
@@ -123,7 +123,7 @@ impl StoredRecording<'_> {
         }
     }
 
-    /// If known before opening.
+    /// Its size, if known before it is opened.
     fn bytes(&self) -> Result<u64> {
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
         Ok(match self.is_ring {
@@ -163,7 +163,7 @@ impl StoredRecording<'_> {
     }
 }
 
-/// Refuses what cannot be a trace, with advice.
+/// Refuses what cannot be a trace, and says what to do.
 fn readable(path: &Path) -> Result<()> {
     if path.as_os_str() == "-" {
         bail!(
@@ -180,7 +180,6 @@ fn readable(path: &Path) -> Result<()> {
     }
 }
 
-/// The segments in `folder`.
 pub(super) fn found(folder: &Path) -> Result<Vec<PathBuf>> {
     let segments = segments(folder)?;
     segments.iter().for_each(|segment| output::is_read(segment));
@@ -193,7 +192,7 @@ pub(super) fn found(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(segments)
 }
 
-/// Notes on a trace's state for reports.
+/// Notes for a report about the state of its trace.
 fn damage(summary: &ReplaySummary) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(damage) = &summary.first_damage {

@@ -1,4 +1,4 @@
-//! `memspy report`: traces as one page with every moment.
+//! `memspy report`: traces as one page that shows every moment.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -16,9 +16,9 @@ use super::ranks::{self, RankTrace};
 use super::replay::{self, StoredRecording};
 use super::{eprint_line, output};
 
-/// For all devices.
+/// Moments of all devices together.
 const MOMENTS: usize = 400;
-/// For one device.
+/// Minimum for each device.
 const MIN_MOMENTS: usize = 40;
 
 pub(super) fn run(args: &ReportArgs) -> Result<()> {
@@ -36,7 +36,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<()> {
     for rank in &ranks {
         match survey(rank, ranks.len()) {
             Ok((survey, tracks)) => read.push((rank, survey, tracks)),
-            // A rank without GPU memory hides no others.
+            // A rank without GPU memory does not hide others.
             Err(error) if ranks.len() > 1 => {
                 eprint_line(&format!("warning: {}: {error:#}", rank.label));
                 refused = Some(error.context(rank.label.clone()));
@@ -66,7 +66,7 @@ fn empty() -> Profile {
     Profile::new().without_line_statistics()
 }
 
-/// Reads a trace twice more: timeline, then sites at chosen moments.
+/// Reads a trace twice more: for its timeline, and for the sites at the chosen moments.
 fn survey(rank: &RankTrace, ranks: usize) -> Result<(RecordingSurvey, Vec<MemoryTrack>)> {
     let profile = &rank.profile;
     device(profile, None)?;

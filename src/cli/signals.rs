@@ -1,4 +1,4 @@
-//! Ctrl-C and similar: the first ends work in order, the second at once.
+//! Ctrl-C and similar signals: the first ends work in order, the second at once.
 
 use std::io;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(super) struct StopSignals {
     pub(super) stop: Arc<AtomicBool>,
 }
 
-/// For a program that memspy starts.
+/// Signals to pass on to a program that memspy starts.
 pub(super) type ProgramSignals = signal_hook::iterator::Signals;
 
 impl StopSignals {
@@ -32,8 +32,8 @@ impl StopSignals {
         Ok(signals)
     }
 
-    /// With a program: Ctrl-C reaches both, other signals are passed on, and memspy lives as long
-    /// as it.
+    /// For a memspy that starts a program: Ctrl-C reaches both, other signals are passed on, and
+    /// memspy lives as long as the program.
     pub(super) fn watch_for_program() -> Result<(StopSignals, ProgramSignals)> {
         let signals = StopSignals { stop: Arc::default() };
         let watch = || -> io::Result<ProgramSignals> {
@@ -51,7 +51,7 @@ impl StopSignals {
     }
 }
 
-/// Ignored ones (`nohup`) reach neither memspy nor its program.
+/// Ignored signals (`nohup`) reach neither memspy nor its program.
 fn not_ignored(signals: &[i32]) -> Vec<i32> {
     let ignored = ignored_signals();
     signals.iter().copied().filter(|signal| ignored >> (signal - 1) & 1 == 0).collect()

@@ -23,9 +23,9 @@ use super::{eprint_line, hints, in_one_line, output};
 const SUMMARY_SNAPSHOTS: u32 = 3;
 /// Many snapshots, yet few stops.
 const GROWTH_INTERVAL: Duration = Duration::from_millis(800);
-/// More would only cost more.
+/// More snapshots over a long time would only cost more.
 const MAX_GROWTH_SNAPSHOTS: u32 = 60;
-/// Fastest-growing owners to explain.
+/// Referrers are searched for this many fastest-growing owners.
 const KEEPERS: usize = 2;
 
 pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
@@ -53,8 +53,8 @@ pub(super) fn summary(args: &SummaryArgs) -> Result<()> {
     print(args.json, args.pid, &observation, None)
 }
 
-/// Observes ranks on a thread each; passes their memory to `first`, then each to `show`. A failed
-/// rank hides no others, but is an error at the end.
+/// Observes ranks at the same time, passes their memory to `first`, then each rank to `show`. A
+/// failed rank does not hide others, but is an error at the end.
 fn of_ranks(
     pid: u32,
     options: ObserveOptions,
@@ -98,7 +98,7 @@ fn holding(label: &str, observation: &JobObservation) -> RankHolding {
     let allocated = observation.gpus().iter().filter_map(|gpu| gpu.allocated).sum();
     let mut owners = BTreeMap::new();
     for group in observation.growth.last().iter().filter(|group| group.device.is_cuda()) {
-        // Without the number of members, which differs by rank.
+        // The number of members differs between ranks.
         let label = render::group_label(group);
         let label = label.split(" (").next().unwrap_or(&label).to_owned();
         *owners.entry(label).or_default() += group.size.bytes;
@@ -187,7 +187,7 @@ fn print_growth(
     })
 }
 
-/// Why no snapshot shows growth, with advice.
+/// Why no snapshot shows growth, and what to do.
 fn why_unknown(observation: &JobObservation) -> String {
     match &observation.last {
         Err(why) => why.clone(),
@@ -200,7 +200,7 @@ fn why_unknown(observation: &JobObservation) -> String {
     }
 }
 
-/// Referrers of one tensor per fastest-growing owner, if still readable.
+/// Finds the referrers of a tensor of each fastest-growing owner.
 fn keepers(limits: SnapshotOptions, observation: &mut JobObservation) -> Vec<GrowthKeeper> {
     let grown = observation.growth.owners();
     let mut examples: Vec<String> =

@@ -23,7 +23,7 @@ impl TerminalHost {
 
 impl RecordingHost for TerminalHost {
     fn tell(&mut self, event: FlightEvent) {
-        // The recording thread does not know the label.
+        // The recording thread does not know the label yet.
         if let Some(label) = &self.label {
             set_line_prefix(label);
         }

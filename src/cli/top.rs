@@ -22,7 +22,7 @@ use super::following::FollowChoice;
 use super::signals::StopSignals;
 use super::{hints, output};
 
-/// Five per redraw: shows short-lived blocks at a fraction of a recording's cost.
+/// Five snapshots per redraw show short-lived blocks at a fraction of a recording's cost.
 const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) fn run(args: &TopArgs) -> Result<()> {
@@ -77,7 +77,7 @@ impl TopRecordOptions {
     }
 }
 
-/// Attaches, with advice on failure; first with `readers`, if given.
+/// Attaches, and advises on failure; the first time with `readers`, if given.
 fn attaching(
     how: TopRecordOptions,
     pid: u32,
@@ -110,13 +110,12 @@ fn attaching(
     })
 }
 
-/// As they appear.
 fn members(args: &TopArgs, stop: &Arc<AtomicBool>) -> Result<FindRanks> {
     let (how, pid) = (TopRecordOptions::from_args(args), args.pid);
     let mut family = ProcessTree::new(pid, how.exact).map_err(|error| hints::attach(error, pid))?;
     let stop = Arc::clone(stop);
     Ok(Box::new(move || {
-        // First: later descendants come from known processes.
+        // Checked first: later descendants come from known processes.
         let alive = family.root_is_alive();
         let joining: Vec<NewRank> = family
             .poll()
@@ -131,7 +130,7 @@ fn members(args: &TopArgs, stop: &Arc<AtomicBool>) -> Result<FindRanks> {
     }))
 }
 
-/// Whether the terminal is UTF-8: the first variable set decides.
+/// Whether the terminal's user chose UTF-8: the first of these variables that is set decides.
 fn is_utf8() -> bool {
     let set = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(env::var_os);
     let first = set.map(|value| value.to_string_lossy().to_lowercase()).find(|v| !v.is_empty());

@@ -1,4 +1,4 @@
-//! Invalid arguments as one line: what, why, what next.
+//! Turns invalid arguments into one line: what was tried, why it failed, what to do.
 
 use std::ffi::OsString;
 
@@ -32,7 +32,7 @@ pub(super) fn line(error: &Error, command: &Command, words: &[OsString]) -> Opti
                 .to_owned(),
         ];
     }
-    // Perhaps beside another option.
+    // Another option may be missing as well.
     let misses_process =
         error.kind() == ErrorKind::MissingRequiredArgument && message.contains("--pid");
     if tried == Some("record") && misses_process {
@@ -49,7 +49,7 @@ pub(super) fn line(error: &Error, command: &Command, words: &[OsString]) -> Opti
     Some(format!("error: {tried}{message}; {}", hints.join("; ")))
 }
 
-/// Missing arguments, possible values.
+/// Adds missing arguments and possible values.
 fn with_details<'a>(message: &str, details: impl Iterator<Item = &'a str>) -> String {
     let (values, missing): (Vec<&str>, Vec<&str>) = details.partition(|line| line.starts_with('['));
     let mut text = message.to_owned();
@@ -62,13 +62,13 @@ fn with_details<'a>(message: &str, details: impl Iterator<Item = &'a str>) -> St
     text
 }
 
-/// clap's suggestion; two dashes before a word are never useful.
+/// clap's suggestion, except two dashes before any word, which never help.
 fn tip(line: &str) -> Option<String> {
     let tip = line.strip_prefix("tip: ").unwrap_or(line);
     (!tip.starts_with("to pass ")).then(|| tip.to_owned())
 }
 
-/// By name, alias or prefix.
+/// Finds the command by name, alias or prefix.
 fn subcommand<'a>(command: &'a Command, words: &[OsString]) -> Option<&'a str> {
     words.iter().skip(1).filter_map(|word| word.to_str()).find_map(|word| {
         let is_begun = |sub: &&Command| !word.is_empty() && sub.get_name().starts_with(word);

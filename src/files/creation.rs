@@ -30,12 +30,12 @@ const NEW: OFlags = OFlags::WRONLY
 pub struct FileCreation {
     /// Whether to replace an existing file or refuse it.
     pub replace: bool,
-    /// Requested mode; `None`: owner only, or the replaced file's.
+    /// Requested mode; `None`: the replaced file's, else owner only.
     pub mode: Option<u32>,
 }
 
 impl FileCreation {
-    /// With the default mode.
+    /// Whether to replace an existing file; default mode.
     pub fn replacing(replace: bool) -> FileCreation {
         FileCreation { replace, mode: None }
     }
@@ -108,10 +108,10 @@ impl FileCreation {
     }
 }
 
-/// In the destination's folder; removed unless renamed.
+/// It is in the destination's folder, and is removed unless renamed.
 struct TemporaryFile<'a> {
     folder: &'a OwnedFd,
-    /// `None`: renamed.
+    /// `None` after the rename.
     name: Option<OsString>,
     file: File,
 }
@@ -146,7 +146,8 @@ impl<'a> TemporaryFile<'a> {
             match rustix::fs::renameat_with(folder, name, folder, to, RenameFlags::NOREPLACE) {
                 Err(Errno::EXIST) => return Err(Errno::EXIST.into()),
                 Err(_) => {
-                    // Some file systems (sshfs) cannot rename so: take the name, then replace it.
+                    // Some file systems (sshfs) cannot do this at once: take the name first, then
+                    // replace that file.
                     create_new(folder, to)?;
                     rustix::fs::renameat(folder, name, folder, to)?;
                 }

@@ -1,4 +1,4 @@
-//! Own folders and small files where others may write.
+//! Private folders and small files, in places where others may write.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Read};
@@ -64,7 +64,7 @@ fn is_closed_folder(found: &Metadata) -> bool {
 
 /// Reads a small file that only this user or root can write.
 pub fn read_own(path: &Path, limit: u64) -> Option<String> {
-    // Check the open file: the name may be replaced meanwhile.
+    // Check after opening: the name may lead elsewhere a moment later.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = fs::File::options().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
     let found = file.metadata().ok()?;

@@ -14,7 +14,6 @@ use rustix::io::Errno;
 /// The kernel's limit of links.
 const MAX_LINKS: u32 = 40;
 pub(super) const WRITABLE_BY_OTHERS: u32 = 0o022;
-/// For lookups only.
 const FOLDER: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -47,7 +46,7 @@ pub enum PlaceError {
     },
 }
 
-/// A file, under any name.
+/// A file, whatever its names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileIdentity {
     device: u64,
@@ -251,7 +250,7 @@ mod tests {
         symlink("real/deep", at("own")).unwrap();
         symlink(at("real"), at("theirs")).unwrap();
         lchown(at("theirs"), Some(65534), None).expect("this test has to run as root");
-        // A link of ours through one of theirs.
+        // A link of this user that leads over another user's.
         symlink("theirs/deep", at("over")).unwrap();
         let file = PathKind::File(FileIdentity::of(&at("real/deep/x")).unwrap());
         assert_eq!(place(&at("own/x")).unwrap(), file);

@@ -12,9 +12,9 @@ use crate::torch::{AutogradGraph, TensorDecoder};
 pub(super) struct CppReferences<'t> {
     tensors: &'t TensorDecoder<'t>,
     objects: FxHashMap<Addr, Addr>,
-    /// By Python tensor: attribute, target.
+    /// For each Python tensor: attribute and target.
     of_tensors: FxHashMap<Addr, Vec<(Arc<str>, Addr)>>,
-    /// Targets of the graph alone, with their node's text.
+    /// Only the graph leads to these targets; the text describes the node.
     pub(super) of_nodes: Vec<(String, Addr)>,
 }
 

@@ -8,7 +8,7 @@ use crate::torch::TorchError;
 /// Why owners could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum OwnerError {
-    /// Not stopped.
+    /// The process could not be stopped.
     #[error(transparent)]
     Stop(#[from] StopError),
     /// Python's objects are unreadable.
@@ -26,23 +26,23 @@ pub enum OwnerError {
     /// Pages beyond the copy were needed; the next attempt copies them.
     #[error("its objects changed while they were looked for")]
     Moved,
-    /// A limit came before any result.
+    /// A limit was reached before there was a result.
     #[error("{limit}, before its tensors were known ({} MiB of its memory had been read)", copied >> 20)]
     Cut {
         /// The limit.
         limit: LookLimit,
-        /// Bytes copied.
+        /// Bytes copied until then.
         copied: u64,
     },
 }
 
 impl OwnerError {
-    /// Whether another tracer prevents it.
+    /// Whether the reason is another tracer.
     pub fn is_traced(&self) -> bool {
         matches!(self, OwnerError::Stop(StopError::Traced { .. }))
     }
 
-    /// Whether to try again soon.
+    /// Whether another attempt may succeed soon.
     pub fn is_transient(&self) -> bool {
         match self {
             OwnerError::Heap(error) => error.is_transient(),

@@ -11,7 +11,7 @@ use crate::python::{ClassKind, LocalVariable, PythonHeap, ReferenceGraph};
 use crate::target::Addr;
 
 const NO_VARIABLE: &str = "no variable: ";
-/// Objects without a variable, as starts of paths.
+/// Paths may begin at this many objects without a variable.
 const MAX_ROOTS: usize = 65_536;
 
 /// Names those of `objects` that have references and are not `garbage`.
@@ -24,7 +24,7 @@ pub(super) fn name(
     (graph, garbage): (&ReferenceGraph<'_>, &FxHashSet<Addr>),
     objects: &[Addr],
 ) {
-    // Only a running function or C++ references it: it is in transit.
+    // A tensor that only a running function or C++ references is in transit.
     let (mut objects, held_alone) = graph.divide(objects, garbage);
     let held_alone: FxHashSet<Addr> = held_alone.into_iter().collect();
     let mut held = graph.held_in_unknown_objects(&held_alone);
@@ -33,7 +33,7 @@ pub(super) fn name(
     if objects.is_empty() {
         return;
     }
-    // Starts of the search.
+    // The search begins at module variables.
     let modules: FxHashSet<Addr> = heap.modules().into_iter().map(|(_, dict)| dict).collect();
     let leading = graph.leading_to(&objects, &modules);
     let outside: FxHashSet<Addr> = leading.kept_from_outside.iter().copied().collect();

@@ -45,8 +45,8 @@ pub(super) fn find(
     Garbage { objects, tensors, cycles }
 }
 
-/// References in Python and C++. A tensor and its object keep each other alive, so they are one,
-/// under the `TensorImpl`'s address.
+/// References in Python and C++. A tensor and its Python object keep each other alive, so they
+/// count as one, by the `TensorImpl`'s address.
 pub(super) struct CombinedReferences<'a> {
     graph: &'a ReferenceGraph<'a>,
     tensors: &'a TensorDecoder<'a>,
@@ -109,7 +109,7 @@ impl<'a> CombinedReferences<'a> {
         if let Some(row) = self.rows.row_at(key) {
             let in_cpp = self.tensors.references_of_tensor(Addr(key))?;
             let Some(object) = row.object.map(Addr) else { return Some(in_cpp) };
-            // Without those between a tensor and its object.
+            // References between a tensor and its object do not count.
             let by_tensor = i64::from(self.tensors.is_kept_by_cpp(object));
             return Some(self.graph.count_of(object)? - by_tensor + in_cpp - 1);
         }
@@ -140,7 +140,6 @@ impl<'a> CombinedReferences<'a> {
         }
     }
 
-    /// What is freed with these objects.
     fn freed_with(&self, objects: &FxHashSet<Addr>) -> FxHashSet<u64> {
         let plain = objects.iter().filter(|object| !self.impls.contains_key(object));
         let mut waiting: VecDeque<u64> = plain.map(|object| object.0).collect();

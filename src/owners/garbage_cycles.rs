@@ -12,7 +12,7 @@ use crate::python::{ClassKind, HeapObject, PyClass, PythonHeap};
 use crate::target::Addr;
 
 const MAX_KINDS: usize = 16;
-/// Others get no path.
+/// Further cycles are reported without a path.
 const MAX_CYCLES: usize = 4096;
 const MAX_STEPS: usize = 24;
 
@@ -20,7 +20,6 @@ struct CycleFinder<'h, 'a> {
     heap: &'h PythonHeap<'a>,
     objects: Vec<Addr>,
     next: Vec<Vec<u32>>,
-    /// Pairs linked through C++.
     through_cpp: FxHashSet<(Addr, Addr)>,
     own_modules: FxHashSet<String>,
 }
@@ -161,7 +160,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         found
     }
 
-    /// The best class of a cycle, and the shortest cycle through it.
+    /// The best class to name a cycle by, and the shortest cycle through it.
     fn describe(&self, cycle: &[u32]) -> (Arc<str>, String) {
         let class = |at: &u32| self.heap.class_of(self.objects[*at as usize]);
         let named = |at: &u32| class(at).map(|class| (self.rank(&class), class.name.clone(), *at));
@@ -178,7 +177,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         cycle.iter().filter_map(class).map(|class| self.rank(&class)).min().unwrap_or(u8::MAX)
     }
 
-    /// Lowest for the class that names a cycle best.
+    /// The lowest names a cycle best.
     fn rank(&self, class: &PyClass) -> u8 {
         let is_instance = matches!(class.kind, ClassKind::Instance | ClassKind::Other);
         match class.kind {
@@ -231,7 +230,7 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
             }
             let dict =
                 self.heap.class_of(at).and_then(|class| self.heap.dict_of_instance(at, &class));
-            // Shows the instance instead of its dictionary.
+            // Attributes belong to the instance, not to its dictionary.
             let (from, to) = match dict {
                 Some(dict) if dict == next(1) && step + 1 < objects.len() => (dict, next(2)),
                 _ => (at, next(1)),

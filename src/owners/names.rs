@@ -28,14 +28,13 @@ pub(super) enum NamePriority {
 pub(super) struct ObjectNames {
     names: FxHashMap<Addr, Vec<(NamePriority, Arc<str>)>>,
     categories: FxHashMap<Addr, TensorCategory>,
-    /// Variables of outermost modules and optimizers.
+    /// Variables that lead to modules and optimizers.
     pub(super) variables: FxHashMap<Addr, Arc<str>>,
     /// Objects that only an autograd node references.
     pub(super) by_nodes: Vec<Addr>,
     pub(super) without_object: Vec<(Addr, Arc<str>)>,
-    /// Waiting for their modules' variables.
+    /// Trees whose module has no name yet.
     trees: Vec<ModuleTree>,
-    /// The trees as reported.
     pub(super) models: Vec<RootModule>,
     pub(super) optimizers: Vec<Optimizer>,
 }
@@ -100,7 +99,7 @@ pub(super) fn modules(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mu
             scripted.push((*module, original));
         }
         if let Some(modules) = modules {
-            // An object around a dictionary in a ScriptModule.
+            // A ScriptModule has an object around a dictionary here.
             let dict = match heap.entries_if_dict(modules) {
                 Some(_) => Some(modules),
                 None => heap.attribute(modules, "_python_modules"),
@@ -112,7 +111,7 @@ pub(super) fn modules(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mu
         for (tensors, category) in
             [(parameters, TensorCategory::Parameter), (buffers, TensorCategory::Buffer)]
         {
-            // In C++ in a ScriptModule.
+            // A ScriptModule has them in C++.
             let dict = tensors.filter(|dict| heap.entries_if_dict(*dict).is_some());
             for (name, tensor) in dict.map_or(Vec::new(), |dict| heap.named_entries(dict)) {
                 if is_tensor.contains(&tensor) {
@@ -221,7 +220,7 @@ fn collect(
     }
 }
 
-/// Names tensors once variables are known.
+/// Runs once the variables are known.
 pub(super) fn finish(heap: &PythonHeap<'_>, found: &RelevantObjects, named: &mut ObjectNames) {
     let trees = std::mem::take(&mut named.trees);
     let one = trees.len() == 1;

@@ -17,10 +17,9 @@ use crate::python::{
 use crate::target::Addr;
 
 pub(super) const MAX_DEPTH: u32 = 8;
-/// For searches among objects that lead to a tensor.
+/// Limit of searches that visit only objects which lead to a tensor.
 const MAX_FAR_DEPTH: u32 = 64;
-/// Greatest depth counted for a module or task: what they keep is found at any depth, as is a
-/// coroutine's if only the event loop has its task.
+/// Modules and tasks count as at most this deep, so that what they keep is found at any depth.
 const MAX_DEPTH_OF_LANDMARKS: u32 = 2;
 const MAX_VISITS: usize = 200_000;
 const MAX_SEEN: usize = 1 << 23;
@@ -59,7 +58,7 @@ pub(super) fn of_variables(
     found.tensors.iter().copied().filter(|at| !search.seen.contains(at)).collect()
 }
 
-/// From the program's variables, if they lead there.
+/// Paths from the program's variables, if these lead there.
 pub(super) fn to_objects(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
@@ -90,14 +89,14 @@ pub(super) struct PathSearch<'h, 'a> {
 #[derive(Debug, Default)]
 pub(super) struct SearchFilter {
     pub(super) leading: FxHashSet<Addr>,
-    /// Holders of unknown kinds, with their references.
+    /// Holders of unknown kinds, with the objects they reference.
     pub(super) holders: FxHashMap<Addr, Vec<Addr>>,
 }
 
 /// References that other threads have read for the next visits.
 #[derive(Default)]
 struct PrefetchedVisits {
-    /// First visit not read.
+    /// The first visit without prefetched references.
     end: usize,
     known: VecDeque<(usize, Vec<(ReferenceKind, Addr)>)>,
 }
@@ -154,12 +153,13 @@ impl<'h, 'a> PathSearch<'h, 'a> {
 }
 
 impl PathSearch<'_, '_> {
-    /// From the program's functions, its modules' globals, then, if there is `more`, libraries'.
+    /// Starts from variables of functions, then module globals, then, if there is `more` to find,
+    /// those of libraries.
     pub(super) fn everywhere(&mut self, locals: &[LocalVariable], more: &dyn Fn(&Self) -> bool) {
         let heap = self.heap;
         let (library, own): (Vec<&LocalVariable>, Vec<&LocalVariable>) =
             locals.iter().partition(|local| is_library(&local.file));
-        // The outermost function's variable stays while inner calls come and go.
+        // Name it by the outermost function: inner calls come and go.
         let in_one_frame = |a: &&LocalVariable, b: &&LocalVariable| a.function == b.function;
         let own: Vec<&LocalVariable> = own
             .chunk_by(|a, b| a.thread == b.thread)
@@ -169,7 +169,7 @@ impl PathSearch<'_, '_> {
         let scoped = |locals: Vec<&LocalVariable>| -> Vec<(String, Addr)> {
             let text = |local: &&LocalVariable| {
                 let function = local.function.rsplit('.').next().unwrap_or_default();
-                // Module level: its locals are the globals below.
+                // At module level local variables are the globals, which come next.
                 (function != "<module>")
                     .then(|| (format!("{function}: {}", local.name), local.value))
             };
@@ -226,7 +226,7 @@ impl PathSearch<'_, '_> {
                 let edge = ReferenceKind::Part;
                 visits.push(PathNode { at, from: None, edge, depth: 0, is_repeated: false });
             } else if self.wanted.contains(&at) {
-                // Another variable for a known object.
+                // Another variable of an object seen before.
                 self.name(at, rank, &name);
             }
         }
@@ -272,7 +272,7 @@ impl PathSearch<'_, '_> {
     }
 
     fn name(&mut self, at: Addr, rank: NamePriority, path: &str) {
-        // A longer form of its module's name.
+        // A longer form of the name from its module.
         if ["._parameters[", "._buffers["].iter().any(|dict| path.contains(dict)) {
             return;
         }
@@ -301,7 +301,7 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Whether it is new.
+    /// Returns whether the object is new.
     fn enters(&mut self, at: Addr) -> bool {
         at.is_plausible() && self.seen.insert(at)
     }
@@ -326,8 +326,8 @@ impl PathSearch<'_, '_> {
     ) {
         let (heap, cpp, only) = (self.heap, self.cpp, self.only);
         let (at, kind) = (object.at, object.class.kind);
-        // Modules are roots; functions and classes of libraries lead everywhere. The program's
-        // functions in a library were registered there (hook, handler).
+        // Modules are roots themselves; functions and classes of libraries lead everywhere. A
+        // program function in a library was registered there (hook, handler).
         let is_of_library = || match kind {
             ClassKind::Function => {
                 heap.globals_of(at).is_none_or(|globals| !self.own_globals.contains(&globals))
@@ -351,7 +351,7 @@ impl PathSearch<'_, '_> {
                 && self.seen.len() < MAX_SEEN
                 && (is_onward || self.leads_on(to))
                 && self.enters(to)
-                // Later objects are seen, not visited.
+                // Later objects are marked as seen, but not visited.
                 && visits.len() < MAX_VISITS
             {
                 let from = Some(from);
@@ -376,7 +376,7 @@ impl PathSearch<'_, '_> {
     /// Other threads read references of the next visits.
     fn prefetch(&self, visits: &[PathNode], next: usize, rank: NamePriority) -> PrefetchedVisits {
         let end = visits.len().min(next + MAX_AHEAD).min(MAX_VISITS);
-        // Not too deep. Only this thread knows references from C++.
+        // Too deep objects are not visited. Only this thread knows a tensor's C++ references.
         let is_explored = |visit: &usize| {
             let PathNode { at, depth, .. } = visits[*visit];
             (depth < self.max_depth || self.modules.contains(&at))
@@ -387,7 +387,7 @@ impl PathSearch<'_, '_> {
         let (seen, wanted) = (&self.seen, &self.wanted);
         let is_asked = |object: &HeapObject| match object.class.kind {
             ClassKind::Module => false,
-            // Rarely visited.
+            // Most of these are never visited.
             ClassKind::Function | ClassKind::Type => rank != NamePriority::Library,
             _ => true,
         };
@@ -401,7 +401,7 @@ impl PathSearch<'_, '_> {
     }
 }
 
-/// IPython's names of results: `_` and `_12`, beside `Out`.
+/// IPython's names of results, beside `Out`: `_` and `_12`.
 fn is_ipython_result(name: &str) -> bool {
     name.strip_prefix('_').is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
 }

@@ -1,9 +1,9 @@
 //! Takes an ownership snapshot: copies memory in a short stop, then walks over the copy.
 //!
-//! A first walk over the running process finds the pages to copy. If objects have moved since, the
-//! walk over the copy reads missing pages late; that result mixes moments, and another round copies
-//! them too. For a faster process the last round walks during the stop, if that is short. The
-//! process always continues at the maximum pause.
+//! A first walk over the running process finds the pages to copy. Pages that the walk over the copy
+//! misses are read late; that result mixes moments, so another round copies them too. For a process
+//! that changes faster, the last round walks during the stop. The process always continues after
+//! the maximum pause.
 
 use std::time::{Duration, Instant};
 
@@ -22,39 +22,39 @@ use crate::python::{HeapError, HeapListing, PythonReader};
 use crate::target::{Addr, MemoryError, PAGE, PageCache, Process, ProcessError};
 use crate::torch::{TensorReader, TorchReader};
 
-/// For blocks of a running process.
+/// Time to read blocks again that a running process changes.
 const RUNNING_TIMEOUT: Duration = Duration::from_millis(20);
-/// Copies. The last is walked during the stop, which is longer for the process.
+/// Maximum number of copies. The last is walked during the stop, which takes longer.
 const MAX_ROUNDS: u32 = 8;
-/// New objects are followed for this long after the stop began, or to the end of the copy if later:
-/// another round costs more. Rounds two and three get the first one's time, later ones this many
-/// times as long.
+/// Following new objects ends this long after the stop began, or with the copy if that is later:
+/// another round would cost more. The second and third round get the first one's time, later ones
+/// up to this many times as long.
 const MAX_FOLLOWING: Duration = Duration::from_millis(25);
 const MAX_FOLLOWING_FACTOR: u32 = 4;
-/// For changing object lists of a running process.
+/// Attempts to read object lists that change.
 const MAX_RUNNING_ATTEMPTS: u32 = 8;
-/// For the layout of tensors then.
+/// Attempts to find the layout of tensors meanwhile.
 const MAX_LAYOUT_ATTEMPTS: u32 = 3;
-/// For recent objects before the stop.
+/// Time to find recent objects before the stop.
 const MAX_SEARCH_OF_RECENT: Duration = Duration::from_millis(200);
-/// Fraction of the time for learning pages.
+/// Fraction of the time for finding the pages.
 const LEARNING: f64 = 0.45;
 
 /// Reads the owners of one process.
 pub struct OwnerReader {
     tensors: TensorReader,
-    /// Pages of the last walk.
+    /// Numbers of the pages that the last walk needed.
     pages: Vec<u64>,
 }
 
 impl OwnerReader {
-    /// `Ok(None)` without PyTorch.
+    /// `Ok(None)` if PyTorch is not loaded.
     pub fn attach(process: &Process) -> Result<Option<OwnerReader>, OwnerError> {
         let tensors = TensorReader::attach(process)?;
         Ok(tensors.map(|tensors| OwnerReader { tensors, pages: Vec::new() }))
     }
 
-    /// Prepares without a stop: the first time, finds the pages to copy.
+    /// Prepares the stop: the first time, finds the pages to copy.
     pub fn learn(
         &mut self,
         process: &Process,
@@ -77,11 +77,12 @@ impl OwnerReader {
         }
     }
 
-    /// Takes a snapshot; the process runs again at return. `stops` counts stops, also after errors.
+    /// Takes a snapshot; the process always continues before this returns. `stops` counts its
+    /// stops, also on an error.
     ///
     /// # Errors
     ///
-    /// After [`OwnerError::is_transient`] another attempt costs less.
+    /// If [`OwnerError::is_transient`], another attempt costs less.
     pub fn read(
         &mut self,
         process: &Process,
@@ -93,7 +94,7 @@ impl OwnerReader {
         let mut progress =
             SnapshotInProgress::new(&self.tensors, process, python, torch, request, stops);
         match request.options.stop_policy {
-            // It does not change.
+            // A core file does not change.
             _ if process.is_core() => progress.running(),
             StopPolicy::Never => progress.running(),
             StopPolicy::Stop => progress.stopping(&mut self.pages),
@@ -109,7 +110,7 @@ struct SnapshotInProgress<'a> {
     request: &'a SnapshotRequest<'a>,
     memory: PageCache,
     stops: &'a mut StopTotals,
-    /// The limit behind refused pages.
+    /// The limit that prevents reading uncopied pages.
     refused_by: LookLimit,
 }
 
@@ -155,7 +156,7 @@ impl<'a> SnapshotInProgress<'a> {
             announce(estimate);
         }
         for round in 1.. {
-            // Leaves time for another round.
+            // A round that may fail must leave time for another.
             let has_time = self.request.budget.left() > walk_took.mul_f64(2.5);
             let options = &self.request.options;
             let missing = match round < MAX_ROUNDS && has_time && knows_all {
@@ -190,7 +191,7 @@ impl<'a> SnapshotInProgress<'a> {
         for attempt in 1..=MAX_RUNNING_ATTEMPTS {
             let walked = self.walk(&blocks, HeapListing::Rough, &mut || {});
             *pages = self.memory.pages();
-            // It may succeed in the stop, but then the first copy is useless.
+            // It may succeed during the stop, but then the first copy is useless.
             let may_differ = match walked {
                 Err(OwnerError::Heap(_)) => true,
                 // Too many sampled tensors were gone; sample others.
@@ -211,7 +212,7 @@ impl<'a> SnapshotInProgress<'a> {
         })
     }
 
-    /// `None`: other pages were needed, added to `pages`.
+    /// `None`: the walk needed other pages, which are added to `pages`.
     fn round(
         &mut self,
         pages: &mut Vec<u64>,
@@ -219,7 +220,7 @@ impl<'a> SnapshotInProgress<'a> {
         round: u32,
     ) -> Result<Option<OwnershipSnapshot>, OwnerError> {
         let max_pause = self.request.options.max_pause;
-        // A busy job moves its objects: find their pages again now.
+        // A busy job keeps creating objects: find their pages again.
         let (recent, known) = self.recent_pages();
         let is_recent: FxHashSet<u64> = recent.iter().copied().collect();
         pages.retain(|page| !is_recent.contains(page));
@@ -229,7 +230,8 @@ impl<'a> SnapshotInProgress<'a> {
         pages.extend(&recent);
         self.memory.set_budget(self.request.budget);
         let mut stop = StoppedForCopy::of(self.process, max_pause, self.stops)?;
-        // Blocks and newest objects are read beside the copy. The walk notices pages still missing.
+        // Blocks and the newest objects are read during the copy; the walk notices pages still
+        // missing.
         let resumed = stop.resumed.clone();
         newest.close_with(resumed.clone());
         let (tensors, python) = (self.tensors, self.python);
@@ -241,13 +243,13 @@ impl<'a> SnapshotInProgress<'a> {
             read = torch.map_or(Ok(Vec::new()), |torch| blocks(torch, StopPolicy::Stop));
             in_time = !resumed.is_set();
             if read.is_err() || !in_time {
-                // Ends the copy as well.
+                // This also ends the copying.
                 stop.end();
                 return false;
             }
             newest.copy_until(stop.since + max_following(round), copying);
             let whole = newest.copy(recent_plan, &resumed);
-            // The walk reports a failure.
+            // The walk will report a failure.
             let _ = ground.read_newest(&known, &|| copying.is_done());
             whole
         });
@@ -255,7 +257,7 @@ impl<'a> SnapshotInProgress<'a> {
             Ok(blocks) if in_time => blocks,
             read => {
                 self.stops.add(stop.end());
-                // Data read too late is invalid, its error too.
+                // Data read too late is invalid, and so is its error.
                 let too_late = || self.cut(LookLimit::Pause(max_pause));
                 return Err(read.err().filter(|_| in_time).unwrap_or_else(too_late));
             }
@@ -278,7 +280,7 @@ impl<'a> SnapshotInProgress<'a> {
         remember(pages, &self.memory, is_all && !is_mixed, round);
         if is_mixed {
             return match self.memory.exceeded() {
-                // It mixes moments, and time is over.
+                // The result mixes moments, and there is no time for more.
                 Some(error) => Err(self.cut(self.limit(error))),
                 None => Ok(None),
             };
@@ -300,11 +302,11 @@ impl<'a> SnapshotInProgress<'a> {
             match read {
                 Ok(known) => return (pages, known),
                 Err(_) if budget.left() == Duration::ZERO => break,
-                // It changed its lists.
+                // It was changing its lists.
                 Err(_) => {}
             }
         }
-        // It fails again in the stop.
+        // A failure here recurs during the stop.
         (pages, FxHashSet::default())
     }
 
@@ -322,17 +324,17 @@ impl<'a> SnapshotInProgress<'a> {
         OwnerWalkInput { tensors, python, memory, blocks, asked: request.asked }
     }
 
-    /// The error, or the limit behind it.
+    /// The error, or the limit that caused it.
     fn explain(&self, error: OwnerError) -> OwnerError {
         match self.memory.exceeded() {
             Some(error) => self.cut(self.limit(error)),
-            // Memory was refused.
+            // Required memory was refused.
             None if self.memory.refused() > 0 => self.cut(self.limit_of_copy()),
             None => error,
         }
     }
 
-    /// Why the copy has gaps while time is left.
+    /// Why the copy misses something although time is left.
     fn limit_of_copy(&self) -> LookLimit {
         let options = &self.request.options;
         match self.stops.longest < options.max_pause {
@@ -388,10 +390,10 @@ impl<'a> SnapshotInProgress<'a> {
         })
     }
 
-    /// In the stop, or when no thread changes them.
+    /// Read during the stop, or when no thread changes them.
     fn blocks(&mut self) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
         let stop_policy = match self.process.is_core() {
-            // A core file may contain half a change; it is marked.
+            // A core file may contain half a change; its result says so.
             true => StopPolicy::Never,
             false => self.request.options.stop_policy,
         };
@@ -406,13 +408,12 @@ impl<'a> SnapshotInProgress<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MissingPage {
-    /// Reads it now, to find what else is needed.
+    /// Reads it from the running process, to find what else is needed.
     ReadLate,
     ReadStanding,
     Refused,
 }
 
-/// From the stop on.
 fn max_following(round: u32) -> Duration {
     MAX_FOLLOWING * round.saturating_sub(2).clamp(1, MAX_FOLLOWING_FACTOR)
 }
@@ -421,7 +422,7 @@ fn blocks(
     torch: &mut TorchReader,
     stop_policy: StopPolicy,
 ) -> Result<Vec<AllocatorSnapshot>, OwnerError> {
-    // Tensors exist without CUDA or the native allocator, too.
+    // A process without CUDA, or with another allocator, has tensors too.
     torch.refresh()?;
     if *torch.backend() != AllocatorBackend::Native {
         return Ok(Vec::new());
@@ -436,7 +437,7 @@ fn blocks(
         if stop_policy == StopPolicy::Stop
             && snapshot.consistency != SnapshotConsistency::Consistent
         {
-            // Stopped while it changed its lists.
+            // It was stopped while it changed its lists.
             return Err(OwnerError::Allocating);
         }
         snapshots.push(snapshot);

@@ -26,7 +26,6 @@ pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
     }
 }
 
-/// Tracked objects, and variables of running functions.
 pub(super) fn find(
     heap: &PythonHeap<'_>,
     found_objects: &RelevantObjects,
@@ -37,14 +36,14 @@ pub(super) fn find(
     let mut found: FxHashMap<Addr, Vec<(Addr, Arc<str>, String)>> = FxHashMap::default();
     let mut counts: FxHashMap<Addr, i32> = FxHashMap::default();
     let asked: FxHashSet<Addr> = objects.iter().copied().collect();
-    // `__dict__`s of referring instances, shown as these.
+    // `__dict__`s of referring instances: the instance is shown instead.
     let mut of_instances: FxHashSet<Addr> = FxHashSet::default();
     for object in heap.objects() {
         if asked.contains(&object.at) {
             counts.insert(object.at, object.references);
         }
-        // Running frames appear as variables, suspended ones as generators. A traceback keeps
-        // frames that returned.
+        // Running frames are shown by their variables, suspended ones as generators. A traceback
+        // keeps frames that have returned.
         if object.class.kind == ClassKind::Frame && !heap.has_returned(object) {
             continue;
         }

@@ -5,10 +5,10 @@ use crate::python::{PythonHeap, ReferenceKind};
 
 /// Steps of a repetition; a function in a closure takes three.
 const MAX_PERIOD: usize = 4;
-/// Objects reached so per kind of variable; a stop copies each.
+/// Objects reached by repetition per kind of variable; a stop copies each.
 pub(super) const MAX_REPEATED: usize = 16_384;
 
-/// The first visit of a repetition that leads to `visit`; the depth limit does not apply. Visits
+/// The first visit of a repetition that leads to `visit`, which lifts the depth limit. Two visits
 /// are alike if the same kind of step led to the same class.
 pub(super) fn repeats(heap: &PythonHeap<'_>, visits: &[PathNode], visit: usize) -> Option<usize> {
     let is_deep = visits[visit].depth >= MAX_DEPTH;
@@ -16,7 +16,7 @@ pub(super) fn repeats(heap: &PythonHeap<'_>, visits: &[PathNode], visit: usize) 
     if !is_deep && !way().skip(1).any(|at| visits[at].is_repeated) {
         return None;
     }
-    // The variable is no step.
+    // The variable itself is not a step.
     let way: Vec<usize> = way().filter(|&at| visits[at].from.is_some()).collect();
     let is_like = |a: usize, b: usize| {
         let class = |visit: usize| heap.class_of(visits[visit].at).map(|class| class.at);
@@ -31,7 +31,6 @@ pub(super) fn repeats(heap: &PythonHeap<'_>, visits: &[PathNode], visit: usize) 
     })
 }
 
-/// Whether they differ in an index or key at most.
 fn is_same_step(a: &ReferenceKind, b: &ReferenceKind) -> bool {
     use ReferenceKind::{Item, Key};
     matches!((a, b), (Item(_), Item(_)) | (Key(_), Key(_))) || a == b

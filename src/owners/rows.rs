@@ -13,21 +13,21 @@ use crate::python::PythonHeap;
 use crate::target::Addr;
 use crate::torch::{AutogradGraph, AutogradNode, TensorDecoder, TensorTypes};
 
-/// Storage size worth a search of library variables.
+/// Storage size that justifies a search of library variables.
 const MIN_NAMED_BYTES: u64 = 64 << 10;
 
-/// Bytes worth a search for garbage.
+/// Bytes that justify a search for garbage.
 const MIN_SEARCHED_BYTES: u64 = 1 << 20;
 
-/// A compiler's tensor (torch/_subclasses/fake_tensor.py): shape and nodes, no memory.
+/// A compiler's tensor (torch/_subclasses/fake_tensor.py): it has shape and nodes, but no memory.
 const FAKE: &str = "FakeTensor";
 
-/// Nesting of wrappers; they may contain themselves.
+/// Maximum nesting of wrappers; they may contain themselves.
 const MAX_WRAPPERS: usize = 16;
 
 pub(super) struct WrappedTensor {
     pub(super) wrapper: Addr,
-    /// Attribute: `._local_tensor`.
+    /// Its attribute: `._local_tensor`.
     pub(super) step: String,
     pub(super) part: Addr,
 }
@@ -61,7 +61,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
             misfits: 0,
         };
         for object in objects {
-            // Under construction: no memory yet.
+            // A tensor under construction has no memory yet.
             let Some(at) = tensors.impl_of(*object) else { continue };
             let tensor = tensors.tensor(at);
             rows.misfits += u64::from(!tensor.as_ref().is_some_and(|t| tensors.fits(t)));
@@ -104,7 +104,6 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         index
     }
 
-    /// `None` if unreadable.
     fn row_of(&mut self, at: u64) -> Option<usize> {
         match self.by_impl.get(&at) {
             Some(&known) => Some(known),
@@ -112,7 +111,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// Tensors that wrap others without own memory: distributed tensors,
+    /// Python tensors that wrap others without own memory: distributed tensors,
     /// `torch.Tensor._make_wrapper_subclass`.
     pub(super) fn wrappers(&self) -> Vec<Addr> {
         let is_wrapper = |row: &&TensorRow| {
@@ -136,7 +135,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
 
     /// Adds tensors that only gradients, sparse tensors and nodes keep.
     pub(super) fn follow_graph(&mut self) {
-        // Their nodes never run.
+        // Nodes of fake tensors never run.
         let real = self.rows.iter().filter(|row| !self.fake.contains(&row.tensor.at));
         let roots: Vec<Addr> = real.filter_map(|row| row.tensor.grad_fn).map(Addr).collect();
         self.graph = self.tensors.graph(roots);
@@ -174,13 +173,13 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         }
     }
 
-    /// Whether a tensor without a variable needs a search: it is large, and no node saved it.
+    /// Whether a tensor without a variable is worth a search: it is large, and no node saved it.
     pub(super) fn needs_name(&self, object: Addr, in_use: &InUse) -> bool {
         let tensor = self.tensors.impl_of(object);
         let Some(&row) = tensor.and_then(|at| self.by_impl.get(&at.0)) else { return false };
         let row = &self.rows[row];
         let bytes = row.tensor.storage.and_then(|storage| storage.bytes);
-        // Wrappers have no address; a CUDA graph's pool is one row.
+        // Wrappers have no address; a CUDA graph's pool is reported as a whole.
         let is_counted = match (row.tensor.storage, row.tensor.device) {
             (Some(storage), Some(device)) => {
                 storage.data == 0 || in_use.holds(device, storage.data)
@@ -204,8 +203,7 @@ impl<'h, 'a> TensorRows<'h, 'a> {
         row.is_some_and(|&row| self.rows[row].tensor.grad_fn.is_some())
     }
 
-    /// Whether they may be garbage: a busy job always has some tensors in transit, so it must be a
-    /// large part.
+    /// Whether these are a large enough part: a busy job always has some tensors in transit.
     pub(super) fn may_be_garbage(&self, objects: &[Addr], in_use: &InUse) -> bool {
         let bytes = |row: &TensorRow| match (row.tensor.storage, row.tensor.device) {
             (Some(storage), Some(device)) if in_use.holds(device, storage.data) => storage.memory(),
@@ -301,14 +299,14 @@ impl<'h, 'a> TensorRows<'h, 'a> {
     }
 
     fn add_names(&mut self, held: usize, names: &[Arc<str>], what: &str) {
-        // The owner's best name is better than a variable.
+        // The owner's best name is better than a variable that also leads to it.
         if let Some(name) = names.first() {
             self.rows[held].names.insert(0, format!("{name}{what}").into());
         }
     }
 }
 
-/// So that wrappers pass names on.
+/// Each wrapper passes its name on.
 fn outermost_first(parts: &[WrappedTensor]) -> Vec<&WrappedTensor> {
     let over: FxHashMap<Addr, Addr> = parts.iter().map(|part| (part.part, part.wrapper)).collect();
     let depth = |part: &&WrappedTensor| {

@@ -1,4 +1,4 @@
-//! PyTorch's version from its own module, without its files.
+//! PyTorch's version, by its own module if its files are not available.
 
 use crate::python::PythonReader;
 use crate::target::{PageCache, Process};

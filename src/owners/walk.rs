@@ -23,10 +23,10 @@ use crate::torch::{TensorDecoder, TensorReader, TensorTypes};
 /// References per local variable, in the stop.
 const MAX_LOCAL_REFERENCES: u32 = 256;
 
-/// A busy job has some node outputs in transit; this many have an owner.
+/// A busy job has some node outputs in transit; from this many on, something keeps them.
 const MIN_RESULTS: usize = 16;
 
-/// Reference count, type and `TensorImpl`: whether it still exists.
+/// Bytes that show whether a tensor still exists: reference count, type, `TensorImpl`.
 const SIZE_OF_TENSOR: usize = 48;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +48,6 @@ pub(super) struct RelevantObjects {
     pub(super) modules: Vec<Addr>,
     pub(super) optimizers: Vec<Addr>,
     pub(super) counting: Vec<CountingObject>,
-    /// CUDA graphs and `MemPool`s.
     pub(super) pool_users: Vec<Addr>,
     pub(super) graphs: FxHashSet<Addr>,
 }
@@ -96,9 +95,9 @@ impl LimitedParts<'_> {
 }
 
 impl OwnerWalkInput<'_> {
-    /// Reads what is new since a walk (objects, references, local variables): short enough for a
-    /// stop. References of `known` objects come last, until `is_done`: they have hardly changed.
-    /// Returns all.
+    /// Reads what a process has created since a walk (objects, references, local variables), which
+    /// is short enough for a stop. References of objects `known` before come last, until `is_done`:
+    /// they have hardly changed. Returns all objects.
     pub(super) fn read_newest(
         &self,
         known: &FxHashSet<Addr>,
@@ -113,7 +112,7 @@ impl OwnerWalkInput<'_> {
             heap.objects().iter().partition(|object| known.contains(&object.at));
         for object in &new {
             heap.references(object, &mut |_, to| {
-                // The collector tracks no items of an object array.
+                // The collector does not track the items of an object array.
                 if let Some(class) = heap.class_of(to).filter(|class| class.is_array()) {
                     let array = HeapObject { at: to, class, references: 0 };
                     heap.hidden_references(&array, &mut |_, item| _ = heap.class_of(item));
@@ -139,7 +138,7 @@ impl OwnerWalkInput<'_> {
         Ok(heap.objects().iter().map(|object| object.at).collect())
     }
 
-    /// After `read_all` nothing is read.
+    /// Walks over all objects; calls `read_all` after the last read.
     pub(super) fn walk(
         &self,
         listing: HeapListing,
@@ -162,12 +161,12 @@ impl OwnerWalkInput<'_> {
         names::modules(&heap, &found, &mut named);
         parts.end(IncompleteSnapshot::MODULES);
         let locals = heap.locals();
-        // The graph explains them.
+        // The graph explains what it keeps.
         let in_use = InUse::new(self.blocks);
-        // Autocast's weights in C++: no variable, no cycle.
+        // Autocast's copies of weights in C++ have no variable and no cycle.
         let is_of_cpp =
             |object: &Addr| found.referred_once.contains(object) && tensors.is_kept_by_cpp(*object);
-        // In transit: no reason to search libraries.
+        // Some were in transit between functions: no reason to search libraries.
         let is_gone = |object: &Addr| {
             listing == HeapListing::Rough && memory.has_changed(*object, SIZE_OF_TENSOR)
         };
@@ -182,9 +181,9 @@ impl OwnerWalkInput<'_> {
         unreached.retain(|object| needs_name(*object));
         parts.end(IncompleteSnapshot::VARIABLES);
         rows.add_named(&named);
-        // It reads all objects, so only with a reason.
+        // Finding garbage reads all objects: only if it may find some.
         let mut garbage = Garbage::default();
-        // A node may keep itself: its `ctx` has its output.
+        // A node may keep itself alive: its `ctx` has its output.
         if rows.may_be_garbage(&unreached, &in_use)
             || rows.may_be_garbage(&named.by_nodes, &in_use)
             || results.len() >= MIN_RESULTS
@@ -198,7 +197,7 @@ impl OwnerWalkInput<'_> {
         } else if listing == HeapListing::Rough
             && (rows.has_graph() || !found.optimizers.is_empty())
         {
-            // Its pages are learned for the next time.
+            // The next snapshot may need these pages.
             heap.reference_graph();
         }
         parts.end(IncompleteSnapshot::FAR);
@@ -241,7 +240,6 @@ impl OwnerWalkInput<'_> {
         })
     }
 
-    /// Owners of private pools.
     fn pool_users(
         &self,
         heap: &PythonHeap<'_>,
@@ -294,7 +292,7 @@ fn find(heap: &PythonHeap<'_>, types: TensorTypes) -> RelevantObjects {
             ObjectRole::Nothing => {}
         }
     }
-    // A stable order: the first stays the same.
+    // Sorted, so that the first is always the same.
     found.counting.sort_unstable();
     found
 }

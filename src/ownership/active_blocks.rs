@@ -1,4 +1,4 @@
-//! Blocks in use, and their bytes in tensors.
+//! Blocks in use, and how much of each its tensors cover.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ pub(super) fn cuda(device: CudaIndex) -> TensorDevice {
 pub struct InUse(BTreeMap<TensorDevice, ActiveBlocks>);
 
 impl InUse {
-    /// From these snapshots.
+    /// Collects them from snapshots.
     pub fn new(snapshots: &[AllocatorSnapshot]) -> InUse {
         InUse(
             snapshots
@@ -22,21 +22,21 @@ impl InUse {
         )
     }
 
-    /// Whether a storage's memory is in use; true without a snapshot.
+    /// Whether a storage's memory is in use; true for devices without a snapshot.
     pub fn holds(&self, device: TensorDevice, data: u64) -> bool {
         self.0.get(&device).is_none_or(|blocks| blocks.find(data).is_some())
     }
 }
 
 pub(super) enum StorageLocation {
-    /// In a block, with these bytes for itself.
+    /// In a block; this many of its bytes belong to the storage.
     Block(u64),
     /// In a private pool's segment, where graphs write without the allocator.
     Pool,
     Elsewhere,
 }
 
-/// By address, with their bytes in tensors.
+/// By address, each with the bytes that tensors cover.
 pub(super) struct ActiveBlocks {
     pub(super) blocks: Vec<(Block, u64)>,
     pools: Vec<(u64, u64)>,

@@ -18,7 +18,7 @@ use super::active_blocks::{ActiveBlocks, StorageLocation, cuda};
 use super::graph_roots::{ALIVE_BY, SAVED_BY, graph_roots, kept_by};
 use super::name_pattern::name_pattern;
 
-/// Others have no allocation site.
+/// More unnamed blocks have no allocation sites.
 const MAX_UNNAMED_BLOCKS: usize = 1 << 16;
 /// Blocks with owners per snapshot.
 const MAX_OWNED_BLOCKS: usize = 1 << 18;
@@ -115,7 +115,7 @@ pub fn summarize(snapshot: &OwnershipSnapshot, time: Nanos) -> OwnershipBreakdow
     }
 }
 
-/// The best text for a tensor's owner.
+/// Describes a tensor's owner.
 pub fn owner_label(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
     if let Some(name) = row.names.first() {
         return name.to_string();
@@ -135,7 +135,7 @@ pub fn owner_label(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
     }
 }
 
-/// Storages, largest first; those on the same bytes are one.
+/// Storages, largest first; those on the same bytes count as one.
 pub fn storages(snapshot: &OwnershipSnapshot) -> Vec<StorageGroup> {
     let mut groups: Vec<StorageGroup> = Vec::new();
     let mut known: FxHashMap<(TensorDevice, u64), usize> = FxHashMap::default();
@@ -143,7 +143,8 @@ pub fn storages(snapshot: &OwnershipSnapshot) -> Vec<StorageGroup> {
         let (Some(storage), Some(device)) = (row.tensor.storage, row.tensor.device) else {
             continue;
         };
-        // Detached copies share the storage, external memory the bytes, empty storages nothing.
+        // Detached copies share the storage; external memory shares only the bytes; empty storages
+        // share nothing.
         let key = if storage.data == 0 { storage.at } else { storage.data };
         let group = *known.entry((device, key)).or_insert_with(|| {
             let category = row.category;
@@ -162,7 +163,7 @@ pub fn storages(snapshot: &OwnershipSnapshot) -> Vec<StorageGroup> {
     groups
 }
 
-/// Best first: named, with an object, covering its storage.
+/// Sorts the most informative tensor first: named, with an object, covering its storage.
 fn worth(row: &TensorRow, index: usize) -> impl Ord + use<> {
     let whole = row.tensor.storage.and_then(|storage| storage.bytes) == row.tensor.logical_bytes();
     (row.names.is_empty(), row.category, row.object.is_none(), !whole, index)
@@ -308,7 +309,6 @@ mod tests {
                     made_by: Some("AddBackward0".into()),
                     ..tensor(3, 0x2000, 512, TensorCategory::Other, None)
                 },
-                // External.
                 tensor(4, 0x9000, 64, TensorCategory::Other, Some("x")),
             ],
             blocks: vec![AllocatorSnapshot {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use crate::model::TensorRow;
 
-/// Tensors with a name.
+/// The tensors that a word names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedTensors {
-    /// Their row numbers, if any.
+    /// Their row numbers; may be empty.
     Rows(Vec<usize>),
     /// Several full names match.
     Ambiguous(Vec<Arc<str>>),
@@ -42,7 +42,7 @@ pub fn called(rows: &[TensorRow], word: &str) -> NamedTensors {
         .filter(|name| is_short(name))
         .cloned()
         .collect();
-    // Several names of one tensor are fine.
+    // Several names of one tensor are not ambiguous.
     match short.len() > 1 && names.len() > 1 {
         true => NamedTensors::Ambiguous(names.into_iter().collect()),
         false => NamedTensors::Rows(short),

@@ -6,13 +6,14 @@ use crate::model::{GraphNode, OwnershipSnapshot, StorageGroup, TensorRow};
 
 /// Prefix of a label: only a graph keeps this memory.
 pub const SAVED_BY: &str = "[saved by ";
-/// In a recorded label, comes before the variable that keeps the graph.
+/// Precedes the variable that keeps the graph, in a recorded label.
 pub const ALIVE_BY: &str = " alive by ";
 
-/// For each node, the row of the tensor that keeps it, if any (none in a backward pass).
+/// For each node, the row of the tensor that keeps it; `None` without a Python tensor, as in a
+/// backward pass.
 ///
-/// A loss precedes its activations, for it keeps the whole graph; named tensors precede others,
-/// which only garbage or C++ references.
+/// A loss comes before its activations, as it keeps the whole graph. Unnamed tensors, kept by
+/// garbage or C++, come last.
 pub fn graph_roots(rows: &[TensorRow], nodes: &[GraphNode]) -> Vec<Option<usize>> {
     let index: FxHashMap<u64, usize> =
         nodes.iter().enumerate().map(|(index, node)| (node.at, index)).collect();
@@ -66,7 +67,7 @@ pub fn kept_by<'a>(
 ) -> Option<&'a TensorRow> {
     let saved = group.tensors.iter().flat_map(|&index| &snapshot.tensors[index].saved);
     let rows = saved.filter_map(|saved| roots.get(saved.node).copied().flatten());
-    // Preferably named.
+    // A named one, if there is one.
     let row = rows.min_by_key(|&row| (snapshot.tensors[row].names.is_empty(), row))?;
     snapshot.tensors.get(row)
 }
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn the_loss_keeps_the_graph_not_an_activation() {
-        // Losses in a row: 10 of 11, 11 of 12; 20 has no name, 30 no owner.
+        // 10 is the loss of 11, that of 12; 20 has no name; 30 has no owner.
         let nodes = [
             node(12, &[]),
             node(11, &[12]),

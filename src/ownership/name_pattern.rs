@@ -1,29 +1,29 @@
-//! Parts of a tensor's name (`sessions["a"].layers[3].keys`), with indices and keys.
+//! Splits a tensor's name (`sessions["a"].layers[3].keys`) into parts, and finds indices and keys.
 
 /// A part of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamePart<'a> {
     /// Its text: `.layers`, `[3]`, `["a"]`.
     pub text: &'a str,
-    /// Its replacement, if an index, key or number.
+    /// Its replacement in a pattern if it is an index, key or number.
     pub wildcard: Option<&'static str>,
 }
 
 impl<'a> NamePart<'a> {
-    /// Its pattern.
+    /// Its text in a pattern.
     pub fn in_pattern(&self) -> &'a str {
         self.wildcard.unwrap_or(self.text)
     }
 }
 
-/// The parts, in order and complete. A label (`[result of AddBackward0]`) is one part.
+/// The parts, which concatenate to the name. A label (`[result of AddBackward0]`) is one part.
 pub fn name_parts(name: &str) -> Vec<NamePart<'_>> {
     let mut parts = Vec::new();
     if name.starts_with('[') {
         parts.push(NamePart { text: name, wildcard: None });
         return parts;
     }
-    // `function: variable`, but not within a key.
+    // `function: variable`; a key may contain the same.
     let scope = name.find(": ").filter(|&at| !name[..at].contains(['[', '"', '\'']));
     let mut from = 0;
     let mut at = scope.map_or(0, |at| at + 2);
@@ -46,7 +46,7 @@ pub fn name_parts(name: &str) -> Vec<NamePart<'_>> {
             _ if is_first => Some("*"),
             Some(number) if number.bytes().all(|b| b.is_ascii_digit()) => Some(".*"),
             Some(_) => None,
-            // Names of submodules, not keys.
+            // Names of submodules, not keys of the program.
             None if is_dict_of_module(parts.last().map(|part: &NamePart<'_>| part.text))
                 && !text
                     .trim_matches(['[', ']', '"', '\''])

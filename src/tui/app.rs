@@ -24,24 +24,24 @@ use crate::sampler::SnapshotOptions;
 /// An error of attaching.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Waits for the first records.
+/// Longest wait for the first records.
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 /// Options of the view.
 #[derive(Debug, Clone)]
 pub struct TopOptions {
-    /// The process.
+    /// The process whose owners are read.
     pub pid: u32,
     /// Options of its ownership snapshots.
     pub owners: SnapshotOptions,
-    /// First device shown; `None`: the highest peak.
+    /// The device shown first; `None`: the one with the highest peak.
     pub gpu: Option<CudaIndex>,
-    /// Between pictures.
+    /// Time between pictures.
     pub interval: Duration,
     /// Whether to show full paths.
     pub full_filenames: bool,
     /// Threads to attribute to.
     pub choice: ThreadChoice,
-    /// The terminal's abilities.
+    /// What the terminal can show.
     pub palette: Palette,
     /// This machine.
     pub host: String,
@@ -70,7 +70,7 @@ pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<
     let mut screen = TerminalScreen::enter()?;
     let keys = keys()?;
     let lost = Arc::clone(&screen.lost);
-    // An empty picture helps nobody.
+    // Wait for the first records rather than show an empty picture.
     let began = Instant::now();
     while recorded.live().profile().ticks() == 0
         && recorded.ended().is_none()
@@ -81,7 +81,7 @@ pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<
     }
     let mut view = OneView::new(recorded, options.pid, None, options);
     let shown = show(&mut view, &mut screen, &keys, stop);
-    // Restores the terminal before waiting for threads.
+    // Threads may end late: give the terminal back first.
     drop(screen);
     if lost.load(Ordering::Relaxed) {
         return Err(TopError::Panicked);
@@ -89,7 +89,6 @@ pub fn run(attach: AttachFn, options: &TopOptions, stop: &AtomicBool) -> Result<
     Ok(shown?)
 }
 
-/// A process's recording, choices and picture.
 pub(super) struct OneView {
     recorded: LiveRecording,
     owners: OwnerPoller,
@@ -97,12 +96,12 @@ pub(super) struct OneView {
     picture: ViewModel,
     full_filenames: bool,
     palette: Palette,
-    /// At the last keys.
+    /// Whether the picture was frozen at the last keys.
     was_frozen: bool,
 }
 
 impl OneView {
-    /// `among`: its name beside others.
+    /// `among` is its name if other processes are shown.
     pub(super) fn new(
         recorded: LiveRecording,
         pid: u32,
@@ -127,7 +126,7 @@ impl OneView {
         self.picture = picture(&self.recorded, &mut self.state, self.full_filenames, whole);
     }
 
-    /// Its rows in the table of all.
+    /// Its rows in the table of all processes.
     pub(super) fn facts(
         &self,
         who: (usize, Option<u32>, u32),
@@ -147,13 +146,12 @@ impl TerminalView for OneView {
 
     fn follow_keys(&mut self) {
         if !self.state.frozen || !self.was_frozen {
-            // A frozen picture has all that keys may show.
+            // A frozen picture has everything that keys may ask for.
             self.update_view(self.state.frozen);
         }
         self.was_frozen = self.state.frozen;
     }
 
-    /// For an ownership snapshot.
     fn poll(&mut self) -> bool {
         self.owners.poll()
     }
@@ -183,7 +181,7 @@ fn picture(
     full_filenames: bool,
     whole: bool,
 ) -> ViewModel {
-    // First: then the profile is complete.
+    // Checked first: then the profile is complete.
     let ended = recorded.ended();
     let mut picture = ViewModel::new(&recorded.live(), state, full_filenames, whole);
     if let Some(how) = ended {

@@ -8,10 +8,9 @@ use super::table::short_size;
 use crate::analysis::{DeviceSnapshot, OutsideTorch};
 use crate::render;
 
-/// Narrower is unreadable.
+/// Narrower bars are unreadable.
 const MIN_BAR_WIDTH: usize = 8;
 
-/// Parts, as far as known.
 fn parts(device: &DeviceSnapshot) -> [(BarPart, &'static str, &'static str, Option<u64>); 5] {
     let outside = match device.outside {
         OutsideTorch::Bytes(bytes) => Some(bytes),
@@ -26,7 +25,7 @@ fn parts(device: &DeviceSnapshot) -> [(BarPart, &'static str, &'static str, Opti
     ]
 }
 
-/// Name, bar, size.
+/// Shows name, bar and size of the device.
 pub(super) fn bar(
     device: &DeviceSnapshot,
     width: usize,
@@ -62,7 +61,7 @@ pub(super) fn bar(
         .map(|(part, _, _, bytes)| (part, bytes.unwrap_or(0)))
         .collect();
     let known: u64 = segments.iter().map(|(_, bytes)| bytes).sum();
-    // By an unknown process.
+    // An unknown process uses it.
     segments.push((BarPart::Unknown, device.used.unwrap_or(0).saturating_sub(known)));
     let (mut sum, mut drawn) = (0, 0);
     for (part, bytes) in segments {
@@ -70,7 +69,7 @@ pub(super) fn bar(
         let upto = (u128::from(sum) * cells as u128 + u128::from(total) / 2) / u128::from(total);
         let mut upto = (upto as usize).min(cells);
         if bytes > 0 && upto <= drawn {
-            // At least one cell.
+            // A small part gets a cell, too.
             upto = (drawn + 1).min(cells);
         }
         let length = upto.saturating_sub(drawn);
@@ -82,7 +81,7 @@ pub(super) fn bar(
     Line::from(spans)
 }
 
-/// Parts as numbers; drops the least important.
+/// Shows the parts as numbers; drops the least important.
 pub(super) fn legend(
     device: &DeviceSnapshot,
     width: usize,
@@ -122,7 +121,7 @@ pub(super) fn legend(
     vec![spans(&items, palette)]
 }
 
-/// A glyph and space before, two spaces between.
+/// Each item has a glyph and a space before it, and two spaces between.
 fn length(items: &[(BarPart, String)]) -> usize {
     items.iter().map(|(_, text)| text.chars().count() + 4).sum::<usize>().saturating_sub(2)
 }

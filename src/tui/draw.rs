@@ -1,4 +1,4 @@
-//! Draws a picture of any size; drops the least important first.
+//! Draws a picture in a terminal of any size; drops the least important parts first.
 
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
@@ -35,7 +35,7 @@ const HELP: &[&str] = &[
     "           ~ at least. Sizes are in binary units.",
 ];
 
-/// Draws `picture`.
+/// Draws `picture` as `state` says.
 pub fn draw(
     frame: &mut Frame<'_>,
     picture: &ViewModel,
@@ -113,14 +113,13 @@ pub(super) fn split_top(rest: &mut Rect, height: u16) -> Rect {
     taken
 }
 
-/// From the bottom.
 pub(super) fn bottom(rest: &mut Rect, height: u16) -> Rect {
     let height = height.min(rest.height);
     rest.height -= height;
     Rect { y: rest.y + rest.height, height, ..*rest }
 }
 
-/// Subject at the left; start and mode at the right.
+/// The subject is on the left, start and mode are on the right.
 pub(super) fn first_line(
     buffer: &mut Buffer,
     area: Rect,
@@ -144,7 +143,6 @@ pub(super) fn first_line(
 #[derive(Clone, Copy)]
 pub(super) enum DrawMode {
     Running,
-    /// By the user.
     Frozen,
     Ended,
 }
@@ -297,7 +295,7 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &ViewState) {
     key_words(buffer, area, &words, chosen);
 }
 
-/// As many as fit; chosen ones are highlighted.
+/// Shows as many key hints as fit; chosen ones stand out.
 pub(super) fn key_words(
     buffer: &mut Buffer,
     area: Rect,
@@ -319,7 +317,7 @@ pub(super) fn key_words(
     }
 }
 
-/// A window over the picture, from line `first`; returns the first line shown.
+/// Shows text over the picture, from line `first` on; returns the first line actually shown.
 pub(super) fn window(
     buffer: &mut Buffer,
     area: Rect,
@@ -356,7 +354,7 @@ pub(super) fn window(
     first
 }
 
-/// Between words, if possible.
+/// Breaks between words if possible.
 fn folded(line: &str, width: usize) -> Vec<String> {
     if Line::raw(line).width() <= width {
         return vec![line.to_owned()];

@@ -10,24 +10,24 @@ use ratatui::crossterm::event::{Event, KeyEvent, read};
 use super::screen::TerminalScreen;
 use super::state::KeyAction;
 
-/// Until it notices its end.
+/// Longest time until the view notices that it must end.
 const MAX_DELAY: Duration = Duration::from_millis(100);
-/// Drawing takes this fraction of the time.
+/// Drawing takes at most one part in this many of the time.
 const SHARE: u32 = 10;
 
 pub(super) trait TerminalView {
-    /// Returns whether to redraw.
+    /// Takes new data; returns whether to redraw.
     fn poll(&mut self) -> bool;
-    /// Unless frozen.
+    /// Updates the picture unless it is frozen.
     fn refresh(&mut self);
-    /// After keys.
+    /// Updates the picture after keys.
     fn follow_keys(&mut self);
     fn key(&mut self, key: KeyEvent) -> KeyAction;
     fn interval(&self) -> Duration;
     fn draw(&mut self, screen: &mut TerminalScreen) -> io::Result<()>;
 }
 
-/// On a thread that is never joined: on a lost terminal reading never returns.
+/// Nobody joins this thread: on a lost terminal the event reader never returns.
 pub(super) fn keys() -> io::Result<Receiver<io::Result<Event>>> {
     let (sender, keys) = channel();
     std::thread::Builder::new().name("memspy-keys".to_owned()).spawn(move || {
@@ -42,7 +42,7 @@ pub(super) fn keys() -> io::Result<Receiver<io::Result<Event>>> {
     Ok(keys)
 }
 
-/// Until the user quits, `stop` is set or the screen is lost.
+/// Shows `view` until the user quits, `stop` is set or the screen is lost.
 pub(super) fn show(
     view: &mut impl TerminalView,
     screen: &mut TerminalScreen,
@@ -56,7 +56,7 @@ pub(super) fn show(
         let now = Instant::now();
         if now >= next {
             view.refresh();
-            // The age grows.
+            // The shown age grows.
             redraw = true;
             let cost = now.elapsed();
             next = now + view.interval().max(cost * SHARE);
@@ -73,7 +73,7 @@ pub(super) fn show(
                 return Err(io::Error::other("it can no longer be read"));
             }
         };
-        // All waiting keys: a held one draws one picture.
+        // Take all waiting keys, so that a held key draws one picture.
         let mut event = Some(first);
         while let Some(now) = event {
             if let Event::Key(key) = now

@@ -1,4 +1,4 @@
-//! A view's table: title, columns, rows.
+//! Draws a view's table: title, columns, and the rows that fit.
 
 use std::borrow::Cow;
 
@@ -120,14 +120,13 @@ fn columns_that_fit(columns: &[TableColumn], least_name: u16, width: u16) -> Vec
     fitting
 }
 
-/// In columns.
 fn width_of(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// The part that fits.
+/// The part of a text that fits.
 pub(super) fn cut(text: &str, width: usize, palette: Palette) -> String {
-    // Second defence: texts should have visible control characters already.
+    // Second defence: the text should have none already.
     let text = &*render::visible(text);
     if width_of(text) <= width {
         return text.to_owned();
@@ -145,7 +144,7 @@ pub(super) fn cut(text: &str, width: usize, palette: Palette) -> String {
     if width > 0 { short + palette.ellipsis() } else { short }
 }
 
-/// Cuts folders first, then the function's end; callers fill the rest.
+/// Shortens folders first, then the end of the function's name; callers fill the remaining room.
 pub(super) fn fit(name: &RowName, width: usize, palette: Palette) -> String {
     let mut text = step(&name.text, name.place.as_ref(), width, palette);
     for (caller, place) in &name.callers {
@@ -245,7 +244,7 @@ mod tests {
         assert!(lines[0].starts_with("By line"), "{lines:?}");
         assert_eq!(lines[1], sure);
         assert!(lines[2].contains("OWN") && lines[3].contains("train"), "{lines:?}");
-        // Rows come first.
+        // Rows take precedence.
         let lines = drawn(6);
         assert!(lines[1].contains("OWN") && lines[2].contains("train"), "{lines:?}");
     }

@@ -1,4 +1,4 @@
-//! Reads owners on a thread, when asked.
+//! Reads owners on its own thread, when the user asks.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::sampler::{SnapshotOptions, TargetIdentity, TargetReaders, Worker, rea
 type OwnerPoll = Result<(OwnershipBreakdown, StopTotals), String>;
 
 pub(super) struct OwnerPoller {
-    /// Opened with the view.
+    /// Opened with the view, not at the key.
     process: Result<TargetIdentity, String>,
     options: SnapshotOptions,
     thread: Option<PollerThread>,
@@ -31,7 +31,7 @@ impl OwnerPoller {
         OwnerPoller { process, options, thread: None, is_reading: false, last: None }
     }
 
-    /// Unless one is under way.
+    /// Starts a snapshot unless one is under way.
     pub(super) fn ask(&mut self) {
         if self.is_reading {
             return;
@@ -50,7 +50,7 @@ impl OwnerPoller {
         }
     }
 
-    /// Whether a snapshot finished.
+    /// Takes a finished snapshot; returns whether there was one.
     pub(super) fn poll(&mut self) -> bool {
         let Some(thread) = self.thread.as_ref().filter(|_| self.is_reading) else { return false };
         let read = match thread.polls.try_recv() {

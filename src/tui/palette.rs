@@ -3,12 +3,12 @@
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::symbols::border;
 
-/// The terminal's abilities.
+/// What the terminal can show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Palette {
-    /// Nothing depends on colours alone.
+    /// Whether to use colours; nothing depends on them alone.
     pub color: bool,
-    /// Characters beyond ASCII.
+    /// Whether it shows characters beyond ASCII.
     pub unicode: bool,
 }
 
@@ -18,7 +18,7 @@ pub(super) enum BarPart {
     Cached,
     Outside,
     Others,
-    /// By an unknown process.
+    /// Used by an unknown process.
     Unknown,
     Free,
 }
@@ -72,7 +72,7 @@ impl Palette {
         }
     }
 
-    /// Filled from below.
+    /// A cell filled from below.
     pub(super) fn eighth(self, eighths: usize) -> &'static str {
         match (self.unicode, eighths) {
             (true, n) => EIGHTHS[n.min(8)],
@@ -89,7 +89,6 @@ impl Palette {
         if self.unicode { border::PLAIN } else { ASCII }
     }
 
-    /// Between function and caller.
     pub(super) fn called_by(self) -> &'static str {
         if self.unicode { " ← " } else { " < " }
     }

@@ -1,4 +1,4 @@
-//! A job of many processes: a table, and a view of each.
+//! The view of a job with many processes: a table of all, and a view of each.
 
 use std::io;
 use std::sync::Arc;
@@ -19,30 +19,29 @@ use crate::model::Nanos;
 use crate::render;
 use crate::sampler::{StopSignal, Worker};
 
-/// For new members.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-/// The largest owners: visits all blocks.
+/// Time between updates of the largest owners, which visit all blocks.
 const FACTS_INTERVAL: Duration = Duration::from_millis(500);
-/// For the first member.
+/// Longest wait for the first member.
 const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A new process.
+/// A new process to show.
 pub struct NewRank {
     /// `RANK` in its environment.
     pub rank: Option<u32>,
     /// Its pid.
     pub pid: u32,
-    /// Attaches.
+    /// Attaches to it.
     pub attach: AttachFn,
 }
 
-/// New processes; `None`: no more will come.
+/// Finds new processes; `None`: no more will come.
 pub type FindRanks = Box<dyn FnMut() -> Option<Vec<NewRank>> + Send>;
 
 struct RankTab {
     rank: Option<u32>,
     pid: u32,
-    /// Or why it has none.
+    /// Its view, or why it has none.
     view: Result<Box<OneView>, String>,
     facts: Vec<RankFacts>,
     updated: Option<Instant>,
@@ -82,7 +81,7 @@ pub fn run_all(
         began: Instant::now(),
         overview: None,
     };
-    // An empty picture helps nobody.
+    // Wait for existing ranks rather than show an empty picture.
     if let Ok(first) = all.news.recv_timeout(FIRST_FRAME_TIMEOUT) {
         all.on_finder_event(first);
     }
@@ -128,7 +127,7 @@ struct RankTabs<'a> {
     tabs: Vec<RankTab>,
     state: ViewState,
     place: TabSelection,
-    /// No more members.
+    /// Whether no more members come.
     over: bool,
     began: Instant,
     overview: Option<RanksOverview>,
@@ -147,7 +146,7 @@ impl RankTabs<'_> {
         self.tabs.push(RankTab { rank, pid, view, facts: Vec::new(), updated: None });
     }
 
-    /// `None` in the table of all.
+    /// The shown process's view; `None` in the table of all.
     fn one(&mut self) -> Option<&mut OneView> {
         match self.place {
             TabSelection::All => None,
@@ -155,7 +154,7 @@ impl RankTabs<'_> {
         }
     }
 
-    /// The next process with a view, by rank; after the last, all.
+    /// Goes to the next process with a view, by rank, and from the last back to all.
     fn step(&mut self, on: bool) -> KeyAction {
         let mut order: Vec<usize> =
             (0..self.tabs.len()).filter(|index| self.tabs[*index].view.is_ok()).collect();
@@ -283,7 +282,7 @@ impl TerminalView for RankTabs<'_> {
                     return chosen
                         .map_or(KeyAction::Nothing, |index| self.select(TabSelection::One(index)));
                 }
-                // Keys for one process's lists.
+                // These keys are for the lists of one process.
                 KeyCode::Char('l' | 's' | 'h' | 'a' | 'g') => return KeyAction::Nothing,
                 _ => {}
             }

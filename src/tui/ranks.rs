@@ -24,7 +24,7 @@ const ALLOC: TableColumn = TableColumn { name: "ALLOC", width: 11 };
 const CACHED: TableColumn = TableColumn { name: "CACHED", width: 11 };
 const OUTSIDE: TableColumn = TableColumn { name: "OUTSIDE", width: 11 };
 const PEAK: TableColumn = TableColumn { name: "PEAK", width: 11 };
-/// Fewer columns come before a narrower name.
+/// Columns of numbers are dropped before names get narrower.
 const MIN_NAME_WIDTH: u16 = 10;
 
 const HELP: &[&str] = &[
@@ -43,16 +43,16 @@ const HELP: &[&str] = &[
     "Grey: ended, with its last figures. -: unknown.",
 ];
 
-/// A rank's memory on a device, in bytes, if known.
+/// A rank's memory on one device; sizes in bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RankFacts {
-    /// Index among the processes.
+    /// Its index among the processes.
     pub index: usize,
     /// `RANK` in its environment.
     pub rank: Option<u32>,
     /// Its pid.
     pub pid: u32,
-    /// Its number there; `None`: none yet.
+    /// The device's number there; `None`: it has none yet.
     pub gpu: Option<CudaIndex>,
     allocated: Option<u64>,
     cached: Option<u64>,
@@ -64,7 +64,7 @@ pub struct RankFacts {
 }
 
 impl RankFacts {
-    /// Without a view.
+    /// The facts of a process without a view.
     pub fn unknown(index: usize, rank: Option<u32>, pid: u32, ended: Option<String>) -> RankFacts {
         let text = ended.clone().unwrap_or_else(|| "no memory of PyTorch on a GPU yet".to_owned());
         RankFacts {
@@ -81,14 +81,14 @@ impl RankFacts {
         }
     }
 
-    /// One per device with PyTorch memory, now or before.
+    /// The facts of each device on which a process has, or had, PyTorch memory.
     pub fn new(
         live: &LiveProfile,
         (index, rank, pid): (usize, Option<u32>, u32),
         full_filenames: bool,
         ended: Option<String>,
     ) -> Vec<RankFacts> {
-        // Visible GPUs have counters, used or not.
+        // The allocator has counters for every visible GPU, used or not.
         let is_used = |gpu: &CudaIndex| live.marks(*gpu).is_some_and(|marks| marks.reserved > 0);
         let used: Vec<CudaIndex> = live.gpus().into_iter().filter(is_used).collect();
         let devices = live.devices();
@@ -141,7 +141,6 @@ impl RankFacts {
     }
 }
 
-/// The program's largest line.
 fn largest_line(live: &LiveProfile, gpu: CudaIndex, full_filenames: bool) -> RowName {
     let labels = FrameLabels::new(live.profile(), full_filenames);
     let unknown = |text: &str| RowName { text: text.to_owned(), ..RowName::default() };
@@ -162,13 +161,13 @@ fn largest_line(live: &LiveProfile, gpu: CudaIndex, full_filenames: bool) -> Row
 /// All ranks.
 #[derive(Debug, Clone)]
 pub struct RanksOverview {
-    /// The root of the processes.
+    /// The process whose descendants are shown.
     pub root: u32,
-    /// Since the view began.
+    /// Time since the view began.
     pub elapsed: Nanos,
     /// Whether the job is over.
     pub ended: bool,
-    /// By rank.
+    /// Each rank's memory.
     pub ranks: Vec<RankFacts>,
 }
 
@@ -194,7 +193,6 @@ impl RanksOverview {
         }))
     }
 
-    /// Ranks with most and least.
     fn balance(&self) -> String {
         let running = || self.ranks.iter().filter(|rank| rank.ended.is_none());
         let known = || running().filter_map(|rank| Some((rank.allocated?, rank)));
@@ -225,7 +223,7 @@ impl RanksOverview {
     }
 }
 
-/// Sorted by rank.
+/// The first state: sorted by rank.
 pub fn ranks_state(interval: std::time::Duration) -> ViewState {
     let mut state = ViewState::new(None, interval);
     state.sort = [SortOrder { column: 0, reversed: true }; 3];

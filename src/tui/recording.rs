@@ -1,4 +1,4 @@
-//! The view's recording on a thread.
+//! Records for a view on its own thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use crate::sampler::{AttachedRecorder, BackgroundSink, RecordingProgress, Worker
 
 use super::app::BoxError;
 
-/// Attaches; again when a recording restarts.
+/// Attaches; called again when a recording restarts.
 pub type AttachFn = Box<dyn FnMut() -> Result<AttachedRecorder, BoxError> + Send>;
 
 /// A live profile, filled by a thread.
@@ -27,7 +27,7 @@ pub struct LiveRecording {
 }
 
 impl LiveRecording {
-    /// Returns once attached, or why it failed.
+    /// Returns once attached, or with the reason for failing.
     pub fn start(
         attach: AttachFn,
         choice: ThreadChoice,
@@ -44,7 +44,7 @@ impl LiveRecording {
         };
         let (attached, is_attached) = channel();
         let how: Arc<Mutex<Option<String>>> = Arc::clone(&ended);
-        // On the reading thread, for probes and interpreters.
+        // Attaches on the reading thread: probes and interpreters stay on one thread.
         let thread = Worker::spawn("top", move |_| {
             let first = match (keeper.attach)() {
                 Ok(recorder) => {
@@ -95,13 +95,13 @@ struct RecordingThread {
     attach: AttachFn,
 }
 
-/// One line: the reason may quote the target.
+/// Makes one line, as the reason may quote the target.
 fn describe(what: &str, why: &dyn std::fmt::Display) -> String {
     render::one_line(&format!("{what}: {why}"))
 }
 
 impl RecordingThread {
-    /// Until the job ends or the view closes; returns how.
+    /// Records until the job ends or the view closes; returns how it ended.
     fn keep_recording(&mut self, mut recorder: AttachedRecorder) -> Option<String> {
         loop {
             let renew = AtomicBool::new(false);
@@ -135,7 +135,7 @@ impl RecordingThread {
     }
 
     fn record(&self, recorder: AttachedRecorder, renew: &AtomicBool) -> SinkResult<RecordingEnd> {
-        // Pictures hold the lock; sampling must not wait.
+        // Pictures are made under the lock; sampling must not wait for it.
         let mut background = BackgroundSink::new(self.live.clone())?;
         let mut observe = |_: &RecordingProgress| {
             if self.live.lock().is_full() {

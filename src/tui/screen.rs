@@ -1,4 +1,4 @@
-//! The terminal, always restored.
+//! The terminal: taken when a view begins, always restored.
 
 use std::io::{self, BufWriter, Stdout, Write, stdout};
 use std::panic::{PanicHookInfo, set_hook, take_hook};
@@ -14,14 +14,14 @@ use ratatui::crossterm::terminal::{
 use ratatui::crossterm::{execute, queue};
 use ratatui::{Frame, Terminal};
 
-/// A picture of 200 × 50 in one write.
+/// Room for a picture of 200 × 50, written at once.
 const BUFFER: usize = 64 << 10;
 
 type PanicHook = Arc<dyn Fn(&PanicHookInfo<'_>) + Send + Sync>;
 
 pub(super) struct TerminalScreen {
     terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
-    /// Set by a panic, which restored it.
+    /// Set by a panic, which restored the terminal.
     pub(super) lost: Arc<AtomicBool>,
     hook: PanicHook,
 }
@@ -31,7 +31,7 @@ impl TerminalScreen {
     pub(super) fn enter() -> io::Result<TerminalScreen> {
         enable_raw_mode()?;
         let lost = Arc::new(AtomicBool::new(false));
-        // First: a panic's message would vanish with the alternate screen.
+        // Restore first: a panic's message would vanish with the alternate screen.
         let hook: PanicHook = Arc::from(take_hook());
         let (before, flag) = (Arc::clone(&hook), Arc::clone(&lost));
         set_hook(Box::new(move |panic| {
@@ -40,7 +40,8 @@ impl TerminalScreen {
             before(panic);
         }));
         let opened = || -> io::Result<_> {
-            // Not Terminal::clear: some terminals never report the cursor.
+            // Not Terminal::clear: it asks for the cursor's position, and some terminals never
+            // answer.
             execute!(stdout(), EnterAlternateScreen, Clear(ClearType::All))?;
             let backend = CrosstermBackend::new(BufWriter::with_capacity(BUFFER, stdout()));
             Terminal::new(backend)
@@ -55,7 +56,7 @@ impl TerminalScreen {
         }
     }
 
-    /// Changes only, in one update if possible.
+    /// Writes changes only, as one update if the terminal supports it.
     pub(super) fn draw(&mut self, picture: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         queue!(self.terminal.backend_mut(), BeginSynchronizedUpdate)?;
         self.terminal.draw(picture)?;
@@ -74,7 +75,6 @@ impl Drop for TerminalScreen {
     }
 }
 
-/// After an error the terminal is gone.
 fn give_back() {
     let _ = execute!(stdout(), EndSynchronizedUpdate, LeaveAlternateScreen, Show);
     let _ = disable_raw_mode();

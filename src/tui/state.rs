@@ -29,9 +29,9 @@ impl ListView {
 pub enum KeyAction {
     /// At most a redraw.
     Nothing,
-    /// End.
+    /// To end.
     Quit,
-    /// Read the owners.
+    /// To read the owners.
     ReadOwners,
 }
 
@@ -41,9 +41,9 @@ const INTERVALS: [u64; 8] = [100, 250, 500, 1000, 2000, 5000, 10_000, 30_000];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DetailWindow {
     Closed,
-    /// For the next picture's row.
+    /// Opens for the row chosen in the next picture.
     Opening,
-    /// For the row with this key, anywhere.
+    /// Shows the row with this key, wherever it is listed.
     Of(u64),
 }
 
@@ -52,29 +52,28 @@ pub(super) enum DetailWindow {
 pub struct ViewState {
     /// The kind of list.
     pub view: ListView,
-    /// Whether library lines get rows.
+    /// Whether lines of libraries get their own rows.
     pub all_lines: bool,
-    /// The device; `None`: the highest peak.
+    /// The requested device; `None`: the one with the highest peak.
     pub gpu: Option<CudaIndex>,
-    /// Its name among processes, if several.
+    /// The process's name, if there are others.
     pub among: Option<String>,
     /// Whether the picture is frozen.
     pub frozen: bool,
-    /// Between pictures.
+    /// Time between pictures.
     pub interval: Duration,
     pub(super) help: bool,
     pub(super) detail: DetailWindow,
-    /// A window's first line.
     pub(super) scroll: usize,
     pub(super) sort: [SortOrder; 3],
-    /// Marked bytes by key, for each view.
+    /// For each view, the bytes of rows by key when the user set a mark.
     pub(super) marks: [Option<FxHashMap<u64, u64>>; 3],
-    /// Marks the next picture.
+    /// Whether the next picture sets a mark.
     pub(super) is_marking: bool,
-    /// Chosen row and first row, for each view.
+    /// For each view, the chosen row and the first one shown.
     pub(super) chosen: [usize; 3],
     pub(super) first: [usize; 3],
-    /// The last picture's rows, fitting rows, number columns and devices.
+    /// Of the last picture: rows, rows that fit, columns of numbers, devices.
     pub(super) rows: usize,
     pub(super) fitting: usize,
     pub(super) columns: usize,
@@ -123,7 +122,7 @@ impl ViewState {
         if (self.help || is_detailed) && self.scroll_window(key.code) {
             return KeyAction::Nothing;
         }
-        // Any key closes the help; a change of list closes the window.
+        // Any key closes the help; keys that change the list close a row's window.
         if std::mem::take(&mut self.help) {
             return if key.code == KeyCode::Char('q') {
                 KeyAction::Quit
@@ -166,7 +165,7 @@ impl ViewState {
             KeyCode::Char(digit @ '1'..='9') => {
                 let column = digit as usize - '1' as usize;
                 if column <= self.columns {
-                    // Again: reversed.
+                    // The same key again reverses the order.
                     sort.reversed = sort.column == column && !sort.reversed;
                     sort.column = column;
                 }
@@ -187,7 +186,7 @@ impl ViewState {
         KeyAction::Nothing
     }
 
-    /// Whether it was a scroll key.
+    /// Returns whether the key scrolls.
     fn scroll_window(&mut self, code: KeyCode) -> bool {
         let page = self.fitting.max(2) - 1;
         self.scroll = match code {
@@ -211,7 +210,6 @@ impl ViewState {
         }
     }
 
-    /// Returns the chosen row and the first row.
     pub(super) fn clamp_selection(&mut self, rows: usize, fitting: usize) -> (usize, usize) {
         (self.rows, self.fitting) = (rows, fitting);
         let view = self.view as usize;

@@ -9,21 +9,20 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TableColumn {
     pub(super) name: &'static str,
-    /// With the space before it.
+    /// In characters, with the space before it.
     pub(super) width: u16,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum TableCell {
     Bytes(u64),
-    /// Relative to a mark.
+    /// Bytes relative to a mark.
     Change(i64),
     Count(u64),
     /// An identifier, without separators.
     Number(u64),
-    /// Per cent.
     Share(f64),
-    /// Perhaps with bounds.
+    /// A value that may have bounds.
     Bounded(BoundedValue),
     Unknown,
 }
@@ -87,9 +86,8 @@ pub(super) fn short_size(bytes: u64) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RowName {
     pub(super) text: String,
-    /// File name and line.
     pub(super) place: Option<(String, u32)>,
-    /// Callers, if they fit.
+    /// Shown if there is room.
     pub(super) callers: Vec<(String, Option<(String, u32)>)>,
 }
 
@@ -97,36 +95,32 @@ pub(super) struct RowName {
 pub(super) struct TableRow {
     pub(super) cells: Vec<TableCell>,
     pub(super) name: RowName,
-    /// For its window; empty while closed.
+    /// For the row's window; empty while that is closed.
     pub(super) detail: Vec<String>,
-    /// The same in all pictures.
+    /// Identifies the row in all pictures.
     pub(super) key: u64,
-    /// And whether it is the head.
+    /// Its group, and whether it is the group's head.
     pub(super) group: usize,
     pub(super) is_head: bool,
-    /// Ended: grey.
+    /// Whether it has ended: shown grey.
     pub(super) is_dim: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ViewTable {
-    /// Contents and moment.
     pub(super) title: String,
-    /// Evidence.
     pub(super) certainty: Option<String>,
     pub(super) columns: Vec<TableColumn>,
-    /// What names are.
     pub(super) names: &'static str,
-    /// Fewer columns come before a narrower name.
+    /// Columns of numbers are dropped before names get narrower.
     pub(super) min_name_width: u16,
     pub(super) rows: Vec<TableRow>,
 }
 
-/// After the bytes.
+/// Shown after the bytes.
 const SINCE_MARK: TableColumn = TableColumn { name: "SINCE m", width: 12 };
 
 impl ViewTable {
-    /// Bytes by key.
     pub(super) fn mark(&self) -> FxHashMap<u64, u64> {
         let bytes = self.rows.iter().filter_map(|row| match row.cells.first() {
             Some(TableCell::Bytes(bytes)) => Some((row.key, *bytes)),
@@ -135,7 +129,7 @@ impl ViewTable {
         bytes.collect()
     }
 
-    /// Adds changes since a mark; rows missing there had 0.
+    /// Adds a column of changes since a mark; rows missing there had 0 bytes.
     pub(super) fn since(&self, mark: &FxHashMap<u64, u64>) -> ViewTable {
         let mut table = self.clone();
         table.columns.insert(1.min(table.columns.len()), SINCE_MARK);
@@ -153,7 +147,7 @@ impl ViewTable {
     }
 }
 
-/// The one after the last is the name.
+/// The column after the last is the name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SortOrder {
     pub(super) column: usize,
@@ -161,7 +155,7 @@ pub(super) struct SortOrder {
 }
 
 impl ViewTable {
-    /// Numbers descending, names ascending; a group follows its head.
+    /// Numbers sort descending, names ascending; a group stays together after its head.
     pub(super) fn sorted(&self, sort: SortOrder) -> Vec<&TableRow> {
         let mut rows: Vec<&TableRow> = self.rows.iter().collect();
         let mut heads: Vec<Option<&TableRow>> = Vec::new();
@@ -176,7 +170,7 @@ impl ViewTable {
                 (Some(a), Some(b)) => b.total_cmp(&a),
                 _ => Ordering::Equal,
             };
-            // Ties: the other columns.
+            // Other columns break ties.
             let rest = || {
                 let pairs = a.cells.iter().zip(&b.cells);
                 pairs.map(|(a, b)| b.key().total_cmp(&a.key())).find(|o| o.is_ne())

@@ -1,4 +1,4 @@
-//! A picture's data, complete, so that a frozen picture stays.
+//! A picture's data, taken at once, so that a frozen picture does not change.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,10 +20,9 @@ use crate::render::{self, FrameLabels};
 use super::state::{DetailWindow, ListView, ViewState};
 use super::table::{RowName, TableCell, TableColumn, TableRow, ViewTable};
 
-/// In a row.
 const MAX_CALLERS: usize = 16;
 
-/// Fewer columns come before a narrower name.
+/// Columns of numbers are dropped before names get narrower.
 const MIN_NAME_WIDTH: u16 = 28;
 
 const OWN: TableColumn = TableColumn { name: "OWN", width: 11 };
@@ -41,11 +40,11 @@ pub(super) struct ViewHeader {
     pub(super) pid: Option<u32>,
     pub(super) command: String,
     pub(super) runtime: String,
-    /// Samples per second; 0 if exact.
+    /// Samples per second; 0 in an exact recording.
     pub(super) rate: u32,
     pub(super) elapsed: Nanos,
     pub(super) counts: LiveCounts,
-    /// Why it is incomplete.
+    /// Why the picture is incomplete.
     pub(super) notes: Vec<String>,
 }
 
@@ -72,7 +71,7 @@ pub struct ViewModel {
 pub struct OwnersView {
     /// Whether a snapshot is under way.
     pub looking: bool,
-    /// The last, or its error, if requested.
+    /// The last snapshot, or why it failed; `None`: never requested.
     pub last: Option<Result<LastOwners, String>>,
 }
 
@@ -88,7 +87,7 @@ pub struct LastOwners {
 }
 
 impl ViewModel {
-    /// The picture; `whole`: with all that it may show later, of all devices.
+    /// The picture for `state`; `whole` includes everything it may ask for later, of all devices.
     pub fn new(
         live: &LiveProfile,
         state: &mut ViewState,
@@ -97,7 +96,7 @@ impl ViewModel {
     ) -> ViewModel {
         let profile = live.profile();
         let labels = FrameLabels::new(profile, full_filenames);
-        // Only for a window that may open.
+        // Only for a window that is open or may open.
         let details = whole || state.detail != DetailWindow::Closed;
         let devices = live.devices();
         state.gpus = live.gpus();
@@ -137,7 +136,7 @@ impl ViewModel {
         self.gpus.get(&gpu?)
     }
 
-    /// Or why there is none.
+    /// The table for `state`, or why there is none.
     pub(super) fn table(
         &self,
         state: &ViewState,
@@ -229,7 +228,6 @@ fn versions(runtime: &TargetRuntime) -> String {
     format!("{}, {}", version("Python", &runtime.python), version("PyTorch", &runtime.torch))
 }
 
-/// In words.
 fn ago(time: Duration) -> String {
     match time.as_secs() {
         0..=9 => format!("{:.1} s ago", time.as_secs_f64()),
@@ -238,7 +236,6 @@ fn ago(time: Duration) -> String {
     }
 }
 
-/// Of rows.
 fn moment<R>(live: &LiveProfile, rows: &LiveRows<R>) -> String {
     let bytes = render::bytes(rows.allocated);
     match rows.memory {
@@ -356,7 +353,7 @@ fn stacks(
     })
 }
 
-/// Parts that can be cut one by one.
+/// A frame's name in parts that can be shortened one by one.
 pub(super) fn name(label: StackLabel, labels: FrameLabels<'_>) -> RowName {
     let StackLabel::Frame(Frame { function, line }) = label else {
         return RowName { text: labels.label(label, true), ..RowName::default() };

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::sampler::{StopSignal, Worker};
 
-/// One more closes the oldest, so slow clients keep nobody out.
+/// Another connection closes the oldest, so slow clients keep nobody out.
 const MAX_CONNECTIONS: usize = 8;
 const MAX_REQUEST: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
-/// From a request's first to its answer's last byte.
+/// From a request's first byte to its answer's last.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -22,7 +22,7 @@ pub(super) struct ServedPage {
     pub(super) body: String,
 }
 
-/// Makes the page for this `Accept`; an error is status 500.
+/// Makes the page for this `Accept` header; an error becomes status 500.
 pub(super) type MakePage = dyn Fn(&str) -> Result<ServedPage, String> + Send + Sync;
 
 /// Runs until dropped.
@@ -50,14 +50,13 @@ impl MetricsServer {
         self.address
     }
 
-    /// Whether it has ended by itself.
     pub(super) fn is_finished(&self) -> bool {
         self.thread.is_finished()
     }
 }
 
 fn serve(listener: &TcpListener, hosts: &Arc<[String]>, page: &Arc<MakePage>, stop: &StopSignal) {
-    // Oldest first, each with a handle to end it.
+    // Oldest first, each with a handle that ends its reads and writes.
     let mut connections: VecDeque<(TcpStream, Worker)> = VecDeque::new();
     while !stop.is_set() {
         connections.retain(|(_, connection)| !connection.is_finished());
@@ -75,7 +74,7 @@ fn serve(listener: &TcpListener, hosts: &Arc<[String]>, page: &Arc<MakePage>, st
         let Ok(handle) = stream.try_clone() else { continue };
         let (page, hosts) = (Arc::clone(page), Arc::clone(hosts));
         let answer = move |stop: &StopSignal| {
-            // No errors for a client that has gone.
+            // A client that has gone gets no error.
             let until = Instant::now() + TIMEOUT;
             let _ = ClientConnection { stream, hosts: &hosts, until, stop }.answer(&*page);
         };
@@ -85,7 +84,7 @@ fn serve(listener: &TcpListener, hosts: &Arc<[String]>, page: &Arc<MakePage>, st
 
 struct ClientConnection<'a> {
     stream: TcpStream,
-    /// Allowed besides the address.
+    /// Host names allowed besides the address.
     hosts: &'a [String],
     until: Instant,
     stop: &'a StopSignal,
@@ -144,7 +143,7 @@ impl ClientConnection<'_> {
         Ok(())
     }
 
-    /// Reads or writes once, in time.
+    /// Reads or writes once within the time limit.
     fn in_time<T>(
         &mut self,
         mut act: impl FnMut(&mut TcpStream) -> io::Result<T>,
@@ -154,7 +153,7 @@ impl ClientConnection<'_> {
             if left.is_zero() || self.stop.is_set() {
                 return Err(ErrorKind::TimedOut.into());
             }
-            // Short waits, so memspy can end.
+            // Short waits, so that memspy can end meanwhile.
             let piece = Some(left.min(Duration::from_millis(200)));
             self.stream.set_read_timeout(piece)?;
             self.stream.set_write_timeout(piece)?;
@@ -171,11 +170,12 @@ impl ClientConnection<'_> {
 }
 
 const PLAIN: &str = "text/plain; charset=utf-8";
-/// Quotes nothing: a foreign page may send it (DNS rebinding).
+/// Quotes nothing of the request: a foreign page may have sent it (DNS rebinding).
 const OTHER_HOST: &str = "this exporter answers to its own address only; \
     to let it answer to the name in the request, start it with --allow-host NAME\n";
 
-/// Whether a `Host` means this exporter. A rebound browser page (DNS rebinding) sends its own name.
+/// Whether a request for this `Host` is meant for this exporter. A browser page rebound to its
+/// address sends its own name.
 fn is_own(host: &str, own: IpAddr, allowed: &[String]) -> bool {
     let bare = match host.strip_prefix('[').and_then(|host| host.split_once(']')) {
         Some((address, _port)) => address,
@@ -195,7 +195,7 @@ enum RequestTarget {
 }
 
 impl RequestTarget {
-    /// `None` while incomplete.
+    /// `None` while it is incomplete.
     fn parse(request: &[u8]) -> Option<RequestTarget> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut parsed = httparse::Request::new(&mut headers);

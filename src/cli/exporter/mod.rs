@@ -21,7 +21,6 @@ use watched_jobs::WatchedJobs;
 
 /// Each takes memory and a thread.
 const MAX_PROCESSES: usize = 64;
-/// For ended and new processes.
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 pub(super) fn run(args: &ExporterArgs) -> Result<()> {
@@ -75,7 +74,7 @@ pub(super) fn run(args: &ExporterArgs) -> Result<()> {
         let is_over = match &mut tree {
             None => jobs.count() == 0,
             Some(tree) => {
-                // First: later descendants come from known processes.
+                // Checked first: later descendants come from known processes.
                 let alive = tree.root_is_alive();
                 for RankProcess { readers, rank } in tree.poll() {
                     let member = readers.pid();

@@ -24,7 +24,6 @@ use crate::tui::{BoxError, LiveRecording};
 const MIN_SNAPSHOT_INTERVAL: Duration = Duration::from_secs(1);
 /// The page is not rebuilt sooner, however often requested.
 const MIN_AGE: Duration = Duration::from_millis(500);
-/// The remainder.
 const OTHER: &str = "[other]";
 
 #[derive(Debug, Clone, Copy)]
@@ -117,7 +116,7 @@ impl WatchedJobs {
         if !ended.is_empty() {
             *self.last.lock() = None;
         }
-        // Joins their threads without the lock.
+        // Joins their threads after releasing the lock.
         drop(gone);
         ended
     }
@@ -142,7 +141,7 @@ impl WatchedJobs {
         let command = live.profile().start().map(|start| start.command.join(" "));
         let used = |device: &DeviceSnapshot| device.counters.is_some();
         let devices = live.devices();
-        // Before the job uses a GPU, the list has all of the machine.
+        // Before the job uses a GPU, this list has all GPUs of the machine.
         let devices = devices.iter().filter(|device| used(device));
         ExportedJob {
             pid: job.pid,
@@ -195,7 +194,6 @@ impl WatchedJobs {
         }
     }
 
-    /// The program's lines with most live bytes.
     fn lines(&self, live: &LiveProfile, found: &LiveRows<LiveLine>) -> Vec<NamedBytes> {
         let labels = FrameLabels::new(live.profile(), false);
         let rows = found.rows.iter().map(|row| NamedBytes {
@@ -219,7 +217,7 @@ impl WatchedJobs {
     }
 }
 
-/// Bytes by evidence of their line.
+/// Bytes by the evidence of their line.
 fn attribution(resolution: TimeResolution) -> Vec<NamedBytes> {
     let row = |name: &str, bytes| NamedBytes { name: name.to_owned(), category: None, bytes };
     vec![
@@ -229,7 +227,7 @@ fn attribution(resolution: TimeResolution) -> Vec<NamedBytes> {
     ]
 }
 
-/// The `most` largest names and the sum of the others.
+/// The `most` largest names, and the sum of the others.
 fn greatest(rows: impl Iterator<Item = NamedBytes>, most: usize) -> Vec<NamedBytes> {
     let mut sums = std::collections::BTreeMap::<(Option<String>, String), u64>::new();
     for row in rows.filter(|row| row.bytes > 0) {

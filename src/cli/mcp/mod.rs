@@ -1,7 +1,7 @@
 //! `memspy mcp`: the read-only commands over the Model Context Protocol.
 //!
-//! Each call runs a new memspy: it fails alone, keeps no job's data, and ends with the server (by
-//! the kernel).
+//! Each call runs a new memspy: it fails alone and keeps no job's data, and the kernel ends it with
+//! the server.
 
 mod protocol;
 mod tools;
@@ -23,14 +23,11 @@ use super::lifetime;
 use protocol::{ClientRequest, RpcError, ServerMessage, understand};
 use tools::McpTool;
 
-/// Running calls.
 const MAX_CALLS: usize = 4;
-/// One more is refused.
+/// Another waiting call is refused.
 const MAX_WAITING: usize = 64;
 const MAX_MESSAGE: u64 = 1 << 20;
-/// A tool's answer.
 const MAX_ANSWER: u64 = 16 << 20;
-/// Standard error in an answer.
 const MAX_ERROR: u64 = 64 << 10;
 pub(super) const TIMEOUT: Duration = Duration::from_secs(300);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -42,12 +39,12 @@ pub(super) fn run(args: &McpArgs) -> Result<()> {
     loop {
         let line = match next_line(&mut input).context("cannot read standard input")? {
             InputLine::End => {
-                // Requests before the end are answered.
+                // Requests received before the end are answered.
                 calls.wait();
                 return Ok(());
             }
             InputLine::TooLong => {
-                // Its id was not read.
+                // The message's id was not read.
                 let why = format!("a message is longer than {} MiB", MAX_MESSAGE >> 20);
                 send(&ServerMessage::new(Value::Null, Err(RpcError::invalid_request(why))))?;
                 continue;
@@ -76,9 +73,9 @@ pub(super) fn run(args: &McpArgs) -> Result<()> {
 }
 
 enum InputLine {
-    /// With its end, if any.
+    /// The line, with its end if it has one.
     Line(Vec<u8>),
-    /// Longer than any message, skipped.
+    /// A line longer than any message was skipped.
     TooLong,
     End,
 }
@@ -91,7 +88,7 @@ fn next_line(input: &mut impl BufRead) -> io::Result<InputLine> {
     if line.len() as u64 <= MAX_MESSAGE {
         return Ok(InputLine::Line(line));
     }
-    // In pieces: an endless line takes no memory.
+    // Skipped in pieces: an endless line takes no memory.
     while line.last() != Some(&b'\n') {
         line.clear();
         if input.take(MAX_MESSAGE).read_until(b'\n', &mut line)? == 0 {
@@ -101,7 +98,7 @@ fn next_line(input: &mut impl BufRead) -> io::Result<InputLine> {
     Ok(InputLine::TooLong)
 }
 
-/// Under a lock: threads do not mix messages.
+/// Locks the output, so that threads do not mix messages.
 fn send(answer: &ServerMessage) -> Result<()> {
     let mut text = serde_json::to_string(answer)?;
     text.push('\n');
@@ -117,8 +114,8 @@ struct ToolCall {
     words: Vec<String>,
 }
 
-/// Waiting calls, and threads to take them. One lock for both: a thread without work signs off
-/// under it, so no call relies on it.
+/// Waiting calls, and the number of threads that take them. One lock for both: a thread without
+/// work signs off under it, so no call relies on it.
 #[derive(Default)]
 struct CallQueue {
     calls: VecDeque<ToolCall>,
@@ -147,7 +144,6 @@ impl CallQueue {
     }
 }
 
-/// Running and waiting.
 #[derive(Default)]
 struct ToolCalls {
     running: Vec<(Arc<Mutex<Option<Value>>>, Worker)>,
@@ -177,7 +173,7 @@ impl ToolCalls {
         Ok(())
     }
 
-    /// Without any thread, each waiting call gets an error.
+    /// If no thread could be started, each waiting call gets an error.
     fn give_up(&mut self, error: &io::Error) -> Result<()> {
         let mut queue = self.queue.lock();
         queue.takers -= 1;
@@ -191,7 +187,7 @@ impl ToolCalls {
             .try_for_each(|call| send(&ServerMessage::new(call.id, Ok(failure(why.clone())))))
     }
 
-    /// It gets no answer.
+    /// A cancelled call gets no answer.
     fn cancel(&mut self, id: &Value) {
         self.queue.lock().calls.retain(|call| call.id != *id);
         for (current, _) in &self.running {
@@ -220,7 +216,7 @@ fn answer_all(queue: &Mutex<CallQueue>, current: &Mutex<Option<Value>>, stop: &S
         if current.lock().take().is_some()
             && send(&ServerMessage::new(call.id, Ok(result))).is_err()
         {
-            // The client reads no more.
+            // The client no longer reads answers.
             let mut queue = queue.lock();
             queue.calls.clear();
             queue.takers -= 1;
@@ -275,7 +271,7 @@ fn call_tool(call: &ToolCall, is_wanted: &dyn Fn() -> bool) -> Result<Value> {
     Ok(result)
 }
 
-/// The document, or a list of one per process.
+/// The printed document, or a list with one for each process.
 fn documents(text: &str) -> Result<Value> {
     let read: Result<Vec<Value>, _> =
         serde_json::Deserializer::from_str(text).into_iter().collect();
@@ -290,12 +286,12 @@ fn failure(text: String) -> Value {
     json!({"content": [{"type": "text", "text": text}], "isError": true})
 }
 
-/// Up to `most` bytes, plus one if there is more. Reads the rest: a program that cannot write does
-/// not end.
+/// Reads up to `most` bytes, plus one if there is more, and drops the rest: a program that cannot
+/// write does not end.
 fn read_at_most(from: Option<impl Read>, most: u64) -> String {
     let Some(mut from) = from else { return String::new() };
     let mut bytes = Vec::new();
-    // The parser notices unreadable text.
+    // The JSON parser notices unreadable text.
     let _ = (&mut from).take(most + 1).read_to_end(&mut bytes);
     let _ = io::copy(&mut from, &mut io::sink());
     String::from_utf8_lossy(&bytes).into_owned()
@@ -306,7 +302,7 @@ struct KillOnDrop(Child);
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
-            // SIGTERM first: a memspy that stopped a job resumes it.
+            // SIGTERM first: a memspy that stopped a job resumes it before it ends.
             let pid = rustix::process::Pid::from_child(&self.0);
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
             let until = Instant::now() + Duration::from_secs(5);
@@ -334,7 +330,7 @@ mod tests {
         let starts: Vec<bool> = (0..6).map(|id| queue.push(call(id)).ok().unwrap()).collect();
         assert_eq!(starts, [true, true, true, true, false, false]);
         assert!((0..6).all(|id| queue.take().unwrap().id == id));
-        // One thread finds no work but has not ended: the next call needs another.
+        // One of four finds no work, and its thread has not ended: the next call needs another.
         assert!(queue.take().is_none());
         assert!(queue.push(call(6)).ok().unwrap());
         assert!(!queue.push(call(7)).ok().unwrap(), "four are there again");

@@ -3,15 +3,15 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Newest first; all agree in what is used here.
+/// Newest first; they agree in the parts used here.
 const VERSIONS: [&str; 4] = ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"];
 
-/// A request, or without `id` a notification.
+/// A request, or a notification if it has no `id`.
 #[derive(Debug, Deserialize)]
 pub(super) struct ClientMessage {
     #[serde(default)]
     jsonrpc: String,
-    /// Only numbers and texts.
+    /// Only numbers and texts are accepted.
     #[serde(default)]
     pub(super) id: Option<Value>,
     #[serde(default)]
@@ -58,13 +58,11 @@ impl ServerMessage {
 
 #[derive(Debug)]
 pub(super) enum ClientRequest {
-    /// Calls a tool.
     Call {
         id: Value,
         name: String,
         arguments: Value,
     },
-    /// Ends call `id`.
     Cancel {
         id: Value,
     },
@@ -80,7 +78,6 @@ struct CallParams {
     arguments: Value,
 }
 
-/// Parses a client's line.
 pub(super) fn understand(line: &str, tools: impl FnOnce() -> Value) -> ClientRequest {
     let message: ClientMessage = match serde_json::from_str(line) {
         Ok(message) => message,

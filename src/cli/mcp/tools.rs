@@ -11,7 +11,7 @@ use super::protocol::RpcError;
 use crate::cli::args::DiffByArg;
 use crate::model::parse_time;
 
-/// Time of a call beyond observing.
+/// The part of a call's time that is not for observing the job.
 const TIME_BESIDES: Duration = Duration::from_secs(60);
 
 type CommandWords = Vec<String>;
@@ -231,7 +231,6 @@ impl McpTool {
         (self.words)(given)
     }
 
-    /// For `tools/list`.
     fn schema(&self) -> Value {
         let mut properties = serde_json::Map::new();
         for (name, kind, _, meaning) in self.arguments {
@@ -269,7 +268,6 @@ impl McpTool {
     }
 }
 
-/// For `tools/list`.
 pub(super) fn list() -> Value {
     json!({"tools": TOOLS.iter().map(McpTool::schema).collect::<Vec<_>>()})
 }
@@ -278,7 +276,7 @@ fn read<T: DeserializeOwned>(given: Value) -> Result<T, RpcError> {
     serde_json::from_value(given).map_err(|error| RpcError::invalid_params(error.to_string()))
 }
 
-/// A client's value follows `=` or `--`: never an option.
+/// Each client value follows `=` or `--`, so it is never an option.
 fn job(command: &str, given: Value) -> Result<CommandWords, RpcError> {
     let given: JobArguments = read(given)?;
     let mut words = vec![command.to_owned(), "--json".to_owned(), format!("--pid={}", given.pid)];
@@ -293,7 +291,7 @@ fn job(command: &str, given: Value) -> Result<CommandWords, RpcError> {
     Ok(words)
 }
 
-/// Whether a call has time for this.
+/// Whether a job can be observed for this long within a call.
 fn check_duration(text: &str) -> Result<(), String> {
     let most = super::TIMEOUT - TIME_BESIDES;
     let time = parse_time(text).map_err(|error| format!("duration: {error}"))?;
@@ -354,7 +352,7 @@ mod tests {
                 let value = match (*name, *kind) {
                     ("duration", _) => json!("5s"),
                     ("by", _) => json!("stack"),
-                    // Moments of one trace exclude options for two.
+                    // The moments of one trace exclude options for two traces.
                     ("at", _) => continue,
                     ("from" | "to", _) => json!("end"),
                     (_, "integer") => json!(7),
