@@ -71,7 +71,6 @@ pub(super) fn pause(args: &PauseArgs) -> Result<()> {
 
 pub(super) fn resume(args: &ResumeArgs) -> Result<()> {
     let pid = args.pid;
-    // A step of the driver must not be interrupted.
     let _stop = watch()?;
     let mover = Checkpointer::new(pid).map_err(|error| refused("resume", pid, error))?;
     let moved = mover.resume().map_err(|error| refused("resume", pid, error))?;
@@ -116,7 +115,6 @@ fn print(pid: u32, what: &str, state: &str, moved: &CheckpointReport, json: bool
     written.and_then(|()| out.flush()).context("cannot write to standard output")
 }
 
-/// The error of `action` (pause, resume), with the next step.
 fn refused(action: &str, pid: u32, error: SuspendError) -> anyhow::Error {
     let advice = advice(action, pid, &error);
     anyhow!("cannot {action} process {pid}: {}; {advice}", with_figures(&error))

@@ -19,7 +19,6 @@ use super::{hints, in_one_line, output};
 const BUSY: &str =
     "it is busy at this moment; a recording tries again at every sample, so nothing is wrong";
 
-/// Findings, printed at once or kept for one document.
 struct DoctorReport<W: Write> {
     out: W,
     findings: Vec<FindingJson>,

@@ -120,7 +120,6 @@ fn read_process(args: &DumpArgs, mut readers: TargetReaders, label: String) -> R
     {
         snapshot.use_blocks_of_owners(&owners.blocks);
     }
-    // In a core file all is of one moment.
     let age = read_at.filter(|_| !is_core).map(|at| at.elapsed());
     Ok(ProcessDump { label, snapshot, owners, age })
 }

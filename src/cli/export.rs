@@ -71,7 +71,6 @@ pub(super) fn wanted(args: &ExportArgs) -> Moment {
     args.at.unwrap_or(MomentArg::Peak).into()
 }
 
-/// Exports counters of whole recordings.
 fn perfetto(args: &ExportArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
     if args.at.is_some() {
         bail!("--at is of formats that show one moment: perfetto has the whole recording");

@@ -114,7 +114,6 @@ impl GroupByArg {
     }
 }
 
-/// Draws the owners at the largest snapshot, or at the last.
 fn flame_by_owner(args: &FlameArgs, ranks: &[RankTrace], path: &Path) -> Result<()> {
     // Ignoring these would look like an answer.
     let of_stacks = [
@@ -211,7 +210,6 @@ fn picture(args: &FlameArgs) -> FlamePicture {
     }
 }
 
-/// Whether standard output is a terminal with colours.
 fn is_terminal_with_colors(args: &FlameArgs) -> bool {
     args.output.as_deref().is_none_or(|path| path == Path::new("-"))
         && io::stdout().is_terminal()
@@ -354,7 +352,6 @@ impl FlameOptions {
     fn draw_devices(&self, ranks: &[RankTrace], path: &Path, force: bool) -> Result<()> {
         let mut parts = Vec::new();
         for rank in ranks {
-            // The error says why there is none.
             device(&rank.profile, self.gpu).context(rank.label.clone())?;
             if rank.profile.main_gpu().is_none() {
                 bail!("{DRIVER_MEMORY_ADVICE} --by device");

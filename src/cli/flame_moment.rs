@@ -94,7 +94,6 @@ fn one(
     })
 }
 
-/// Checks that a time is in the recording.
 pub(super) fn inside(profile: &Profile, time: Duration) -> Result<Nanos> {
     let (begin, end) = (profile.begins().unwrap_or_default(), profile.duration());
     let nanos = Nanos(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
@@ -109,7 +108,6 @@ pub(super) fn inside(profile: &Profile, time: Duration) -> Result<Nanos> {
     Ok(nanos)
 }
 
-/// The last out-of-memory error, if any.
 pub(super) fn oom_time(recording: &StoredRecording<'_>) -> Result<Option<Nanos>> {
     let mut oom = OomMoment::default();
     recording.reread(&mut oom)?;

@@ -105,7 +105,6 @@ fn streams(
     Ok(memory.into_iter().map(part).filter(|(_, folded)| folded.total > 0).collect())
 }
 
-/// Reads a trace again, up to the moment.
 fn read(rank: &RankTrace, device: CudaIndex, until: Option<Nanos>) -> Result<Vec<StreamMemory>> {
     let mut empty = Profile::new().without_line_statistics();
     let bytes = std::fs::metadata(&rank.trace).map_or(0, |file| file.len());

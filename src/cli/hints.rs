@@ -12,7 +12,6 @@ use crate::target::{AccessFacts, ProcessError, StopError};
 
 use super::{eprint_line, mode};
 
-/// The error of attaching, with advice.
 pub(super) fn attach(error: AttachError, pid: u32) -> Error {
     if error.is_denied() {
         return anyhow!("{error}; {}", denied(pid));
@@ -43,7 +42,6 @@ fn ends_after(pid: u32) -> Option<Duration> {
     TargetIdentity::open(pid).ok()?.age().filter(|age| *age > MAX_START)
 }
 
-/// The error of a core file, with advice.
 pub(super) fn core(error: AttachError, path: &Path) -> Error {
     if error.is_not_python() {
         return anyhow!("{error}; 'gdb PROGRAM {}' shows what it was", path.display());
@@ -59,13 +57,11 @@ pub(super) fn core(error: AttachError, path: &Path) -> Error {
     }
 }
 
-/// The error of placing probes, with advice.
 pub(super) fn probe(error: ProbeError, pid: u32) -> Error {
     let advice = probe_advice(&error).replace("-p PID", &format!("-p {pid}"));
     anyhow!("cannot record process {pid} exactly: {error}; {advice}")
 }
 
-/// Why another mode replaces exact stacks.
 pub(super) fn no_exact(error: &ProbeError) -> String {
     match error.is_denied() {
         true => "no exact stacks, which take root, or CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE"
@@ -149,7 +145,6 @@ fn python_nearby(pid: u32) -> String {
     }
 }
 
-/// Advice for unreadable memory, from the facts found.
 pub(super) fn denied(pid: u32) -> String {
     match TargetIdentity::open(pid) {
         Ok(process) => advice(&process.access()),

@@ -19,7 +19,6 @@ pub(super) struct LaunchedProgram {
 }
 
 impl LaunchedProgram {
-    /// Starts `program` on memspy's terminal and passes `signals` on.
     pub(super) fn start(program: &[String], signals: ProgramSignals) -> Result<Self> {
         let (name, arguments) = program.split_first().context("no program to start after --")?;
         let child = Command::new(name)

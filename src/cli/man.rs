@@ -12,7 +12,6 @@ use super::output;
 /// Pages are for all users and hold no job's data.
 const MODE: u32 = 0o644;
 
-/// Writes `memspy.1` and a page per command.
 pub(super) fn run(args: &ManArgs) -> Result<()> {
     let folder = &args.output;
     fs::create_dir_all(folder)

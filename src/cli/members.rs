@@ -65,7 +65,6 @@ pub(super) fn refuse_launcher(readers: &TargetReaders) -> Result<()> {
     Ok(())
 }
 
-/// The descendants that use CUDA, by name.
 pub(super) fn ranks_below(readers: &TargetReaders) -> Option<String> {
     let without = [AllocatorBackend::NotLoaded, AllocatorBackend::NotInitialized];
     if !without.contains(&readers.allocator()) {

@@ -178,7 +178,6 @@ fn in_one_line(error: &anyhow::Error) -> String {
 }
 
 thread_local! {
-    /// Prefix of this thread's messages.
     static SUBJECT: RefCell<String> = const { RefCell::new(String::new()) };
 }
 

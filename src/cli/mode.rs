@@ -27,7 +27,6 @@ pub(super) enum Mode {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum ExactOutlook {
-    /// Cost as a part of the job's time.
     Costs(f64),
     /// Impossible or unwanted, with the reason.
     No(String),
@@ -36,17 +35,14 @@ pub(super) enum ExactOutlook {
 #[derive(Debug, Clone)]
 pub(super) struct ModeFacts {
     pub(super) exact: ExactOutlook,
-    /// Processors that memspy may use.
     pub(super) processors: usize,
     /// Idle processors on average, if known.
     pub(super) idle: Option<f64>,
-    /// Processors that polls may use.
     pub(super) budget: f64,
     /// Why counters cannot be polled.
     pub(super) unfollowable: Option<String>,
 }
 
-/// Maximum cost of exact stacks.
 pub(super) fn limit(processors: usize) -> f64 {
     if processors < MANY_PROCESSORS { LIMIT_WITH_FEW } else { LIMIT }
 }

@@ -37,7 +37,6 @@ pub(super) struct ObserveOptions {
 
 pub(super) struct JobObservation {
     pub(super) process: ProcessSnapshot,
-    /// Owners in all complete snapshots.
     pub(super) growth: GrowthWatch,
     /// The last snapshot, or why there is none.
     pub(super) last: Result<OwnershipSnapshot, String>,
@@ -157,7 +156,6 @@ impl GroupingThread {
         Ok(GroupingThread { snapshots: Some(snapshots), grouped, last, _thread: thread })
     }
 
-    /// Adds a snapshot; passes finished groups to `growth`.
     fn add(&mut self, time: Duration, snapshot: OwnershipSnapshot, growth: &mut GrowthWatch) {
         if let Some(snapshots) = &self.snapshots {
             let _ = snapshots.send((time, snapshot));
@@ -165,7 +163,6 @@ impl GroupingThread {
         add_groups(self.grouped.try_iter(), growth);
     }
 
-    /// Passes all groups to `growth`; returns the last snapshot, if any.
     fn end(mut self, growth: &mut GrowthWatch) -> Option<OwnershipSnapshot> {
         self.snapshots = None;
         add_groups(self.grouped.iter(), growth);
@@ -272,7 +269,6 @@ impl LineRecording {
         Ok(AttachingRecording { live, attached: is_attached, thread })
     }
 
-    /// Whether the job has ended.
     fn is_over(&self) -> bool {
         self.thread.as_ref().is_none_or(Worker::is_finished)
     }
@@ -352,7 +348,6 @@ fn recorder(
     }
 }
 
-/// An exact recorder, or why there is none.
 fn exact(process: &TargetIdentity, cost: CostWatch) -> Result<(ExactRecorder, CostWatch), String> {
     let readers = process.attach_any().map_err(|error| error.to_string())?;
     let options = ExactOptions { cost: Some(cost.clone()), ..ExactOptions::default() };

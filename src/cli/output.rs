@@ -119,7 +119,6 @@ fn in_a_name(host: &str) -> String {
     }
 }
 
-/// The file for a report: the requested name, else `default`.
 pub(super) fn of_report(
     asked: Option<&Path>,
     start: Option<&RecordingStart>,
@@ -152,7 +151,6 @@ fn check_folder(path: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses to overwrite a file, before any work.
 pub(super) fn check(path: &Path, force: bool) -> Result<()> {
     if path.as_os_str() == "-" {
         return Ok(());

@@ -160,7 +160,6 @@ pub(super) fn graph(args: &GraphArgs) -> Result<()> {
     output::write(Path::new("-"), false, |out| write(out, &snapshot).map_err(into_io))
 }
 
-/// Tensors of that name with an autograd graph.
 fn losses_called(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
     let mut rows = matching_tensors(snapshot, word, pid)?;
     rows.retain(|&row| snapshot.tensors[row].tensor.grad_fn.is_some());
@@ -197,7 +196,6 @@ pub(super) fn referrers(args: &ReferrersArgs) -> Result<()> {
     output::print(|out| out.write_all(&text))
 }
 
-/// The tensors that `word` names; at least one.
 fn matching_tensors(snapshot: &OwnershipSnapshot, word: &str, pid: u32) -> Result<Vec<usize>> {
     match called(&snapshot.tensors, word) {
         NamedTensors::Rows(rows) if rows.is_empty() => bail!(

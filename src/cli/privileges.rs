@@ -36,7 +36,6 @@ pub(super) fn give_up(command: &Command) {
     }
 }
 
-/// `None`: give up nothing now.
 fn kept_by(command: &Command) -> Option<CapabilitySet> {
     Some(match command {
         Command::Flame(_)

@@ -46,7 +46,6 @@ pub(super) fn read(traces: &[PathBuf], empty: &dyn Fn() -> Profile) -> Result<Ve
     Ok(ranks)
 }
 
-/// The trace with the highest peak on one device.
 pub(super) fn highest(ranks: Vec<RankTrace>, gpu: Option<u32>) -> Result<RankTrace> {
     let peak = |rank: &RankTrace| {
         let device = device(&rank.profile, gpu).ok()?;

@@ -100,7 +100,6 @@ pub(super) fn run(args: &RecordArgs) -> Result<ExitCode> {
     ended(launched, recorded)
 }
 
-/// Waits for the program that memspy started, and passes on its exit code.
 fn ended(launched: Option<LaunchedProgram>, recorded: Result<()>) -> Result<ExitCode> {
     match launched {
         None => recorded.map(|()| ExitCode::SUCCESS),
@@ -181,7 +180,6 @@ fn left_after(trial: Duration, whole: Duration) -> Duration {
     whole.saturating_sub(trial).max(MIN_AFTER_TRIAL.min(whole))
 }
 
-/// The requested recorder, else that of the best mode to try.
 fn first_attempt(
     args: &RecordArgs,
     readers: TargetReaders,

@@ -29,7 +29,6 @@ const MAX_IDS: usize = 1 << 17;
 pub(super) struct Attempt {
     pub(super) recorder: AttachedRecorder,
     pub(super) follow: FollowChoice,
-    /// Watches an exact recorder.
     pub(super) cost: Option<CostWatch>,
     pub(super) lines: Vec<String>,
     sources: SourceReader,
@@ -45,7 +44,6 @@ pub(super) struct Recorded {
 }
 
 impl Attempt {
-    /// A recorder that samples, and polls counters if `follow` says so.
     pub(super) fn of_samples(
         args: &RecordArgs,
         duration: Option<Duration>,
@@ -135,7 +133,6 @@ impl Attempt {
             drive(recorder, sink, host, stop, &mut observe, SourceEmbedder::into_inner)?
         };
         bar.finish_and_clear();
-        // The process may have ended before the first record.
         lines.drain(..).for_each(|line| eprint_line(&line));
         if let Some(cost) = &cost {
             cost.end();

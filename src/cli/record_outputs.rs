@@ -126,7 +126,6 @@ pub(super) fn finish(
     }
 }
 
-/// For a recording that was written continuously.
 fn end_trace(
     args: &RecordArgs,
     path: &Path,

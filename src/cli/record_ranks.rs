@@ -27,7 +27,6 @@ struct RankRecording {
     thread: Worker<Result<()>>,
 }
 
-/// Refuses options that cannot work for several processes.
 pub(super) fn check(args: &RecordArgs) -> Result<()> {
     let Some(output) = &args.output else { return Ok(()) };
     let text = output.to_string_lossy();

@@ -88,14 +88,12 @@ impl StoredRecording<'_> {
         Ok(reports)
     }
 
-    /// For a sink that makes no report itself.
     pub(super) fn replay(&self, sink: &mut dyn RecordSink) -> Result<()> {
         let damage = self.pass_to(sink)?;
         self.warn(&damage);
         Ok(())
     }
 
-    /// For another sink, after the warnings were printed.
     pub(super) fn reread(&self, sink: &mut dyn RecordSink) -> Result<()> {
         self.pass_to(sink).map(|_| ())
     }
@@ -123,7 +121,6 @@ impl StoredRecording<'_> {
         }
     }
 
-    /// Its size, if known before it is opened.
     fn bytes(&self) -> Result<u64> {
         let size = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
         Ok(match self.is_ring {
@@ -192,7 +189,6 @@ pub(super) fn found(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(segments)
 }
 
-/// Notes for a report about the state of its trace.
 fn damage(summary: &ReplaySummary) -> Vec<String> {
     let mut warnings = Vec::new();
     if let Some(damage) = &summary.first_damage {

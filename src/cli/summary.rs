@@ -187,7 +187,6 @@ fn print_growth(
     })
 }
 
-/// Why no snapshot shows growth, and what to do.
 fn why_unknown(observation: &JobObservation) -> String {
     match &observation.last {
         Err(why) => why.clone(),
@@ -200,7 +199,6 @@ fn why_unknown(observation: &JobObservation) -> String {
     }
 }
 
-/// Finds the referrers of a tensor of each fastest-growing owner.
 fn keepers(limits: SnapshotOptions, observation: &mut JobObservation) -> Vec<GrowthKeeper> {
     let grown = observation.growth.owners();
     let mut examples: Vec<String> =

@@ -49,7 +49,6 @@ pub(super) fn line(error: &Error, command: &Command, words: &[OsString]) -> Opti
     Some(format!("error: {tried}{message}; {}", hints.join("; ")))
 }
 
-/// Adds missing arguments and possible values.
 fn with_details<'a>(message: &str, details: impl Iterator<Item = &'a str>) -> String {
     let (values, missing): (Vec<&str>, Vec<&str>) = details.partition(|line| line.starts_with('['));
     let mut text = message.to_owned();
@@ -68,7 +67,6 @@ fn tip(line: &str) -> Option<String> {
     (!tip.starts_with("to pass ")).then(|| tip.to_owned())
 }
 
-/// Finds the command by name, alias or prefix.
 fn subcommand<'a>(command: &'a Command, words: &[OsString]) -> Option<&'a str> {
     words.iter().skip(1).filter_map(|word| word.to_str()).find_map(|word| {
         let is_begun = |sub: &&Command| !word.is_empty() && sub.get_name().starts_with(word);

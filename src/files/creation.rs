@@ -16,7 +16,6 @@ use super::place::{OutputPlace, PathKind, PlaceError};
 /// Mode of new files: traces contain source text.
 pub const OWNER_ONLY: u32 = 0o600;
 const READ_AND_WRITE: u32 = 0o666;
-/// Temporary names tried.
 const MAX_NAMES: u32 = 100;
 /// Never opens an existing file or link.
 const NEW: OFlags = OFlags::WRONLY

@@ -146,7 +146,6 @@ impl OutputPlace {
 
 struct PathWalk {
     folder: OwnedFd,
-    /// Remaining steps, next one last.
     pending: Vec<OsString>,
     shown: PathBuf,
     links: u32,

@@ -227,13 +227,13 @@ pub struct ExactSettings {
     pub backend: ProbeBackend,
     /// How frees are observed.
     pub frees: FreeTracking,
-    /// Minimum bytes for a stack; 0: none.
+    /// Smaller allocations have no stack; 0: all have one.
     pub stacks_from: u64,
     /// Mean bytes between stacks (Poisson); 0: all have one.
     pub stacks_every: u64,
     /// Whether backward allocations have forward lines.
     pub backward_lines: bool,
-    /// Minimum bytes for native frames; `None`: none have.
+    /// Allocations of at least this size have native frames; `None`: none have.
     pub native_from: Option<u64>,
     /// Whether PyTorch's events know if a node was being evaluated; frees know only if steps are
     /// counted.

@@ -320,7 +320,7 @@ impl StackTable {
         true
     }
 
-    /// Sum of all its parts.
+    /// Number of all definitions.
     pub fn definitions(&self) -> u64 {
         let named = self.functions.len() + self.threads.len() + self.sites.len();
         (named + self.frames.len() + self.stacks.len()) as u64

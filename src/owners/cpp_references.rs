@@ -58,7 +58,6 @@ impl<'t> CppReferences<'t> {
         cpp
     }
 
-    /// The `TensorImpl` in a capsule, and its object, if any.
     pub(super) fn of_capsule(&self, capsule: Addr) -> Option<(Addr, Option<Addr>)> {
         let tensor = self.tensors.tensor_of_capsule(capsule)?;
         Some((tensor, self.objects.get(&tensor).copied()))

@@ -24,7 +24,6 @@ struct CycleFinder<'h, 'a> {
     own_modules: FxHashSet<String>,
 }
 
-/// The cycles in `objects`, each with the tensors of `freed` that it keeps.
 pub(super) fn find(
     heap: &PythonHeap<'_>,
     held: &CombinedReferences<'_>,
@@ -272,7 +271,6 @@ impl<'h, 'a> CycleFinder<'h, 'a> {
         }
     }
 
-    /// A reference in Python notation.
     fn step(&self, from: Addr, to: Addr) -> String {
         if self.through_cpp.contains(&(from, to)) {
             let is_hooks =

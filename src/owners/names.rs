@@ -33,7 +33,6 @@ pub(super) struct ObjectNames {
     /// Objects that only an autograd node references.
     pub(super) by_nodes: Vec<Addr>,
     pub(super) without_object: Vec<(Addr, Arc<str>)>,
-    /// Trees whose module has no name yet.
     trees: Vec<ModuleTree>,
     pub(super) models: Vec<RootModule>,
     pub(super) optimizers: Vec<Optimizer>,

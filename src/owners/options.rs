@@ -79,7 +79,6 @@ const SLOW_COPY: u64 = 2 << 30;
 const LONG_STOP: Duration = Duration::from_millis(100);
 
 impl StopEstimate {
-    /// `None` for a short stop.
     pub(super) fn of(bytes: u64, max_pause: Duration) -> Option<StopEstimate> {
         let time = Duration::from_secs_f64(bytes as f64 / SLOW_COPY as f64);
         (time >= LONG_STOP || time > max_pause).then_some(StopEstimate { time, bytes, max_pause })

@@ -58,7 +58,6 @@ pub(super) fn of_variables(
     found.tensors.iter().copied().filter(|at| !search.seen.contains(at)).collect()
 }
 
-/// Paths from the program's variables, if these lead there.
 pub(super) fn to_objects(
     heap: &PythonHeap<'_>,
     found: &RelevantObjects,
@@ -93,7 +92,6 @@ pub(super) struct SearchFilter {
     pub(super) holders: FxHashMap<Addr, Vec<Addr>>,
 }
 
-/// References that other threads have read for the next visits.
 #[derive(Default)]
 struct PrefetchedVisits {
     /// The first visit without prefetched references.
@@ -216,7 +214,6 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Nearest first.
     pub(super) fn from(&mut self, roots: Vec<(String, Addr)>, rank: NamePriority) {
         let mut visits: Vec<PathNode> = Vec::new();
         let mut names: FxHashMap<usize, String> = FxHashMap::default();
@@ -373,7 +370,6 @@ impl PathSearch<'_, '_> {
         }
     }
 
-    /// Other threads read references of the next visits.
     fn prefetch(&self, visits: &[PathNode], next: usize, rank: NamePriority) -> PrefetchedVisits {
         let end = visits.len().min(next + MAX_AHEAD).min(MAX_VISITS);
         // Too deep objects are not visited. Only this thread knows a tensor's C++ references.

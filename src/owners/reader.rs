@@ -249,7 +249,6 @@ impl<'a> SnapshotInProgress<'a> {
             }
             newest.copy_until(stop.since + max_following(round), copying);
             let whole = newest.copy(recent_plan, &resumed);
-            // The walk will report a failure.
             let _ = ground.read_newest(&known, &|| copying.is_done());
             whole
         });
@@ -324,7 +323,6 @@ impl<'a> SnapshotInProgress<'a> {
         OwnerWalkInput { tensors, python, memory, blocks, asked: request.asked }
     }
 
-    /// The error, or the limit that caused it.
     fn explain(&self, error: OwnerError) -> OwnerError {
         match self.memory.exceeded() {
             Some(error) => self.cut(self.limit(error)),

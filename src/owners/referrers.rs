@@ -16,7 +16,6 @@ use crate::target::Addr;
 
 const MAX_REFERRERS: usize = 256;
 
-/// Python objects of the tensors named `word`.
 pub(super) fn asked(word: &str, rows: &[TensorRow]) -> Vec<Addr> {
     match called(rows, word) {
         NamedTensors::Rows(meant) => {

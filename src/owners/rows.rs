@@ -27,7 +27,6 @@ const MAX_WRAPPERS: usize = 16;
 
 pub(super) struct WrappedTensor {
     pub(super) wrapper: Addr,
-    /// Its attribute: `._local_tensor`.
     pub(super) step: String,
     pub(super) part: Addr,
 }

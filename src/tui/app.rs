@@ -96,7 +96,6 @@ pub(super) struct OneView {
     picture: ViewModel,
     full_filenames: bool,
     palette: Palette,
-    /// Whether the picture was frozen at the last keys.
     was_frozen: bool,
 }
 
@@ -126,7 +125,6 @@ impl OneView {
         self.picture = picture(&self.recorded, &mut self.state, self.full_filenames, whole);
     }
 
-    /// Its rows in the table of all processes.
     pub(super) fn facts(
         &self,
         who: (usize, Option<u32>, u32),

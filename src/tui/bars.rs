@@ -25,7 +25,6 @@ fn parts(device: &DeviceSnapshot) -> [(BarPart, &'static str, &'static str, Opti
     ]
 }
 
-/// Shows name, bar and size of the device.
 pub(super) fn bar(
     device: &DeviceSnapshot,
     width: usize,

@@ -18,9 +18,7 @@ const SHARE: u32 = 10;
 pub(super) trait TerminalView {
     /// Takes new data; returns whether to redraw.
     fn poll(&mut self) -> bool;
-    /// Updates the picture unless it is frozen.
     fn refresh(&mut self);
-    /// Updates the picture after keys.
     fn follow_keys(&mut self);
     fn key(&mut self, key: KeyEvent) -> KeyAction;
     fn interval(&self) -> Duration;

@@ -124,7 +124,6 @@ fn width_of(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// The part of a text that fits.
 pub(super) fn cut(text: &str, width: usize, palette: Palette) -> String {
     // Second defence: the text should have none already.
     let text = &*render::visible(text);

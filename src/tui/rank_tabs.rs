@@ -127,7 +127,6 @@ struct RankTabs<'a> {
     tabs: Vec<RankTab>,
     state: ViewState,
     place: TabSelection,
-    /// Whether no more members come.
     over: bool,
     began: Instant,
     overview: Option<RanksOverview>,

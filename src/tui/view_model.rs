@@ -52,7 +52,6 @@ pub(super) struct ViewHeader {
 pub(super) struct GpuFigures {
     pub(super) recent: UsageHistory,
     pub(super) marks: Option<PeakUsage>,
-    /// Lists by view, if requested.
     tables: BTreeMap<(usize, bool), Result<ViewTable, String>>,
 }
 

@@ -143,7 +143,6 @@ impl ClientConnection<'_> {
         Ok(())
     }
 
-    /// Reads or writes once within the time limit.
     fn in_time<T>(
         &mut self,
         mut act: impl FnMut(&mut TcpStream) -> io::Result<T>,

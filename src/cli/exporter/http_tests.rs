@@ -17,7 +17,6 @@ fn connect(server: &MetricsServer) -> TcpStream {
     TcpStream::connect(server.address()).unwrap()
 }
 
-/// The whole answer, until the connection ends.
 fn ask(server: &MetricsServer, request: &[u8]) -> String {
     let mut stream = connect(server);
     let _ = stream.write_all(request);

@@ -62,7 +62,6 @@ impl WatchedJobs {
         WatchedJobs { options, jobs: Mutex::default(), last: Mutex::default() }
     }
 
-    /// Watches process `pid`, first with `readers` if given.
     pub(super) fn add(
         &self,
         pid: u32,
@@ -97,7 +96,6 @@ impl WatchedJobs {
         self.jobs.lock().len()
     }
 
-    /// Removes ended recordings; returns pids and reasons.
     pub(super) fn remove_ended(&self) -> Vec<(u32, String)> {
         let mut ended = Vec::new();
         let mut gone = Vec::new();
@@ -217,7 +215,6 @@ impl WatchedJobs {
     }
 }
 
-/// Bytes by the evidence of their line.
 fn attribution(resolution: TimeResolution) -> Vec<NamedBytes> {
     let row = |name: &str, bytes| NamedBytes { name: name.to_owned(), category: None, bytes };
     vec![

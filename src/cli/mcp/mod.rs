@@ -39,12 +39,10 @@ pub(super) fn run(args: &McpArgs) -> Result<()> {
     loop {
         let line = match next_line(&mut input).context("cannot read standard input")? {
             InputLine::End => {
-                // Requests received before the end are answered.
                 calls.wait();
                 return Ok(());
             }
             InputLine::TooLong => {
-                // The message's id was not read.
                 let why = format!("a message is longer than {} MiB", MAX_MESSAGE >> 20);
                 send(&ServerMessage::new(Value::Null, Err(RpcError::invalid_request(why))))?;
                 continue;
@@ -73,7 +71,6 @@ pub(super) fn run(args: &McpArgs) -> Result<()> {
 }
 
 enum InputLine {
-    /// The line, with its end if it has one.
     Line(Vec<u8>),
     /// A line longer than any message was skipped.
     TooLong,
@@ -173,7 +170,6 @@ impl ToolCalls {
         Ok(())
     }
 
-    /// If no thread could be started, each waiting call gets an error.
     fn give_up(&mut self, error: &io::Error) -> Result<()> {
         let mut queue = self.queue.lock();
         queue.takers -= 1;
@@ -187,7 +183,6 @@ impl ToolCalls {
             .try_for_each(|call| send(&ServerMessage::new(call.id, Ok(failure(why.clone())))))
     }
 
-    /// A cancelled call gets no answer.
     fn cancel(&mut self, id: &Value) {
         self.queue.lock().calls.retain(|call| call.id != *id);
         for (current, _) in &self.running {
@@ -216,7 +211,6 @@ fn answer_all(queue: &Mutex<CallQueue>, current: &Mutex<Option<Value>>, stop: &S
         if current.lock().take().is_some()
             && send(&ServerMessage::new(call.id, Ok(result))).is_err()
         {
-            // The client no longer reads answers.
             let mut queue = queue.lock();
             queue.calls.clear();
             queue.takers -= 1;

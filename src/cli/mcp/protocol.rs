@@ -58,15 +58,8 @@ impl ServerMessage {
 
 #[derive(Debug)]
 pub(super) enum ClientRequest {
-    Call {
-        id: Value,
-        name: String,
-        arguments: Value,
-    },
-    Cancel {
-        id: Value,
-    },
-    /// Answered at once.
+    Call { id: Value, name: String, arguments: Value },
+    Cancel { id: Value },
     Answer(ServerMessage),
     Nothing,
 }

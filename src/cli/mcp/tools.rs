@@ -206,7 +206,6 @@ impl McpTool {
         TOOLS.iter().find(|tool| tool.name == name)
     }
 
-    /// `no_stop` forbids stopping the job.
     pub(super) fn words(&self, arguments: Value, no_stop: bool) -> Result<CommandWords, RpcError> {
         let mut given = if arguments.is_null() { json!({}) } else { arguments };
         let Some(object) = given.as_object_mut() else {
