@@ -120,14 +120,14 @@ impl FollowedThread {
 
 /// A counter delta of one device between two polls.
 ///
-/// One system call copies counters, then stacks, then counters again, so the stack after is later
-/// than the whole delta. The stack before may fall into its first microseconds: counters that
-/// differ after the stacks show that and set `others_possible` (with one or two threads only if one
-/// was inside the allocator at the first copy).
+/// One system call copies counters, then stacks, then counters again, so the stacks after show the
+/// whole delta. The stacks before may fall into its first microseconds: then counters differ after
+/// the stacks, and `others_possible` is set (with one or two threads only if one was in the
+/// allocator at the first copy).
 ///
-/// A poll may find a half-changed counter: then `before` is the last such poll, and
-/// `others_possible` is set if blocks changed earlier. The deltas of a device have no gaps; time
-/// without polls falls into the next one.
+/// If polls found half-changed counters, `before` is the last of them, and `others_possible` is set
+/// if blocks changed earlier. A device's deltas have no gaps; time without polls falls into the
+/// next one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FollowedChange {
     /// Start of the poll that copied the stacks before, with the old counters. Counters are polled

@@ -88,7 +88,7 @@ pub struct LeftBehind {
     pub pid: u32,
     /// Its command.
     pub command: Option<String>,
-    /// Device files open without a listing by the driver; empty for a listed orphan.
+    /// Device files that it has open, unlisted by the driver; empty for a listed orphan.
     pub files: Vec<String>,
     /// Its launcher, if known.
     pub launcher: Option<u32>,

@@ -175,7 +175,7 @@ pub struct CopiedTensors {
     pub bytes: u64,
 }
 
-/// Like cycles of Python objects that nothing else refers to.
+/// Cycles of Python objects, all alike, that nothing else refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GarbageCycle {
     /// The best class in it, preferably the program's.

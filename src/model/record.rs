@@ -69,8 +69,7 @@ pub enum Record {
     Ownership(OwnershipBreakdown),
     /// The number of training steps: when first known, and at each change.
     Step(TrainingStep),
-    /// In place of a dropped beginning: once, between records with its state and later
-    /// observations.
+    /// Replaces a dropped beginning: once, after records of the state at its first moment.
     Keyframe(Keyframe),
     /// A condition of the recording was met.
     TriggerFired(TriggerFired),
@@ -335,7 +334,7 @@ pub trait RecordSink {
         Ok(())
     }
 
-    /// Asks to leave out slow additions: others wait.
+    /// Leaves out slow additions of its own from now on: others wait.
     fn hurry(&mut self, _hurries: bool) {}
 }
 

@@ -139,7 +139,7 @@ pub struct StackTable {
     thread_ids: FxHashMap<u64, ThreadId>,
     site_ids: FxHashMap<AllocationSite, SiteId>,
     undelivered: Vec<Definition>,
-    /// Owners of memory without a stack: numbered where they are concluded, not delivered.
+    /// Owners of memory without a stack. They are numbered where they are found, and not delivered.
     pub owners: OwnerPaths,
 }
 
@@ -223,7 +223,7 @@ impl StackTable {
         (!reused).then_some(id)
     }
 
-    /// The thread with this OS id; or the main thread, as CPython before 3.11 stores no ids.
+    /// The thread with this OS id, or the main one if `main`: CPython before 3.11 stores no ids.
     pub fn find_os_thread(&self, os_id: u64, main: bool) -> Option<ThreadId> {
         let is_it = |thread: &Thread| {
             thread.python_id != 0 && (thread.os_id == Some(os_id) || main && thread.main)
@@ -260,8 +260,8 @@ impl StackTable {
         !self.undelivered.is_empty()
     }
 
-    /// Replays a trace's definition. Returns `false` without a change if its number is not the next
-    /// (for a thread, nor known), or it uses an undefined one.
+    /// Replays a trace's definition. Returns `false` without a change if it uses an undefined
+    /// number, or its own is not the next one (a thread may be redefined).
     pub fn define(&mut self, definition: Definition) -> bool {
         match definition {
             Definition::Function(id, function) => {

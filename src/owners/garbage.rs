@@ -1,8 +1,8 @@
 //! Garbage: kept alive only by cycles of Python objects, directly or through C++.
 //!
-//! First the collector's algorithm, then what these objects keep in C++ (gradients, autograd nodes,
-//! saved tensors) and from there in Python. Garbage has references from garbage only; an unknown
-//! reference keeps an object alive.
+//! The collector's algorithm finds the Python objects. With them go what they keep in C++
+//! (gradients, autograd nodes, saved tensors), and what only those keep in Python. All references
+//! to garbage come from garbage; an unknown reference keeps an object alive.
 
 use std::collections::VecDeque;
 

@@ -295,7 +295,7 @@ fn keys(buffer: &mut Buffer, area: Rect, state: &ViewState) {
     key_words(buffer, area, &words, chosen);
 }
 
-/// Shows as many key hints as fit; chosen ones stand out.
+/// Shows as many key hints as fit, chosen ones highlighted.
 pub(super) fn key_words(
     buffer: &mut Buffer,
     area: Rect,
