@@ -82,7 +82,7 @@ struct DevicePoller {
     first: bool,
 }
 
-struct DevicesPoll {
+struct PolledDevices {
     /// As nvidia-smi writes it.
     timestamp: String,
     devices: Vec<DeviceStatus>,
@@ -91,7 +91,7 @@ struct DevicesPoll {
 }
 
 impl DevicePoller {
-    fn poll(&mut self) -> Result<DevicesPoll> {
+    fn poll(&mut self) -> Result<PolledDevices> {
         let timestamp = chrono::Local::now().format("%Y/%m/%d %H:%M:%S%.3f").to_string();
         let seen = self.watch.poll(&output::host()).context("cannot read the GPUs")?;
         for pid in &seen.ended {
@@ -111,10 +111,10 @@ impl DevicePoller {
             targets.push(DevicesTarget { pid: target.pid, paused: target.paused, look: snapshot });
         }
         let (devices, left_behind) = (seen.devices, seen.left_behind);
-        Ok(DevicesPoll { timestamp, devices, targets, left_behind })
+        Ok(PolledDevices { timestamp, devices, targets, left_behind })
     }
 
-    fn print(&mut self, seen: &DevicesPoll, out: &mut dyn Write) -> io::Result<()> {
+    fn print(&mut self, seen: &PolledDevices, out: &mut dyn Write) -> io::Result<()> {
         let first = std::mem::replace(&mut self.first, false);
         let view = DevicesView {
             timestamp: &seen.timestamp,
