@@ -12,24 +12,22 @@ use crate::target::{BoundedWorker, HostPids, Process, WorkerError};
 use super::processes;
 use super::visible::CudaVisibility;
 
-/// Limit of loading NVML, which wakes every idle device.
+/// Loading NVML wakes every idle device.
 const LOADING: Duration = Duration::from_secs(30);
-/// Limit of reading all devices.
 const LISTING: Duration = Duration::from_secs(10);
-/// Limit of reading one device, which usually takes milliseconds. A driver that has lost its device
-/// may never answer.
+/// Usually milliseconds. A driver that has lost its device may never answer.
 const READING: Duration = Duration::from_secs(5);
 
 /// Why the driver could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
-    /// There is no NVML on this machine, or it finds no driver.
+    /// No NVML on this machine, or it finds no driver.
     #[error("NVML (libnvidia-ml.so.1) is not available: {0}")]
     NoNvml(NvmlError),
     /// A query failed.
     #[error("NVML cannot {action}: {source}")]
     Query {
-        /// The attempted action.
+        /// The action.
         action: &'static str,
         /// NVML's error.
         source: NvmlError,
@@ -59,7 +57,7 @@ impl From<WorkerError> for GpuError {
     }
 }
 
-/// NVML on threads with a time limit; after one hangs, the others are not tried.
+/// After one thread hangs, no other query is tried.
 pub(super) struct BoundedNvml {
     nvml: Arc<Nvml>,
     worker: BoundedWorker,
@@ -105,13 +103,13 @@ impl GpuReader {
         Ok(GpuReader { nvml: BoundedNvml::load()?, pid: process.pid(), pids: HostPids::read() })
     }
 
-    /// The driver's version, `580.159.04`.
+    /// `580.159.04`.
     pub fn driver_version(&self) -> Result<String, GpuError> {
         let action = "read the driver's version";
         self.nvml.ask(move |nvml| nvml.sys_driver_version().map_err(query(action)))
     }
 
-    /// All devices of the machine, in NVML's order, with the target's numbers.
+    /// In NVML's order, with the target's numbers.
     pub fn devices(&self, visibility: &CudaVisibility) -> Result<Vec<GpuDevice>, GpuError> {
         let mut devices = self.nvml.ask_of_all(|nvml| {
             let count = nvml.device_count().map_err(query("count the devices"))?;
@@ -133,8 +131,8 @@ impl GpuReader {
         Ok(devices)
     }
 
-    /// Reads device `nvml_index`. Listing its processes costs milliseconds and holds a driver lock:
-    /// for a few calls a second, never for the sampling rate.
+    /// Lists the device's processes, which takes milliseconds and a driver lock: for a few calls a
+    /// second, not for the sampling rate.
     pub fn usage(&self, nvml_index: u32, time: Nanos) -> Result<DeviceUsage, GpuError> {
         let pids = self.pids;
         let (memory, processes) = self.nvml.ask(move |nvml| {
@@ -155,7 +153,7 @@ impl GpuReader {
 }
 
 fn load() -> Result<Nvml, GpuError> {
-    // The versioned name: the bare one comes with development packages only.
+    // The bare name comes with development packages only.
     Nvml::builder()
         .lib_path("libnvidia-ml.so.1".as_ref())
         .init()

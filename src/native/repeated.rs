@@ -1,4 +1,4 @@
-//! Unwinds many stacks of a running process during a recording, and caches rules, names and stacks.
+//! Unwinds many stacks during a recording; caches rules, names and stacks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,28 +14,27 @@ use crate::model::NativeFrame;
 use crate::target::{Addr, Mappings, Memory, Process};
 
 const MAX_DEPTH: usize = 1024;
-/// Maximum time of one call's walks. They take milliseconds, unless a table is crafted to be slow.
+/// Of one call's walks. They take milliseconds, unless a table is crafted to be slow.
 const MAX_TIME: Duration = Duration::from_secs(20);
-/// Cache limits, above which a cache is cleared.
+/// Above these, a cache is cleared.
 const MAX_STACKS: usize = 1 << 15;
 const MAX_ADDRESSES: usize = 1 << 17;
-/// Interval of reading the mappings, because libraries come and, rarely, go. Shorter when a frame
-/// has code in no known mapping.
+/// Libraries come and, rarely, go. Shorter when a frame has code in no known mapping.
 const MAPPINGS_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_MAPPINGS_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A stack, which may occur many times.
+/// A stack that may occur often.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnwoundStack {
-    /// Its unique id.
+    /// Unique.
     pub number: u64,
-    /// Its frames, innermost first.
+    /// Innermost first.
     pub frames: Vec<NativeFrame>,
-    /// Why it ends before its outermost frame; `None` if complete.
+    /// Why it ends early; `None` if complete.
     pub incomplete: Option<String>,
 }
 
-/// The code address of each frame, and why there are no more.
+/// Each frame's address, and why there are no more.
 type CodeAddresses = (Vec<u64>, Option<String>);
 
 /// Unwinds stacks of one process.
@@ -52,7 +51,7 @@ pub struct RepeatedUnwinder<'a> {
 }
 
 impl<'a> RepeatedUnwinder<'a> {
-    /// An unwinder for `process`, whose code and tables are read through `memory`.
+    /// Reads code and tables of `process` through `memory`.
     pub fn new(process: &'a Process, memory: &'a dyn Memory) -> RepeatedUnwinder<'a> {
         RepeatedUnwinder {
             process,
@@ -67,8 +66,8 @@ impl<'a> RepeatedUnwinder<'a> {
         }
     }
 
-    /// Reads tables and symbols of the loaded libraries accepted by `wanted` in advance, so that
-    /// the first stacks need not wait.
+    /// Reads tables and symbols of the accepted libraries in advance, so that the first stacks need
+    /// not wait.
     pub fn prepare(&mut self, wanted: impl Fn(&str) -> bool) {
         self.read_mappings(MAPPINGS_INTERVAL);
         for start in self.modules.code_of(wanted) {
@@ -84,7 +83,6 @@ impl<'a> RepeatedUnwinder<'a> {
         let began = Instant::now();
         let walked: Vec<CodeAddresses> =
             threads.iter().map(|thread| self.walk(thread, began)).collect();
-        // Look up all missing names at once.
         if self.names.len() > MAX_ADDRESSES {
             self.names.clear();
         }
@@ -94,13 +92,13 @@ impl<'a> RepeatedUnwinder<'a> {
         walked.into_iter().map(|walked| self.stack(walked)).collect()
     }
 
-    /// Reads the mappings, unless done less than `interval` ago.
+    /// Not if done less than `interval` ago.
     fn read_mappings(&mut self, interval: Duration) {
         if self.read.is_some_and(|read| read.elapsed() < interval) {
             return;
         }
         self.read = Some(Instant::now());
-        // A process that has ended keeps its known mappings, which are still valid for its stacks.
+        // An ended process keeps its known mappings, still valid for its stacks.
         let mappings = self.process.mappings().unwrap_or_default();
         self.has_ended = !mappings.iter().any(|it| it.executable);
         if self.has_ended {
@@ -249,7 +247,7 @@ mod tests {
         let expected = NativeUnwinder::new(&process, &memory, &mappings).unwind(&stacks);
 
         let mut unwinder = RepeatedUnwinder::new(&process, &memory);
-        // The C library's symbols are read in advance, all others on first use.
+        // Read in advance; others on first use.
         unwinder.prepare(|name| name.starts_with("libc.so"));
         let first = unwinder.unwind(&stacks);
         assert_eq!(first[0].frames, expected[0].frames);
@@ -258,7 +256,7 @@ mod tests {
         assert!(!unwinder.rules.is_empty());
         let second = unwinder.unwind(&stacks);
         assert!(Arc::ptr_eq(&first[0], &second[0]));
-        // The walk ends with a reason where the stack is cut.
+        // It ends with a reason where the stack is cut.
         let StackCopy { registers, .. } = &stacks[0];
         let cut = unwinder.unwind(&[StackCopy::new(*registers, vec![0; 4], true)]);
         assert_ne!(cut[0].number, first[0].number);
@@ -280,7 +278,7 @@ mod tests {
         let mut unwinder = RepeatedUnwinder::new(&process, &memory);
         let before = unwinder.unwind(&stacks);
         child.kill().unwrap();
-        // Until its parent waits for it, it has mappings, all of them empty.
+        // Until its parent waits for it, it has empty mappings.
         while process.mappings().is_ok_and(|it| it.iter().next().is_some()) {
             assert!(Instant::now() < until, "it never ends");
             std::thread::yield_now();

@@ -1,5 +1,5 @@
-//! One step of a walk: from a function's registers to its caller's, by the compiler's table (DWARF
-//! call frame information in `.eh_frame`, System V ABI for x86-64).
+//! One step to the caller's registers, by DWARF call frame information in `.eh_frame` (System V ABI
+//! for x86-64).
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, Evaluation, EvaluationResult, LittleEndian,
@@ -11,10 +11,10 @@ use super::modules::UnwindTables;
 use super::stack_copy::StackCopy;
 use crate::target::DWARF_REGISTERS;
 
-/// Indices of the stack pointer and the return address in the registers.
+/// Indices in the registers.
 pub(super) const STACK_POINTER: usize = 7;
 pub(super) const RETURN_ADDRESS: usize = 16;
-/// Operations of an expression; compilers generate ten.
+/// Of an expression; compilers generate ten.
 const MAX_OPERATIONS: u32 = 1000;
 
 pub(super) const IMPOSSIBLE: &str = "its caller's frame cannot be where the table says";
@@ -24,19 +24,17 @@ type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StepOutcome {
-    /// The caller's registers, and whether its instruction pointer is exact (interrupted by a
-    /// signal) instead of a return address.
+    /// `is_exact`: interrupted by a signal, so no return address.
     Caller {
         registers: [u64; DWARF_REGISTERS],
         is_exact: bool,
     },
-    /// No caller: a thread begins with this function.
+    /// A thread begins with this function.
     Outermost,
     Unknown(String),
 }
 
-/// Steps from `registers`, in the function that contains `address`, to its caller; also returns the
-/// rule applied, if it has the usual form.
+/// To the caller of the function at `address`; also the rule, if it has the usual form.
 pub(super) fn step(
     tables: &UnwindTables,
     stack: &StackCopy,
@@ -71,11 +69,11 @@ fn try_step(
     let header = header.parse(&bases, 8).map_err(told)?;
     let frames: EhFrame<Bytes<'_>> = EhFrame::new(&tables.frames, LittleEndian);
     let table = header.table().ok_or_else(|| told(gimli::Error::NoUnwindInfoForAddress))?;
-    // The lookup multiplies the number of functions unchecked; a row takes at least 4 bytes.
+    // The lookup multiplies their number unchecked; a row takes at least 4 bytes.
     if Iterator::size_hint(&table.iter(&bases)).0 > tables.header.len() / 4 {
         return Err(DAMAGED.to_owned());
     }
-    // Not `fde_for_address`, which subtracts unchecked.
+    // `fde_for_address` subtracts unchecked.
     let Pointer::Direct(entry) = table.lookup(address, &bases).map_err(told)? else {
         return Err(DAMAGED.to_owned());
     };
@@ -84,7 +82,7 @@ fn try_step(
     let offset = offset.ok_or(DAMAGED)?;
     let fde = frames.fde_from_offset(&bases, offset.into(), EhFrame::cie_from_offset);
     let fde = fde.map_err(told)?;
-    // The table gives the nearest function before the address, which may end before it.
+    // The nearest function before the address may end before it.
     if !fde.contains(address) {
         return Err(told(gimli::Error::NoUnwindInfoForAddress));
     }
@@ -99,7 +97,7 @@ fn try_step(
         }
         CfaRule::Expression(expression) => known.evaluate(expression, None)?,
     };
-    // Callers are at higher addresses; otherwise the walk might not end.
+    // Callers are at higher addresses; else the walk might not end.
     if cfa <= registers[STACK_POINTER] && !fde.is_signal_trampoline() {
         return Err(IMPOSSIBLE.to_owned());
     }
@@ -188,7 +186,7 @@ mod tests {
     use super::*;
     use crate::target::{Addr, LoadedObject, Process, ThreadRegisters};
 
-    /// The tables of this process's C library, and this thread's stack.
+    /// This process's C library and this thread's stack.
     fn own() -> (UnwindTables, StackCopy, u64) {
         let process = Process::open(std::process::id()).unwrap();
         let (memory, mappings) = (process.memory(), process.mappings().unwrap());
@@ -209,7 +207,6 @@ mod tests {
         let registers = stack.registers.values;
         let word = stack.word(registers[STACK_POINTER]).unwrap();
         let (outcome, rule) = step(&tables, &stack, &registers, function);
-        // The rule alone gives the same result.
         assert_eq!(rule.unwrap().step(&stack, &registers), outcome);
         match outcome {
             StepOutcome::Caller { registers: caller, is_exact } => {
@@ -220,7 +217,6 @@ mod tests {
             StepOutcome::Outermost => assert_eq!(word, 0),
             other => panic!("{other:?}"),
         }
-        // Outside all code there is no result.
         assert!(matches!(step(&tables, &stack, &registers, 4096), (StepOutcome::Unknown(_), None)));
     }
 

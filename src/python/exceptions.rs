@@ -1,8 +1,5 @@
-//! Finds exceptions that threads raise or handle, and the last uncaught one: their text and the
-//! line that raised them.
-//!
-//! The target runs meanwhile. An exception is accepted only if the thread refers to it both before
-//! and after the copy, which proves that it was alive in between.
+//! Finds exceptions that threads raise or handle, and the last uncaught one: their text and line.
+//! The target runs: an exception counts only if the thread refers to it before and after the copy.
 
 use rustc_hash::FxHashSet;
 
@@ -15,7 +12,6 @@ use crate::python::stacks::thread_states::thread_states;
 use crate::python::stacks::walk::FrameFields;
 use crate::target::{Addr, Field, Memory, PageCache, Process};
 
-/// Nested handlers, or causes of causes.
 const MAX_NESTED: usize = 64;
 /// Deeper stacks lose their outermost frames.
 const MAX_FRAMES: usize = 512;
@@ -28,17 +24,17 @@ pub struct ExceptionFinder {
     sys: Option<Addr>,
 }
 
-/// An exception found.
+/// An exception.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundException {
-    /// Its address: `id(exception)`.
+    /// `id(exception)`.
     pub at: Addr,
-    /// `PyThreadState.thread_id` of its thread; `None` for the last uncaught exception.
+    /// `PyThreadState.thread_id`; `None` for the last uncaught one.
     pub python_id: Option<u64>,
-    /// Its first argument if that is a string, cut if very long.
+    /// Its first argument if a string, cut if very long.
     pub text: String,
-    /// The frames of its traceback and their callers, innermost first, with lines (0: no line).
-    /// Empty without a traceback.
+    /// Its traceback's frames and their callers, innermost first, with lines (0: none). Empty
+    /// without a traceback.
     pub frames: Vec<(Function, u32)>,
 }
 
@@ -59,8 +55,8 @@ impl ExceptionFinder {
         ExceptionFinder { process, interpreter, class, sys: None }
     }
 
-    /// Exceptions that threads raise or handle now, with their causes; with `uncaught` also
-    /// `sys.last_value`. Omits what could not be read completely.
+    /// Raised or handled now, with causes; with `uncaught` also `sys.last_value`. Omits unreadable
+    /// ones.
     pub fn find(&mut self, uncaught: bool) -> Vec<FoundException> {
         let live = self.process.memory();
         let copy = PageCache::new(Box::new(self.process.memory()));
@@ -184,7 +180,7 @@ impl ExceptionSearch<'_> {
         None
     }
 
-    /// Whether its instances have a cause and a context.
+    /// Has a cause and a context.
     fn is_exception(&self, class: &super::heap::PyClass) -> bool {
         let mut bases = class.bases.iter().rev().filter_map(|base| self.heap.class_at(*base));
         bases.any(|base| &*base.name == "BaseException")
@@ -264,8 +260,7 @@ impl ExceptionSearch<'_> {
                     object = None;
                     Some(here.previous)
                 }
-                // A finished frame is linked to its caller by frame objects (`f_back` precedes
-                // `f_frame`).
+                // A finished frame has its caller in `f_back`, which precedes `f_frame`.
                 false => {
                     let back = self.layout.heap.frame_of_object.zip(object);
                     object = back.and_then(|(field, object)| {

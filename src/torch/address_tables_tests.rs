@@ -1,4 +1,4 @@
-//! Reading the tables of an allocator that changes between reads and during one.
+//! Tables of an allocator that changes between and during reads.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,7 +16,7 @@ const BLOCKS: u64 = 0x40_0000;
 const ALLOCATION: (usize, u64) = (Metric::Allocation as usize, 1);
 const BYTES: (usize, u64) = (Metric::AllocatedBytes as usize, 1);
 
-/// An allocator with 512-byte blocks in the small pool; the last of the 67 tables has them all.
+/// 512-byte blocks in the small pool; the last table has them all.
 #[derive(Default)]
 struct Allocator {
     blocks: Vec<u64>,
@@ -123,7 +123,7 @@ fn changes_begin_after_the_first_read() {
     assert_eq!((&found.allocated[..], &found.freed[..]), (&[][..], &[0x7000][..]));
 }
 
-/// The counters have the sum of the requested bytes; each block has its own.
+/// The counters only have the sum of the requested bytes.
 #[test]
 fn several_allocations_are_read_from_their_blocks() {
     let (mut tables, mut allocator) = read_one();
@@ -149,7 +149,7 @@ fn readings(outcome: &AddressOutcome) -> usize {
     *readings
 }
 
-/// A table that lost its block and gained another since its read: its count is unchanged.
+/// A table that lost a block and gained another: its count is unchanged.
 fn swapped() -> (AddressTables, Allocator) {
     let (tables, mut allocator) = read_one();
     assert!(!tables.is_doubted());
@@ -168,7 +168,7 @@ fn verification_finds_a_swapped_block() {
     assert_eq!(changes(read(&mut tables, &allocator)), AddressChanges::default());
     assert!(tables.is_doubted());
     let late = verify(&mut tables, &allocator);
-    // The read that should have shown it, and the one for which the table was copied last.
+    // The read that should have shown it, and the one of the last copy.
     assert_eq!(readings(&late), 2);
     let found = changes(late);
     assert_eq!((found.allocated[0].address, &found.freed[..]), (0x8000, &[0x7000][..]));
@@ -188,8 +188,7 @@ fn more_changes_than_the_counters_have_are_late() {
     assert_eq!((&allocated(&found)[..], &found.freed[..]), (&[0x8000, 0x9000][..], &[0x7000][..]));
 }
 
-/// A block is freed, and a part of it reused at its address: the allocator has a new `Block` for
-/// it.
+/// A part of a freed block is reused at its address: a new `Block`.
 #[test]
 fn verification_finds_a_new_block_at_the_same_address() {
     let (mut tables, mut allocator) = read_one();
@@ -206,7 +205,7 @@ fn verification_finds_a_new_block_at_the_same_address() {
     assert_eq!((&allocated(&found)[..], &found.freed[..]), (&[0x7000][..], &[0x7000][..]));
 }
 
-/// A hidden one and a late one together match the counters' number.
+/// A hidden and a late block together match the counters' number.
 #[test]
 fn a_block_of_another_size_than_the_counters_have_is_late() {
     let missing = |allocations, frees, allocated_bytes| {
@@ -216,7 +215,7 @@ fn a_block_of_another_size_than_the_counters_have_is_late() {
     assert!(!missing(0, 0, 0) && !missing(1, 1, 512));
 }
 
-/// The target continues during verification: the next read must start from what was verified.
+/// The target continues: the next read must start from what was verified.
 #[test]
 fn changes_during_verification_are_read_next() {
     let (mut tables, mut allocator) = read_one();
@@ -241,7 +240,7 @@ fn tables_that_contradict_the_counters_are_refused() {
     assert_eq!(changes(read(&mut tables, &allocator)).allocated.len(), 1);
 }
 
-/// Memory that differs at each copy; the last state repeats.
+/// The last state repeats.
 struct Moving {
     states: Vec<MemoryImage>,
     copies: AtomicU32,
@@ -289,7 +288,7 @@ fn a_constantly_changing_target_is_moving() {
     assert_eq!(tables().read(&memory).unwrap(), AddressOutcome::Moving);
 }
 
-/// Another table changes during a copy: this one need not be copied again.
+/// Another table changes during a copy.
 #[test]
 fn valid_copies_of_a_failed_attempt_are_reused() {
     let mut allocator = Allocator::default();
@@ -302,7 +301,7 @@ fn valid_copies_of_a_failed_attempt_are_reused() {
     let heads =
         TABLES * FlatTable::SIZE + CounterPoller::new(&layout(), &[Addr(DEVICE)]).poll_len();
     assert_eq!(standing.bytes.into_inner() as usize, 2 * heads + 16 * ENTRY);
-    // The counters of the second copy are ahead of the tables, as while a thread enters its block.
+    // As while a thread enters its block.
     let before = allocator.memory();
     allocator.ahead = 1;
     let ahead = allocator.memory();

@@ -16,10 +16,10 @@ use crate::model::{
 use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
 const MIN_ATTEMPTS: u32 = 4;
-/// Consecutive attempts after which to yield to the target.
+/// Then yield to the target.
 const QUICK_ATTEMPTS: u32 = 32;
 const MAX_ATTEMPTS: u32 = 4096;
-/// Times a walk may extend its working set. The deepest structure is a tree of at most 2^32 nodes.
+/// The deepest structure is a tree of at most 2^32 nodes.
 const MAX_EXTENSIONS: u32 = 64;
 /// Failed self-checks of unchanged copies after which the layout counts as wrong.
 const MAX_INCONSISTENT: u32 = MIN_ATTEMPTS;
@@ -47,7 +47,7 @@ pub(super) struct SnapshotReader {
     device: Addr,
     set: WorkingSet,
     scratch: WalkScratch,
-    /// Tables that are not those of private pools: offset and entries.
+    /// Offset and entries of tables that are not those of private pools.
     searched: Vec<(usize, u64)>,
 }
 
@@ -57,9 +57,9 @@ enum AttemptError {
 }
 
 pub(super) struct ReadAttempts<'a> {
-    /// Total time, without `before_each`.
+    /// Without `before_each`.
     pub(super) timeout: Duration,
-    /// Called before each attempt; may wait until the target is idle.
+    /// May wait until the target is idle.
     pub(super) before_each: &'a mut dyn FnMut(),
 }
 
@@ -84,7 +84,7 @@ impl SnapshotReader {
         self.device
     }
 
-    /// Device address and `Block` address of each block.
+    /// Device address and `Block` address.
     pub(super) fn places(&self) -> Vec<(u64, Addr)> {
         self.scratch.places().collect()
     }
@@ -124,11 +124,11 @@ impl SnapshotReader {
                 Ok(Err(AttemptError::Torn)) => {
                     torn += 1;
                     if torn % QUICK_ATTEMPTS == 0 {
-                        // A thread of the target may have been interrupted inside the allocator.
+                        // A thread may have been interrupted inside the allocator.
                         std::thread::yield_now();
                     }
                 }
-                // Such a copy mixes instants, so it does not prove a wrong layout.
+                // Such a copy mixes instants: no proof of a wrong layout.
                 Ok(Err(AttemptError::Inconsistent(_))) if self.set.is_volatile() => torn += 1,
                 Ok(Err(AttemptError::Inconsistent(what))) => {
                     broken += 1;
@@ -246,7 +246,6 @@ impl SnapshotReader {
         )))
     }
 
-    /// Also returns the counters' allocated bytes.
     fn torn_walk(
         &mut self,
         place: AttemptContext<'_>,
@@ -305,7 +304,7 @@ fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     (!locked).then(|| object.split_off(STATS))
 }
 
-/// Reports an unknown layout, if the target did not change during the search.
+/// Only if the target did not change during the search.
 fn not_found(
     place: AttemptContext<'_>,
     device: Addr,
@@ -319,12 +318,9 @@ fn not_found(
     }
 }
 
-/// The counters, if no thread was inside the allocator from before the first piece was copied until
-/// after the last.
-///
-/// A thread that changes blocks holds the mutex, and changes the running totals. A change begun
-/// before the head was copied shows in the head's mutex, one unfinished when the tail was copied in
-/// the tail's mutex, and any other in the totals.
+/// The counters, if no thread was inside the allocator during the copy. A thread that changes
+/// blocks holds the mutex and changes the totals: a change begun before shows in the head's mutex,
+/// an unfinished one in the tail's, any other in the totals.
 fn quiescent_counters(
     set: &WorkingSet,
     layout: &CounterLayout,

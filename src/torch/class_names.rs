@@ -1,4 +1,4 @@
-//! Names of autograd nodes, from C++ run-time type information and Python types.
+//! Names of autograd nodes, from C++ and Python types.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use crate::abi::PyObjectHeader;
 use crate::target::{Addr, Memory};
 
 const MAX_NAME_LEN: usize = 512;
-/// `tp_name` in `PyTypeObject` (Include/cpython/object.h), after the usual head.
+/// `PyTypeObject.tp_name` (Include/cpython/object.h).
 const TYPE_NAME: usize = 24;
-/// The mangled name of nodes written in Python (`torch::autograd::PyNode`).
+/// Nodes written in Python.
 const PY_NODE: &str = "N5torch8autograd6PyNodeE";
 
 /// Names of node classes, each read once.
@@ -28,8 +28,8 @@ impl ClassNames {
         ClassNames { head, ..ClassNames::default() }
     }
 
-    /// The class of a node with this vtable pointer (`AddmmBackward0`). `python_type`: for a node
-    /// written in Python the type of its `THPFunction` object, else 0. `None` if unreadable.
+    /// A node's class (`AddmmBackward0`), if readable. `python_type`: for a node written in Python
+    /// the type of its `THPFunction`, else 0.
     pub fn name(&mut self, memory: &dyn Memory, vtable: u64, python_type: u64) -> Option<Arc<str>> {
         if python_type != 0
             && let Some(name) = self.python_name(memory, python_type)
@@ -48,12 +48,12 @@ impl ClassNames {
         name
     }
 
-    /// The vtable pointer of nodes written in Python, once seen.
+    /// vtable pointer of nodes written in Python, once seen.
     pub fn py_node(&self) -> Option<u64> {
         self.py_node
     }
 
-    /// A freed type may leave its address to another; the address of its name distinguishes them.
+    /// A freed type's address may be reused; its name's address tells types apart.
     fn python_name(&mut self, memory: &dyn Memory, class: u64) -> Option<Arc<str>> {
         let at = memory.pointer(Addr(class) + self.head.shift(TYPE_NAME) as u64).ok()?;
         if let Some((known, name)) = self.by_type.get(&class)
@@ -71,10 +71,9 @@ pub(super) fn class_of_vtable(memory: &dyn Memory, vtable: u64) -> Option<String
     last_component(&mangled(memory, vtable)?).map(str::to_owned)
 }
 
-/// The word before the vtable's address point leads to the `type_info`, whose second word is the
-/// mangled name (Itanium C++ ABI). To reject data that only resembles a vtable, such as a vector's
-/// buffer after a stray pointer, a function must be at the address point, and the `type_info` must
-/// have a vtable.
+/// The word before a vtable leads to the `type_info`, whose second word is the name (Itanium C++
+/// ABI). Data that resembles a vtable, such as a vector's buffer, has no function there, or a
+/// `type_info` without vtable.
 fn mangled(memory: &dyn Memory, vtable: u64) -> Option<String> {
     let vtable = Addr(vtable);
     if !vtable.is_plausible() || !vtable.0.is_multiple_of(8) {
@@ -89,8 +88,7 @@ fn mangled(memory: &dyn Memory, vtable: u64) -> Option<String> {
     memory.c_string(name, MAX_NAME_LEN).ok()
 }
 
-/// The last component of a nested name: `N5torch8autograd9generated14AddmmBackward0E` is
-/// `AddmmBackward0`.
+/// `N5torch8autograd9generated14AddmmBackward0E` → `AddmmBackward0`.
 fn last_component(mangled: &str) -> Option<&str> {
     let mut rest = mangled.trim_start_matches('*').trim_start_matches('N');
     let mut last = None;

@@ -1,29 +1,26 @@
-//! Two C++ containers in the target's memory: `std::set` of libstdc++ and `ska::flat_hash_map`.
+//! `std::set` of libstdc++ and `ska::flat_hash_map` in the target.
 
 use crate::target::{Addr, Field};
 
-/// The header of a red-black tree: `std::set` without its comparator (libstdc++ bits/stl_tree.h,
-/// `_Rb_tree_header`).
+/// `_Rb_tree_header` (libstdc++ bits/stl_tree.h).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TreeHeader {
     /// Null when empty.
     pub(super) root: Addr,
-    /// The least node; the header itself when empty.
+    /// The header itself when empty.
     leftmost: Addr,
-    /// The greatest node; the header itself when empty.
+    /// The header itself when empty.
     rightmost: Addr,
     pub(super) count: u64,
 }
 
 impl TreeHeader {
     pub(super) const SIZE: usize = 0x28;
-    /// Bytes of a `std::set`: the comparator (or its padding) precedes the header.
+    /// The comparator (or its padding) precedes the header.
     pub(super) const SET: usize = 0x30;
-    /// Offset of the header in a `std::set`.
     pub(super) const IN_SET: usize = 8;
 
-    /// `None` if invalid. For a non-empty tree the caller must still check its root
-    /// ([`TreeNode::parent`] is the header).
+    /// The caller must still check that the root's [`TreeNode::parent`] is the header.
     pub(super) fn decode(bytes: &[u8], at: Addr) -> Option<TreeHeader> {
         let color = Field::<u32>::at(0).get(bytes)?;
         let header = TreeHeader {
@@ -42,10 +39,10 @@ impl TreeHeader {
     }
 }
 
-/// A node of such a tree, with a pointer as its value.
+/// Its value is a pointer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TreeNode {
-    /// The parent node; the header for the root.
+    /// The header for the root.
     pub(super) parent: Addr,
     pub(super) left: Addr,
     pub(super) right: Addr,
@@ -65,7 +62,7 @@ impl TreeNode {
     }
 }
 
-/// A `ska::flat_hash_map` or `flat_hash_set` (c10/util/flat_hash_map.h, `sherwood_v3_table`).
+/// `flat_hash_map` or `flat_hash_set` (c10/util/flat_hash_map.h, `sherwood_v3_table`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FlatTable {
     pub(super) entries: Addr,
@@ -75,9 +72,9 @@ pub(super) struct FlatTable {
 
 impl FlatTable {
     pub(super) const SIZE: usize = 0x20;
-    /// Bytes per entry of a set of pointers.
+    /// In a set of pointers.
     pub(super) const POINTER_ENTRY: usize = 0x10;
-    /// Bytes per entry of a map from a pair of numbers to a pointer.
+    /// From a pair of numbers to a pointer.
     pub(super) const PAIR_ENTRY: usize = 0x20;
     /// A bound against damage.
     const MAX_SLOTS: u64 = 1 << 23;
@@ -98,7 +95,7 @@ impl FlatTable {
         sound.then(|| FlatTable { entries, slots: mask + u64::from(lookups), count })
     }
 
-    /// The first byte is the distance from the desired slot, or -1.
+    /// `first`: distance from the desired slot, or -1.
     pub(super) fn is_used(first: u8) -> bool {
         first < 0x80
     }

@@ -1,35 +1,31 @@
-//! Offsets in the structures of one libc10_cuda build, filled by `discovery`.
+//! Offsets in one libc10_cuda build, filled by `discovery`.
 
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
 use crate::target::{Addr, Field};
 
-/// Size of `struct Stat`: current, peak, allocated, freed.
+/// Current, peak, allocated, freed.
 pub(super) const STAT: usize = 0x20;
-/// Size of `StatArray`: a `Stat` for each [`Pool`].
+/// A `Stat` for each [`Pool`].
 pub(super) const STAT_ARRAY: usize = 3 * STAT;
-/// Arrays before the table that torch 2.13 inserted.
+/// Before the table that torch 2.13 inserted.
 pub(super) const ARRAYS_BEFORE_GAP: usize = 6;
-/// Offset of `DeviceStats` in a `DeviceCachingAllocator`, after its `std::recursive_mutex` (torch
-/// 2.1 to 2.15).
+/// `DeviceStats` follows the `std::recursive_mutex` (torch 2.1 to 2.15).
 pub(super) const STATS: usize = 0x28;
-/// Owner's thread id and kind of the `pthread_mutex_t` (glibc
-/// sysdeps/x86/nptl/bits/struct_mutex.h).
+/// Of `pthread_mutex_t` (glibc sysdeps/x86/nptl/bits/struct_mutex.h).
 pub(super) const MUTEX_OWNER: Field<u32> = Field::at(0x08);
 const MUTEX_KIND: Field<u32> = Field::at(0x10);
 const MUTEX_RECURSIVE: u32 = 1;
 
-/// Offsets of the counters in a `DeviceCachingAllocator` (c10/cuda/CUDACachingAllocator.cpp).
+/// In a `DeviceCachingAllocator` (c10/cuda/CUDACachingAllocator.cpp).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CounterLayout {
-    /// Bytes between `reserved_bytes` and `active_bytes`: 0, or 0x20 since torch 2.13.
+    /// Between `reserved_bytes` and `active_bytes`: 0, or 0x20 since torch 2.13.
     pub(super) gap: usize,
-    /// Whether the first field is a glibc recursive mutex, which has an owner during changes.
+    /// The first field is a glibc recursive mutex, owned during changes.
     pub(super) mutex: bool,
     /// `num_sync_all_streams`, `num_device_alloc`, `num_device_free`.
     pub(super) driver_calls: Option<[Field<i64>; 3]>,
-    /// `max_split_size`.
     pub(super) max_split: Option<Field<i64>>,
-    /// End of the known part of `DeviceStats`.
     pub(super) end: usize,
 }
 
@@ -97,29 +93,28 @@ pub(super) fn stat_at(object: &[u8], offset: usize) -> Option<Stat> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PoolsLayout {
-    /// `large_blocks` and `small_blocks`.
+    /// `large_blocks`, `small_blocks`.
     pub(super) pools: [usize; 2],
     pub(super) pool: PoolLayout,
     /// `active_blocks`.
     pub(super) active: usize,
-    /// Every later table that might be `graph_pools`.
+    /// Each might be `graph_pools`.
     pub(super) tables: Vec<usize>,
     pub(super) end: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PoolLayout {
-    /// Number of `std::set<Block*>`s that it begins with: 2 (blocks, unmapped), 3 since torch 2.13.
+    /// 2 `std::set<Block*>`s (blocks, unmapped), 3 since torch 2.13.
     pub(super) sets: usize,
 }
 
 impl PoolLayout {
-    /// `is_small`.
     pub(super) fn is_small(self) -> Field<u8> {
         Field::at(self.sets * super::containers::TreeHeader::SET)
     }
 
-    /// `owner_PrivatePool`; null for the device's own pools.
+    /// Null for the device's own pools.
     pub(super) fn owner(self) -> Field<Addr> {
         Field::at(self.sets * super::containers::TreeHeader::SET + 8)
     }
@@ -129,7 +124,7 @@ impl PoolLayout {
     }
 }
 
-/// Layout of a `Block`, determined by the offset of its size (0x30 up to torch 2.10, 0x38 since).
+/// By its size's offset (0x30 up to torch 2.10, 0x38 since).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockLayout {
     pub(super) size: usize,
@@ -161,8 +156,7 @@ impl BlockLayout {
         self.size + 0x38
     }
 
-    /// Possible offsets of `expandable_segment_`: after `event_count`, a counter of 4 or 8 bytes
-    /// and two `shared_ptr`s.
+    /// After `event_count`, a counter of 4 or 8 bytes and two `shared_ptr`s.
     pub(super) fn expandable_segment(self) -> [Field<Addr>; 2] {
         [0x68, 0x60].map(|at| Field::at(self.size + at))
     }
@@ -200,8 +194,8 @@ impl BlockLayout {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PrivateLayout {
-    /// The table in the `DeviceCachingAllocator`. `graph_pools_freeable` follows it and lists those
-    /// that no graph uses any more (c10/cuda/CUDACachingAllocator.cpp).
+    /// `graph_pools_freeable` follows and lists pools that no graph uses any more
+    /// (c10/cuda/CUDACachingAllocator.cpp).
     pub(super) table: usize,
     pub(super) pools: [usize; 2],
 }

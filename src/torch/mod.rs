@@ -1,11 +1,10 @@
-//! libtorch in the target: reads counters, segments and blocks of the CUDA caching allocator,
-//! tensors and autograd nodes.
+//! libtorch in the target: the CUDA caching allocator's counters, segments and blocks; tensors and
+//! autograd nodes.
 //!
 //! Turns the memory of a process with `libc10_cuda` into [`AllocatorCounters`] and
 //! [`AllocatorSnapshot`]. May import `model`, `abi` and `target`. Never runs code in the target,
-//! never stops it, and never returns unchecked data as consistent. Start reading at
-//! [`TorchReader`]; `discovery` explains how things are found. Tensors and the autograd graph start
-//! at [`TensorReader`].
+//! stops it, or returns unchecked data as consistent. Start reading at [`TorchReader`] and
+//! `discovery`, for tensors at [`TensorReader`].
 //!
 //! [`AllocatorCounters`]: crate::model::AllocatorCounters
 //! [`AllocatorSnapshot`]: crate::model::AllocatorSnapshot

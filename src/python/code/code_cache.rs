@@ -1,15 +1,13 @@
 //! Code objects: read once, cached by address, and checked at every use for replacement.
 //!
-//! A freed code object (a notebook cell, `exec`) leaves its address to the next one. So the system
-//! call that copies the frames also copies, after them, what identifies their code objects: the
-//! pointers to name, file and line table, the first line, and `co_version`, which is unique per
-//! interpreter (3.12+). Before 3.12 those three objects are compared as well, because their
-//! addresses are reused too.
+//! The address of a freed code object (a notebook cell, `exec`) is reused. So the call that copies
+//! the frames also copies what identifies their code objects: the pointers to name, file and line
+//! table, the first line, and `co_version` (3.12+, unique per interpreter). Before 3.12 these three
+//! objects are compared too, as their addresses are also reused.
 //!
-//! 3.14+ counts freed code objects in the interpreter; while the count is constant, nothing needs
-//! comparing. The count is copied before and after the frames and is valid only for frames copied
-//! while it was constant: a freed code object looks alive until its memory is reused, and is
-//! already counted.
+//! 3.14+ counts freed code objects in the interpreter. The count is copied before and after the
+//! frames; while it is constant, nothing needs comparing. A freed code object looks alive until its
+//! memory is reused, but is already counted.
 
 use rustc_hash::FxHashMap;
 
@@ -23,17 +21,16 @@ use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::walk::RawFrame;
 use crate::target::{Addr, Memory, MemoryError};
 
-/// Ranges closer than this are read as one; less than a page, so every page read has one.
+/// Less than a page, so every page read has a range.
 const MAX_GAP_BYTES: u64 = 1024;
 const MAX_COMPARED_LEN: usize = 1024;
-/// A code object is checked in advance if the previous sample used it. One more range costs about
-/// half a microsecond in the kernel, an extra call for unexpected ones about five.
+/// Checked in advance if the previous sample used it: one more range costs 0.5 µs in the kernel, an
+/// extra call about five.
 const FORGOTTEN_AFTER: u64 = 2;
-/// Maximum lines of a generated function to define frames for.
 const MAX_GENERATED_LINES: usize = 1 << 12;
 /// More live code objects than any program has.
 const MAX_CODES: usize = 1 << 17;
-/// All code objects of a job may share one table of a million lines.
+/// All code objects may share one table of a million lines.
 const MAX_LINE_BYTES: usize = 128 << 20;
 
 #[derive(Debug)]
@@ -61,9 +58,8 @@ struct CachedCode {
     frames: FxHashMap<i64, FrameId>,
     bytecode: BytecodeLocation,
     marks: Vec<Fingerprint>,
-    /// The last batch that found it unchanged.
     verified: u64,
-    /// The interpreters' generation at which a frame was known to keep it alive.
+    /// The generation at which a frame was known to keep it alive.
     generation: Option<u64>,
     used: u64,
     watched: bool,
@@ -73,7 +69,7 @@ struct CachedCode {
 pub(in crate::python) enum CodeLookup {
     /// The frame, and whether it is a known wait.
     Frame(FrameId, bool),
-    /// This batch has not checked the code object: read again.
+    /// This batch has not checked it: read again.
     Unchecked,
     Unknown,
 }
@@ -85,14 +81,14 @@ pub(in crate::python) struct CodeCache {
     plan: Vec<ReadRange>,
     planned: bool,
     asked: bool,
-    /// Used by frames of this batch, but not checked by it.
+    /// Used by this batch's frames, but not checked by it.
     doubtful: Vec<Addr>,
     batch: u64,
     sample: u64,
-    /// Line bytes of all code objects; a lower bound.
+    /// A lower bound.
     line_bytes: usize,
     generation: Option<u64>,
-    /// Whether no code object was freed while this batch copied frames.
+    /// No code object was freed while this batch copied frames.
     still: bool,
     cut: Option<FrameId>,
 }
@@ -119,7 +115,7 @@ impl CodeCache {
         self.planned &= self.watched.len() == before;
     }
 
-    /// Requests the fingerprints, unless no code object can have been freed since the last batch.
+    /// Nothing, if no code object can have been freed since the last batch.
     pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead) {
         self.batch += 1;
         self.asked = !self.watched.iter().all(|addr| {
@@ -165,7 +161,7 @@ impl CodeCache {
         }
     }
 
-    /// `generations`: the interpreters' counts of freed code objects before and after the frames.
+    /// `generations`: counts of freed code objects before and after the frames.
     pub(in crate::python) fn compare(
         &mut self,
         batch: &ScatterRead,
@@ -188,8 +184,7 @@ impl CodeCache {
         !self.doubtful.is_empty()
     }
 
-    /// Checks those in another system call. A fingerprint equal to the learned one was also equal
-    /// when the frames were copied in between.
+    /// In another system call. A fingerprint equal to the learned one was equal in between, too.
     pub(in crate::python) fn settle(
         &mut self,
         memory: &dyn Memory,
@@ -226,7 +221,7 @@ impl CodeCache {
         });
     }
 
-    /// `raw` must belong to a stack that this batch read completely.
+    /// `raw` must belong to a completely read stack.
     pub(in crate::python) fn frame(
         &mut self,
         raw: &RawFrame,
@@ -276,7 +271,7 @@ impl CodeCache {
         lines.map(|line| table.frame(Frame { function, line })).collect()
     }
 
-    /// Reads a code object. It is trusted once a later batch finds it unchanged.
+    /// It is trusted once a later batch finds it unchanged.
     pub(in crate::python) fn learn(
         &mut self,
         memory: &dyn Memory,
@@ -285,7 +280,7 @@ impl CodeCache {
         at: Addr,
     ) -> Result<(), ObjectDecodeError> {
         let fields = &layout.code;
-        // Until the cache is cleared. One table byte takes at most 16 in memory.
+        // Until the cache is cleared. A table byte takes at most 16 in memory.
         let room = (2 * MAX_LINE_BYTES).saturating_sub(self.line_bytes) / 16;
         let most = room.min(MAX_TABLE_LEN);
         let object = CodeObject::read_within(memory, layout, code_type, at, most)?;
@@ -335,7 +330,7 @@ impl CodeCache {
         Ok(())
     }
 
-    /// Begins a check of frames copied earlier; no code object is trusted until compared again.
+    /// For frames copied earlier: no code object is trusted until compared again.
     pub(in crate::python) fn begin_check(&mut self) {
         self.batch += 1;
         self.begin_sample();
@@ -348,8 +343,7 @@ impl CodeCache {
         self.by_addr.contains_key(&at)
     }
 
-    /// Whether `copy`, the first bytes of the code object at `at` from before it was learned, has
-    /// its fingerprint.
+    /// `copy`: its first bytes from before it was learned.
     pub(in crate::python) fn is_as_copied(&self, at: Addr, copy: &[u8]) -> bool {
         let mark = self.by_addr.get(&at).and_then(|code| code.marks.first());
         mark.is_some_and(|mark| {
@@ -361,12 +355,12 @@ impl CodeCache {
         })
     }
 
-    /// A new thread may reuse the slot of one that ended.
+    /// A new thread may reuse the slot of an ended one.
     pub(in crate::python) fn forget_copies(&mut self) {
         self.by_addr.values_mut().for_each(|code| code.bytecode.forget_copies());
     }
 
-    /// Replaces the outer frames of a stack that is too deep.
+    /// Stands for the outer frames of a stack that is too deep.
     pub(in crate::python) fn cut_frame(&mut self, table: &mut StackTable) -> FrameId {
         *self.cut.get_or_insert_with(|| {
             let function = table.function(Function {

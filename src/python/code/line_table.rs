@@ -5,7 +5,7 @@ use crate::python::layouts::layout::LineFormat;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::python) struct CodeLines {
     first_line: u32,
-    /// First byte of each run of instructions, and its line (0: no line).
+    /// First byte of each run, and its line (0: none).
     runs: Vec<(u32, u32)>,
     last_line: u32,
 }
@@ -47,7 +47,7 @@ impl CodeLines {
         lines
     }
 
-    /// 0 for an instruction without a line; the first line before the first instruction.
+    /// 0 without a line; the first line before the first instruction.
     pub(in crate::python) fn at(&self, offset: i64) -> u32 {
         if offset < 0 {
             return self.first_line;
@@ -69,7 +69,7 @@ impl CodeLines {
         }
     }
 
-    /// Pairs of unsigned byte increment and signed line increment (Objects/lnotab_notes.txt, 3.9).
+    /// Pairs of unsigned byte and signed line increment (Objects/lnotab_notes.txt, 3.9).
     fn increments(&mut self, table: &[u8]) {
         let (mut start, mut line) = (0u32, i64::from(self.first_line));
         self.push(0, line);
@@ -80,7 +80,7 @@ impl CodeLines {
         }
     }
 
-    /// Pairs of length in bytes and signed line increment, -128 for "no line"
+    /// Pairs of length in bytes and signed line increment, -128 for no line
     /// (Objects/lnotab_notes.txt, 3.10).
     fn ranges(&mut self, table: &[u8]) {
         let (mut start, mut line) = (0u32, i64::from(self.first_line));
@@ -98,8 +98,8 @@ impl CodeLines {
         }
     }
 
-    /// Entries of a first byte, `1 kkkk lll`: kind and length in code units less one
-    /// (Objects/locations.md, 3.11).
+    /// First byte `1 kkkk lll`: kind, and length in code units less one (Objects/locations.md,
+    /// 3.11).
     fn locations(&mut self, table: &[u8]) {
         let (mut start, mut line) = (0u32, i64::from(self.first_line));
         let mut at = 0;
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn the_example_of_lnotab_notes() {
-        // Objects/lnotab_notes.txt: byte code offsets 0 6 50 350 361, source lines 1 2 7 207 208.
+        // The example in Objects/lnotab_notes.txt.
         let table = [6, 1, 44, 5, 255, 0, 45, 127, 0, 73, 11, 1];
         let lines = CodeLines::decode(LineFormat::Increments, &table, 1);
         let at: Vec<u32> = [-1, 0, 6, 49, 50, 349, 350, 361].map(|o| lines.at(o)).to_vec();
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_location_is_decoded() {
-        // RESUME without columns (+0), short form, one-line form +1, long form -1 line, none.
+        // RESUME without columns (+0), short, one-line +1, long -1, none.
         let table = [0xe8, 0x00, 0x80, 0x11, 0xd9, 1, 2, 0xf0, 0x03, 0, 1, 2, 0xf8];
         let lines = CodeLines::decode(LineFormat::Locations, &table, 5);
         assert_eq!([0, 2, 4, 6, 8, 10].map(|o| lines.at(o)), [5, 5, 6, 6, 5, 0]);

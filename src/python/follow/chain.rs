@@ -5,12 +5,11 @@ use crate::python::layouts::layout::{EntryFrame, FrameLayout};
 use crate::python::stacks::walk::{FrameFields, RawFrame, WalkOutcome, follow_callers};
 use crate::target::Addr;
 
-/// Fewer would miss a thread that returns from all of them and calls as many again within the two
-/// microseconds of a poll.
+/// Fewer would miss a thread that returns from all and calls as many again within a poll's two
+/// microseconds.
 pub(super) const CONFIRMED: usize = 3;
 
-/// What identifies a frame's name and line; addresses are the target's. Chains start with the
-/// innermost frame.
+/// What identifies a frame's name and line. Chains are innermost first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChainFrame {
     pub(in crate::python) code: Addr,
@@ -19,15 +18,14 @@ pub struct ChainFrame {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum ChainKind {
-    /// A chain from the innermost frame to one that C code called.
+    /// From the innermost frame to one that C code called.
     Frames,
     Empty,
     #[default]
     Torn,
 }
 
-/// The frame on the C stack between a frame that C code called and the caller of that C code
-/// (3.12+).
+/// On the C stack, between a frame called by C code and that code's caller (3.12+).
 #[derive(Debug, Clone, Copy)]
 struct Shim {
     at: Addr,
@@ -39,13 +37,12 @@ pub(super) struct FrameChain {
     pub(super) kind: ChainKind,
     pub(super) head: Addr,
     pub(super) frames: Vec<RawFrame>,
-    /// Whether the innermost frame looks returned (3.11 to 3.13). It is the thread's only while the
-    /// head points to it, and another frame may have been called between the copies of head and
-    /// frame. A loop in step with the polls shows such a chain twice, so only a later copy of the
-    /// head decides.
+    /// The innermost frame looks returned (3.11 to 3.13). It is valid only while the head points to
+    /// it, and a loop in step with the polls can show such a chain twice, so only a later copy of
+    /// the head decides.
     pub(super) may_have_returned: bool,
-    /// Whether it ends elsewhere than the thread's earlier chains: in a function newly called by C
-    /// code, or above an overwritten shim. Then all of it is copied again, including shims.
+    /// It ends elsewhere than earlier chains: in a function newly called by C code, or above an
+    /// overwritten shim. Then all is copied again, including shims.
     pub(super) has_new_root: bool,
     shims: Vec<Shim>,
 }
@@ -84,7 +81,7 @@ impl FrameChain {
         self.frames.last().map(|frame| frame.at)
     }
 
-    /// Call after [`Self::read`]. `root`: where the thread's earlier chains ended.
+    /// Call after [`Self::read`]. `root`: where earlier chains ended.
     pub(super) fn compare_root(
         &mut self,
         root: Option<Addr>,
@@ -114,8 +111,8 @@ impl FrameChain {
         frames.chain(self.shims.iter().map(|shim| shim.at))
     }
 
-    /// Whether later copies, which `fetch` returns by address, equal this chain. The innermost
-    /// frame may have advanced.
+    /// Whether later copies (`fetch`, by address) equal this chain. The innermost frame may have
+    /// advanced.
     pub(super) fn is_still<'b>(
         &self,
         layout: &FrameLayout,
@@ -136,15 +133,13 @@ impl FrameChain {
             })
     }
 
-    /// Whether only a later copy of the head can prove that the thread had these frames.
+    /// Only a later copy of the head can prove these frames.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.may_have_returned || self.has_new_root
     }
 
-    /// Whether `other` equals this chain. The innermost frame may have advanced.
-    ///
-    /// Two polls that agree have seen one stack: a copy that mixes two instants would have to be
-    /// mixed the same way twice.
+    /// Two polls that agree have seen one stack: a copy of two instants would have to be mixed the
+    /// same way twice. The innermost frame may have advanced.
     pub(super) fn agrees_with(&self, other: &FrameChain) -> bool {
         let differs = self.kind != other.kind || self.kind == ChainKind::Torn;
         if differs || self.is_in_doubt() || other.is_in_doubt() {
@@ -167,8 +162,7 @@ mod tests {
     use crate::python::layouts::layout::SavedStack;
     use crate::python::layouts::layout_tables;
 
-    /// Two frames of CPython 3.13, one called by the other through C, with the shims; outermost
-    /// last.
+    /// Two frames of CPython 3.13, one called by the other through C.
     const LEAF: u64 = 0x1000;
     const SHIM: u64 = 0x7000;
     const CALLER: u64 = 0x1800;
@@ -238,15 +232,14 @@ mod tests {
         })
     }
 
-    /// Returned frames look like calling frames. A loop in step with the polls showed them twice,
-    /// above a new frame.
+    /// A loop in step with the polls showed a returned frame twice, above a new one.
     #[test]
     fn two_agreeing_polls_do_not_confirm_a_possibly_returned_leaf() {
         let (runs, returned) = (chain(&memory(true)), chain(&memory(false)));
         assert!(runs.agrees_with(&chain(&memory(true))));
         assert!(!returned.agrees_with(&chain(&memory(false))));
         assert!(!runs.agrees_with(&returned) && !returned.agrees_with(&runs));
-        // It has not advanced, which a running frame may also show.
+        // Not advanced, as a running frame may also show.
         assert!(is_still(&returned, &memory(false)));
         let mut later = memory(false);
         later[0].1 = frame(0x10_0000, SHIM, 0x18, false, 0);

@@ -7,19 +7,18 @@ const PAGE: u64 = 4096;
 const BRIDGED: u64 = 1024;
 /// The job keeps writing to gaps on the C stack.
 const BRIDGED_ON_C_STACK: u64 = 512;
-/// Room for frames that the last one will call.
+/// For frames that the last one will call.
 const HEADROOM: u64 = 512;
-/// With more ranges, the stack is too deep or too scattered to poll.
+/// With more, the stack is too deep or scattered to poll.
 const MAX_PIECES: usize = 256;
 const MAX_BYTES: usize = 512 << 10;
-/// Polls after which ranges shrink to what was used. A range costs up to half a microsecond, and a
-/// KiB that the job has written costs more, also for the job. Without this, a stack that was deep
-/// during imports (60 KiB) and frames of old generators would be copied forever. Adding a range
-/// again costs as much as eight polls with one range too many.
+/// Until ranges shrink to what was used. A range costs up to 0.5 µs, a KiB that the job has written
+/// more, also for the job; a stack that was deep during imports has 60 KiB. Adding a range again
+/// costs as much as eight polls with one too many.
 const POLLS_UNTIL_TRIM: u32 = 8;
 const MIN_SAVED: u64 = 512;
 
-/// Consecutive frames are closer than this: CPython's `DATA_STACK_CHUNK_SIZE` (Python/pystate.c).
+/// Consecutive frames are closer: `DATA_STACK_CHUNK_SIZE` (Python/pystate.c).
 const CHUNK: u64 = 16 << 10;
 
 pub(super) fn is_far(from: Addr, at: Addr) -> bool {
@@ -44,11 +43,8 @@ pub(super) struct StackPieces {
 }
 
 impl StackPieces {
-    /// Appends the ranges to `spans`; their copies begin at `offset`.
-    ///
-    /// The C stack comes first, the range of `leaf` (the innermost frame) last: a frame that is
-    /// still running when copied has been running since the head was copied, so its callers,
-    /// copied in between, are unchanged.
+    /// Their copies begin at `offset`. The C stack comes first, the range of `leaf`, the innermost
+    /// frame, last: if it still runs when copied, its callers, copied before, are unchanged.
     pub(super) fn push(
         &mut self,
         leaf: Addr,
@@ -90,8 +86,7 @@ impl StackPieces {
         bytes.get(from..from + len)
     }
 
-    /// Adds the bytes and their surroundings within the page to the next poll; `false` if
-    /// impossible.
+    /// Adds the bytes and their surroundings within the page to the next poll.
     pub(super) fn want(&mut self, at: Addr, len: usize) -> bool {
         if !at.is_plausible() {
             return false;
@@ -145,13 +140,13 @@ impl StackPieces {
         true
     }
 
-    /// `number`: index in the order of [`Self::push`].
+    /// `number`: in the order of [`Self::push`].
     pub(super) fn forget(&mut self, number: usize) {
         self.list.retain(|piece| piece.number != number);
     }
 
-    /// Call after each poll; returns whether the ranges changed. `used`: addresses in use now,
-    /// because an idle thread does not look its frames up.
+    /// Call after each poll; returns whether the ranges changed. `used`: an idle thread looks no
+    /// frames up.
     pub(super) fn trim(&mut self, used: impl Iterator<Item = (Addr, usize)>) -> bool {
         self.polls += 1;
         if self.polls < POLLS_UNTIL_TRIM {
@@ -271,8 +266,7 @@ mod tests {
         assert_eq!((pieces.len(), pieces.bytes()), (0, 0));
     }
 
-    /// Imports call hundreds of frames deep. Every later poll of a training job copied their 60
-    /// KiB.
+    /// Imports call hundreds of frames deep; every later poll copied their 60 KiB.
     #[test]
     fn ranges_of_a_formerly_deep_stack_shrink() {
         let mut pieces = StackPieces::default();

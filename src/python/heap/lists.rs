@@ -1,9 +1,6 @@
-//! The garbage collector's lists.
-//!
-//! Three generations and the `gc.freeze()` list. Each is a ring of headers (`PyGC_Head`) before the
-//! objects, with its head in a `struct gc_generation` of 24 bytes (Include/internal/pycore_gc.h,
-//! 3.8 to 3.15). They are found by their shape, because what surrounds them differs even between
-//! patch releases (3.14.0 to 3.14.4 have an incremental collector).
+//! The garbage collector's lists: three generations and that of `gc.freeze()`. Each is a ring of
+//! `PyGC_Head`s, its own in a `struct gc_generation` (Include/internal/pycore_gc.h, 3.8 to 3.15).
+//! They are found by shape, for patch releases differ (3.14.0 to 3.14.4 collect incrementally).
 
 use super::{HeapError, HeapListing};
 use crate::python::layouts::interpreter::Interpreter;
@@ -11,31 +8,29 @@ use crate::python::layouts::layout::GcState;
 use crate::python::stacks::thread_states::MAX_INTERPRETERS;
 use crate::target::{Addr, Field, MemoryError, PageCache, PageReader};
 
-/// More objects than fit in a terabyte.
+/// More than fit in a terabyte.
 pub(super) const MAX_OBJECTS: usize = 1 << 32;
-/// `struct gc_generation`: head (next, prev), threshold, count.
+/// Head (next, prev), threshold, count.
 const GENERATION: usize = 24;
 const GENERATIONS: usize = 3;
-/// Where in the collector's state the generations may begin, and bytes read.
+/// Where in the collector's state the generations may begin.
 const SEARCHED: usize = 64;
 const STATE: usize = 512;
 const MAX_COUNT: u32 = 1 << 30;
-/// Bytes of `PyGC_Head`, before each object.
+/// `PyGC_Head`, before each object.
 const HEADER: u64 = 16;
-/// The low bits of both pointers are flags.
+/// Flags in the low bits of both pointers.
 const FLAGS: u64 = 3;
 /// More than a job with few objects allocates between two collections.
 const MOST_NEW: usize = 5000;
-/// Changes tolerated per list in a rough walk. A ring left over from old lists also ends the walk
-/// at one of them.
+/// Changes tolerated per list. A ring left from old lists also ends at one of them.
 const MAX_CHANGES: u32 = 16;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TrackedObject {
     pub(super) at: Addr,
     pub(super) class: Addr,
-    /// Its reference count: the lower half of `ob_refcnt`; negative for immortal objects since 3.12
-    /// (Include/refcount.h).
+    /// Lower half of `ob_refcnt`; negative for immortal objects since 3.12 (Include/refcount.h).
     pub(super) references: i32,
 }
 
@@ -96,8 +91,7 @@ fn read_state(
     let lists = find(reader, &state, at)
         .ok_or_else(|| HeapError::NoLists { version: interpreter.version.clone() })?;
     if listing == HeapListing::Newest {
-        // New objects go to the end of the youngest list, which a collection merges into the next
-        // one.
+        // New objects go to the end of the youngest list, which a collection merges into the next.
         for head in &lists[..2] {
             follow(reader, *head, PREVIOUS, MOST_NEW, objects);
         }
@@ -116,7 +110,7 @@ fn read_state(
         }
     }
     if was_left {
-        // Objects behind a link into another list appear in both.
+        // Objects behind a link into another list appear twice.
         objects.sort_unstable_by_key(|object| object.at);
         objects.dedup_by_key(|object| object.at);
     }
@@ -155,7 +149,7 @@ fn is_list(reader: &mut PageReader<'_>, state: &[u8], at: Addr, offset: usize) -
 const NEXT: (usize, usize) = (0, 1);
 const PREVIOUS: (usize, usize) = (1, 0);
 
-/// Adds objects as far as the list can be followed while it changes; `true` if to its end.
+/// While the list may change; `true` if to its end.
 fn follow(
     reader: &mut PageReader<'_>,
     head: Addr,
@@ -167,9 +161,9 @@ fn follow(
     let Ok(first) = reader.u64(head + 8 * on as u64) else { return false };
     let mut at = Addr(first & !FLAGS);
     let first = objects.len();
-    // Objects move between lists, and a list without its head is a ring, so the head may never come
-    // again. In a ring the walk meets the object that it passed last at a power of two (Brent's
-    // algorithm), after at most three times its length.
+    // Objects move between lists, so the head may never come again. In a ring the walk meets the
+    // object that it passed last at a power of two (Brent's algorithm), after at most three times
+    // its length.
     let mut passed = head;
     while at != head && at != passed && at.is_plausible() && objects.len() - first < most {
         if (objects.len() - first).is_power_of_two() {
@@ -198,7 +192,7 @@ fn walk(
     head: Addr,
     objects: &mut Vec<TrackedObject>,
 ) -> Result<(), HeapError> {
-    // A list that leads anywhere else is being changed.
+    // A list that leads elsewhere is being changed.
     let changing = |error: MemoryError| match error {
         MemoryError::Fault { .. } => HeapError::Changing,
         source => HeapError::Unreadable { what: "the list of objects", at: head, source },
@@ -211,7 +205,7 @@ fn walk(
         }
         let mut object = [0; HEADER as usize + 16];
         match reader.read(at, &mut object) {
-            // What is behind is reached from the other end; the refused reads record the gap.
+            // The rest is reached from the other end; the refused reads record the gap.
             Err(error) if error.is_limit() => {
                 follow(reader, head, PREVIOUS, MAX_OBJECTS, objects);
                 return Ok(());
@@ -236,7 +230,6 @@ mod tests {
     use crate::target::MemoryImage;
 
     fn headers(lists: &[(u64, u64, u64)]) -> PageCache {
-        // Memory is read by whole pages.
         let mut bytes = vec![0; 0x20_000];
         for &(at, next, previous) in lists {
             let words = [next, previous, 1, 0x9000].map(u64::to_le_bytes).concat();
@@ -249,8 +242,7 @@ mod tests {
 
     #[test]
     fn rough_walks_end_when_lists_merge() {
-        // The second object of the first list has just moved to the second list, whose head is
-        // 0x20_000.
+        // The second object has just moved to the list whose head is 0x20_000.
         let memory = headers(&[
             (0x10_000, 0x11_000, 0x13_000),
             (0x11_000, 0x12_000, 0x10_000),

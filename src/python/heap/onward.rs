@@ -4,20 +4,20 @@ use super::threads::NextItems;
 use super::{HeapObject, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
-/// Objects per work portion of a thread; fewer objects do not justify threads.
+/// Fewer objects do not justify threads.
 const PORTION: usize = 256;
 const MAX_ROUNDS: usize = 4;
 
-/// The relevant references of an object, in order; `None` if the walk must read the object itself.
+/// An object's relevant references, in order; `None`: the walk must read it.
 pub type OnwardReferences = Option<Vec<(ReferenceKind, Addr)>>;
 
 type IsAsked<'f> = &'f (dyn Fn(&HeapObject) -> bool + Sync);
-/// Whether to include a reference, given its index (from 1) and target.
+/// By index (from 1) and target.
 type Takes<'f> = &'f (dyn Fn(&PythonHeap<'_>, usize, Addr) -> bool + Sync);
 
 impl PythonHeap<'_> {
-    /// For each object accepted by `asked`: its references accepted by `takes`, hidden ones first.
-    /// With few objects or no spare threads, leaves all to the walk.
+    /// The accepted references of accepted objects, hidden ones first. Few objects, or no spare
+    /// threads: all is left to the walk.
     pub fn onward_references(
         &self,
         objects: &[Addr],

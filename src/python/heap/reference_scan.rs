@@ -1,7 +1,5 @@
-//! Finds the references of each tracked object, with several threads.
-//!
-//! If the copied memory lacks a page, the object is retried after the missing pages of all objects
-//! were copied together, and in the end alone.
+//! Finds the references of each tracked object, with several threads. Objects with missing pages
+//! are retried once those of all were copied together, in the end alone.
 
 use rustc_hash::FxHashMap;
 
@@ -12,9 +10,9 @@ use crate::target::{Addr, Field};
 const MAX_BODY: u64 = 4096;
 const WORD: u64 = 8;
 const PORTION: usize = 4096;
-/// References beyond this are dropped; most machines lack the memory for them.
+/// Further references are dropped; most machines lack the memory.
 const MAX_TARGETS: usize = 1 << 28;
-/// The number of pointer steps from an object's head to its references.
+/// Pointer steps from an object's head to its references.
 const MAX_ROUNDS: usize = 12;
 
 #[derive(Debug, Default)]
@@ -37,7 +35,7 @@ impl PythonHeap<'_> {
         let objects = &self.objects[..];
         let mut found = Vec::new();
         let mut left: Vec<u32> = (0..objects.len() as u32).collect();
-        // A single thread reads missing pages at once; retries would only cost time.
+        // A single thread reads missing pages at once.
         let rounds = if self.threads.get() > 1 { MAX_ROUNDS } else { 0 };
         for _ in 0..rounds {
             if left.is_empty() {
@@ -71,7 +69,7 @@ impl PythonHeap<'_> {
         found
     }
 
-    /// Whether it is written in C, at least in part, with unknown fields.
+    /// Written in C at least in part, with unknown fields.
     fn has_unknown_part(&self, class: &PyClass) -> bool {
         let is_unknown = |base: &PyClass| {
             let is_of_c = !base.is_heap_type() || base.name.contains('.');

@@ -1,13 +1,11 @@
-//! Reads many objects with several threads, each with a view of the copied memory
-//! ([`PageCache::view`]).
+//! Reads many objects with several threads, each with a [`PageCache::view`].
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{KnownClasses, PythonHeap};
 
-/// More threads only wait for memory. At most half of the processors are used, because the target
-/// runs.
+/// More only wait for memory; half of the processors at most, as the target runs.
 const MAX_THREADS: usize = 8;
 const PORTIONS_A_THREAD: usize = 2;
 
@@ -19,15 +17,13 @@ pub(super) fn most_threads() -> usize {
 }
 
 impl PythonHeap<'_> {
-    /// Overrides the number of threads. With one, the calling thread does all the work and reads
-    /// missing pages immediately.
+    /// With one, the calling thread does all and reads missing pages immediately.
     pub fn set_threads(&self, threads: usize) {
         self.threads.set(threads.clamp(1, MAX_THREADS));
     }
 
-    /// Each thread gets a heap over the copied memory only, without an object list; other reads
-    /// fail ([`Self::whole`]). Returns each result, and whether missing pages have been copied
-    /// since.
+    /// Each thread gets a heap over the copied memory, without an object list; other reads fail
+    /// ([`Self::whole`]). Returns the results, and whether missing pages were copied since.
     pub(super) fn by_threads<R: Send>(
         &self,
         items: usize,
@@ -56,7 +52,7 @@ impl PythonHeap<'_> {
             let others: Vec<_> = (1..threads).map(|_| start()).collect();
             let (classes, view) = known();
             let own = run(classes, view);
-            // A thread fails only by a panic, which has been printed.
+            // A thread fails only by a panic, already printed.
             others.into_iter().filter_map(|thread| thread.join().ok()).chain([own]).collect()
         });
         let (mut all, mut views) = (Vec::new(), Vec::new());

@@ -1,11 +1,10 @@
-//! Decides whether a thread is active, from outside evidence.
+//! Decides whether a thread is active.
 
 use crate::model::ThreadActivity;
 use crate::target::{AddressRange, KernelWait};
 
-/// Standard library functions in which a thread only waits: path suffix and function names. C waits
-/// (`time.sleep`, `Lock.acquire`, `SimpleQueue.get`) have no frame, so their caller is listed if it
-/// does nothing else.
+/// Standard library functions that only wait: path suffix, names. C waits (`time.sleep`,
+/// `Lock.acquire`, `SimpleQueue.get`) have no frame, so a caller that does nothing else is listed.
 const WAITING: [(&str, &[&str]); 11] = [
     (
         "/threading.py",
@@ -23,13 +22,12 @@ const WAITING: [(&str, &[&str]); 11] = [
     ("/subprocess.py", &["_wait", "_try_wait", "wait"]),
 ];
 
-/// Whether a thread with this innermost frame waits without allocating on a GPU.
 pub(in crate::python) fn is_wait_function(file: &str, name: &str) -> bool {
     let own = name.rsplit('.').next().unwrap_or(name);
     WAITING.iter().any(|(suffix, names)| file.ends_with(suffix) && names.contains(&own))
 }
 
-/// Whether it waits for the autograd engine's threads, which allocate on its behalf.
+/// It waits for the autograd engine's threads, which allocate on its behalf.
 pub(in crate::python) fn is_engine_function(file: &str, name: &str) -> bool {
     let own = name.rsplit('.').next().unwrap_or(name);
     match own {
@@ -53,12 +51,12 @@ pub(in crate::python) struct ThreadEvidence {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum WaitKind {
-    /// It sleeps, or waits for a lock, a file, a socket, a child.
+    /// Sleeps, or waits for a lock, file, socket or child.
     Idle,
-    /// It waits for the GIL or the allocator's lock.
+    /// Waits for the GIL or the allocator's lock.
     ForItsWork,
     MayWork,
-    /// It runs, or is in a call that works for it.
+    /// Runs, or is in a call that works for it.
     Working,
 }
 
@@ -73,15 +71,13 @@ impl WaitKind {
     }
 }
 
-/// Decides in this order:
+/// In this order:
 ///
 /// 1. A thread that holds the GIL is active.
-/// 2. One in a known wait is idle. So is one whose kernel wait is idle both before and after its
-///    stack was read, unless it waits for the autograd engine's threads (`loss.backward()`).
-/// 3. One that otherwise waited both times (for the engine, the GIL or the allocator's lock) is
-///    unknown.
-/// 4. One that moved since the last sample, worked at either time, or is in state `R` or `D` is
-///    active.
+/// 2. One in a known wait is idle; so is one whose kernel wait is idle both times, unless it waits
+/// for the autograd engine (`loss.backward()`).
+/// 3. One that otherwise waited both times is unknown.
+/// 4. One that moved, worked at either time, or is in state `R` or `D` is active.
 /// 5. Any other is unknown.
 pub(in crate::python) fn classify(signs: ThreadEvidence) -> ThreadActivity {
     if signs.gil {
@@ -94,7 +90,7 @@ pub(in crate::python) fn classify(signs: ThreadEvidence) -> ThreadActivity {
         [Some(WaitKind::Idle), Some(WaitKind::Idle)] if !signs.in_engine => {
             return ThreadActivity::Idle;
         }
-        // It arrived here and waits; whether it allocated before is not visible.
+        // It may have allocated before it began to wait.
         [
             Some(WaitKind::Idle | WaitKind::ForItsWork),
             Some(WaitKind::Idle | WaitKind::ForItsWork),
@@ -152,8 +148,8 @@ mod tests {
         );
     }
 
-    /// It waited for the autograd engine when its state was read, which was then used for 50 ms. At
-    /// two samples, its allocations in between became `[not seen]`.
+    /// A state was reused for 50 ms: allocations of a thread that had waited for the autograd
+    /// engine became `[not seen]`.
     #[test]
     fn running_threads_are_not_idle_because_of_old_state() {
         let running = Some(WaitKind::Working);

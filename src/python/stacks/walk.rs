@@ -1,30 +1,29 @@
-//! Extracts one thread's stack from copies of its memory, and checks that it existed at one
-//! instant.
+//! Extracts one thread's stack from copies of its memory and checks that it existed at one instant,
+//! while the target runs.
 //!
-//! Nothing stops the target. The copies are a few hundred nanoseconds apart, in which it may return
-//! and call many times. One system call copies, in this order:
+//! The copies are some hundred nanoseconds apart. One system call copies, in this order:
 //!
-//! 1. the thread state (with the head, the pointer to the innermost frame),
+//! 1. the thread state with the head, the pointer to the innermost frame,
 //! 2. all ranges that held frames last time,
 //! 3. the innermost frames again,
 //! 4. the head again.
 //!
-//! Callers are followed through the first copy, from the first head, or else from the second.
-//! Returned frames and those above them are dropped: a returned frame has no code (3.14+), or its
-//! caller runs, without the stack pointer that it saves before it calls (3.11 to 3.13). The rest is
-//! accepted if all of these hold; otherwise everything is read again:
+//! Callers are followed from the first head, or else from the second. Returned frames and those
+//! above them are dropped: a returned frame has no code (3.14+), or its caller runs, without the
+//! saved stack pointer (3.11 to 3.13). The rest is accepted if all of these hold; otherwise
+//! everything is read again:
 //!
 //! * the two copies of the innermost frames agree on code, caller and, except for the running
 //!   frame, instruction;
-//! * the innermost frame runs, or neither it nor the head changed between the copies (3.11 to 3.13,
-//!   where a returned frame looks like a calling one);
-//! * every frame is marked as executing, if the version has such a mark (up to 3.10);
-//! * the outermost frame was called from C, if the version marks that (since 3.11).
+//! * the innermost frame runs, or neither it nor the head changed (3.11 to 3.13, where a returned
+//!   frame looks like a calling one);
+//! * every frame is marked as executing (up to 3.10);
+//! * the outermost frame was called from C (marked since 3.11).
 //!
 //! So an accepted stack was the thread's, or its outer part while the innermost frame was about to
-//! call or had just returned. One error remains possible: a target that passes the same state twice
-//! within one read, with another state exactly at the instants of copying. Tests count such stacks
-//! and find none in ten thousands.
+//! call or had just returned. One error remains: a target that passes the same state twice within
+//! one read, with another state exactly at the instants of copying. Tests find none in ten
+//! thousands.
 
 use crate::python::layouts::layout::{EntryFrame, FrameLayout, InstructionLayout, SavedStack};
 use crate::python::stacks::read_windows::ReadWindows;
@@ -34,9 +33,9 @@ use crate::target::Addr;
 /// Deeper stacks are cut at their outer end, and marked.
 pub(crate) const MAX_FRAMES: usize = 4096;
 pub(in crate::python) const COMPARED: usize = 4;
-/// Frames within this distance are copied together.
+/// Frames this near are copied together.
 const NEAR: u64 = 4096;
-/// Tag bits of a `_PyStackRef` (Include/internal/pycore_stackref.h, 3.14); objects are aligned.
+/// `_PyStackRef` tag (Include/internal/pycore_stackref.h, 3.14).
 const TAG: u64 = 7;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,13 +44,13 @@ pub(in crate::python) struct RawFrame {
     pub(in crate::python) code: Addr,
     /// Or the shim between them.
     pub(in crate::python) previous: Addr,
-    /// A pointer, or an offset in bytes ([`InstructionLayout`]).
+    /// A pointer, or a byte offset ([`InstructionLayout`]).
     pub(in crate::python) instruction: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum WalkOutcome {
-    /// A consistent stack; `cut` if deeper than [`MAX_FRAMES`].
+    /// Consistent; `cut` if deeper than [`MAX_FRAMES`].
     Whole {
         cut: bool,
     },
@@ -77,13 +76,13 @@ pub(in crate::python) fn walk(
         Err(walked) => return walked,
     };
     if out.is_empty() {
-        // The shim that a thread begins with (3.15), before the first call.
+        // The shim that a thread begins with (3.15).
         return if settled { WalkOutcome::Empty } else { WalkOutcome::Torn };
     }
     if !cut && !called_from_c && layout.entry != EntryFrame::Unmarked {
         return WalkOutcome::Torn;
     }
-    // A generator's frame is far from its caller's. Copied so far apart, they also need the head.
+    // A generator's frame is far from its caller's: copied so far apart, they also need the head.
     let apart = layout.entry != EntryFrame::Unmarked
         && leaf_runs.is_none()
         && out.iter().take(2).any(|frame| frame.at.0.abs_diff(out[0].at.0) > NEAR);
@@ -100,11 +99,11 @@ pub(in crate::python) fn walk(
 pub(in crate::python) struct FrameCallers {
     pub(in crate::python) cut: bool,
     pub(in crate::python) called_from_c: bool,
-    /// Whether the innermost frame's bytecode runs; `None` if the version does not show it.
+    /// `None` if the version does not show it.
     pub(in crate::python) leaf_runs: Option<bool>,
 }
 
-/// `fetch` returns copies of frames by address. The error is [`WalkOutcome::Torn`] or
+/// `fetch` returns copies by address. The error is [`WalkOutcome::Torn`] or
 /// [`WalkOutcome::Missing`].
 pub(in crate::python) fn follow_callers<'b>(
     layout: &FrameLayout,
@@ -118,7 +117,7 @@ pub(in crate::python) fn follow_callers<'b>(
     let mut leaf_runs = None;
     let mut cut = false;
     let mut passed = Addr(0);
-    // Shims are not frames, but count as steps, so every walk is bounded.
+    // Shims count as steps too, so every walk is bounded.
     for step in 0.. {
         if at == Addr(0) {
             break;
@@ -169,7 +168,7 @@ pub(in crate::python) fn follow_callers<'b>(
         });
         at = read.previous;
     }
-    // A generator that is about to resume has no caller yet (3.11).
+    // A generator about to resume has no caller yet (3.11).
     if leaf_runs == Some(false) && matches!(out[..], [RawFrame { previous: Addr(0), .. }]) {
         return Err(WalkOutcome::Torn);
     }
@@ -202,10 +201,9 @@ pub(in crate::python) struct FrameFields {
     pub(in crate::python) previous: Addr,
     pub(in crate::python) instruction: u64,
     executing: bool,
-    /// Whether its bytecode runs; `None` if the version does not show it.
+    /// `None` if the version does not show it.
     runs: Option<bool>,
     pub(in crate::python) entry: bool,
-    /// Whether it is a shim, not a Python frame.
     pub(in crate::python) shim: bool,
 }
 
@@ -243,8 +241,7 @@ mod tests {
     use super::*;
     use crate::python::layouts::layout_tables;
 
-    /// Two polls can agree on reused memory of the C stack: it has no code, but is not a returned
-    /// frame.
+    /// Two polls can agree on reused C stack memory: no code, but not a returned frame.
     #[test]
     fn frames_without_code_are_returned_only_where_code_is_cleared() {
         let stack = |minor: u8| {
@@ -258,8 +255,7 @@ mod tests {
         assert_eq!([14, 15].map(stack), [Ok(0); 2]);
     }
 
-    /// Returned calls may leave memory on the C stack that points to itself: 8,000 steps in each
-    /// such poll.
+    /// Returned calls may leave self-referencing memory on the C stack: 8,000 steps per poll.
     #[test]
     fn cyclic_frame_chains_end_at_once() {
         let layout = &layout_tables::row(13, false).unwrap().frame;

@@ -1,8 +1,7 @@
-//! The history that a job records of itself: ring buffer, stacks and clock, found by their shape.
-//!
-//! Since torch 2.3, `DeviceCachingAllocator::alloc_buffer` is a `RingBuffer<TraceEntry>`; 2.1 and
-//! 2.2 have its parts as separate members. The entry layout differs between versions. It is derived
-//! from the entries themselves; unknown layouts are refused.
+//! The history that a job records of itself: ring buffer, stacks and clock, found by shape. Since
+//! torch 2.3, `DeviceCachingAllocator::alloc_buffer` is a `RingBuffer<TraceEntry>`; 2.1 and 2.2
+//! have its parts as members. The entry layout is derived from the entries; unknown ones are
+//! refused.
 
 mod clock;
 mod entry;
@@ -25,24 +24,24 @@ use traceback::TracebackReader;
 
 const ATTEMPTS: u32 = 16;
 
-/// A job's recording of one device, as stored.
+/// A job's recording of one device.
 #[derive(Debug, Default)]
 pub struct RecordedHistory {
     /// Whether stacks are recorded now.
     pub has_recorder: bool,
-    /// Capacity of the ring buffer, in events.
+    /// Capacity in events.
     pub max_entries: u64,
-    /// The events, oldest first; `stacks` has their stacks.
+    /// Oldest first.
     pub events: Vec<HistoryEvent>,
-    /// Oldest events that were overwritten while they were read.
+    /// Oldest events overwritten during the read.
     pub overwritten: u64,
-    /// Oldest events that were not read because of the limit.
+    /// Oldest events beyond the limit.
     pub beyond_limit: u64,
-    /// The stacks of the events, and those of blocks and segments (`Block.context` members).
+    /// Of events, and of blocks and segments (`Block.context` members).
     pub stacks: Vec<RecordedStack>,
     /// Allocation stacks of blocks, by device address.
     pub block_stacks: Vec<(u64, u32)>,
-    /// Allocation stacks of segments, by device address of their first block.
+    /// Of segments, by device address of their first block.
     pub segment_stacks: Vec<(u64, u32)>,
     /// Unreadable stacks.
     pub unreadable_stacks: u64,
@@ -52,17 +51,17 @@ pub struct RecordedHistory {
 pub(super) struct HistoryInput<'a> {
     pub(super) index: u32,
     pub(super) device: Addr,
-    /// Address of the vector of devices in the `NativeCachingAllocator`; the clock precedes it.
+    /// The vector of devices in `NativeCachingAllocator`; the clock precedes it.
     pub(super) vector: Addr,
     pub(super) tables: usize,
     pub(super) block: Option<BlockLayout>,
-    /// Its blocks: device address, and address of the `Block`.
+    /// Device address, and address of the `Block`.
     pub(super) blocks: &'a [(u64, Addr)],
     pub(super) version: &'a str,
 }
 
-/// Reads the history of one device. Calls `keep` with all events and stacks before the final check
-/// of the ring: it must read what the stacks reference (code objects).
+/// `keep` gets all events and stacks before the final check of the ring: it must read what they
+/// reference (code objects).
 pub(super) fn read(
     memory: &dyn Memory,
     input: HistoryInput<'_>,
@@ -138,7 +137,7 @@ fn attempt(
     history.unreadable_stacks = tracebacks.unreadable;
     history.stacks = tracebacks.stacks;
     keep(&history);
-    // An overwritten event released its stack, whose memory may have been reused.
+    // An overwritten event released its stack, whose memory may be reused.
     let after = RingState::read(memory, input.device, place)
         .map_err(reading("the ring buffer of allocations", input.device))?;
     let overwritten = after.and_then(|after| state.overwritten(memory, &after, newest));

@@ -6,15 +6,13 @@ use crate::model::HistoryEvent;
 use crate::target::{Addr, Field, Memory, MemoryError};
 use crate::torch::layout::MUTEX_OWNER;
 
-/// Maximum number of events read per device, newest first. Without `max_entries` PyTorch keeps all
-/// events.
+/// Newest first. Without `max_entries` PyTorch keeps all.
 const MAX_EVENTS: u64 = 1 << 24;
 const PIECE: u64 = 1 << 14;
-/// `PTHREAD_MUTEX_TIMED_NP`: what `std::mutex` is (glibc nptl).
+/// `PTHREAD_MUTEX_TIMED_NP` of `std::mutex` (glibc nptl).
 const MUTEX_PLAIN: u32 = 0;
 /// The greatest `RecordContext` (c10/cuda/CUDACachingAllocator.h).
 const MAX_CONTEXT: u32 = 3;
-/// More devices, entries or bytes than any job has.
 const MAX_BYTES: u64 = 1 << 40;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,19 +20,19 @@ pub(super) struct RingLayout {
     max_entries: usize,
     next: usize,
     entries: usize,
-    /// Whether `context_recorder_` was set.
+    /// `context_recorder_` is set.
     pub(super) has_recorder: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RingState {
     pub(super) max_entries: u64,
-    /// Index of the oldest entry once the ring is full.
+    /// The oldest entry once the ring is full.
     next: u64,
     begin: Addr,
     end: Addr,
     capacity: Addr,
-    /// Whether a thread was inside the allocator: it may be writing an entry.
+    /// A thread inside the allocator may be writing an entry.
     is_busy: bool,
 }
 
@@ -46,12 +44,10 @@ pub(super) struct RingEntries {
     pub(super) newest: Option<(Addr, Vec<u8>, u64)>,
 }
 
-/// Finds the ring buffer in a copy of the object, after its known tables.
-///
-/// `context_recorder_`, a function pointer, and `record_context_` precede it. `RingBuffer` (torch
-/// 2.3 to 2.15) has the maximum number of entries, a mutex, the next entry to overwrite, and a
-/// pointer to a vector. Torch 2.1 and 2.2 have the next entry before `record_context_` and the rest
-/// after it.
+/// After the object's known tables: `context_recorder_`, a function pointer, and `record_context_`
+/// precede the ring. `RingBuffer` (torch 2.3 to 2.15) has the maximum number of entries, a mutex,
+/// the next entry to overwrite, and a pointer to a vector. 2.1 and 2.2 have the next entry before
+/// `record_context_`, the rest after it.
 pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<RingLayout> {
     let word = |at: usize| Field::<u64>::at(at).get(copy);
     let half = |at: usize| Field::<u32>::at(at).get(copy);
@@ -140,7 +136,7 @@ impl RingState {
         self.begin
     }
 
-    /// `None` if the ring is a different one, or all entries may be overwritten.
+    /// `None` if the ring is another, or all entries may be overwritten.
     pub(super) fn overwritten(
         &self,
         memory: &dyn Memory,
@@ -157,7 +153,7 @@ impl RingState {
         if now != expected {
             return None;
         }
-        // The oldest entry may be half overwritten; it is counted only afterwards.
+        // The oldest may be half overwritten; it is counted only afterwards.
         let is_full = count >= self.max_entries;
         let under_way = u64::from(is_full && (self.is_busy || after.is_busy));
         let overwritten = if after.next >= self.next {

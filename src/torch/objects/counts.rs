@@ -1,4 +1,4 @@
-//! Reference counts of C++ objects. The last reference to a tensor or node keeps it alive.
+//! Reference counts of C++ objects.
 
 use super::layout::EDGE_OF_SHARED;
 use super::tensor::TensorDecoder;
@@ -7,14 +7,14 @@ use crate::target::Addr;
 /// `intrusive_ptr_target.refcount_` (c10/util/intrusive_ptr.h): the lower half of the word since
 /// 2.10.
 const STRONG: u64 = 8;
-/// `std::enable_shared_from_this`: a pointer to the object and one to its control block.
+/// `std::enable_shared_from_this`: pointers to object and control block.
 const SHARED_SELF: u64 = 8;
 const SHARED_COUNTS: u64 = 16;
 /// `_Sp_counted_base._M_use_count` (libstdc++).
 const SHARED_USES: u64 = 8;
 
 impl TensorDecoder<'_> {
-    /// References to the `TensorImpl` at `tensor`, including the one of its Python object.
+    /// Including the one of its Python object.
     pub fn references_of_tensor(&self, tensor: Addr) -> Option<i64> {
         self.memory.u32(tensor + STRONG).ok().map(i64::from)
     }

@@ -1,20 +1,19 @@
-//! The private pool that a CUDA graph or `torch.cuda.MemPool` uses.
+//! The private pool of a CUDA graph or `torch.cuda.MemPool`.
 
 use super::tensor::TensorDecoder;
 use crate::model::PoolId;
 use crate::target::{Addr, Field};
 
-/// The word of `at::cuda::CUDAGraph` (ATen/cuda/CUDAGraph.h) where `mempool_id_` begins: after two
-/// pointers, flags and the capture's id; up to 2.1 after one more number.
+/// Word of `mempool_id_` (ATen/cuda/CUDAGraph.h): after two pointers, flags and the capture's id;
+/// up to 2.1 one more number.
 const OF_GRAPH: &[usize] = &[4, 5];
-/// The word of `c10::cuda::MemPool` where `id_` begins: after a pointer and a flag.
+/// Word of `c10::cuda::MemPool::id_`: after a pointer and a flag.
 const OF_MEM_POOL: &[usize] = &[2, 3];
 const WORDS: usize = 7;
 
 impl TensorDecoder<'_> {
-    /// The pool of `pools` that a Python graph or `MemPool` uses. pybind11 stores a pointer to the
-    /// C++ object after the object head. The pool's two numbers are identified there by an existing
-    /// pool's.
+    /// The pool of `pools` that a Python graph or `MemPool` uses: the C++ object, to which a
+    /// pointer follows the head, contains its two numbers.
     pub fn pool_of(&self, object: Addr, is_graph: bool, pools: &[PoolId]) -> Option<PoolId> {
         let at = self.memory.pointer(object + self.head.len as u64).ok()?;
         let bytes = self.memory.vec(at, 8 * WORDS).ok()?;

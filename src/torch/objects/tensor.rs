@@ -10,20 +10,19 @@ use crate::model::{DType, Storage, TensorDevice, TensorInfo};
 use crate::target::{Addr, Field, Memory};
 
 const MAX_DIMENSIONS: u64 = 64;
-/// Bytes of a derived class that are searched for its component tensors.
+/// Of a derived class, searched for its component tensors.
 const DERIVED_LEN: usize = 120;
-/// `c10::Layout` (c10/core/Layout.h; indices never change), the field of a `SparseCsrTensorImpl`
-/// after its tensors.
+/// `c10::Layout` (c10/core/Layout.h), in `SparseCsrTensorImpl` after its tensors.
 const SPARSE_CSC: u8 = 4;
 const SPARSE_BSC: u8 = 6;
-/// `ScalarType::Long`, the type of nested tensors' sizes; maximum number of sizes read.
+/// `ScalarType::Long`, of nested tensors' sizes.
 const INT64: DType = DType(4);
 const MAX_NESTED: usize = 1 << 16;
-/// `intrusive_ptr_target.combined_refcount_`, and its bit `kHasPyObject`: a Python object exists.
-/// Older versions have two counters there, the upper of which never sets this bit.
+/// `intrusive_ptr_target.combined_refcount_`, and `kHasPyObject`. Older versions have two counters
+/// there and never set this bit.
 const COMBINED_REFCOUNT: u64 = 8;
 const HAS_PY_OBJECT: u64 = 1 << 63;
-/// `DeviceType::CPU` (c10/core/DeviceType.h).
+/// c10/core/DeviceType.h.
 const CPU: u8 = 0;
 /// Greater than any `ScalarType`.
 const MAX_DTYPES: u16 = 64;
@@ -39,7 +38,7 @@ impl LayoutFit {
         self.fitting == self.of
     }
 
-    /// Whether enough fit that the rest must be damaged, and not the layout wrong.
+    /// Enough fit that the rest is damaged, not the layout wrong.
     pub(super) fn is_most(self) -> bool {
         4 * self.fitting >= 3 * self.of
     }
@@ -60,7 +59,7 @@ pub struct TensorDecoder<'a> {
     pub(super) layout: ObjectsLayout,
     autograd: AutogradLayout,
     pub(super) classes: CppClasses,
-    /// Whether glibc's malloc stores a size before each object.
+    /// glibc's malloc stores a size before each object.
     pub(super) has_sizes: bool,
 }
 
@@ -85,14 +84,13 @@ impl<'a> TensorDecoder<'a> {
         FoundLayout { head, layout, autograd, has_sizes }
     }
 
-    /// Determines the C++ ABI, and how many of `samples` are tensors in this layout; `None` if
-    /// hardly any.
+    /// Determines the C++ ABI, and how many of `samples` are tensors; `None` if hardly any.
     pub(super) fn verified_by(
         mut self,
         samples: &[Addr],
     ) -> Option<(TensorDecoder<'a>, LayoutFit)> {
         let impls: Vec<Addr> = samples.iter().filter_map(|object| self.impl_of(*object)).collect();
-        // A tensor under construction has none yet, but most have.
+        // A tensor under construction has none yet.
         if 2 * impls.len() < samples.len() {
             return None;
         }
@@ -123,39 +121,37 @@ impl<'a> TensorDecoder<'a> {
         2 * impls.iter().filter(is_plain).filter(fits).count() >= plain
     }
 
-    /// Whether the numbers of a tensor are consistent; otherwise the layout is wrong or the memory
-    /// damaged.
+    /// Its numbers are consistent; else the layout is wrong or the memory damaged.
     pub fn fits(&self, tensor: &TensorInfo) -> bool {
         let product = tensor.shape.as_ref().is_none_or(|shape| {
             shape.iter().try_fold(1i64, |product, size| product.checked_mul(*size)) == tensor.numel
         });
         let grad = |grad: u64| self.classes.class_at(self.memory, Addr(grad)).is_some();
-        // Sparse and wrapper tensors count elements differently. Every tensor has a device, and the
-        // CPU has index 0 only.
+        // Sparse and wrapper tensors count elements differently. Every tensor has a device; the CPU
+        // has index 0 only.
         let somewhere = |device: TensorDevice| device.kind != CPU || device.index.unwrap_or(0) == 0;
         let is_whole = product && tensor.device.is_some_and(somewhere);
         let plain = &*tensor.class != "TensorImpl" || is_whole;
         plain && tensor.dtype.0 < MAX_DTYPES && tensor.grad_fn.is_none_or(grad)
     }
 
-    /// The `TensorImpl` of a Python tensor; `None` if under construction, or not a tensor.
+    /// A Python tensor's `TensorImpl`; `None` if under construction, or no tensor.
     pub fn impl_of(&self, object: Addr) -> Option<Addr> {
         let at = object + self.head.shift(self.layout.python.offset) as u64;
         let at = self.memory.pointer(at).ok()?;
         self.classes.is_tensor(self.memory, at).then_some(at)
     }
 
-    /// Whether C++ keeps the `TensorImpl` of a Python tensor, and thereby the Python object. One
-    /// word shows it since PyTorch 2.10 (`combined_refcount_`, c10/util/intrusive_ptr.h); `false`
-    /// for older versions.
+    /// C++ keeps its `TensorImpl`, and thereby the Python object. Known since PyTorch 2.10
+    /// (`combined_refcount_`, c10/util/intrusive_ptr.h); else `false`.
     pub fn is_kept_by_cpp(&self, object: Addr) -> bool {
         let word = self.impl_of(object).and_then(|at| self.memory.u64(at + COMBINED_REFCOUNT).ok());
         // One reference is the Python object's; all others are from C++.
         word.is_some_and(|word| word & HAS_PY_OBJECT != 0 && word as u32 > 1)
     }
 
-    /// The hook dictionaries of a Python tensor (`THPVariable.backward_hooks`,
-    /// `.post_accumulate_grad_hooks`: after its `cdata`, torch/csrc/autograd/python_variable.h).
+    /// `THPVariable.backward_hooks`, `.post_accumulate_grad_hooks`, after `cdata`
+    /// (torch/csrc/autograd/python_variable.h).
     pub fn hooks_of(&self, object: Addr) -> Vec<(&'static str, Addr)> {
         let first = object + self.head.shift(self.layout.python.offset) as u64 + 8;
         let Ok(fields) = self.memory.vec(first, 16) else { return Vec::new() };
@@ -180,7 +176,7 @@ impl<'a> TensorDecoder<'a> {
         self.classes.is_tensor(self.memory, at)
     }
 
-    /// The tensor at `at`; `None` if there is none, or its numbers are out of bounds.
+    /// `None` if no tensor, or its numbers are out of bounds.
     pub fn tensor(&self, at: Addr) -> Option<TensorInfo> {
         let (class, CppKind::Tensor) = self.classes.class_at(self.memory, at)? else { return None };
         let layout = &self.layout.tensor;
@@ -194,7 +190,7 @@ impl<'a> TensorDecoder<'a> {
             let outside = self.memory.vec(outside, 16 * dimensions).ok()?;
             (numbers(&outside, 0, dimensions)?, numbers(&outside, 8 * dimensions, dimensions)?)
         };
-        // A symbolic size is a pointer with its topmost bits set, or is stored separately.
+        // A symbolic size is a pointer with its topmost bits set, or stored separately.
         let extra = layout.extra_meta().get(&bytes).filter(|extra| extra.is_plausible());
         let apart = extra.is_some_and(|extra| self.memory.u64(extra).is_ok_and(|sizes| sizes != 0));
         let known =
@@ -205,14 +201,13 @@ impl<'a> TensorDecoder<'a> {
             _ => return None,
         };
         let (mut shape, mut strides) = (known(shape), known(strides));
-        // With symbolic sizes, the number of elements is not maintained.
+        // With symbolic sizes, it is not maintained.
         let is_known = shape.is_some() && strides.is_some();
         let part_names = self.part_names(at, &class);
         let parts = if part_names.is_empty() { Vec::new() } else { self.parts(at) };
         let mut numel = layout.numel().get(&bytes).filter(|_| is_known);
         let mut nested = None;
         if &*class == "NestedTensorImpl" {
-            // It has no sizes of its own.
             (shape, strides) = (None, None);
             nested = parts.first().and_then(|sizes| self.rows(Addr(*sizes)));
             numel = nested.as_ref().and_then(|rows| {
@@ -242,7 +237,7 @@ impl<'a> TensorDecoder<'a> {
         Some(tensor)
     }
 
-    /// Reads `AutogradMeta`, which tensors without gradients lack.
+    /// Tensors without gradients have none.
     fn autograd(&self, meta: Addr, tensor: &mut TensorInfo) -> Option<()> {
         if !meta.is_plausible() {
             return None;
