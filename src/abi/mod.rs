@@ -1,4 +1,4 @@
-//! Addresses and offsets shared by readers and the kernel program.
+//! Addresses and offsets shared with the kernel program.
 //!
 //! Turns what `python` and `torch` find into data for `probe` and `cuda/probe.h`. May import
 //! nothing. Never reads a target. Start reading at [`UnwindInfo`].

@@ -10,10 +10,10 @@ pub struct PyObjectHeader {
 }
 
 impl PyObjectHeader {
-    /// In builds with a GIL.
+    /// With a GIL.
     pub const USUAL: PyObjectHeader = PyObjectHeader { len: 16, class: 8 };
 
-    /// For fields that only the length of the header displaces.
+    /// Displaced only by the header.
     pub const fn shift(self, usual: usize) -> usize {
         usual + self.len - Self::USUAL.len
     }

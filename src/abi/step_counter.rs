@@ -1,4 +1,4 @@
-//! Counters in a target that the kernel program reads.
+//! Counters that the kernel program reads.
 
 /// A counter in the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -9,7 +9,7 @@ pub enum StepCounterLocation {
         at: u64,
         /// 8 bytes instead of 4.
         wide: bool,
-        /// Address of a word that shows whether the counter still exists.
+        /// A word that shows whether the counter exists.
         check_at: u64,
         /// That word's value.
         check: u64,
@@ -18,21 +18,20 @@ pub enum StepCounterLocation {
     Integer(WatchedInteger),
 }
 
-/// A variable that references an `int` from 0 to 2⁶⁰.
+/// An `int` from 0 to 2⁶⁰.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WatchedInteger {
     /// Address of the reference.
     pub at: u64,
-    /// Address of a word that changes when the reference is no longer the variable's: the frame's
-    /// code object, its cell, or a dictionary's key table.
+    /// A word that changes when the reference is another's: code object, cell, or key table.
     pub check_at: u64,
-    /// That word's value, without tag bits.
+    /// Its value without tag bits.
     pub check: u64,
     /// Address of the class `int`.
     pub class: u64,
     /// `None` for a global variable.
     pub frame: Option<WatchedFrame>,
-    /// First bit of the digit count: 0, or 3 with the sign below (CPython 3.12+).
+    /// First bit of the digit count: 0, or 3 since CPython 3.12.
     pub size_bit: u8,
 }
 

@@ -5,52 +5,50 @@
 pub struct BpfFrame {
     /// The code object, without tag bits.
     pub code: u64,
-    /// Address of the next instruction in the code object's own bytecode, even if a copy is
-    /// executed; up to CPython 3.10, `f_lasti`.
+    /// Next instruction in the original bytecode, even if a copy runs; up to CPython 3.10
+    /// `f_lasti`.
     pub instruction: u64,
-    /// Owner byte, or 0. On CPython 3.11 with native stacks: whether C code called it.
+    /// Or 0. On CPython 3.11 with native stacks: whether C code called it.
     pub owner: u8,
 }
 
 /// How to find the calling thread's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnwindInfo {
-    /// Address of the pointer to the main interpreter's first `PyThreadState`.
+    /// Pointer to the main interpreter's first `PyThreadState`.
     pub threads_head: u64,
     /// The main thread's `PyThreadState`.
     pub main_thread: u64,
-    /// Offset from `pthread_self()` to the slot of `autoTSSkey`, which points to the thread's
-    /// `PyThreadState`; `None`: search the list.
+    /// From `pthread_self()` to the slot of `autoTSSkey`, which has the thread's `PyThreadState`;
+    /// `None`: search the list.
     pub own_thread_slot: Option<u32>,
     /// `PyThreadState.next`.
     pub thread_next: u32,
     /// `PyThreadState.thread_id`: `pthread_self()`.
     pub thread_id: u32,
-    /// In `PyThreadState`: leads to the innermost frame.
+    /// Leads to the innermost frame.
     pub thread_head: u32,
-    /// If `thread_head` points to a `_PyCFrame`: its field.
+    /// In a `_PyCFrame`, if there is one.
     pub head_through: Option<u32>,
-    /// In a frame; low bits may be a tag.
+    /// Low bits may be a tag.
     pub frame_code: u32,
     /// In a frame.
     pub frame_previous: u32,
     /// In a frame.
     pub frame_instruction: u32,
-    /// A 32-bit offset (up to CPython 3.10), not an address.
+    /// Up to CPython 3.10.
     pub instruction_is_offset: bool,
     /// The owner byte.
     pub frame_owner: Option<u32>,
-    /// Not 0 in a frame called from C (CPython 3.11), the outermost of its call of the
-    /// interpreter's C function.
+    /// Not 0 in the outermost frame of a call of the interpreter's C function (CPython 3.11).
     pub frame_entry: Option<u32>,
-    /// The bytecode copy that the frame executes, 0 for the original (CPython 3.14+ without a GIL).
+    /// The frame's bytecode copy, or 0 (CPython 3.14+ without a GIL).
     pub frame_copy: Option<u32>,
-    /// In a code object: points to these copies, after their number.
+    /// Points to the copies' number, then the copies.
     pub code_copies: Option<u32>,
     /// In a code object.
     pub code_bytecode: u32,
-    /// Frames are consecutive in pages (CPython 3.11+): a read of a page up to a frame includes its
-    /// callers.
+    /// A page read up to a frame includes its callers (CPython 3.11+).
     pub contiguous: bool,
     /// In any object: its class.
     pub object_class: u32,
@@ -62,11 +60,11 @@ pub struct UnwindInfo {
     pub code_file: u32,
     /// In them: its line table.
     pub code_line_table: u32,
-    /// `PyCode_Type.tp_dealloc`, which frees code objects, if known.
+    /// `PyCode_Type.tp_dealloc`.
     pub code_dealloc: Option<u64>,
 }
 
-/// One device's allocator counters: PyTorch's `DeviceStats`.
+/// One device's `DeviceStats`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CounterAddresses {
     /// Address of `allocated_bytes.all.current`; `peak` follows.
@@ -75,36 +73,36 @@ pub struct CounterAddresses {
     pub reserved: u32,
     /// Bytes from there to `active_bytes.all.current`.
     pub active: u32,
-    /// The tables of allocated blocks, for all devices; `None` before PyTorch 2.3.
+    /// Tables of allocated blocks; `None` before PyTorch 2.3.
     pub blocks: Option<u64>,
 }
 
-/// How to find the autograd node that the calling thread evaluates, and its creator. glibc's DTV
-/// leads to the variables: `*( *(fs + 8) + 16 * module ) + offset`.
+/// Finds the autograd node that a thread evaluates, by glibc's DTV: `*( *(fs + 8) + 16 * module ) +
+/// offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AutogradInfo {
     /// TLS module id of libtorch_cpu.
     pub module: u64,
-    /// Offset of `current_evaluating_node`, which begins with a `Node*`.
+    /// `current_evaluating_node`: first a `Node*`.
     pub node: u64,
-    /// Offset of `current_graph_task`, which begins with a `GraphTask*`.
+    /// `current_graph_task`: first a `GraphTask*`.
     pub graph_task: Option<u64>,
-    /// Offset of `at::sequence_number`'s counter.
+    /// `at::sequence_number`'s counter.
     pub sequence: u64,
-    /// Offset of RecordFunction's `current_thread_id_`.
+    /// RecordFunction's `current_thread_id_`.
     pub thread_number: u64,
     /// `Node::sequence_nr_`.
     pub node_sequence: u32,
     /// `Node::thread_id_`.
     pub node_thread: u32,
-    /// vtable pointer of `torch::autograd::PyNode`, once known.
+    /// vtable of `torch::autograd::PyNode`.
     pub py_node: Option<u64>,
-    /// In `PyNode`: points to its `THPFunction`.
+    /// In `PyNode`: its `THPFunction`.
     pub node_object: u32,
-    /// Probed for new forward nodes: an instruction of `at::sequence_number::get_and_increment()`
-    /// that uprobes emulate.
+    /// Probed for new nodes: an instruction of `at::sequence_number::get_and_increment()` that
+    /// uprobes emulate.
     pub sequence_site: u64,
-    /// `Engine::execute_with_graph_task`, and the index of its argument (0 = rdi, 1 = rsi, 2 = rdx)
-    /// that points to a `GraphTask` pointer.
+    /// `Engine::execute_with_graph_task`, and which argument (0 = rdi, 1 = rsi, 2 = rdx) points to
+    /// a `GraphTask` pointer.
     pub execute: Option<(u64, u8)>,
 }

@@ -1,4 +1,4 @@
-//! Reads NVML: the devices, their memory, and the target's share.
+//! Reads NVML for one target.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +12,16 @@ use crate::target::{BoundedWorker, HostPids, Process, WorkerError};
 use super::processes;
 use super::visible::CudaVisibility;
 
-/// Loading NVML wakes every idle device.
+/// It wakes every idle device.
 const LOADING: Duration = Duration::from_secs(30);
 const LISTING: Duration = Duration::from_secs(10);
-/// Usually milliseconds. A driver that has lost its device may never answer.
+/// A driver without its device may never answer.
 const READING: Duration = Duration::from_secs(5);
 
 /// Why the driver could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
-    /// No NVML on this machine, or it finds no driver.
+    /// No NVML, or it finds no driver.
     #[error("NVML (libnvidia-ml.so.1) is not available: {0}")]
     NoNvml(NvmlError),
     /// A query failed.
@@ -57,7 +57,7 @@ impl From<WorkerError> for GpuError {
     }
 }
 
-/// After one thread hangs, no other query is tried.
+/// After a hang, no other query is tried.
 pub(super) struct BoundedNvml {
     nvml: Arc<Nvml>,
     worker: BoundedWorker,
@@ -109,7 +109,7 @@ impl GpuReader {
         self.nvml.ask(move |nvml| nvml.sys_driver_version().map_err(query(action)))
     }
 
-    /// In NVML's order, with the target's numbers.
+    /// In NVML's order, with CUDA numbers.
     pub fn devices(&self, visibility: &CudaVisibility) -> Result<Vec<GpuDevice>, GpuError> {
         let mut devices = self.nvml.ask_of_all(|nvml| {
             let count = nvml.device_count().map_err(query("count the devices"))?;
@@ -131,8 +131,7 @@ impl GpuReader {
         Ok(devices)
     }
 
-    /// Lists the device's processes, which takes milliseconds and a driver lock: for a few calls a
-    /// second, not for the sampling rate.
+    /// Takes milliseconds and a driver lock: for a few calls a second.
     pub fn usage(&self, nvml_index: u32, time: Nanos) -> Result<DeviceUsage, GpuError> {
         let pids = self.pids;
         let (memory, processes) = self.nvml.ask(move |nvml| {
@@ -153,7 +152,7 @@ impl GpuReader {
 }
 
 fn load() -> Result<Nvml, GpuError> {
-    // The bare name comes with development packages only.
+    // Only development packages have the bare name.
     Nvml::builder()
         .lib_path("libnvidia-ml.so.1".as_ref())
         .init()

@@ -8,16 +8,14 @@ use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use crate::model::{DeviceProcess, DeviceProcesses, ProcessUsage};
 use crate::target::HostPids;
 
-/// Each once; an error says why they are unknown.
 pub(super) fn on(device: &Device<'_>, pids: HostPids) -> DeviceProcesses {
     let mut all = computing(device)?;
-    // Compute-only devices lack this list.
+    // Compute-only devices have none.
     let graphics =
         or_older(device.running_graphics_processes(), || device.running_graphics_processes_v2())
             .unwrap_or_default();
     for listed in graphics {
         match all.iter_mut().find(|p| p.listed == listed.pid && p.compute) {
-            // Both lists give the whole process's bytes.
             Some(known) => known.graphics = true,
             None => add(&mut all, &listed, false),
         }
@@ -25,7 +23,7 @@ pub(super) fn on(device: &Device<'_>, pids: HostPids) -> DeviceProcesses {
     Ok(identified(all, pids))
 }
 
-/// One list only: each holds a driver lock.
+/// Each list holds a driver lock.
 pub(super) fn computing_on(device: &Device<'_>, pids: HostPids) -> DeviceProcesses {
     Ok(identified(computing(device)?, pids))
 }
@@ -41,7 +39,6 @@ fn computing(device: &Device<'_>) -> DeviceProcesses {
     Ok(all)
 }
 
-/// Adds the pids and commands that can be found.
 fn identified(mut all: Vec<DeviceProcess>, pids: HostPids) -> Vec<DeviceProcess> {
     let numbers: Vec<u32> = all.iter().map(|p| p.listed).collect();
     for (process, found) in all.iter_mut().zip(pids.find(&numbers)) {
@@ -53,7 +50,6 @@ fn identified(mut all: Vec<DeviceProcess>, pids: HostPids) -> Vec<DeviceProcess>
     all
 }
 
-/// `pid`'s use by this list.
 pub(super) fn usage_of(pid: u32, listed: &DeviceProcesses, pids: HostPids) -> ProcessUsage {
     let unknown = |why: &str| ProcessUsage::Unknown(why.to_owned());
     let listed = match listed {
@@ -83,7 +79,7 @@ fn or_older(
     }
 }
 
-/// A process on several MIG devices has several entries.
+/// A process on several MIG devices appears often.
 fn add(all: &mut Vec<DeviceProcess>, listed: &ProcessInfo, compute: bool) {
     let bytes = match listed.used_gpu_memory {
         UsedGpuMemory::Used(bytes) => Some(bytes),

@@ -1,6 +1,6 @@
-//! Finds the physical devices behind the target's CUDA devices. CUDA C++ Programming Guide, "CUDA
-//! Environment Variables": `CUDA_DEVICE_ORDER` orders the devices (default `FASTEST_FIRST`);
-//! `CUDA_VISIBLE_DEVICES` picks from them, up to the first entry that names no device.
+//! CUDA's device numbers, by its rules (CUDA C++ Programming Guide, "CUDA Environment Variables"):
+//! `CUDA_DEVICE_ORDER` sorts; `CUDA_VISIBLE_DEVICES` picks, up to the first entry that names no
+//! device.
 
 use crate::model::{CudaIndex, GpuDevice};
 use crate::target::{Process, environment};
@@ -8,13 +8,13 @@ use crate::target::{Process, environment};
 /// CUDA's order of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceOrder {
-    /// The default. Known only if all devices are of one kind: then by PCI bus id.
+    /// The default. Known for equal devices only: by PCI bus id.
     FastestFirst,
     /// The order of NVML and nvidia-smi.
     PciBusId,
 }
 
-/// The target's environment of devices.
+/// The two variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CudaVisibility {
     /// `CUDA_DEVICE_ORDER`.
@@ -24,7 +24,7 @@ pub struct CudaVisibility {
 }
 
 impl CudaVisibility {
-    /// The current environment, else the one at its start.
+    /// The current environment, else the initial one.
     pub fn of_process(process: &Process) -> Self {
         let memory = process.memory();
         let live = process.mappings().ok().and_then(|maps| environment::read(&memory, &maps));
@@ -47,8 +47,7 @@ impl CudaVisibility {
         CudaVisibility { order, visible: visible_devices }
     }
 
-    /// Sets CUDA numbers in `devices`, all of the machine in NVML's order. Invisible or unknown
-    /// ones get `None`.
+    /// `devices`: all of the machine in NVML's order. Invisible or unknown ones get `None`.
     pub fn number(&self, devices: &mut [GpuDevice]) {
         for device in devices.iter_mut() {
             device.cuda_index = None;
@@ -65,13 +64,13 @@ impl CudaVisibility {
         };
         for (cuda, entry) in visible.split(',').map(str::trim).enumerate() {
             let found = if let Ok(number) = entry.parse::<usize>() {
-                // The order is unknown, so all further entries are.
+                // All further entries are unknown, too.
                 if !order_known {
                     return;
                 }
                 devices.get_mut(number)
             } else if entry.starts_with("GPU-") || entry.starts_with("MIG-") {
-                // CUDA accepts any unambiguous beginning of a UUID.
+                // Any unambiguous prefix of a UUID.
                 let mut matching = devices
                     .iter_mut()
                     .filter(|d| d.uuid.as_deref().is_some_and(|u| u.starts_with(entry)));
@@ -80,7 +79,7 @@ impl CudaVisibility {
                 None
             };
             match found {
-                // A device named twice makes the whole list invalid for CUDA.
+                // A repeated device invalidates the whole list.
                 Some(device) if device.cuda_index.is_none() => {
                     device.cuda_index = Some(CudaIndex(cuda as u32));
                 }

@@ -1,4 +1,4 @@
-//! Cached unwind rules; reading one from the tables takes microseconds.
+//! Cached unwind rules; reading a table takes microseconds.
 
 use gimli::{CfaRule, Register, RegisterRule, UnwindTableRow};
 
@@ -6,15 +6,15 @@ use super::stack_copy::StackCopy;
 use super::step::{RETURN_ADDRESS, STACK_POINTER, StepOutcome};
 use crate::target::DWARF_REGISTERS;
 
-/// Per function; compilers save at most seven.
+/// Compilers save at most seven.
 const MAX_SAVED: usize = 16;
 
-/// The usual table row: a register plus an offset, and saved registers.
+/// A register plus an offset, and saved registers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FrameRule {
     register: usize,
     offset: i64,
-    /// Register, and offset from the frame's start.
+    /// Register, and offset from the frame.
     saved: Box<[(usize, i64)]>,
     is_signal: bool,
 }

@@ -1,4 +1,4 @@
-//! Programs and libraries with code, read at their first frame.
+//! Programs and libraries, read at their first frame.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 
 use crate::target::{Addr, FunctionTable, LoadedObject, Mapping, Mappings, Memory, Process};
 
-/// Per module; PyTorch's libraries have tens of MiB.
+/// PyTorch's libraries have tens of MiB.
 const MAX_HEADER: usize = 32 << 20;
 const MAX_FRAMES: usize = 128 << 20;
 
@@ -24,7 +24,7 @@ pub(super) struct UnwindTables {
 pub(super) struct NativeModule {
     pub(super) object: LoadedObject,
     pub(super) tables: Result<UnwindTables, String>,
-    /// The inner `None`: its file is unreadable.
+    /// The inner `None`: an unreadable file.
     functions: Option<Option<Arc<FunctionTable>>>,
 }
 
@@ -54,10 +54,9 @@ impl<'a> NativeModules<'a> {
         NativeModules { memory, mappings: mappings.into(), known: BTreeMap::new() }
     }
 
-    /// Whether all known modules still exist.
+    /// All known modules still exist.
     pub(super) fn set_mappings(&mut self, mappings: Arc<Mappings>) -> bool {
         self.mappings = mappings;
-        // An unreadable one may have been replaced.
         self.known.retain(|_, module| module.is_some());
         let before = self.known.len();
         let is_there = |start: &Addr, module: &Option<NativeModule>| {
@@ -77,7 +76,6 @@ impl<'a> NativeModules<'a> {
         self.mappings.find(addr).is_some_and(|it| it.executable)
     }
 
-    /// `None` if the code is in no file's mapping.
     pub(super) fn find(&mut self, addr: Addr) -> Option<Addr> {
         let mapping = self.mappings.find(addr).filter(|mapping| mapping.executable)?;
         let first = first_of(&self.mappings, mapping)?;
@@ -126,9 +124,8 @@ impl<'a> NativeModules<'a> {
     }
 }
 
-/// The nearest mapping before it with the start of its file.
+/// The start of its file, before it.
 fn first_of<'a>(mappings: &'a Mappings, mapping: &'a Mapping) -> Option<&'a Mapping> {
-    // `[vdso]` is one mapping without a path.
     if mapping.path.is_none() {
         return Some(mapping);
     }
@@ -137,7 +134,7 @@ fn first_of<'a>(mappings: &'a Mappings, mapping: &'a Mapping) -> Option<&'a Mapp
 }
 
 impl UnwindTables {
-    /// The headers' lengths are not trusted: reads only what is mapped.
+    /// Headers may lie: reads only what is mapped.
     pub(super) fn read(
         memory: &dyn Memory,
         mappings: &Mappings,
@@ -156,7 +153,7 @@ impl UnwindTables {
         let Ok(Pointer::Direct(frames_at)) = parsed.map(|it| it.eh_frame_ptr()) else {
             return Err("its unwind table is damaged".to_owned());
         };
-        // Its length is not in memory; it ends within the loaded segment.
+        // Its length is not in memory.
         let end = object.end_of_piece(Addr(frames_at)).ok_or("its unwind table is damaged")?;
         let len = mapped(Addr(frames_at), end.0 - frames_at)?.min(MAX_FRAMES);
         let frames = memory.vec(Addr(frames_at), len).map_err(unreadable)?;
@@ -180,7 +177,7 @@ mod tests {
         }
     }
 
-    /// Headers that claim a library of 1 TiB, with tables as long.
+    /// It claims a library of 1 TiB.
     fn boastful() -> Vec<u8> {
         let mut page = vec![0; MAPPED];
         page[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
@@ -191,7 +188,6 @@ mod tests {
             let at = 64 + 56 * number;
             put(&mut page, at, &[kind.into(), 0, address, address, 1 << 40, 1 << 40, 0]);
         }
-        // `.eh_frame` by its distance, no function count, no table.
         page[HEADER..HEADER + 4].copy_from_slice(&[1, 0x1b, 0xff, 0xff]);
         let distance = (FRAMES - HEADER - 4) as u32;
         page[HEADER + 4..HEADER + 8].copy_from_slice(&distance.to_le_bytes());

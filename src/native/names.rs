@@ -1,18 +1,17 @@
-//! Function names as in the source.
+//! Demangled function names.
 
 use std::fmt;
 
 use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
 
-/// C++ names with templates may have kilobytes.
 const MAX_SHOWN: usize = 1000;
-/// Against names that are slow to demangle.
+/// Against slow names.
 const MAX_MANGLED: usize = 16 << 10;
 const MAX_RECURSION: u32 = 96;
 
-/// `_ZN2at6nativeL3addEv` → `at::native::add()`, the same for Rust; C names unchanged.
+/// `_ZN2at6nativeL3addEv` → `at::native::add()`; C names unchanged.
 pub(super) fn demangle(name: &str) -> String {
-    // A part that the compiler moved: `name.cold`, `name.part.0`.
+    // `name.cold`, `name.part.0`.
     let (mangled, rest) = match name.find('.').filter(|at| *at > 0) {
         Some(at) => name.split_at(at),
         None => (name, ""),
@@ -34,7 +33,7 @@ pub(super) fn demangle(name: &str) -> String {
     }
 }
 
-/// A short mangled name may expand to gigabytes.
+/// Short mangled names may expand to gigabytes.
 struct BoundedText(String);
 
 impl fmt::Write for BoundedText {

@@ -1,25 +1,23 @@
-//! Copies of threads' stacks: all that unwinding needs.
+//! Copies of threads' stacks, for unwinding.
 
 use crate::target::{Addr, Mappings, Memory, ThreadRegisters};
 
-/// Index in the registers.
 const STACK_POINTER: usize = 7;
-/// Per stack, from its innermost frame on, and in total.
+/// Per stack, and in total.
 const MAX_STACK: usize = 512 << 10;
 const MAX_TOTAL: usize = 64 << 20;
 
-/// A thread's registers, and its stack from the stack pointer on.
+/// Registers, and the stack from the stack pointer on.
 #[derive(Debug, Clone)]
 pub struct StackCopy {
     /// Its registers.
     pub registers: ThreadRegisters,
     start: u64,
     bytes: Vec<u8>,
-    /// Its outer part is missing.
     is_cut: bool,
 }
 
-/// `mappings` may be old, as a stack never moves.
+/// `mappings` may be old: stacks never move.
 pub fn copy_stacks(
     memory: &dyn Memory,
     mappings: &Mappings,
@@ -39,7 +37,7 @@ pub fn copy_stacks(
 }
 
 impl StackCopy {
-    /// `bytes` from the stack pointer on; `is_cut`: the stack is longer.
+    /// `is_cut`: the stack is longer.
     pub fn new(registers: ThreadRegisters, bytes: Vec<u8>, is_cut: bool) -> StackCopy {
         StackCopy { registers, start: registers.values[STACK_POINTER], bytes, is_cut }
     }

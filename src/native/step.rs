@@ -1,5 +1,4 @@
-//! One step to the caller's registers, by DWARF call frame information in `.eh_frame` (System V ABI
-//! for x86-64).
+//! One step to the caller's registers by `.eh_frame` (DWARF, System V ABI for x86-64).
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EndianSlice, Evaluation, EvaluationResult, LittleEndian,
@@ -11,10 +10,9 @@ use super::modules::UnwindTables;
 use super::stack_copy::StackCopy;
 use crate::target::DWARF_REGISTERS;
 
-/// Indices in the registers.
 pub(super) const STACK_POINTER: usize = 7;
 pub(super) const RETURN_ADDRESS: usize = 16;
-/// Of an expression; compilers generate ten.
+/// Compilers generate ten.
 const MAX_OPERATIONS: u32 = 1000;
 
 pub(super) const IMPOSSIBLE: &str = "its caller's frame cannot be where the table says";
@@ -24,7 +22,7 @@ type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StepOutcome {
-    /// `is_exact`: interrupted by a signal, so no return address.
+    /// `is_exact`: a signal's, not a return address.
     Caller {
         registers: [u64; DWARF_REGISTERS],
         is_exact: bool,
@@ -34,7 +32,7 @@ pub(super) enum StepOutcome {
     Unknown(String),
 }
 
-/// To the caller of the function at `address`; also the rule, if it has the usual form.
+/// From `address` to its caller; also the rule, if usual.
 pub(super) fn step(
     tables: &UnwindTables,
     stack: &StackCopy,
@@ -69,7 +67,7 @@ fn try_step(
     let header = header.parse(&bases, 8).map_err(told)?;
     let frames: EhFrame<Bytes<'_>> = EhFrame::new(&tables.frames, LittleEndian);
     let table = header.table().ok_or_else(|| told(gimli::Error::NoUnwindInfoForAddress))?;
-    // The lookup multiplies their number unchecked; a row takes at least 4 bytes.
+    // The lookup multiplies unchecked; a row has at least 4 bytes.
     if Iterator::size_hint(&table.iter(&bases)).0 > tables.header.len() / 4 {
         return Err(DAMAGED.to_owned());
     }
@@ -82,7 +80,7 @@ fn try_step(
     let offset = offset.ok_or(DAMAGED)?;
     let fde = frames.fde_from_offset(&bases, offset.into(), EhFrame::cie_from_offset);
     let fde = fde.map_err(told)?;
-    // The nearest function before the address may end before it.
+    // The nearest function may end before the address.
     if !fde.contains(address) {
         return Err(told(gimli::Error::NoUnwindInfoForAddress));
     }
@@ -97,7 +95,7 @@ fn try_step(
         }
         CfaRule::Expression(expression) => known.evaluate(expression, None)?,
     };
-    // Callers are at higher addresses; else the walk might not end.
+    // Otherwise the walk might not end.
     if cfa <= registers[STACK_POINTER] && !fde.is_signal_trampoline() {
         return Err(IMPOSSIBLE.to_owned());
     }
@@ -186,7 +184,6 @@ mod tests {
     use super::*;
     use crate::target::{Addr, LoadedObject, Process, ThreadRegisters};
 
-    /// This process's C library and this thread's stack.
     fn own() -> (UnwindTables, StackCopy, u64) {
         let process = Process::open(std::process::id()).unwrap();
         let (memory, mappings) = (process.memory(), process.mappings().unwrap());
@@ -223,7 +220,7 @@ mod tests {
     #[test]
     fn excessive_function_counts_do_not_overflow() {
         let (mut tables, stack, function) = own();
-        // Its count takes 8 bytes (`DW_EH_PE_udata8`).
+        // `DW_EH_PE_udata8`.
         tables.header[2] = 4;
         for count in [u64::MAX, 1 << 62, 1 << 40] {
             tables.header[8..16].copy_from_slice(&count.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Whole stacks: step by step, then the names of a library's frames at once.
+//! Whole stacks: steps, then names per library.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::model::NativeFrame;
 use crate::target::{Addr, Mappings, Memory, Process};
 
 const MAX_DEPTH: usize = 8192;
-/// Of all walks. They take milliseconds, unless a table is crafted to be slow.
+/// Walks take milliseconds, unless a table is crafted to be slow.
 const MAX_TIME: Duration = Duration::from_secs(20);
 
 /// One thread's stack.
@@ -32,7 +32,7 @@ pub struct NativeUnwinder<'a> {
 }
 
 struct UnnamedFrame {
-    /// Of the call, not of the next instruction.
+    /// Of the call itself.
     address: Addr,
     module: Option<Addr>,
 }
@@ -73,7 +73,7 @@ impl<'a> NativeUnwinder<'a> {
                 return (frames, Some(why));
             }
             let at = registers[RETURN_ADDRESS];
-            // A call may be the last instruction of its function.
+            // A call may end its function.
             let address = if is_exact { at } else { at.wrapping_sub(1) };
             let module = self.modules.find(Addr(address));
             frames.push(UnnamedFrame { address: Addr(address), module });
@@ -108,7 +108,6 @@ impl<'a> NativeUnwinder<'a> {
             addresses.sort_unstable();
             addresses.dedup();
             let Some(module) = self.modules.get(start) else { continue };
-            // Without its file, frames have no names.
             let Ok(found) = module.object.functions_at(self.process, &addresses) else { continue };
             let known = addresses.into_iter().zip(found);
             names.extend(known.filter_map(|(at, name)| Some((at, demangle(&name?)))));

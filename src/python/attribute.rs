@@ -13,7 +13,6 @@ pub struct IntegerAttribute {
     process: Process,
     interpreter: Interpreter,
     object: Addr,
-    /// Another class at this address means another object.
     class: Addr,
     name: &'static str,
     integer: Option<Addr>,
@@ -33,12 +32,12 @@ impl IntegerAttribute {
         Some(IntegerAttribute { process, interpreter, object, class, name, integer: None })
     }
 
-    /// The object's address.
+    /// `id(object)`.
     pub fn object(&self) -> u64 {
         self.object.0
     }
 
-    /// `None` if the object is gone or the value is not an integer from 0 to 2⁶⁰.
+    /// `None` if the object is gone or its value is no integer from 0 to 2⁶⁰.
     pub fn read(&mut self) -> Option<u64> {
         (0..ATTEMPTS).find_map(|_| self.value())
     }
@@ -63,7 +62,7 @@ impl IntegerAttribute {
         }
         (class == *self.integer.get_or_insert(class)).then_some(())?;
         let value = small_int(memory, &layout.object, before).ok()?;
-        // The integer may have been freed meanwhile, its memory reused.
+        // A freed integer's memory may have been reused.
         (reference()? == before).then_some(value)
     }
 }

@@ -7,7 +7,7 @@ use crate::target::{Addr, Field, Memory};
 const MAX_ENTRIES: u64 = 1 << 24;
 const ENTRIES_AT_ONCE: usize = 64;
 const MAX_HEAD_LEN: usize = 64;
-/// After the head (Objects/moduleobject.c).
+/// Objects/moduleobject.c.
 const MODULE_DICT: Field<Addr> = Field::at(16);
 
 /// `tp_itemsize`, `PyVarObject.ob_size` (3.8 to 3.15).
@@ -56,7 +56,7 @@ pub(super) fn entries_by_keys(
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ValueSlot {
-    /// If it changes, the slot is invalid.
+    /// A change invalidates the slot.
     pub(super) table_at: Addr,
     pub(super) table: Addr,
     pub(super) value_at: Addr,
@@ -122,11 +122,10 @@ impl KeyTable {
             }
         };
         let count = dict.entry_count.get(head).ok_or(ObjectDecodeError::Malformed)?;
-        // An entry takes at least one byte of the indices.
         if count > MAX_ENTRIES || index_bytes > MAX_ENTRIES * 8 || count > index_bytes {
             return Err(ObjectDecodeError::Malformed);
         }
-        // General entries begin with the hash; string-only ones do not.
+        // General entries begin with the hash, string-only ones do not.
         let hash = match dict.kind.map(|kind| kind.get(head)) {
             None | Some(Some(0)) => 8,
             Some(Some(1 | 2)) => 0,
@@ -137,7 +136,6 @@ impl KeyTable {
     }
 }
 
-/// The table's own values, or those of a split table.
 fn keyed(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -147,10 +145,9 @@ fn keyed(
     let entries = KeyTable::read(memory, layout, keys)?;
     let (hash, len) = (entries.hash, entries.len());
     let values = values.map(plausible).transpose()?;
-    // A damaged table may claim any size.
     let mut found = Vec::with_capacity(entries.count.min(ENTRIES_AT_ONCE));
     let mut done = 0;
-    // In pieces: damage is noticed before much is copied.
+    // In pieces, to notice damage before much is copied.
     while done < entries.count {
         let here = (entries.count - done).min(ENTRIES_AT_ONCE);
         let (mut table, mut beside) = ([0; 24 * ENTRIES_AT_ONCE], [0; 8 * ENTRIES_AT_ONCE]);
@@ -171,7 +168,6 @@ fn keyed(
                 None => Field::<Addr>::at(hash + 8).get(bytes),
             };
             let value = value.unwrap_or_default();
-            // A removed entry leaves its slot empty.
             if key != Addr(0) && value != Addr(0) {
                 found.push((object(key)?, object(value)?));
             }
@@ -239,7 +235,7 @@ pub(super) fn instance_entries(
     }
 }
 
-/// A dictionary, an array of values, or (3.13+) a dictionary that uses the array.
+/// 3.13+ may have both.
 #[derive(Debug, Clone, Copy, Default)]
 struct AttributeStorage {
     dict: Option<Addr>,
@@ -276,7 +272,7 @@ fn places(
         _ => match class.dict_offset {
             0 => AttributeStorage::default(),
             offset @ 1.. => AttributeStorage { dict: some(before(offset)?), values: None },
-            // Counted from the end of an object with items (`_PyObject_GetDictPtr`).
+            // From the end of an object with items (`_PyObject_GetDictPtr`).
             offset => {
                 let count = (memory.u64(layout.object.shift(VAR_SIZE).in_target(at))? as i64)
                     .unsigned_abs();
@@ -298,7 +294,7 @@ pub(super) struct InstanceAttributes {
     pub(super) values: Vec<Addr>,
 }
 
-/// Both in 3.13+ (Objects/dictobject.c, `PyObject_VisitManagedDict`).
+/// Both in 3.13+ (`PyObject_VisitManagedDict`, Objects/dictobject.c).
 pub(super) fn owned_by_instance(
     memory: &dyn Memory,
     layout: &PythonLayout,

@@ -13,7 +13,7 @@ pub enum PythonError {
         /// Its program.
         program: String,
     },
-    /// The interpreter starts or shuts down; try again later.
+    /// The interpreter is starting or shutting down.
     #[error("the Python interpreter of process {pid} is not ready: {waiting_for}")]
     NotReady {
         /// The pid.
@@ -37,7 +37,7 @@ pub enum PythonError {
         /// The difference.
         what: &'static str,
     },
-    /// The target's memory does not match the layout.
+    /// The target's memory contradicts the layout.
     #[error("the memory of CPython {version} does not look as expected: {why}")]
     LayoutMismatch {
         /// CPython's version.
@@ -45,7 +45,7 @@ pub enum PythonError {
         /// The mismatch.
         why: String,
     },
-    /// The kernel refuses to let this user read the target.
+    /// The kernel denies reading the target.
     #[error("permission denied when trying to read the memory of process {pid}")]
     Denied {
         /// The pid.

@@ -1,5 +1,5 @@
-//! Finds exceptions that threads raise or handle, and the last uncaught one: their text and line.
-//! The target runs: an exception counts only if the thread refers to it before and after the copy.
+//! Finds raised, handled and the last uncaught exceptions: text and line. The thread must refer to
+//! an exception before and after the copy.
 
 use rustc_hash::FxHashSet;
 
@@ -13,7 +13,6 @@ use crate::python::stacks::walk::FrameFields;
 use crate::target::{Addr, Field, Memory, PageCache, Process};
 
 const MAX_NESTED: usize = 64;
-/// Deeper stacks lose their outermost frames.
 const MAX_FRAMES: usize = 512;
 
 /// Finds exceptions of one class.
@@ -29,12 +28,11 @@ pub struct ExceptionFinder {
 pub struct FoundException {
     /// `id(exception)`.
     pub at: Addr,
-    /// `PyThreadState.thread_id`; `None` for the last uncaught one.
+    /// `PyThreadState.thread_id`; `None` if uncaught.
     pub python_id: Option<u64>,
-    /// Its first argument if a string, cut if very long.
+    /// Its first argument if a string, perhaps cut.
     pub text: String,
-    /// Its traceback's frames and their callers, innermost first, with lines (0: none). Empty
-    /// without a traceback.
+    /// With the traceback's callers, innermost first, with lines or 0.
     pub frames: Vec<(Function, u32)>,
 }
 
@@ -55,8 +53,7 @@ impl ExceptionFinder {
         ExceptionFinder { process, interpreter, class, sys: None }
     }
 
-    /// Raised or handled now, with causes; with `uncaught` also `sys.last_value`. Omits unreadable
-    /// ones.
+    /// Raised or handled now, with causes; `uncaught` adds `sys.last_value`.
     pub fn find(&mut self, uncaught: bool) -> Vec<FoundException> {
         let live = self.process.memory();
         let copy = PageCache::new(Box::new(self.process.memory()));
@@ -75,7 +72,7 @@ impl ExceptionFinder {
                 let sys = heap.modules().into_iter().find(|(name, _)| name == "sys");
                 self.sys = sys.map(|(_, dict)| dict);
             }
-            // Before 3.12 only the old name is set, later both.
+            // Only this name is set before 3.12.
             let last = self.sys.and_then(|sys| heap.named_value(sys, "last_value"));
             roots.extend(last.map(|exception| ExceptionRoot {
                 slot: Addr(0),
@@ -180,7 +177,6 @@ impl ExceptionSearch<'_> {
         None
     }
 
-    /// Has a cause and a context.
     fn is_exception(&self, class: &super::heap::PyClass) -> bool {
         let mut bases = class.bases.iter().rev().filter_map(|base| self.heap.class_at(*base));
         bases.any(|base| &*base.name == "BaseException")
@@ -260,7 +256,7 @@ impl ExceptionSearch<'_> {
                     object = None;
                     Some(here.previous)
                 }
-                // A finished frame has its caller in `f_back`, which precedes `f_frame`.
+                // `f_back`, which precedes `f_frame`, has a finished frame's caller.
                 false => {
                     let back = self.layout.heap.frame_of_object.zip(object);
                     object = back.and_then(|(field, object)| {

@@ -26,7 +26,7 @@ pub(super) struct PyString {
     pub(super) stored: Vec<u8>,
 }
 
-/// A compact `str` (PEP 393, Include/cpython/unicodeobject.h); all names are compact.
+/// All names are compact (PEP 393, Include/cpython/unicodeobject.h).
 pub(super) fn text(
     memory: &dyn Memory,
     layout: &ObjectLayout,
@@ -67,7 +67,7 @@ fn decode(stored: &[u8], width: usize) -> String {
         .map(|unit| {
             let mut value = [0; 4];
             value[..width].copy_from_slice(unit);
-            // A surrogate (a file name that is not UTF-8) has no `char`.
+            // A surrogate has no `char`.
             char::from_u32(u32::from_le_bytes(value)).unwrap_or(char::REPLACEMENT_CHARACTER)
         })
         .collect()
@@ -93,7 +93,7 @@ pub(super) fn bytes(
     }
 }
 
-/// Non-negative, at most two digits of 30 bits (Include/cpython/longintrepr.h).
+/// At most two digits of 30 bits (Include/cpython/longintrepr.h).
 pub(super) fn small_int(
     memory: &dyn Memory,
     layout: &ObjectLayout,
@@ -103,8 +103,7 @@ pub(super) fn small_int(
         return Err(ObjectDecodeError::Malformed);
     }
     let bytes = memory.vec(at, layout.int_digits + 8)?;
-    // Since 3.12 the digit count shares a word with the sign (2: negative); before, the count is
-    // negative.
+    // Since 3.12 with the sign (2: negative) in low bits.
     let tag = layout.int_len.get(&bytes).ok_or(ObjectDecodeError::Malformed)?;
     if layout.int_len_bit > 0 && tag & 3 == 2 {
         return Err(ObjectDecodeError::Malformed);

@@ -17,8 +17,7 @@ use crate::python::stacks::fallback::PySpyReader;
 use crate::python::stacks::stack_sampler::{SampleStats, StackSampler};
 use crate::target::{AddressRange, PageCache, Process, has_no_more_rights};
 
-/// Reads the stacks of a running CPython without stopping it. With the py-spy fallback, optional
-/// readers are `None`.
+/// Reads stacks of a running CPython. With py-spy, optional readers are `None`.
 pub struct PythonReader {
     reader: ReaderBackend,
 }
@@ -40,13 +39,12 @@ pub struct ReaderCoverage {
 }
 
 impl PythonReader {
-    /// Attaches to the CPython in `process` and checks its memory against the layout. Uses py-spy
-    /// only if memspy has no more rights than the process.
+    /// Attaches and checks the layout. Uses py-spy only if memspy has no more rights than the
+    /// process.
     ///
     /// # Errors
     ///
-    /// [`PythonError::NotReady`] while the interpreter starts; the others are final for this
-    /// process.
+    /// [`PythonError::NotReady`] is transient; the others are final.
     pub fn attach(process: &Process) -> Result<PythonReader, PythonError> {
         match Self::attach_own(process) {
             Ok(reader) => Ok(reader),
@@ -54,8 +52,8 @@ impl PythonReader {
                 error @ (PythonError::UnknownVersion { .. }
                 | PythonError::Unsupported { .. }
                 | PythonError::LayoutMismatch { .. }),
-                // py-spy follows links and waits for pipes; it is not hardened against a hostile
-                // job.
+                // py-spy is not hardened against a hostile job: it follows links and waits for
+                // pipes.
             ) if !has_no_more_rights(process) => {
                 Err(PythonError::NoFallback { why: error.to_string() })
             }
@@ -82,7 +80,7 @@ impl PythonReader {
         Ok(PythonReader { reader: ReaderBackend::Own(Box::new(own)) })
     }
 
-    /// `3.12.1`, `3.14.4t` without a GIL, or `3.9` if the patch release is unknown.
+    /// `3.12.1`, `3.14.4t` without a GIL, or `3.9` without patch release.
     pub fn version(&self) -> &str {
         match &self.reader {
             ReaderBackend::Own(own) => &own.interpreter().version,
@@ -98,13 +96,12 @@ impl PythonReader {
         }
     }
 
-    /// Replaces `out` with the stacks of all threads of all interpreters. Omits threads without
-    /// Python frames, and those that change during every attempt ([`SampleStats::torn`]). `table`
-    /// must stay the same until [`Self::forget_numbers`].
+    /// Replaces `out` with the stacks of all threads, except threads without Python frames or
+    /// [`SampleStats::torn`]. Change `table` only after [`Self::forget_numbers`].
     ///
     /// # Errors
     ///
-    /// [`PythonError::Gone`], [`PythonError::NotReady`] without an interpreter,
+    /// [`PythonError::Gone`]; [`PythonError::NotReady`] without interpreter;
     /// [`PythonError::Unreadable`] after `exec`.
     pub fn sample(
         &mut self,
@@ -117,8 +114,8 @@ impl PythonReader {
         }
     }
 
-    /// Per thread of the last sample: frames per call of the interpreter's C function, innermost
-    /// first. `None` if unreadable; empty with py-spy. The process must be stopped.
+    /// Frames per call of the interpreter's C function, innermost first, while stopped. `None` if
+    /// unreadable; empty with py-spy.
     pub fn frames_by_call(&self) -> Vec<(ThreadId, Option<Vec<u32>>)> {
         match &self.reader {
             ReaderBackend::Own(own) => own.frames_by_call(),
@@ -126,7 +123,7 @@ impl PythonReader {
         }
     }
 
-    /// Forgets assigned ids: the next sample has another table.
+    /// The next sample has another table.
     pub fn forget_numbers(&mut self) {
         match &mut self.reader {
             ReaderBackend::Own(own) => own.forget_numbers(),
@@ -135,7 +132,7 @@ impl PythonReader {
         }
     }
 
-    /// The last sample's threads, also those without frames.
+    /// Also those without frames.
     pub fn threads(&self) -> Vec<ThreadId> {
         match &self.reader {
             ReaderBackend::Own(own) => own.threads().collect(),
@@ -143,7 +140,7 @@ impl PythonReader {
         }
     }
 
-    /// How a kernel program walks these stacks.
+    /// For a kernel program that walks these stacks.
     ///
     /// # Errors
     ///
@@ -158,7 +155,7 @@ impl PythonReader {
         }
     }
 
-    /// Names stacks that a kernel program walked in `process`.
+    /// Names stacks walked by a kernel program.
     pub fn stack_symbolizer(&self, process: &Process) -> Option<StackSymbolizer> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -168,7 +165,7 @@ impl PythonReader {
         }
     }
 
-    /// Polls and names stacks of single threads of `process`.
+    /// Polls and names single stacks.
     pub fn stack_poller(&self, process: &Process) -> Option<(StackPoller, ChainNamer)> {
         match &self.reader {
             ReaderBackend::Own(own) => Some((
@@ -184,7 +181,7 @@ impl PythonReader {
         matches!(self.reader, ReaderBackend::Own(_))
     }
 
-    /// The last sample's threads; empty with py-spy.
+    /// Empty with py-spy.
     pub fn poll_targets(&self) -> Vec<PollTarget> {
         match &self.reader {
             ReaderBackend::Own(own) => own.poll_targets(),
@@ -192,7 +189,7 @@ impl PythonReader {
         }
     }
 
-    /// A thread that waits for one of these locks is working.
+    /// Threads that wait for them are working.
     pub fn set_allocator_locks(&mut self, locks: Vec<AddressRange>) {
         if let ReaderBackend::Own(own) = &mut self.reader {
             own.set_allocator_locks(locks);
@@ -207,7 +204,7 @@ impl PythonReader {
         }
     }
 
-    /// Reads single code objects of `process`.
+    /// Reads single code objects.
     pub fn code_reader(&self, process: &Process) -> Option<CodeReader> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -217,7 +214,7 @@ impl PythonReader {
         }
     }
 
-    /// Reads source text that is in no file.
+    /// Reads source text without a file.
     pub fn line_cache(&self, process: &Process) -> Option<LineCache> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -228,7 +225,7 @@ impl PythonReader {
         }
     }
 
-    /// Reads the integer variable `name` (`i`, or `function:i`).
+    /// By name: `i`, or `function:i`.
     pub fn integer_variable(&self, process: &Process, name: &str) -> Option<IntegerVariable> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -239,7 +236,7 @@ impl PythonReader {
         }
     }
 
-    /// Reads the integer attribute `name` of an object; `None` if it is gone.
+    /// `None` if the object is gone.
     pub fn integer_attribute(
         &self,
         process: &Process,
@@ -255,7 +252,7 @@ impl PythonReader {
         }
     }
 
-    /// Finds exceptions of `class` in `process`.
+    /// Finds exceptions of `class`.
     pub fn exceptions(&self, process: &Process, class: &'static str) -> Option<ExceptionFinder> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -266,7 +263,7 @@ impl PythonReader {
         }
     }
 
-    /// CPython's object head; the usual one with py-spy.
+    /// The usual head with py-spy.
     pub fn object_head(&self) -> PyObjectHeader {
         match &self.reader {
             ReaderBackend::Own(own) => own.interpreter().layout.object.head(),
@@ -274,16 +271,16 @@ impl PythonReader {
         }
     }
 
-    /// The objects of the stopped process, read through `memory`.
+    /// Objects of the stopped process.
     ///
     /// # Errors
     ///
-    /// [`HeapError::Collecting`] and [`HeapError::Changing`] are transient; the others are final.
+    /// [`HeapError::Collecting`] and [`HeapError::Changing`] are transient; the others final.
     pub fn heap<'a>(&self, memory: &'a PageCache) -> Result<PythonHeap<'a>, HeapError> {
         self.heap_listed(memory, HeapListing::Whole)
     }
 
-    /// [`Self::heap`] with an object list as complete as `listing` says.
+    /// As complete as `listing` says.
     ///
     /// # Errors
     ///
@@ -303,7 +300,7 @@ impl PythonReader {
         }
     }
 
-    /// The heap without its object list, for following references from modules.
+    /// For following references from modules.
     pub fn unlisted_heap<'a>(&self, memory: &'a PageCache) -> Option<PythonHeap<'a>> {
         match &self.reader {
             ReaderBackend::Own(own) => Some(PythonHeap::unlisted(memory, own.interpreter())),

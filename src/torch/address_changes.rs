@@ -1,4 +1,4 @@
-//! Differences between two reads of the allocator's address tables.
+//! Differences between two reads of the address tables.
 
 use rustc_hash::FxHashSet;
 
@@ -35,7 +35,7 @@ impl AddressChanges {
     }
 }
 
-/// Counter changes that the tables do not show; negative if the tables show earlier ones.
+/// Counter changes missing in the tables; negative if shown too early.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MissingChanges {
     /// Allocations.
@@ -72,7 +72,7 @@ impl MissingChanges {
 pub struct AddressDelta {
     /// The counters' totals.
     pub totals: AllocationTotals,
-    /// Since the previous read; `None` for the first one, and if too many.
+    /// `None` for the first read, and if too many.
     pub changes: Option<AddressChanges>,
     /// What the tables should show and do not.
     pub missing: MissingChanges,
@@ -83,21 +83,20 @@ pub struct AddressDelta {
 pub enum AddressOutcome {
     /// All changed tables were read.
     Read(AddressDelta),
-    /// Read, with changes that earlier reads missed: a table had changed unnoticed.
+    /// Earlier reads missed changes.
     Late {
         /// The changes found.
         reading: AddressDelta,
-        /// Recent reads that may have missed them.
+        /// Reads that may have missed them.
         readings: usize,
     },
-    /// Nothing was allocated or freed since the last read.
+    /// No allocation or free since the last read.
     Unchanged,
-    /// A thread is between the tables and the counters, or has moved on.
+    /// A thread is between tables and counters.
     Moving,
 }
 
-/// The entries only in `new` and only in `old`, both sorted. A block that replaced another at its
-/// address (split or merged) is in both.
+/// Only in `new` and only in `old`, both sorted. A replaced block at the same address is in both.
 pub(super) fn differences(
     old: &[(u64, Addr)],
     new: &[(u64, Addr)],

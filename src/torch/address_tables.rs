@@ -1,8 +1,6 @@
-//! Addresses of allocated blocks, for a fast poller.
-//!
-//! `NativeCachingAllocator::allocated_blocks` (c10/cuda/CUDACachingAllocator.cpp, torch 2.3+) has
-//! 67 tables (`kNumMutexShard`), chosen by a hash of the address. Their sizes are adjacent: one
-//! short read shows which tables to read (`table_copies.rs`).
+//! Addresses of allocated blocks, for a fast poller. `NativeCachingAllocator::allocated_blocks`
+//! (c10/cuda/CUDACachingAllocator.cpp, torch 2.3+) has 67 tables (`kNumMutexShard`); one short read
+//! of their adjacent sizes shows which to read (`table_copies.rs`).
 
 use super::address_changes::{
     AddressChanges, AddressDelta, AddressOutcome, MissingChanges, differences,
@@ -14,14 +12,14 @@ use super::table_copies::{TABLES, TableCopies, TableHeads};
 use crate::model::AddressedBlock;
 use crate::target::{Addr, Memory, MemoryError};
 
-/// Bytes of `NativeCachingAllocator` (0x1100 seen).
+/// 0x1100 seen.
 const SEARCHED: usize = 0x4000;
-/// Tables that changed during a read are read again; each round takes 2 to 4 µs.
+/// Each takes 2 to 4 µs.
 const MOST_ROUNDS: usize = 8;
 /// Takes little longer than a check for changes.
 const VERIFIED_AT_ONCE: usize = 6;
 
-/// `None` for torch 2.1 and 2.2.
+/// `None` up to torch 2.2.
 pub(super) fn find(memory: &dyn Memory, allocator: Addr) -> Option<Addr> {
     let copy = memory.vec_up_to(allocator, SEARCHED);
     let is_table = |at: usize| copy.get(at..).is_some_and(|b| FlatTable::decode(b).is_some());
@@ -29,16 +27,15 @@ pub(super) fn find(memory: &dyn Memory, allocator: Addr) -> Option<Addr> {
     (0..copy.len()).step_by(8).find(|at| are_tables(*at)).map(|at| allocator + at as u64)
 }
 
-/// Reads the tables of an allocator that serves one device.
+/// Requires that only one device is in use.
 #[derive(Debug, Clone)]
 pub struct AddressTables {
     copies: TableCopies,
-    /// If the tables behind them have not been read.
     ahead: Option<TableHeads>,
     last: Option<PolledCounters>,
     tables: Vec<Vec<(u64, Addr)>>,
-    /// The last read that may have missed a change: losing one address and gaining another leaves a
-    /// head unchanged.
+    /// A read that may have missed changes: losing one address and gaining another leaves a head
+    /// unchanged.
     doubted: Option<u64>,
 }
 
@@ -53,13 +50,13 @@ impl AddressTables {
         }
     }
 
-    /// A table may have changed unnoticed; `verify` finds it.
+    /// A change may be unnoticed; `verify` finds it.
     pub fn is_doubted(&self) -> bool {
         self.doubted.is_some()
     }
 
-    /// Accepts the changed tables only if they have as many addresses as the counters have blocks.
-    /// Otherwise keeps its copies for the next attempt.
+    /// Accepts tables only if they have as many addresses as the counters have blocks; otherwise
+    /// keeps copies for the next attempt.
     pub fn read(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
         let last = self.last.map(|last| last.totals());
         let ahead = self.ahead.take().filter(|heads| heads.totals() != last);
@@ -71,7 +68,7 @@ impl AddressTables {
         self.reach(memory, heads)
     }
 
-    /// Copies some doubted tables; `Late` if one has changed.
+    /// `Late` if a doubted table has changed.
     pub fn verify(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
         let Some(doubted) = self.doubted else { return Ok(AddressOutcome::Unchanged) };
         let tables = self.copies.older_than(doubted, VERIFIED_AT_ONCE);
@@ -114,7 +111,7 @@ impl AddressTables {
         Ok(AddressOutcome::Moving)
     }
 
-    /// The newest copies belong to counter state `now`, unless a new block is gone.
+    /// Unless a new block is gone.
     fn accept(
         &mut self,
         memory: &dyn Memory,
@@ -153,7 +150,7 @@ impl AddressTables {
         Ok(outcome)
     }
 
-    /// `None` if a new block is not the expected one.
+    /// `None` if a new block is unexpected.
     fn changes(
         &mut self,
         memory: &dyn Memory,
@@ -168,7 +165,7 @@ impl AddressTables {
         let grew = allocated_between(last, now);
         let allocated = match (&allocated[..], grew) {
             ([], _) => Vec::new(),
-            // For a single allocation the counters suffice, unless an earlier read missed it.
+            // For a single allocation the counters suffice.
             (&[(address, _)], Some((1, size, requested))) if self.doubted.is_none() => {
                 vec![AddressedBlock { address, size, requested }]
             }
@@ -180,7 +177,7 @@ impl AddressTables {
                     return Ok(None);
                 };
                 let bytes = bytes_of(&blocks);
-                // If no block came and went in between, the bytes are known.
+                // Without short-lived blocks, the bytes are known.
                 let is_all = |count| count == blocks.len() as u64;
                 let is_wrong = |(count, grew, _)| is_all(count) && grew != bytes;
                 if self.doubted.is_none() && grew.is_some_and(is_wrong) {
@@ -198,7 +195,6 @@ fn bytes_of(blocks: &[AddressedBlock]) -> u64 {
     blocks.iter().fold(0, |sum, block| sum.saturating_add(block.size))
 }
 
-/// Beyond those found.
 fn missing_between(
     last: &PolledCounters,
     now: &PolledCounters,
@@ -215,7 +211,6 @@ fn missing_between(
     }
 }
 
-/// Number, bytes and requested bytes.
 fn allocated_between(last: &PolledCounters, now: &PolledCounters) -> Option<(u64, u64, u64)> {
     let grew = |of: fn(&PoolCounters) -> i64| {
         let sum = |counters: &PolledCounters| of(&counters.small).checked_add(of(&counters.large));

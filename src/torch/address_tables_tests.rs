@@ -1,5 +1,3 @@
-//! Tables of an allocator that changes between and during reads.
-
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
@@ -16,7 +14,7 @@ const BLOCKS: u64 = 0x40_0000;
 const ALLOCATION: (usize, u64) = (Metric::Allocation as usize, 1);
 const BYTES: (usize, u64) = (Metric::AllocatedBytes as usize, 1);
 
-/// 512-byte blocks in the small pool; the last table has them all.
+/// 512-byte blocks in the small pool, all in the last table.
 #[derive(Default)]
 struct Allocator {
     blocks: Vec<u64>,
@@ -123,7 +121,6 @@ fn changes_begin_after_the_first_read() {
     assert_eq!((&found.allocated[..], &found.freed[..]), (&[][..], &[0x7000][..]));
 }
 
-/// The counters only have the sum of the requested bytes.
 #[test]
 fn several_allocations_are_read_from_their_blocks() {
     let (mut tables, mut allocator) = read_one();
@@ -149,7 +146,7 @@ fn readings(outcome: &AddressOutcome) -> usize {
     *readings
 }
 
-/// A table that lost a block and gained another: its count is unchanged.
+/// Losing and gaining a block leaves a count unchanged.
 fn swapped() -> (AddressTables, Allocator) {
     let (tables, mut allocator) = read_one();
     assert!(!tables.is_doubted());
@@ -168,7 +165,6 @@ fn verification_finds_a_swapped_block() {
     assert_eq!(changes(read(&mut tables, &allocator)), AddressChanges::default());
     assert!(tables.is_doubted());
     let late = verify(&mut tables, &allocator);
-    // The read that should have shown it, and the one of the last copy.
     assert_eq!(readings(&late), 2);
     let found = changes(late);
     assert_eq!((found.allocated[0].address, &found.freed[..]), (0x8000, &[0x7000][..]));
@@ -188,7 +184,7 @@ fn more_changes_than_the_counters_have_are_late() {
     assert_eq!((&allocated(&found)[..], &found.freed[..]), (&[0x8000, 0x9000][..], &[0x7000][..]));
 }
 
-/// A part of a freed block is reused at its address: a new `Block`.
+/// A new `Block` reuses part of a freed one.
 #[test]
 fn verification_finds_a_new_block_at_the_same_address() {
     let (mut tables, mut allocator) = read_one();
@@ -205,7 +201,7 @@ fn verification_finds_a_new_block_at_the_same_address() {
     assert_eq!((&allocated(&found)[..], &found.freed[..]), (&[0x7000][..], &[0x7000][..]));
 }
 
-/// A hidden and a late block together match the counters' number.
+/// A hidden and a late block together match the count.
 #[test]
 fn a_block_of_another_size_than_the_counters_have_is_late() {
     let missing = |allocations, frees, allocated_bytes| {
@@ -215,7 +211,6 @@ fn a_block_of_another_size_than_the_counters_have_is_late() {
     assert!(!missing(0, 0, 0) && !missing(1, 1, 512));
 }
 
-/// The target continues: the next read must start from what was verified.
 #[test]
 fn changes_during_verification_are_read_next() {
     let (mut tables, mut allocator) = read_one();
@@ -229,7 +224,7 @@ fn changes_during_verification_are_read_next() {
     assert_eq!(found.allocated[0].address, 0x9000);
 }
 
-/// A thread has counted its block but not entered it yet.
+/// A thread has counted its block but not entered it.
 #[test]
 fn tables_that_contradict_the_counters_are_refused() {
     let (mut tables, mut allocator) = read_one();
@@ -288,7 +283,6 @@ fn a_constantly_changing_target_is_moving() {
     assert_eq!(tables().read(&memory).unwrap(), AddressOutcome::Moving);
 }
 
-/// Another table changes during a copy.
 #[test]
 fn valid_copies_of_a_failed_attempt_are_reused() {
     let mut allocator = Allocator::default();

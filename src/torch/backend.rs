@@ -1,10 +1,9 @@
-//! The allocator in use: `c10::cuda::CUDACachingAllocator::allocator`, and its object's C++ type.
+//! Which allocator is in use, by its object's C++ type.
 
 use crate::model::AllocatorBackend;
 use crate::target::{Addr, LoadedObject, Mappings, Memory, MemoryError, ObjectError, Process};
 
-/// A `std::atomic<CUDAAllocator*>` exported by libc10_cuda (c10/cuda/CUDACachingAllocator.h, torch
-/// 2.1 to 2.15).
+/// A `std::atomic<CUDAAllocator*>` (c10/cuda/CUDACachingAllocator.h, torch 2.1 to 2.15).
 pub(super) const ALLOCATOR: &str = "_ZN3c104cuda20CUDACachingAllocator9allocatorE";
 const MAX_NAME_LEN: usize = 512;
 
@@ -14,8 +13,7 @@ pub(super) fn variable(
     mappings: &Mappings,
     library: &LoadedObject,
 ) -> Result<Option<Addr>, ObjectError> {
-    // A program linked against libc10_cuda may own a copy (a COPY relocation), which the library
-    // then uses.
+    // A program may own the library's variable (a COPY relocation).
     let program = process.program().ok().and_then(|path| mappings.object_at(&path).cloned());
     if let Some(program) = program
         && let Ok(program) = LoadedObject::read(memory, &program)
@@ -26,8 +24,7 @@ pub(super) fn variable(
     library.exported(memory, ALLOCATOR)
 }
 
-/// The word before a vtable points to the `std::type_info`, whose second word is the name (Itanium
-/// C++ ABI).
+/// Itanium C++ ABI: before the vtable a pointer to `std::type_info`, whose second word is the name.
 pub(super) fn type_name(memory: &dyn Memory, object: Addr) -> Result<String, MemoryError> {
     let vtable = memory.pointer(object)?;
     let type_info = memory.pointer(vtable - 8)?;
@@ -48,7 +45,7 @@ pub(super) fn of_type(mangled: &str) -> AllocatorBackend {
     }
 }
 
-/// `N3c104cuda3FooE` → `c10::cuda::Foo`; plain nested names only.
+/// `N3c104cuda3FooE` → `c10::cuda::Foo`.
 fn demangle(mangled: &str) -> Option<String> {
     let nested = mangled.strip_prefix('N').and_then(|m| m.strip_suffix('E'));
     let mut rest = nested.unwrap_or(mangled);

@@ -1,14 +1,12 @@
-//! Finds the backward pass's thread-local variables in libtorch_cpu's code. They have no exported
-//! names, but exported functions read them in the same way since PyTorch 2.1: `lea GOT(%rip), %rdi;
-//! call __tls_get_addr`, a displacement. At GOT the loader puts the module's id and an offset.
-//! Other code is refused.
+//! Finds the backward pass's thread-local variables. Exported functions read them by the same code
+//! since PyTorch 2.1: `lea GOT(%rip), %rdi; call __tls_get_addr`, a displacement. At GOT are the
+//! module's id and an offset. Other code is refused.
 
 use crate::abi::AutogradInfo;
 use crate::target::{
     Addr, LoadedObject, Mappings, Memory, MemoryError, ObjectError, Process, ProcessError,
 };
 
-/// Itanium C++ ABI names.
 const PEEK: &str = "_ZN2at15sequence_number4peekEv";
 const INCREMENT: &str = "_ZN2at15sequence_number17get_and_incrementEv";
 const THREAD_NUMBER: &str = "_ZN2at14RecordFunction15currentThreadIdEv";
@@ -18,7 +16,7 @@ const CURRENT_TASK: &str = "_ZN5torch8autograd25get_current_graph_task_idEv";
 /// (`c10::intrusive_ptr`).
 const EXECUTE_SHARED: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE";
 const EXECUTE_INTRUSIVE: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEEN3c1013intrusive_ptrINS0_4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEEONS0_11InputBufferE";
-/// After a hidden first argument for the result, and `this`.
+/// After the result and `this`.
 const GRAPH_TASK_ARGUMENT: u8 = 2;
 
 const READ: usize = 96;
@@ -28,7 +26,7 @@ const ADD_RAX: &[u8] = &[0x48, 0x05];
 const CALL: u8 = 0xe8;
 const RETURN: u8 = 0xc3;
 
-/// In `torch::autograd::Node` and `PyNode` (torch/csrc/autograd/function.h, python_function.h).
+/// torch/csrc/autograd/function.h, python_function.h.
 struct BackwardNodeLayout {
     sequence: u32,
     thread: u32,
@@ -59,7 +57,7 @@ pub enum BackwardError {
     /// Mapped, but its variables are not initialised yet.
     #[error("libtorch_cpu is still being loaded")]
     StillLoading,
-    /// A function is missing, or its code has no known form.
+    /// A function's code is missing or unknown.
     #[error("{function} of libtorch_cpu looks otherwise than in any PyTorch known ({found})")]
     Unknown {
         /// The function.
@@ -69,7 +67,7 @@ pub enum BackwardError {
     },
 }
 
-/// How a kernel program traces the backward pass; `None` without PyTorch.
+/// `None` without PyTorch.
 pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, BackwardError> {
     let memory = process.memory();
     let mappings = process.mappings()?;
@@ -81,7 +79,7 @@ pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, Backward
     let sequence = code.value("at::sequence_number::peek", PEEK)?;
     let thread_number = code.value("at::RecordFunction::currentThreadId", THREAD_NUMBER)?;
     let node = code.behind_slot("torch::autograd::get_current_node", CURRENT_NODE)?;
-    // Without it, backward()'s caller is assumed to be the main thread.
+    // Otherwise the main thread counts as backward()'s caller.
     let task = code.behind_slot("torch::autograd::get_current_graph_task_id", CURRENT_TASK).ok();
     if sequence.module != node.module || sequence.module != thread_number.module {
         return Err(BackwardError::Unknown {
@@ -110,8 +108,7 @@ pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, Backward
     }))
 }
 
-/// vtable pointer of nodes written in Python. Wheels keep the unexported symbol; otherwise it is
-/// learned from the first such node.
+/// Wheels keep this symbol; else the first such node shows it.
 fn py_node(process: &Process, memory: &dyn Memory, mappings: &Mappings) -> Option<u64> {
     /// Offset of functions in a vtable.
     const ADDRESS_POINT: u64 = 16;
@@ -156,8 +153,7 @@ impl LibraryCode<'_> {
         self.variable(function, at, &access, displacement)
     }
 
-    /// The variable whose address the first callee returns; the call goes through a slot that a
-    /// static constructor fills.
+    /// The first callee, called through a slot, returns its address.
     fn behind_slot(
         &self,
         function: &'static str,
@@ -177,7 +173,6 @@ impl LibraryCode<'_> {
         let access = TlsAccess::find(&code).ok_or_else(unknown)?;
         let rest = &code[access.after..];
         let end = rest.iter().position(|&b| b == RETURN).ok_or_else(unknown)?;
-        // A variable at the start of the block needs no addition.
         let displacement = match find(&rest[..end], ADD_RAX) {
             Some(add) => i32_at(rest, add + ADD_RAX.len()).ok_or_else(unknown)?,
             None => 0,
@@ -205,8 +200,8 @@ impl LibraryCode<'_> {
         }
     }
 
-    /// The opcode of the `__tls_get_addr` call, without prefixes. The kernel emulates calls;
-    /// single-stepping other instructions costs fifteen times more.
+    /// The opcode of the `__tls_get_addr` call. The kernel emulates calls; single-stepping costs
+    /// fifteen times more.
     fn call_site(&self, function: &'static str, symbol: &str) -> Result<u64, BackwardError> {
         let (at, code) = self.function(function, symbol)?;
         let access = TlsAccess::find(&code).ok_or_else(|| unknown(function, &code))?;
@@ -216,7 +211,6 @@ impl LibraryCode<'_> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct TlsAccess {
-    /// End of the instruction, and displacement from there.
     got_from: usize,
     got_to: i32,
     call: usize,
@@ -248,7 +242,6 @@ fn load_displacement(code: &[u8]) -> Option<i32> {
     }
 }
 
-/// Relative to the end of the four bytes at `from`.
 fn relative(at: Addr, code: &[u8], from: usize) -> Option<Addr> {
     let displacement = i32_at(code, from)?;
     Some(at + (from as u64 + 4).wrapping_add(displacement as i64 as u64))
@@ -271,7 +264,7 @@ fn unknown(function: &'static str, code: &[u8]) -> BackwardError {
 mod tests {
     use super::*;
 
-    /// `at::sequence_number::peek` of 2.11 (local-dynamic), 2.7 (general-dynamic, with prefixes).
+    /// `at::sequence_number::peek` of 2.11 (local-dynamic) and 2.7 (general-dynamic).
     const LOCAL: &[u8] = &[
         0x48, 0x83, 0xec, 0x08, 0x48, 0x8d, 0x3d, 0x5d, 0x28, 0x52, 0x13, 0xe8, 0x40, 0x60, 0x69,
         0xff, 0x48, 0x8b, 0x80, 0x30, 0x01, 0x00, 0x00, 0x48, 0x83, 0xc4, 0x08, 0xc3,

@@ -1,4 +1,4 @@
-//! The snapshot of one device: copy, walk, self-check; repeated while the target changes it.
+//! The snapshot of one device: copy, walk, self-check, perhaps repeated.
 
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,11 @@ use crate::model::{
 use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
 const MIN_ATTEMPTS: u32 = 4;
-/// Then yield to the target.
 const QUICK_ATTEMPTS: u32 = 32;
 const MAX_ATTEMPTS: u32 = 4096;
-/// The deepest structure is a tree of at most 2^32 nodes.
+/// A tree has at most 2^32 nodes.
 const MAX_EXTENSIONS: u32 = 64;
-/// Failed self-checks of unchanged copies after which the layout counts as wrong.
+/// Failed self-checks of unchanged copies until the layout counts as wrong.
 const MAX_INCONSISTENT: u32 = MIN_ATTEMPTS;
 
 #[derive(Debug, Default)]
@@ -47,7 +46,7 @@ pub(super) struct SnapshotReader {
     device: Addr,
     set: WorkingSet,
     scratch: WalkScratch,
-    /// Offset and entries of tables that are not those of private pools.
+    /// Tables of other kinds than private pools: offset, entries.
     searched: Vec<(usize, u64)>,
 }
 
@@ -124,11 +123,11 @@ impl SnapshotReader {
                 Ok(Err(AttemptError::Torn)) => {
                     torn += 1;
                     if torn % QUICK_ATTEMPTS == 0 {
-                        // A thread may have been interrupted inside the allocator.
+                        // A thread may be interrupted inside the allocator.
                         std::thread::yield_now();
                     }
                 }
-                // Such a copy mixes instants: no proof of a wrong layout.
+                // A mixed copy does not prove a wrong layout.
                 Ok(Err(AttemptError::Inconsistent(_))) if self.set.is_volatile() => torn += 1,
                 Ok(Err(AttemptError::Inconsistent(what))) => {
                     broken += 1;
@@ -142,7 +141,7 @@ impl SnapshotReader {
         }
         if broken >= MAX_INCONSISTENT {
             self.set.clear();
-            // An ended process or unmapped object has no layout either.
+            // The process may have ended.
             memory.read(self.device, &mut [0; 8]).map_err(reading("the allocator", self.device))?;
             return Err(TorchError::UnknownLayout { version: version.to_owned(), what: why });
         }
@@ -294,7 +293,7 @@ fn spans(
     (head, AddressRange { addr: device, len: counters.end })
 }
 
-/// `None` while a thread is inside the allocator, empty if the device is gone.
+/// `None` while a thread is inside the allocator.
 fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     let mut object = vec![0; place.counters.end];
     if place.memory.read(device, &mut object).is_err() {
@@ -304,7 +303,7 @@ fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     (!locked).then(|| object.split_off(STATS))
 }
 
-/// Only if the target did not change during the search.
+/// If the target did not change meanwhile.
 fn not_found(
     place: AttemptContext<'_>,
     device: Addr,
@@ -318,9 +317,8 @@ fn not_found(
     }
 }
 
-/// The counters, if no thread was inside the allocator during the copy. A thread that changes
-/// blocks holds the mutex and changes the totals: a change begun before shows in the head's mutex,
-/// an unfinished one in the tail's, any other in the totals.
+/// The counters, if no thread was inside the allocator during the copy: a change holds the mutex,
+/// seen in head or tail, and changes the totals.
 fn quiescent_counters(
     set: &WorkingSet,
     layout: &CounterLayout,

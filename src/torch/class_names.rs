@@ -1,4 +1,4 @@
-//! Names of autograd nodes, from C++ and Python types.
+//! Names of autograd nodes.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use crate::target::{Addr, Memory};
 const MAX_NAME_LEN: usize = 512;
 /// `PyTypeObject.tp_name` (Include/cpython/object.h).
 const TYPE_NAME: usize = 24;
-/// Nodes written in Python.
 const PY_NODE: &str = "N5torch8autograd6PyNodeE";
 
 /// Names of node classes, each read once.
@@ -23,13 +22,12 @@ pub struct ClassNames {
 }
 
 impl ClassNames {
-    /// An empty cache; Python objects begin with `head`.
+    /// Python objects begin with `head`.
     pub fn new(head: PyObjectHeader) -> ClassNames {
         ClassNames { head, ..ClassNames::default() }
     }
 
-    /// A node's class (`AddmmBackward0`), if readable. `python_type`: for a node written in Python
-    /// the type of its `THPFunction`, else 0.
+    /// `AddmmBackward0`. `python_type`: that of the node's `THPFunction`, else 0.
     pub fn name(&mut self, memory: &dyn Memory, vtable: u64, python_type: u64) -> Option<Arc<str>> {
         if python_type != 0
             && let Some(name) = self.python_name(memory, python_type)
@@ -48,12 +46,12 @@ impl ClassNames {
         name
     }
 
-    /// vtable pointer of nodes written in Python, once seen.
+    /// vtable of nodes written in Python, once seen.
     pub fn py_node(&self) -> Option<u64> {
         self.py_node
     }
 
-    /// A freed type's address may be reused; its name's address tells types apart.
+    /// Types may reuse addresses; their names' addresses differ.
     fn python_name(&mut self, memory: &dyn Memory, class: u64) -> Option<Arc<str>> {
         let at = memory.pointer(Addr(class) + self.head.shift(TYPE_NAME) as u64).ok()?;
         if let Some((known, name)) = self.by_type.get(&class)
@@ -71,9 +69,8 @@ pub(super) fn class_of_vtable(memory: &dyn Memory, vtable: u64) -> Option<String
     last_component(&mangled(memory, vtable)?).map(str::to_owned)
 }
 
-/// The word before a vtable leads to the `type_info`, whose second word is the name (Itanium C++
-/// ABI). Data that resembles a vtable, such as a vector's buffer, has no function there, or a
-/// `type_info` without vtable.
+/// The `type_info` before a vtable has the name (Itanium C++ ABI). A vector's buffer may look
+/// alike, so the vtable must have a function and the `type_info` a vtable.
 fn mangled(memory: &dyn Memory, vtable: u64) -> Option<String> {
     let vtable = Addr(vtable);
     if !vtable.is_plausible() || !vtable.0.is_multiple_of(8) {
@@ -120,7 +117,6 @@ mod tests {
             class_of_vtable(&memory, at(&table) + 16)
         };
         assert_eq!(class(&class_info, at(&class_info)).as_deref(), Some("Node"));
-        // The buffer of a `std::vector<SymInt>` after an unrelated pointer.
         assert_eq!(class(&class_info, 16), None);
         assert_eq!(class(&no_info, at(&class_info)), None);
     }

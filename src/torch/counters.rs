@@ -8,9 +8,8 @@ use super::layout::CounterLayout;
 use crate::model::{AllocatorCounters, CudaIndex};
 use crate::target::{Addr, AddressRange, Memory};
 
-/// A copy takes about a microsecond, a change of all counters less.
+/// A copy takes about a microsecond, a change less.
 const QUICK_ATTEMPTS: u32 = 32;
-/// Then: a thread was interrupted during a change.
 const READ_TIMEOUT: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Default)]
@@ -28,7 +27,7 @@ impl CounterReader {
         CounterReader { spans, now: bytes.clone(), before: bytes }
     }
 
-    /// `between_calls`: only while no thread is inside an allocator.
+    /// `between_calls`: no thread is inside an allocator.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,
@@ -51,8 +50,7 @@ impl CounterReader {
                 self.now.chunks_exact(layout.end).zip(self.before.chunks_exact(layout.end));
             for ((now, before), index) in copies.zip(0..) {
                 let Some(counters) = layout.decode(now) else { continue };
-                // A thread may be inside for long without changes (cudaMalloc), so two equal
-                // consecutive copies suffice.
+                // In cudaMalloc a thread is inside for long without changes.
                 let settled = layout.is_locked(now) != Some(true)
                     || (!between_calls && attempts > 0 && now == before);
                 whole &= settled && counters_are_whole(&counters);

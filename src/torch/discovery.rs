@@ -1,10 +1,7 @@
-//! Finds the devices' allocators and their layout by shape, which is the same in the 11 layouts of
-//! PyTorch 2.1 to 2.15.
-//!
-//! A vector of pointers to `DeviceCachingAllocator`s, each a recursive mutex, `DeviceStats`, two
-//! `BlockPool`s that begin with `std::set`s, and hash tables, the first of them `active_blocks`
-//! (c10/cuda/CUDACachingAllocator.cpp). Each step checks invariants, so a wrong match is refused;
-//! the final check is the sums over the blocks (`check`).
+//! Finds the devices' allocators by their shape (11 layouts in PyTorch 2.1 to 2.15): a vector of
+//! `DeviceCachingAllocator`s, each a recursive mutex, `DeviceStats`, two `BlockPool`s that begin
+//! with `std::set`s, and hash tables, first `active_blocks` (c10/cuda/CUDACachingAllocator.cpp).
+//! Each step checks invariants; the last check is the sums over blocks (`check`).
 
 use super::check::{array_is_whole, counters_are_whole};
 use super::containers::{FlatTable, TreeHeader, TreeNode};
@@ -16,18 +13,18 @@ use crate::abi::CounterAddresses;
 use crate::model::{Metric, Pool};
 use crate::target::{Addr, Field, Memory, MemoryError};
 
-/// Of a `NativeCachingAllocator` (vector seen at 0x50 to 0x5838).
+/// The vector is at 0x50 to 0x5838.
 const SEARCHED: usize = 0x8000;
 const MAX_DEVICES: u64 = 128;
-/// Of a `DeviceCachingAllocator` (0x608 to 0xc28 seen).
+/// 0x608 to 0xc28 seen.
 const OBJECT_SIZES: std::ops::RangeInclusive<usize> = 0x500..=0x4000;
-/// If the heap does not store an object's size.
+/// If malloc stores no size.
 const DEFAULT_SIZE: usize = 0xc80;
 const LARGEST_GAP: usize = 0x100;
 /// Between `oversize_segments` and the pools.
 const TAIL: std::ops::RangeInclusive<usize> = 0x08..=0x60;
 const SAMPLES: usize = 64;
-/// `kLargeBuffer`: `max_split_size` is larger, or -1 for "no limit".
+/// `max_split_size` exceeds `kLargeBuffer`, or is -1.
 const MIN_MAX_SPLIT_BYTES: i64 = 20 << 20;
 
 #[derive(Debug, Clone)]
@@ -96,7 +93,7 @@ pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> SearchOutcome {
                     counters,
                 }));
             }
-            // Other vectors of pointers exist; only objects that begin like an allocator count.
+            // Other vectors have objects that do not begin like an allocator.
             Err(why) if copies.iter().all(|c| CounterLayout::with_gap(0, c).mutex) => {
                 unknown = Some(why);
             }
@@ -106,16 +103,16 @@ pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> SearchOutcome {
     unknown.map_or(SearchOutcome::NotInitialized, SearchOutcome::Unknown)
 }
 
-/// `operator new` can have returned it.
+/// As `operator new` returns.
 fn is_object(addr: Addr) -> bool {
     addr.is_plausible() && addr.0.is_multiple_of(16)
 }
 
-/// Up to the end of its heap chunk; empty if it cannot be an allocator.
+/// Up to its heap chunk's end; empty if no allocator.
 pub(super) fn copy_object(memory: &dyn Memory, addr: Addr) -> Vec<u8> {
     let len = match chunk_size(memory, addr) {
         Some(size) if OBJECT_SIZES.contains(&size) => size,
-        // Only glibc's malloc stores a size before the object.
+        // Not glibc's malloc.
         _ => DEFAULT_SIZE,
     };
     let mut bytes: Vec<u8> =
@@ -130,7 +127,6 @@ pub(super) fn chunk_size(memory: &dyn Memory, addr: Addr) -> Option<usize> {
     usize::try_from(size.checked_sub(8)?).ok()
 }
 
-/// Fewer if the mapping ends.
 fn words_at(memory: &dyn Memory, addr: Addr, len: usize) -> Vec<u64> {
     let mut words = Vec::with_capacity(len / 8);
     let mut done = 0;
@@ -179,7 +175,7 @@ fn counter_layout(
     Err(why)
 }
 
-/// The last three arrays can be `gap` bytes after the first six.
+/// The gap between six and three arrays.
 fn gap_fits(gap: usize, copies: &[Vec<u8>]) -> bool {
     let mut in_use = false;
     for copy in copies {
@@ -189,7 +185,7 @@ fn gap_fits(gap: usize, copies: &[Vec<u8>]) -> bool {
         }
         in_use |= counters.stat(Metric::ActiveBytes, Pool::All).current > 0;
     }
-    // Zeros fit almost anywhere: without blocks, only known gaps count.
+    // Zeros fit anywhere: without blocks, only known gaps count.
     let table = copies.iter().all(|copy| {
         copy.get(STATS + ARRAYS_BEFORE_GAP * STAT_ARRAY..)
             .is_some_and(|bytes| FlatTable::decode(bytes).is_some())
@@ -201,10 +197,9 @@ fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     let start = CounterLayout::fixed_end(layout.gap);
     let number = |at: usize| Field::<i64>::at(start + 8 * at).get(copy).unwrap_or(0);
     let words = (pools - start) / 8;
-    // 2.1 and 2.2 have only `max_split_size`; three counters precede it since 2.3, also
-    // `num_oom_rejections` since 2.12.
+    // Before `max_split_size`: three counters since 2.3, also `num_oom_rejections` since 2.12.
     let counters = if words >= 4 { 3 } else { 0 };
-    // In MiB. What follows is not a counter.
+    // In MiB.
     let is_limit =
         |value: i64| value == -1 || (value > MIN_MAX_SPLIT_BYTES && value % (1 << 20) == 0);
     if let Some(at) = (counters..words).find(|at| is_limit(number(*at))) {
@@ -216,7 +211,7 @@ fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     }
 }
 
-/// Large and small pool, and the number of sets that begin each.
+/// Large and small pool, and their number of sets.
 fn pool_groups(
     memory: &dyn Memory,
     addr: Addr,
@@ -291,7 +286,7 @@ pub(super) fn pools(
     Ok(PoolsLayout { pools: [large, small], pool, active, tables, end })
 }
 
-/// `Ok(None)` if the device has no block yet.
+/// `Ok(None)` without a block yet.
 pub(super) fn block_layout(
     memory: &dyn Memory,
     addr: Addr,
@@ -319,7 +314,7 @@ pub(super) fn block_layout(
     }
 }
 
-/// It belongs to a `PrivatePool`, its owner, which contains it.
+/// Its owner, a `PrivatePool`, contains it.
 fn is_private(memory: &dyn Memory, pool: Addr, layout: PoolLayout) -> bool {
     is_object(pool - (pool.0 % 16))
         && memory

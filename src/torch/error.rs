@@ -30,7 +30,7 @@ pub enum TorchError {
         /// The reason.
         why: String,
     },
-    /// Forked after CUDA started: the allocator shows the parent's state.
+    /// Forked after CUDA started: a copy of the parent's state.
     #[error(
         "{} of the allocator of {}: this process was forked from that one after CUDA had begun there, and holds no GPU \
          memory of its own",
@@ -38,10 +38,10 @@ pub enum TorchError {
         match of { Some(pid) => format!("process {pid}"), None => "a process that has ended".to_owned() }
     )]
     ForkedCopy {
-        /// Where CUDA started; `None` if that has ended.
+        /// The parent, unless ended.
         of: Option<u32>,
     },
-    /// No CUDA yet; ask again after `TorchReader::refresh`.
+    /// No CUDA yet: `TorchReader::refresh`.
     #[error("CUDA has not been initialised in the target yet")]
     NotInitialized,
     /// No such device.

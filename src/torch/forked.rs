@@ -1,16 +1,14 @@
-//! Detects a process forked after CUDA started: its allocator state is a copy.
+//! Processes forked after CUDA started: their allocator state is a copy.
 
 use crate::target::{LoadedObject, Memory, Process};
 
-/// An element of an array by device type (torch/csrc/utils/device_lazy_init.h, since 2.5).
+/// Reads an array by device type (torch/csrc/utils/device_lazy_init.h, 2.5+).
 const IN_BAD_FORK: &str = "_ZN5torch5utils21is_device_in_bad_forkEN3c1010DeviceTypeE";
-/// `lea ARRAY(%rip), %rax`; bytes read.
 const LEA_RAX: [u8; 3] = [0x48, 0x8d, 0x05];
 const READ: usize = 32;
 const CUDA: u64 = 1;
 
-/// As `torch.cuda._is_in_bad_fork()`: forked after CUDA started, so PyTorch refuses CUDA. `None` if
-/// this PyTorch does not record it.
+/// `torch.cuda._is_in_bad_fork()`; `None` if PyTorch does not record it.
 pub fn is_in_bad_fork(process: &Process) -> Option<bool> {
     let memory = process.memory();
     let memory: &dyn Memory = &memory;

@@ -1,4 +1,4 @@
-//! Offsets in one libc10_cuda build, filled by `discovery`.
+//! Offsets in one libc10_cuda build.
 
 use crate::model::{AllocatorCounters, Metric, Pool, Stat};
 use crate::target::{Addr, Field};
@@ -7,9 +7,9 @@ use crate::target::{Addr, Field};
 pub(super) const STAT: usize = 0x20;
 /// A `Stat` for each [`Pool`].
 pub(super) const STAT_ARRAY: usize = 3 * STAT;
-/// Before the table that torch 2.13 inserted.
+/// Torch 2.13 inserted a table here.
 pub(super) const ARRAYS_BEFORE_GAP: usize = 6;
-/// `DeviceStats` follows the `std::recursive_mutex` (torch 2.1 to 2.15).
+/// After the `std::recursive_mutex` (torch 2.1 to 2.15).
 pub(super) const STATS: usize = 0x28;
 /// Of `pthread_mutex_t` (glibc sysdeps/x86/nptl/bits/struct_mutex.h).
 pub(super) const MUTEX_OWNER: Field<u32> = Field::at(0x08);
@@ -19,9 +19,9 @@ const MUTEX_RECURSIVE: u32 = 1;
 /// In a `DeviceCachingAllocator` (c10/cuda/CUDACachingAllocator.cpp).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CounterLayout {
-    /// Between `reserved_bytes` and `active_bytes`: 0, or 0x20 since torch 2.13.
+    /// After `reserved_bytes`: 0, or 0x20 since torch 2.13.
     pub(super) gap: usize,
-    /// The first field is a glibc recursive mutex, owned during changes.
+    /// A glibc recursive mutex comes first, owned during changes.
     pub(super) mutex: bool,
     /// `num_sync_all_streams`, `num_device_alloc`, `num_device_free`.
     pub(super) driver_calls: Option<[Field<i64>; 3]>,
@@ -40,7 +40,7 @@ impl CounterLayout {
         }
     }
 
-    /// End of `oversize_segments`, the last counter at the same offset in all versions.
+    /// The last counter at the same offset in all versions.
     pub(super) fn fixed_end(gap: usize) -> usize {
         STATS + Metric::ALL.len() * STAT_ARRAY + gap + 0x10 + 2 * STAT
     }
@@ -72,7 +72,6 @@ impl CounterLayout {
         Some(counters)
     }
 
-    /// `None` if unknown.
     pub(super) fn is_locked(&self, object: &[u8]) -> Option<bool> {
         if !self.mutex {
             return None;
@@ -105,7 +104,7 @@ pub(super) struct PoolsLayout {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PoolLayout {
-    /// 2 `std::set<Block*>`s (blocks, unmapped), 3 since torch 2.13.
+    /// Sets: 2 (blocks, unmapped), 3 since torch 2.13.
     pub(super) sets: usize,
 }
 
@@ -124,7 +123,7 @@ impl PoolLayout {
     }
 }
 
-/// By its size's offset (0x30 up to torch 2.10, 0x38 since).
+/// Size at 0x30 up to torch 2.10, 0x38 since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct BlockLayout {
     pub(super) size: usize,
@@ -156,7 +155,7 @@ impl BlockLayout {
         self.size + 0x38
     }
 
-    /// After `event_count`, a counter of 4 or 8 bytes and two `shared_ptr`s.
+    /// After `event_count` (4 or 8 bytes) and two `shared_ptr`s.
     pub(super) fn expandable_segment(self) -> [Field<Addr>; 2] {
         [0x68, 0x60].map(|at| Field::at(self.size + at))
     }
@@ -194,8 +193,7 @@ impl BlockLayout {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PrivateLayout {
-    /// `graph_pools_freeable` follows and lists pools that no graph uses any more
-    /// (c10/cuda/CUDACachingAllocator.cpp).
+    /// `graph_pools_freeable` follows: pools without a graph (c10/cuda/CUDACachingAllocator.cpp).
     pub(super) table: usize,
     pub(super) pools: [usize; 2],
 }

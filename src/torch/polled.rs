@@ -1,10 +1,10 @@
-//! The few counters that show every allocation and free, for a fast poller.
+//! The few counters that show every allocation and free.
 
 use super::layout::{CounterLayout, MUTEX_OWNER, STAT_ARRAY, STATS, stat_at};
 use crate::model::{CudaIndex, Metric, Pool};
 use crate::target::{Addr, AddressRange, Field};
 
-/// The counters' addresses, and their decoder.
+/// The counters' addresses and decoder.
 #[derive(Debug, Clone)]
 pub struct CounterPoller {
     layout: CounterLayout,
@@ -39,12 +39,12 @@ pub struct PolledCounters {
     pub large: PoolCounters,
     /// `allocation.all.current`.
     pub blocks: i64,
-    /// The totals equal the pools' sums, and nothing visibly changed during the copy. A thread
-    /// changes the totals first, so the sums differ meanwhile.
+    /// Totals equal the pools' sums, and nothing changed during the copy. A thread changes the
+    /// totals first.
     pub fit: bool,
 }
 
-/// Since the program began or reset them. No two allocator states have the same.
+/// Unique per allocator state, until reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AllocationTotals {
     /// `allocation.all.allocated`.
@@ -69,7 +69,7 @@ impl CounterPoller {
         CounterPoller { layout: *layout, devices: numbered.collect() }
     }
 
-    /// Keeps the devices for which `wanted` is true.
+    /// Keeps the wanted devices.
     pub fn retain(&mut self, wanted: impl Fn(CudaIndex) -> bool) {
         self.devices.retain(|(device, _)| wanted(*device));
     }
@@ -87,8 +87,8 @@ impl CounterPoller {
             .map(move |(_, at)| AddressRange { addr: *at + from as u64, len: to - from })
     }
 
-    /// Per device: its counters, then again the part that each allocation and free changes.
-    /// Otherwise a change during the copy would pair one block's count with two blocks' bytes.
+    /// Counters, then again what each allocation and free changes, so that counts and bytes belong
+    /// together.
     pub fn poll_spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.spans().zip(self.changing_spans()).flat_map(|(counters, again)| [counters, again])
     }
@@ -99,7 +99,7 @@ impl CounterPoller {
         to - from + STAT_ARRAY
     }
 
-    /// What each allocation and free changes, per device.
+    /// What each allocation and free changes.
     pub fn changing_spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         let at = self.layout.array(Metric::Allocation as usize) as u64;
         self.devices
@@ -114,8 +114,7 @@ impl CounterPoller {
         copy.get(at..at + STAT_ARRAY)
     }
 
-    /// The kernel id, in the target, of the thread that holds the allocator's lock; `None` if
-    /// unlocked or unknown.
+    /// The lock's owner, by kernel id in the target; `None` if unlocked or unknown.
     pub fn lock_owner(&self, copy: &[u8]) -> Option<u32> {
         let (from, _) = self.part();
         let at = MUTEX_OWNER.offset.checked_sub(from)?;
@@ -128,7 +127,7 @@ impl CounterPoller {
         self.devices.iter().filter(|_| self.layout.mutex).map(lock).collect()
     }
 
-    /// With or without the repeated part; `None` if too short.
+    /// `None` if too short.
     pub fn decode(&self, copy: &[u8]) -> Option<PolledCounters> {
         let (from, to) = self.part();
         let again = copy.get(to - from..).filter(|again| !again.is_empty());
@@ -164,7 +163,6 @@ impl CounterPoller {
         Some(PolledCounters { small, large, blocks: counts[0].current, fit })
     }
 
-    /// From the lock's owner to the end of the needed counters.
     fn part(&self) -> (usize, usize) {
         let to = self.layout.array(Metric::RequestedBytes as usize) + STAT_ARRAY;
         (MUTEX_OWNER.offset, to)

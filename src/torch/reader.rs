@@ -15,18 +15,16 @@ use crate::abi::CounterAddresses;
 use crate::model::{AllocatorBackend, AllocatorCounters, AllocatorSnapshot, CudaIndex, Nanos};
 use crate::target::{Addr, LoadedObject, Memory, Process};
 
-/// Finding the layout while the target changes it.
 const SEARCHES: u32 = 32;
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(3);
 
-/// Reads PyTorch's CUDA allocator in another process. Supports PyTorch 2.1 to 2.15, and later ones
-/// with the same shape; others are refused ([`TorchError::UnknownLayout`]).
+/// Reads PyTorch's CUDA allocator (2.1 to 2.15, later ones of the same shape). Others are
+/// [`TorchError::UnknownLayout`].
 pub struct TorchReader {
     memory: Box<dyn Memory>,
     variable: Addr,
     version: Option<String>,
     timeout: Duration,
-    /// `*variable` when the backend was determined.
     allocator: Addr,
     backend: AllocatorBackend,
     native: Option<NativeAllocator>,
@@ -41,7 +39,7 @@ struct NativeAllocator {
 }
 
 impl TorchReader {
-    /// `Ok(None)` if `libc10_cuda` is not loaded yet; `NotSupported` for ROCm.
+    /// `Ok(None)` without `libc10_cuda`; `NotSupported` for ROCm.
     pub fn attach(process: &Process) -> Result<Option<TorchReader>, TorchError> {
         let memory = process.memory();
         let mappings = process.mappings()?;
@@ -67,7 +65,7 @@ impl TorchReader {
         Self::with_memory(Box::new(memory), variable, version).map(Some)
     }
 
-    /// For captured `memory`; `variable`: address of `c10::cuda::CUDACachingAllocator::allocator`.
+    /// `variable`: address of `c10::cuda::CUDACachingAllocator::allocator`.
     pub fn with_memory(
         memory: Box<dyn Memory>,
         variable: Addr,
@@ -86,8 +84,7 @@ impl TorchReader {
         Ok(reader)
     }
 
-    /// Whether CUDA was initialised or the allocator replaced since. Otherwise one or two short
-    /// reads.
+    /// Whether CUDA was initialised or the allocator replaced. Usually one or two short reads.
     pub fn refresh(&mut self) -> Result<bool, TorchError> {
         let memory = &*self.memory;
         let allocator = memory
@@ -130,7 +127,7 @@ impl TorchReader {
         self.version.as_deref()
     }
 
-    /// After CUDA's initialisation, every visible device.
+    /// Once CUDA is initialised, every visible device.
     pub fn devices(&self) -> impl Iterator<Item = CudaIndex> + use<> {
         let count = self.native.as_ref().map_or(0, |n| n.devices.objects.len());
         (0..count as u32).map(CudaIndex)
@@ -151,30 +148,28 @@ impl TorchReader {
         Some(CounterPoller::new(&native.devices.counters, &native.devices.objects))
     }
 
-    /// The addresses allocated on `device`, the only one in use. `None` before PyTorch 2.3, or
-    /// without a block that shows the layout.
+    /// Addresses allocated on `device`, the only one in use. `None` before PyTorch 2.3, or without
+    /// a block.
     pub fn address_tables(&self, device: CudaIndex) -> Option<AddressTables> {
         let native = self.native.as_ref()?;
         let at = native.address_tables?;
         let object = *native.devices.objects.get(device.0 as usize)?;
         let pools = discovery::pools(&*self.memory, object, &native.devices.counters).ok()?;
-        // A wrong layout, found during changes, is detected later: each block must have its
-        // address.
+        // A wrong layout is detected later: each block must have its address.
         let block = discovery::block_layout(&*self.memory, object, device.0, &pools).ok()??;
         let mut counters = self.counter_poller()?;
         counters.retain(|polled| polled == device);
         Some(AddressTables::new(at, block, counters))
     }
 
-    /// How long [`Self::blocks`] waits for an idle target; 3 ms by default.
+    /// Default: 3 ms.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
-    /// The counters of all devices, as `torch.cuda.memory_stats`
-    /// (c10/core/CachingDeviceAllocator.h): one system call of about 1 KiB per device, repeated
-    /// while they change. `Torn` if they changed during every attempt; `NotInitialized` and
-    /// `NotSupported` as [`Self::backend`] says.
+    /// `torch.cuda.memory_stats` of all devices (c10/core/CachingDeviceAllocator.h): one system
+    /// call of 1 KiB per device, repeated while they change. `Torn`, or `NotInitialized` and
+    /// `NotSupported` by [`Self::backend`].
     pub fn counters(
         &mut self,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,
@@ -182,8 +177,8 @@ impl TorchReader {
         self.read_counters(false, out)
     }
 
-    /// The same while no thread is inside an allocator: one in `cudaMalloc` has memory that the
-    /// counters lack. Also `Torn` if one stays inside for milliseconds.
+    /// The same while no thread is inside an allocator: memory of a `cudaMalloc` in progress is not
+    /// counted. `Torn` if one stays for milliseconds.
     pub fn counters_between_calls(
         &mut self,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,
@@ -201,10 +196,10 @@ impl TorchReader {
         native.counters.read(&*self.memory, &native.devices.counters, between_calls, out)
     }
 
-    /// The snapshot of `device`, taken at `time`; as `torch.cuda.memory_snapshot`, but inactive
-    /// blocks have `requested` 0. `Consistent` if nothing changed and its sums equal the counters,
-    /// `Degraded` if the target was never idle long enough ([`Self::set_timeout`]). `UnknownLayout`
-    /// if it contradicts unchanged counters, `Torn` if it could not be read.
+    /// `torch.cuda.memory_snapshot` of `device`, but inactive blocks have `requested` 0.
+    /// `Consistent` if unchanged and equal to the counters, else `Degraded` after
+    /// [`Self::set_timeout`]. `UnknownLayout` if it contradicts unchanged counters; `Torn` without
+    /// any snapshot.
     pub fn blocks(
         &mut self,
         device: CudaIndex,
@@ -213,7 +208,7 @@ impl TorchReader {
         self.blocks_when(device, time, &mut || {})
     }
 
-    /// [`Self::blocks`]; `before_attempt` may wait until the target is idle.
+    /// `before_attempt` may wait until the target is idle.
     pub fn blocks_when(
         &mut self,
         device: CudaIndex,
@@ -229,9 +224,8 @@ impl TorchReader {
         reader.read(&*self.memory, counters, &mut native.layout, attempts, time, version)
     }
 
-    /// The target's `torch.cuda.memory._record_memory_history` of `device`, and its snapshot, if
-    /// the target was idle. `keep` is called, perhaps repeatedly, while the objects that the stacks
-    /// reference exist.
+    /// `torch.cuda.memory._record_memory_history` of `device`, and its snapshot if idle. `keep`,
+    /// perhaps called repeatedly, must read what stacks reference.
     ///
     /// # Errors
     ///
@@ -242,7 +236,7 @@ impl TorchReader {
         keep: &mut dyn FnMut(&RecordedHistory),
     ) -> Result<(Option<AllocatorSnapshot>, RecordedHistory), TorchError> {
         let snapshot = match self.blocks(device, Nanos(0)) {
-            // Events can be read while the target allocates.
+            // Events can be read meanwhile.
             Err(TorchError::Torn { .. }) => None,
             other => Some(other?),
         };
@@ -270,7 +264,7 @@ impl TorchReader {
             AllocatorBackend::CudaMallocAsync => {
                 "the target uses the driver's pool (backend:cudaMallocAsync), not PyTorch's native allocator".to_owned()
             }
-            // Damaged names must not break the line.
+            // They come from the target.
             AllocatorBackend::Pluggable(name) => {
                 format!("the target uses its own allocator ({})", name.escape_debug())
             }
@@ -293,7 +287,6 @@ impl TorchReader {
                 SearchOutcome::NotInitialized => what.clear(),
                 SearchOutcome::Unknown(why) => what = why,
             }
-            // A process that has ended is neither.
             self.memory.pointer(allocator).map_err(reading("the allocator", allocator))?;
             if what.is_empty() {
                 return Ok(None);

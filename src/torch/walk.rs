@@ -1,7 +1,7 @@
-//! Walks a device's blocks in a copy of their memory: from `active_blocks` (allocated, or waiting
-//! for another stream) and each pool's cached blocks along `prev` and `next`. A segment begins with
-//! a block without mapped predecessor, as in `DeviceCachingAllocator::snapshot`
-//! (c10/cuda/CUDACachingAllocator.cpp, torch 2.1 to 2.15).
+//! Walks a device's blocks in a copy: `active_blocks` (allocated, or waiting for another stream),
+//! the pools' cached blocks, `prev` and `next`. A segment begins with a block without mapped
+//! predecessor (`DeviceCachingAllocator::snapshot`, c10/cuda/CUDACachingAllocator.cpp, torch 2.1 to
+//! 2.15).
 
 use rustc_hash::FxHashMap;
 
@@ -12,10 +12,8 @@ use super::working_set::{NotCopied, WorkingSet};
 use crate::model::{Block, BlockState, PoolId, Segment};
 use crate::target::{Addr, Field};
 
-/// A bound against damage.
 const MAX_BLOCKS: usize = 1 << 21;
 const MAX_PRIVATE_POOLS: u64 = 1 << 16;
-/// Of an `ExpandableSegment`, searched for its sizes.
 const EXPANDABLE_SEGMENT: usize = 0x60;
 /// Also larger than the number of granules.
 const MIN_GRANULE: u64 = 2 << 20;
@@ -39,7 +37,7 @@ pub(super) struct WalkedBlocks {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WalkError {
     Incomplete,
-    /// The copy is torn, or the layout wrong.
+    /// Torn, or a wrong layout.
     Inconsistent(&'static str),
 }
 
@@ -55,10 +53,9 @@ struct WalkNode {
     block: RawBlock,
     at: Addr,
     active: bool,
-    /// `None`: without one, or not seen yet.
     prev: Option<u32>,
     next: Option<u32>,
-    /// Of the expandable segment; 0 for others.
+    /// 0 if not expandable.
     granule: u64,
 }
 
@@ -106,7 +103,7 @@ pub(super) fn walk(
 }
 
 impl BlockWalk<'_, '_> {
-    /// Continues, so that one walk requests as much as possible.
+    /// Continues, to request as much as possible.
     fn here<T>(&mut self, got: Result<T, NotCopied>) -> Result<Option<T>, WalkError> {
         match got {
             Ok(value) => Ok(Some(value)),
@@ -261,7 +258,7 @@ impl BlockWalk<'_, '_> {
 
     fn all_blocks(&mut self) -> Result<(), WalkError> {
         let queue = std::mem::take(&mut self.scratch.queue);
-        // A neighbour reached later is active only if it is one of these.
+        // A neighbour is active only if it is one of these.
         for (at, addr) in queue.iter().enumerate() {
             self.place(*addr, at < self.active)?;
         }
@@ -311,8 +308,8 @@ impl BlockWalk<'_, '_> {
         Ok(())
     }
 
-    /// `segment_size_` of the `ExpandableSegment` with this chain: its object has the first block's
-    /// address (`ptr_`), the granule, and the number of granules (`max_handles_`).
+    /// `segment_size_`: `ExpandableSegment` has the first block's address (`ptr_`), the granule,
+    /// and `max_handles_`.
     fn granule(
         &mut self,
         at: Addr,
@@ -404,8 +401,8 @@ fn segments(trail: &WalkScratch) -> Result<WalkedBlocks, WalkError> {
             size: 0,
             stream: first.block.stream,
             small: pool.small,
-            // An expandable segment's address range exceeds the device: part of it is always
-            // unmapped. No other segment has unmapped blocks.
+            // Its address range exceeds the device, so part of it is always unmapped; no other
+            // segment has unmapped blocks.
             expandable: first.prev.is_some(),
             granule: first.granule,
             retired: pool.retired,

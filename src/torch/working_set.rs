@@ -1,50 +1,40 @@
-//! The pieces of memory that a walk over the blocks needs, copied in one system call.
-//!
-//! The pieces touched by one walk are copied at once by the next, between two copies of the
-//! counters; only new ones must be followed. If the target changes too often, only recently changed
-//! pieces and tables are copied between the counter copies; all others once before and once after,
-//! and count only if equal.
+//! The memory that a walk over the blocks needs. Pieces of one walk are copied at once by the next,
+//! between two copies of the counters. If the target changes too often, only recently changed
+//! pieces and tables are; all others are copied before and after, and must be equal.
 
 use rustc_hash::FxHashMap;
 
 use crate::target::{Addr, AddressRange, Memory, MemoryError};
 
-/// Aligned, so a piece never crosses a page boundary.
+/// A piece never crosses a page boundary.
 const PIECE: u64 = 512;
 const PAGE: u64 = 4096;
-/// Pieces of one page are copied with the gaps between them.
 const PIECES_PER_PAGE: u64 = PAGE / PIECE;
 /// 256 MiB.
 const MAX_RANGES: usize = 1 << 19;
-/// Then the plan is rebuilt.
 const MAX_APPENDED: usize = 64;
-/// Walks after which untouched pieces are dropped; interval of this check.
 const FORGOTTEN_AFTER: u32 = 8;
 
-/// Copies for which a changed piece is expected to change again.
+/// Copies for which a piece counts as restless.
 const RESTLESS_PIECE: u64 = 256;
-/// Copies for which a changing target is expected to change again.
+/// Copies for which the target counts as restless.
 const RESTLESS_TARGET: u64 = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct WorkingSet {
-    /// By number (address / [`PIECE`]).
+    /// By address / [`PIECE`].
     pieces: FxHashMap<u64, WorkingSetRange>,
-    /// Head, pieces, tail; of a restless target stable pieces, head, restless pieces, tail, stable
-    /// pieces again.
+    /// Head, pieces, tail; if restless: stable pieces, head, restless pieces, tail, stable pieces.
     plan: Vec<AddressRange>,
     at_rest: Vec<(u64, usize)>,
-    /// From their first copies.
     second: usize,
     copies: Vec<u8>,
     wanted: Vec<u64>,
     head: usize,
     tail: usize,
     clock: u64,
-    /// The target counts as restless until then.
     volatile_until: u64,
     volatile: bool,
-    /// It matches all pieces.
     planned: bool,
     appended: usize,
     walk: u32,
@@ -65,8 +55,7 @@ pub(super) enum NotCopied {
 }
 
 impl WorkingSet {
-    /// `head` is copied before and `tail` after the pieces that may change. Returns whether the
-    /// others stayed the same.
+    /// `head` and `tail` enclose the pieces that may change. Returns whether the others are equal.
     pub(super) fn copy(
         &mut self,
         memory: &dyn Memory,
@@ -107,7 +96,6 @@ impl WorkingSet {
         self.volatile_until = self.clock + RESTLESS_TARGET;
     }
 
-    /// Earlier copies are kept.
     pub(super) fn extend(
         &mut self,
         memory: &dyn Memory,
@@ -115,7 +103,7 @@ impl WorkingSet {
     ) -> Result<(), MemoryError> {
         let mut wanted = std::mem::take(&mut self.wanted);
         wanted.sort_unstable();
-        // The old tail and what follows were already compared.
+        // The old tail was already compared.
         let start = if self.volatile { self.copies.len() } else { self.tail };
         self.plan.pop();
         let first = self.plan.len();
@@ -123,7 +111,7 @@ impl WorkingSet {
         self.plan.push(tail);
         self.tail = at;
         self.appended += self.plan.len() - first;
-        // Many small spans cost more than a few large ones: merge before the next copy.
+        // Many small spans cost more: merge them.
         self.planned &= self.appended < MAX_APPENDED && !self.volatile;
         self.copies.resize(at + tail.len, 0);
         let new = self.plan.get(first..).unwrap_or_default();
@@ -133,7 +121,6 @@ impl WorkingSet {
         {
             self.forget_unmapped(memory, span);
         }
-        // After a failure, nothing of this extension is valid.
         self.planned &= result.is_ok();
         result
     }
@@ -176,8 +163,7 @@ impl WorkingSet {
         result
     }
 
-    /// Whether the table is copied. Tables always count as restless, since everything else is
-    /// compared with them.
+    /// Whether it is copied. Tables always count as restless: all else is compared with them.
     pub(super) fn want(&mut self, addr: Addr, len: u64) -> Result<(), NotCopied> {
         if !addr.is_plausible() || len / PIECE >= MAX_RANGES as u64 {
             return Err(NotCopied::Impossible);
@@ -219,11 +205,10 @@ impl WorkingSet {
 
     pub(super) fn begin_walk(&mut self) {
         self.walk = self.walk.wrapping_add(1);
-        // Wanted in vain: again only if touched.
         self.wanted.clear();
     }
 
-    /// Call after a complete walk; sometimes drops what no recent walk has touched.
+    /// Call after a complete walk.
     pub(super) fn forget_unused(&mut self) {
         if self.walk.wrapping_sub(self.forgot) < FORGOTTEN_AFTER {
             return;
@@ -254,7 +239,7 @@ impl WorkingSet {
         let first_copy = |number: &u64| Some((*number, self.pieces.get(number)?.at? as usize));
         self.at_rest.extend(resting.iter().filter_map(first_copy));
         self.plan.push(head);
-        // Restless pieces that a span covers are placed last, which decides.
+        // The last copy decides.
         self.tail = self.add_to_plan(&others, self.head + head.len);
         self.plan.push(tail);
         self.second = self.tail + tail.len;
@@ -264,7 +249,6 @@ impl WorkingSet {
         self.planned = true;
     }
 
-    /// The end of their copies.
     fn add_to_plan(&mut self, numbers: &[u64], mut at: usize) -> usize {
         merge(numbers, |span, covered| {
             place(&mut self.pieces, covered, at);

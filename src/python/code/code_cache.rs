@@ -1,13 +1,8 @@
-//! Code objects: read once, cached by address, and checked at every use for replacement.
-//!
-//! The address of a freed code object (a notebook cell, `exec`) is reused. So the call that copies
-//! the frames also copies what identifies their code objects: the pointers to name, file and line
-//! table, the first line, and `co_version` (3.12+, unique per interpreter). Before 3.12 these three
-//! objects are compared too, as their addresses are also reused.
-//!
-//! 3.14+ counts freed code objects in the interpreter. The count is copied before and after the
-//! frames; while it is constant, nothing needs comparing. A freed code object looks alive until its
-//! memory is reused, but is already counted.
+//! Caches code objects by address and checks at every use that they were not replaced. With the
+//! frames, one call copies the pointers to name, file and line table, the first line, and
+//! `co_version` (3.12+, unique per interpreter); before 3.12 the three objects are compared too.
+//! 3.14+ counts freed code objects: while the count, copied before and after the frames, is
+//! constant, nothing needs comparing.
 
 use rustc_hash::FxHashMap;
 
@@ -21,16 +16,14 @@ use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::walk::RawFrame;
 use crate::target::{Addr, Memory, MemoryError};
 
-/// Less than a page, so every page read has a range.
+/// Less than a page: every page read has a range.
 const MAX_GAP_BYTES: u64 = 1024;
 const MAX_COMPARED_LEN: usize = 1024;
-/// Checked in advance if the previous sample used it: one more range costs 0.5 µs in the kernel, an
-/// extra call about five.
+/// A code object used in the previous sample is checked in advance: one more range costs 0.5 µs in
+/// the kernel, one more call about five.
 const FORGOTTEN_AFTER: u64 = 2;
 const MAX_GENERATED_LINES: usize = 1 << 12;
-/// More live code objects than any program has.
 const MAX_CODES: usize = 1 << 17;
-/// All code objects may share one table of a million lines.
 const MAX_LINE_BYTES: usize = 128 << 20;
 
 #[derive(Debug)]
@@ -59,7 +52,7 @@ struct CachedCode {
     bytecode: BytecodeLocation,
     marks: Vec<Fingerprint>,
     verified: u64,
-    /// The generation at which a frame was known to keep it alive.
+    /// A frame kept it alive at this generation.
     generation: Option<u64>,
     used: u64,
     watched: bool,
@@ -67,7 +60,7 @@ struct CachedCode {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum CodeLookup {
-    /// The frame, and whether it is a known wait.
+    /// With whether it is a known wait.
     Frame(FrameId, bool),
     /// This batch has not checked it: read again.
     Unchecked,
@@ -81,14 +74,12 @@ pub(in crate::python) struct CodeCache {
     plan: Vec<ReadRange>,
     planned: bool,
     asked: bool,
-    /// Used by this batch's frames, but not checked by it.
+    /// Used but not checked by this batch.
     doubtful: Vec<Addr>,
     batch: u64,
     sample: u64,
-    /// A lower bound.
     line_bytes: usize,
     generation: Option<u64>,
-    /// No code object was freed while this batch copied frames.
     still: bool,
     cut: Option<FrameId>,
 }
@@ -115,7 +106,6 @@ impl CodeCache {
         self.planned &= self.watched.len() == before;
     }
 
-    /// Nothing, if no code object can have been freed since the last batch.
     pub(in crate::python) fn push(&mut self, batch: &mut ScatterRead) {
         self.batch += 1;
         self.asked = !self.watched.iter().all(|addr| {
@@ -184,7 +174,7 @@ impl CodeCache {
         !self.doubtful.is_empty()
     }
 
-    /// In another system call. A fingerprint equal to the learned one was equal in between, too.
+    /// Compares again in another call: a mark that is equal now was equal in between.
     pub(in crate::python) fn settle(
         &mut self,
         memory: &dyn Memory,
@@ -271,7 +261,7 @@ impl CodeCache {
         lines.map(|line| table.frame(Frame { function, line })).collect()
     }
 
-    /// It is trusted once a later batch finds it unchanged.
+    /// Trusted once a later batch finds it unchanged.
     pub(in crate::python) fn learn(
         &mut self,
         memory: &dyn Memory,
@@ -280,7 +270,7 @@ impl CodeCache {
         at: Addr,
     ) -> Result<(), ObjectDecodeError> {
         let fields = &layout.code;
-        // Until the cache is cleared. A table byte takes at most 16 in memory.
+        // A table byte takes at most 16 in memory.
         let room = (2 * MAX_LINE_BYTES).saturating_sub(self.line_bytes) / 16;
         let most = room.min(MAX_TABLE_LEN);
         let object = CodeObject::read_within(memory, layout, code_type, at, most)?;
@@ -330,7 +320,7 @@ impl CodeCache {
         Ok(())
     }
 
-    /// For frames copied earlier: no code object is trusted until compared again.
+    /// No code object is trusted until compared again.
     pub(in crate::python) fn begin_check(&mut self) {
         self.batch += 1;
         self.begin_sample();
@@ -343,7 +333,7 @@ impl CodeCache {
         self.by_addr.contains_key(&at)
     }
 
-    /// `copy`: its first bytes from before it was learned.
+    /// `copy` must be from before it was learned.
     pub(in crate::python) fn is_as_copied(&self, at: Addr, copy: &[u8]) -> bool {
         let mark = self.by_addr.get(&at).and_then(|code| code.marks.first());
         mark.is_some_and(|mark| {
@@ -360,7 +350,7 @@ impl CodeCache {
         self.by_addr.values_mut().for_each(|code| code.bytecode.forget_copies());
     }
 
-    /// Stands for the outer frames of a stack that is too deep.
+    /// Replaces the outer frames of a stack that is too deep.
     pub(in crate::python) fn cut_frame(&mut self, table: &mut StackTable) -> FrameId {
         *self.cut.get_or_insert_with(|| {
             let function = table.function(Function {

@@ -1,4 +1,4 @@
-//! Reads a code object: name, file, lines, and what identifies it.
+//! Reads a code object: name, file, lines.
 
 use crate::model::Function;
 use crate::python::code::line_table::CodeLines;
@@ -14,10 +14,9 @@ const UNIT: u64 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::python) enum BytecodeLocation {
-    /// Frames store offsets.
     Offsets,
     At(u64),
-    /// The code object's bytecode, then the threads' copies, each of `len` bytes.
+    /// First the original, then the threads' copies, each of `len` bytes.
     Copied {
         starts: Vec<u64>,
         len: u64,
@@ -59,7 +58,6 @@ pub(in crate::python) struct CodeObject {
 }
 
 impl CodeObject {
-    /// `Malformed` if no code object is at `at`.
     pub(in crate::python) fn read(
         memory: &dyn Memory,
         layout: &PythonLayout,
@@ -69,7 +67,7 @@ impl CodeObject {
         CodeObject::read_within(memory, layout, code_type, at, MAX_TABLE_LEN)
     }
 
-    /// Omits the lines if their table is longer than `most`.
+    /// Omits a line table longer than `most`.
     pub(in crate::python) fn read_within(
         memory: &dyn Memory,
         layout: &PythonLayout,
@@ -121,7 +119,7 @@ impl CodeObject {
         })
     }
 
-    /// The threads' copies so far (Include/cpython/code.h, `_PyCodeArray`).
+    /// `_PyCodeArray` (Include/cpython/code.h).
     pub(in crate::python) fn with_copies(
         &self,
         memory: &dyn Memory,
@@ -162,7 +160,7 @@ mod tests {
         }
         bytecode.forget_copies();
         assert_eq!((bytecode.offset(0x1002), bytecode.offset(0x5002)), (Some(2), None));
-        // Up to 3.12 frames store the previous instruction: negative before the first.
+        // Up to 3.12 frames store the previous instruction.
         assert_eq!(BytecodeLocation::At(0x1000).offset(0xffe), Some(-2));
         assert_eq!(BytecodeLocation::Offsets.offset(u64::MAX), Some(-1));
     }

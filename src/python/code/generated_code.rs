@@ -4,10 +4,10 @@ use std::path::Path;
 
 use crate::model::Function;
 
-/// A `c` and a hash prefix (`code_hash`, torch/_inductor/codecache.py).
+/// `c` and a hash prefix (`code_hash`, torch/_inductor/codecache.py).
 const NAME_LEN: usize = 52;
 
-/// TorchInductor generates `call` in a file named by its text's hash.
+/// TorchInductor names a file by its hash and its function `call`.
 pub(in crate::python) fn is_generated(function: &Function) -> bool {
     let file = Path::new(&*function.file);
     let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Source text of no file (notebook cells, `exec`), from the target's `linecache`.
+//! Source text without a file (notebook cells, `exec`), from the target's `linecache`.
 
 use crate::python::heap::PythonHeap;
 use crate::python::layouts::interpreter::Interpreter;
@@ -6,7 +6,7 @@ use crate::target::{Memory, PageCache, Process};
 
 const MAX_LINES: usize = 65_536;
 
-/// Reads `linecache.cache` while the process runs; skips malformed entries.
+/// Reads `linecache.cache`; skips malformed entries.
 pub struct LineCache {
     process: Process,
     interpreter: Interpreter,
@@ -17,8 +17,7 @@ impl LineCache {
         LineCache { process, interpreter }
     }
 
-    /// The file's lines, with line ends. Entries are `(size, mtime, lines, fullname)`, or one item
-    /// if not read yet (Lib/linecache.py).
+    /// Lines with line ends, from `(size, mtime, lines, fullname)` (Lib/linecache.py).
     pub fn text(&self, name: &str) -> Option<String> {
         let memory: Box<dyn Memory> = Box::new(self.process.memory());
         let memory = PageCache::new(memory);

@@ -1,15 +1,14 @@
-//! One thread's chain of frames, as copied by one poll.
+//! One thread's frames, as copied by one poll.
 
 use super::pieces::StackPieces;
 use crate::python::layouts::layout::{EntryFrame, FrameLayout};
 use crate::python::stacks::walk::{FrameFields, RawFrame, WalkOutcome, follow_callers};
 use crate::target::Addr;
 
-/// Fewer would miss a thread that returns from all and calls as many again within a poll's two
-/// microseconds.
+/// A thread may return from fewer frames and call as many again within a poll (2 µs).
 pub(super) const CONFIRMED: usize = 3;
 
-/// What identifies a frame's name and line. Chains are innermost first.
+/// Identifies a frame's name and line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ChainFrame {
     pub(in crate::python) code: Addr,
@@ -18,7 +17,7 @@ pub struct ChainFrame {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum ChainKind {
-    /// From the innermost frame to one that C code called.
+    /// Up to a frame that C code called.
     Frames,
     Empty,
     #[default]
@@ -37,18 +36,17 @@ pub(super) struct FrameChain {
     pub(super) kind: ChainKind,
     pub(super) head: Addr,
     pub(super) frames: Vec<RawFrame>,
-    /// The innermost frame looks returned (3.11 to 3.13). It is valid only while the head points to
-    /// it, and a loop in step with the polls can show such a chain twice, so only a later copy of
-    /// the head decides.
+    /// The innermost frame may have returned (3.11 to 3.13). A loop in step with the polls can show
+    /// such a chain twice, so only a later copy of the head decides.
     pub(super) may_have_returned: bool,
-    /// It ends elsewhere than earlier chains: in a function newly called by C code, or above an
-    /// overwritten shim. Then all is copied again, including shims.
+    /// It ends in a function newly called by C code, or above an overwritten shim: copy all of it
+    /// again, with shims.
     pub(super) has_new_root: bool,
     shims: Vec<Shim>,
 }
 
 impl FrameChain {
-    /// The error is the address of a frame that was not copied.
+    /// The error is the address of a missing frame.
     pub(super) fn read(
         &mut self,
         layout: &FrameLayout,
@@ -81,7 +79,7 @@ impl FrameChain {
         self.frames.last().map(|frame| frame.at)
     }
 
-    /// Call after [`Self::read`]. `root`: where earlier chains ended.
+    /// Call after [`Self::read`]. Earlier chains ended at `root`.
     pub(super) fn compare_root(
         &mut self,
         root: Option<Addr>,
@@ -111,8 +109,7 @@ impl FrameChain {
         frames.chain(self.shims.iter().map(|shim| shim.at))
     }
 
-    /// Whether later copies (`fetch`, by address) equal this chain. The innermost frame may have
-    /// advanced.
+    /// `fetch` returns later copies by address. The innermost frame may have advanced.
     pub(super) fn is_still<'b>(
         &self,
         layout: &FrameLayout,
@@ -133,13 +130,12 @@ impl FrameChain {
             })
     }
 
-    /// Only a later copy of the head can prove these frames.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.may_have_returned || self.has_new_root
     }
 
-    /// Two polls that agree have seen one stack: a copy of two instants would have to be mixed the
-    /// same way twice. The innermost frame may have advanced.
+    /// Two polls that agree have seen one stack: a mixed copy would have to be mixed the same way
+    /// twice.
     pub(super) fn agrees_with(&self, other: &FrameChain) -> bool {
         let differs = self.kind != other.kind || self.kind == ChainKind::Torn;
         if differs || self.is_in_doubt() || other.is_in_doubt() {
@@ -162,7 +158,7 @@ mod tests {
     use crate::python::layouts::layout::SavedStack;
     use crate::python::layouts::layout_tables;
 
-    /// Two frames of CPython 3.13, one called by the other through C.
+    /// CPython 3.13: one frame called by the other through C.
     const LEAF: u64 = 0x1000;
     const SHIM: u64 = 0x7000;
     const CALLER: u64 = 0x1800;
@@ -232,14 +228,13 @@ mod tests {
         })
     }
 
-    /// A loop in step with the polls showed a returned frame twice, above a new one.
+    /// A loop in step with the polls showed a returned frame twice.
     #[test]
     fn two_agreeing_polls_do_not_confirm_a_possibly_returned_leaf() {
         let (runs, returned) = (chain(&memory(true)), chain(&memory(false)));
         assert!(runs.agrees_with(&chain(&memory(true))));
         assert!(!returned.agrees_with(&chain(&memory(false))));
         assert!(!runs.agrees_with(&returned) && !returned.agrees_with(&runs));
-        // Not advanced, as a running frame may also show.
         assert!(is_still(&returned, &memory(false)));
         let mut later = memory(false);
         later[0].1 = frame(0x10_0000, SHIM, 0x18, false, 0);

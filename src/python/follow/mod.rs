@@ -1,10 +1,6 @@
-//! Stacks for a fast poller: raw frame chains, copied in the same system call as other memory and
-//! named some milliseconds later on another thread.
-//!
-//! The sampling reader ([`crate::python::stacks::walk`]) copies the innermost frames twice. For a
-//! poller, the next poll is the second copy: [`StackPoller`] accepts a chain if two consecutive
-//! polls agree, or if a short second copy shows the innermost frames unchanged. [`ChainNamer`]
-//! names the frames.
+//! Stacks for a fast poller: [`StackPoller`] copies frames in the same system call as other memory,
+//! and [`ChainNamer`] names them later on another thread. A stack counts if two consecutive polls
+//! agree, or a short second copy shows the innermost frames unchanged.
 
 mod chain;
 mod naming;

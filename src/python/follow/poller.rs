@@ -1,4 +1,4 @@
-//! Polls threads: where their frames are, and what the copies show.
+//! Polls threads' frames.
 
 use super::chain::{ChainFrame, ChainKind, FrameChain};
 use super::pieces::{StackPieces, is_far};
@@ -15,7 +15,7 @@ const NEAR_STATE: usize = 1024;
 
 const WORD: usize = 8;
 
-/// The address of a thread's state, and a number that differs between threads that reuse it.
+/// A thread state's address, and a number that differs between threads that reuse it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ThreadKey(u64, u64);
 
@@ -25,9 +25,9 @@ pub struct PollTarget {
     pub(in crate::python) place: ThreadEntry,
     /// Its id at the last sample.
     pub thread: ThreadId,
-    /// Its kernel id in the target's pid namespace, if known.
+    /// Its kernel id in the target's pid namespace.
     pub os_id: Option<u64>,
-    /// Its kernel id in memspy's pid namespace, if known.
+    /// Its kernel id in memspy's pid namespace.
     pub id_here: Option<u32>,
 }
 
@@ -41,9 +41,9 @@ impl PollTarget {
 /// A thread's stack at one poll.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolledStack<'a> {
-    /// Innermost first, confirmed by two consecutive polls or two copies.
+    /// Confirmed by two consecutive polls or two copies.
     Frames(&'a [ChainFrame]),
-    /// From one poll only; the next may confirm them.
+    /// The next poll may confirm them.
     Unconfirmed(&'a [ChainFrame]),
     /// It executes no Python.
     NoFrames,
@@ -55,9 +55,8 @@ pub enum PolledStack<'a> {
 struct PolledThread {
     target: PollTarget,
     pieces: StackPieces,
-    /// The pointer to the innermost frame in the last `_PyCFrame` (3.11, 3.12).
+    /// Of the last `_PyCFrame` (3.11, 3.12).
     cframe: Option<Addr>,
-    /// Copied with the state, at this offset.
     cframe_in_state: Option<(Addr, usize)>,
     again: StackPieces,
     first_span: usize,
@@ -67,9 +66,8 @@ struct PolledThread {
     rested: bool,
     now: FrameChain,
     before: FrameChain,
-    /// Where the last confirmed chain ended.
     root: Option<Addr>,
-    /// A second copy or an adjacent poll agrees with `now` (`before`).
+    /// A second copy or an adjacent poll agrees.
     now_confirmed: bool,
     before_confirmed: bool,
     gone: bool,
@@ -77,7 +75,7 @@ struct PolledThread {
     still: u32,
 }
 
-/// Polls the stacks of threads. One system call must read all spans in order.
+/// Polls threads; one system call must read all spans in order.
 pub struct StackPoller {
     layout: PythonLayout,
     threads: Vec<PolledThread>,
@@ -89,7 +87,7 @@ impl StackPoller {
         StackPoller { layout: interpreter.layout, threads: Vec::new(), frames: Vec::new() }
     }
 
-    /// Sets the threads to poll; keeps the state of those polled already.
+    /// Keeps the state of threads polled already.
     pub fn set_targets(&mut self, targets: &[PollTarget]) {
         let mut old = std::mem::take(&mut self.threads);
         self.threads = targets
@@ -101,19 +99,19 @@ impl StackPoller {
             .collect();
     }
 
-    /// The polled threads, in index order.
+    /// In index order.
     pub fn targets(&self) -> impl Iterator<Item = &PollTarget> {
         self.threads.iter().map(|polled| &polled.target)
     }
 
-    /// Appends the spans of all threads. `bytes` so far in their copies; returns the new total.
+    /// Appends all spans after `bytes` bytes; returns the new total.
     pub fn push(&mut self, spans: &mut Vec<AddressRange>, mut bytes: usize) -> usize {
         let (state_from, state_len) = state_part(&self.layout);
         for polled in &mut self.threads {
             polled.first_span = spans.len();
             polled.from = bytes;
             let state = polled.target.place.at + state_from as u64;
-            // A thread's first `_PyCFrame` is in its state: one range, not two.
+            // A thread's first `_PyCFrame` is in its state.
             polled.cframe_in_state =
                 polled.cframe.and_then(|cframe| Some((cframe, place_in_state(cframe, state)?)));
             let offset = state_len.max(polled.cframe_in_state.map_or(0, |(_, from)| from + WORD));
@@ -125,8 +123,8 @@ impl StackPoller {
         bytes
     }
 
-    /// Takes a poll's copies, and the previous poll's if the spans were the same. `true` if
-    /// addresses are missing: discard the copies, push the spans again and read at once.
+    /// Takes a poll's copies, and the previous poll's if the spans were the same. `true`: addresses
+    /// are missing, so push the spans again and read at once.
     pub fn examine(&mut self, now: &[u8], before: Option<&[u8]>) -> bool {
         let mut again = false;
         for polled in &mut self.threads {
@@ -149,7 +147,7 @@ impl StackPoller {
         again
     }
 
-    /// Appends what must be read again of unconfirmed threads; returns its bytes.
+    /// Appends second spans of unconfirmed threads; returns their bytes.
     pub fn push_again(&mut self, spans: &mut Vec<AddressRange>) -> usize {
         let mut bytes = 0;
         for polled in self.threads.iter_mut().filter(|polled| polled.is_unconfirmed()) {
@@ -193,12 +191,12 @@ impl StackPoller {
         }
     }
 
-    /// No stack of the last poll waits for confirmation.
+    /// No stack waits for confirmation.
     pub fn is_confirmed(&self) -> bool {
         !self.threads.iter().any(PolledThread::is_unconfirmed)
     }
 
-    /// Call after each poll; `true` if the spans must be pushed again.
+    /// `true` if the spans must be pushed again.
     pub fn trim(&mut self) -> bool {
         let len = self.layout.frame.len;
         self.threads.iter_mut().fold(false, |any, polled| {
@@ -208,7 +206,7 @@ impl StackPoller {
         })
     }
 
-    /// This span is unreadable: push the spans again. `false` if it is not one of these.
+    /// Drops an unreadable span; `false` if it is another's.
     pub fn fault(&mut self, span: usize) -> bool {
         for polled in &mut self.threads {
             let spans = 1 + polled.pieces.len();
@@ -237,7 +235,7 @@ impl StackPoller {
         self.threads.is_empty()
     }
 
-    /// Whether thread `number` changed its chain between the last two polls.
+    /// Thread `number` changed its chain since the poll before.
     pub fn moved(&self, number: usize) -> bool {
         self.threads.get(number).is_some_and(|polled| polled.still == 0)
     }
@@ -259,7 +257,7 @@ impl StackPoller {
         stack(&polled.before, polled.before_confirmed, &mut self.frames)
     }
 
-    /// A code object's first bytes, for a later comparison; `None` if unreadable.
+    /// A code object's first bytes, for a later comparison.
     pub fn code_copy(&self, memory: &dyn Memory, frame: &ChainFrame) -> Option<Vec<u8>> {
         memory.vec(frame.code, self.layout.code.len).ok()
     }
@@ -347,7 +345,6 @@ impl PolledThread {
         }
     }
 
-    /// `true` if a frame was not copied.
     fn read(&mut self, layout: &PythonLayout, part: &[u8]) -> bool {
         let (state_from, _) = state_part(layout);
         let word = |at: usize| u64::decode(part.get(at..at + WORD)?);
@@ -359,7 +356,7 @@ impl PolledThread {
         let head = Addr(in_state(layout.thread.head.offset).unwrap_or(0));
         let head = match layout.thread.head_through {
             None => head,
-            // Only during a thread's creation or deletion.
+            // During a thread's creation or deletion.
             Some(_) if !head.is_plausible() => Addr(0),
             Some(field) => {
                 let cframe = field.in_target(head);
@@ -390,7 +387,6 @@ impl PolledThread {
     }
 }
 
-/// First byte and length of what is copied.
 fn state_part(layout: &PythonLayout) -> (usize, usize) {
     let thread = &layout.thread;
     let from = thread.head.offset.min(thread.identity.offset);

@@ -6,7 +6,7 @@ use crate::target::{Addr, Field};
 /// `mi_slice_t`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MimallocLayout {
-    /// A thread has several heaps in a row, then their shared `tld`.
+    /// A thread's heaps are consecutive, then comes their `tld`.
     pub(super) heap_len: usize,
     pub(super) heap_tld: Field<Addr>,
     pub(super) heap_thread: Field<u64>,
@@ -24,7 +24,7 @@ pub(super) struct MimallocLayout {
     pub(super) page_tag: Field<u8>,
     pub(super) page_tag_bit: u8,
     pub(super) page_capacity: Field<u16>,
-    /// In use, including blocks that other threads freed.
+    /// Including blocks that other threads freed.
     pub(super) page_used: Field<u32>,
     pub(super) page_used_mask: u32,
     pub(super) page_free: Field<u64>,
@@ -32,7 +32,7 @@ pub(super) struct MimallocLayout {
     pub(super) page_thread_free: Field<u64>,
     pub(super) page_next: Field<Addr>,
     pub(super) blocks: PageBlocks,
-    /// None or all, except while a thread ends or adopts them.
+    /// Changes only while a thread ends or adopts them.
     pub(super) segment_abandoned: Field<u64>,
     pub(super) segment_entries: Field<u64>,
     pub(super) segment_slices: u64,
@@ -40,9 +40,9 @@ pub(super) struct MimallocLayout {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AbandonedSegments {
-    /// From an interpreter's `mi_abandoned_pool_t`.
+    /// `mi_abandoned_pool_t`.
     Listed { lists: [Field<u64>; 2], next: Field<u64> },
-    /// Counted by an interpreter's `mi_subproc_t`, its `owner`; `thread` is 0.
+    /// `mi_subproc_t` counts them and is their `owner`; `thread` is 0.
     Counted { count: Field<u64>, owner: Field<Addr>, thread: Field<u64> },
 }
 
@@ -55,7 +55,6 @@ pub(super) enum PageBlocks {
 }
 
 impl PageBlocks {
-    /// 0 if there is no page.
     pub(super) fn size(&self, copy: &[u8]) -> u64 {
         match self {
             PageBlocks::Computed { size } => size.get(copy).map(u64::from),
@@ -67,7 +66,7 @@ impl PageBlocks {
 
 pub(super) const GENERATIONS: [&MimallocLayout; 2] = [&V2_1, &V2_5];
 
-/// mimalloc 2.1 (CPython 3.13, 3.14.0 to 3.14.4), from the headers of 3.14.4.
+/// mimalloc 2.1 (CPython 3.13, up to 3.14.4), from the headers of 3.14.4.
 #[rustfmt::skip]
 const V2_1: MimallocLayout = MimallocLayout {
     heap_len: 3064, heap_tld: Field::at(0), heap_thread: Field::at(2848), heap_pages: Field::at(3024), heap_tag: Field::at(3057), heap_queues: 1040, queues: 75, queue_len: 24,
@@ -77,8 +76,7 @@ const V2_1: MimallocLayout = MimallocLayout {
     blocks: PageBlocks::Computed { size: Field::at(28), }, segment_abandoned: Field::at(192), segment_entries: Field::at(248), segment_slices: 264,
 };
 
-/// mimalloc 2.5 (later 3.14, 3.15), from the headers of 3.14.10. Known from headers only: accepted
-/// only if all its counts are consistent.
+/// mimalloc 2.5, from the headers of 3.14.10. Untested, so its counts must be consistent.
 #[rustfmt::skip]
 const V2_5: MimallocLayout = MimallocLayout {
     heap_len: 3088, heap_tld: Field::at(0), heap_thread: Field::at(16), heap_pages: Field::at(192), heap_tag: Field::at(249), heap_queues: 1288, queues: 75, queue_len: 24,

@@ -1,10 +1,9 @@
-//! The references of types written in C, by offset. `tp_traverse` visits all of them (CPython 3.8
-//! to 3.15; tests compare with `gc.get_referents`); other fields are not followed.
+//! References in types written in C, all visited by `tp_traverse` (CPython 3.8 to 3.15; tests
+//! compare with `gc.get_referents`).
 
 use crate::python::layouts::layout::PythonLayout;
 use crate::target::{Addr, Field};
 
-/// Offset, and name in Python.
 pub(super) type CTypeField = (u64, &'static str);
 
 const TYPES: [(&str, &[CTypeField]); 69] = [
@@ -88,9 +87,8 @@ const TYPES: [(&str, &[CTypeField]); 69] = [
     ("zip", &[(24, "<items>"), (32, "<result>")]),
 ];
 
-/// Variables are in a tree of `hamt` nodes (Include/internal/pycore_context.h, pycore_hamt.h).
+/// A tree of `hamt` nodes (Include/internal/pycore_context.h, pycore_hamt.h).
 const CONTEXT: &[CTypeField] = &[(16, "<previous>"), (24, "<variables>")];
-/// The value in the current context belongs to the context.
 const CONTEXT_VARIABLE: &[CTypeField] = &[(24, "<default>")];
 const TOKEN: &[CTypeField] = &[(16, "<context>"), (24, "var"), (32, "old_value")];
 const HAMT_ARRAY: [CTypeField; 32] = {
@@ -102,12 +100,12 @@ const HAMT_ARRAY: [CTypeField; 32] = {
     }
     parts
 };
-/// `DataFrame` columns of one type (pandas 2, pandas/_libs/internals.pyx, by Cython).
+/// Columns of a `DataFrame` (pandas 2, pandas/_libs/internals.pyx).
 const PANDAS_BLOCK: &[CTypeField] = &[(24, "_mgr_locs"), (32, "refs"), (48, "values")];
 const ITERATES: &[CTypeField] = &[(16, "<items>")];
 const COUNTS: &[CTypeField] = &[(24, "<items>")];
 const FUNCTION_AND_ITEMS: &[CTypeField] = &[(16, "<function>"), (24, "<items>")];
-/// Only the callback is counted. Type names vary between versions.
+/// Only the callback is counted. Names vary between versions.
 const WEAK: &[CTypeField] = &[(24, "__callback__")];
 const WEAK_TYPES: [&str; 6] = [
     "weakref",
@@ -118,7 +116,6 @@ const WEAK_TYPES: [&str; 6] = [
     "weakref.CallableProxyType",
 ];
 
-/// Some may be null.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReferenceArray {
     Inside { count: Field<u32>, first: u64 },
@@ -131,8 +128,7 @@ const ROWS: [(&str, ReferenceArray); 3] = [
     ("itertools._tee_dataobject", ReferenceArray::Inside { count: Field::at(24), first: 40 }),
 ];
 
-/// `FutureObj` (Modules/_asynciomodule.c), then where the rest of a `TaskObj` begins, by minor
-/// version.
+/// `FutureObj`, then a `TaskObj`'s own part by minor version (Modules/_asynciomodule.c).
 const FUTURE: [CTypeField; 5] =
     [(16, "_loop"), (24, "<callback>"), (32, "<context>"), (40, "_callbacks"), (48, "_exception")];
 const RESULT_TO_3_9: [CTypeField; 3] =
@@ -150,7 +146,6 @@ pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeF
         "_asyncio.Future" | "_asyncio.Task" => {
             let mut parts = FUTURE.to_vec();
             match layout.minor {
-                // `cancel_msg` came with 3.9.
                 8 => parts.extend(&RESULT_TO_3_9[..2]),
                 9 => parts.extend(RESULT_TO_3_9),
                 _ => parts.extend(RESULT),
@@ -164,12 +159,12 @@ pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeF
             }
             Some(parts)
         }
-        // Up to 3.12 a list (Modules/_queuemodule.c).
+        // A list up to 3.12 (Modules/_queuemodule.c).
         SIMPLE_QUEUE => Some(match layout.minor {
             ..=12 => vec![(32, "<items>")],
             _ => Vec::new(),
         }),
-        // Up to 3.12, the list of weak references comes first.
+        // Up to 3.12 after the list of weak references.
         "_thread._local" => {
             let first = if layout.minor >= 13 { 16 } else { 24 };
             let mut parts =
@@ -183,13 +178,12 @@ pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeF
     }
 }
 
-/// One dictionary has a dictionary per thread.
+/// A dictionary of dictionaries per thread.
 pub(super) const LOCAL: &str = "<threads>";
 
-/// The viewed array; only NumPy arrays have this field.
+/// Only NumPy arrays have this field.
 pub(super) const ARRAY_BASE: &str = "base";
 
-/// Thread pools queue their work in it.
 const SIMPLE_QUEUE: &str = "_queue.SimpleQueue";
 /// `RingBuf` (3.13+).
 const RING_OF_QUEUE: ReferenceArray = ReferenceArray::Ring {
@@ -206,12 +200,12 @@ pub(super) fn row_of(layout: &PythonLayout, name: &str) -> Option<ReferenceArray
     ROWS.iter().find(|(known, _)| *known == name).map(|(_, row)| *row)
 }
 
-/// After the dictionary (`PyException_HEAD`, Include/cpython/pyerrors.h).
+/// `PyException_HEAD` (Include/cpython/pyerrors.h).
 const OF_EVERY_EXCEPTION: [&str; 4] = ["args", "__traceback__", "__context__", "__cause__"];
 const ARGS: u64 = 24;
-/// After `args`, since this minor version.
+/// Since this minor version.
 const NOTES: (u8, &str) = (11, "__notes__");
-/// After `suppress_context`, since this minor version.
+/// After `suppress_context`, since a minor version.
 const EXCEPTIONS: [(&str, u8, &[&str]); 5] = [
     ("AttributeError", 10, &["obj", "name"]),
     ("BaseException", 0, &[]),
@@ -228,7 +222,6 @@ pub(super) fn of_type(name: &str) -> Option<&'static [CTypeField]> {
     Some(TYPES[index].1)
 }
 
-/// `None` if it adds no fields to its base.
 pub(super) fn of_exception(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeField>> {
     let (.., own) =
         EXCEPTIONS.iter().find(|(known, since, _)| *known == name && layout.minor >= *since)?;

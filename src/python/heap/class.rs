@@ -21,8 +21,7 @@ const LAST: Field<Addr> = MRO;
 /// No class has so many nested bases.
 const MAX_CLASS_DEPTH: u32 = 128;
 const MAX_NAME_LEN: usize = 256;
-/// Include/object.h: created by `class` or `PyType_FromSpec`; has a `__dict__` (3.11+); subclasses
-/// of builtins.
+/// Include/object.h; `MANAGED_DICT` since 3.11.
 const HEAP_TYPE: u64 = 1 << 9;
 const MANAGED_DICT: u64 = 1 << 4;
 const LIST: u64 = 1 << 25;
@@ -33,7 +32,7 @@ const EXCEPTION: u64 = 1 << 30;
 const TYPE: u64 = 1 << 31;
 /// `PyMemberDescrObject.d_member`.
 const MEMBER: Field<Addr> = Field::at(40);
-/// `PyMemberDef`: name, type, offset; types of references (Include/structmember.h).
+/// `PyMemberDef`: name, type, offset (Include/structmember.h).
 const MEMBER_LEN: usize = 24;
 const REFERENCES: [i32; 2] = [6, 16];
 
@@ -83,7 +82,7 @@ pub struct PyClass {
     pub name: Arc<str>,
     /// Its instances.
     pub kind: ClassKind,
-    /// `tp_mro`, itself included.
+    /// `tp_mro`.
     pub bases: Vec<Addr>,
     /// Without items.
     pub basic_size: u64,
@@ -94,7 +93,6 @@ pub struct PyClass {
     pub(super) slots: OnceLock<Vec<(Arc<str>, u64)>>,
     /// In the C part of its instances.
     pub(super) parts: Option<Cow<'static, [CTypeField]>>,
-    /// An array whose length each instance stores.
     pub(super) row: Option<ReferenceArray>,
 }
 
@@ -104,7 +102,7 @@ impl PyClass {
         self.bases.contains(&base)
     }
 
-    /// Instances have no known references: numbers, strings, C objects without attributes.
+    /// No known references: numbers, strings, C objects without attributes.
     pub fn is_leaf(&self) -> bool {
         match self.kind {
             ClassKind::Text => true,
@@ -181,8 +179,7 @@ impl PythonHeap<'_> {
         if let Some(known) = self.classes.borrow().get(&at) {
             return known.clone();
         }
-        // In damaged memory, classes may be each other's bases: limit the depth; re-entry finds
-        // nothing.
+        // Damaged classes may be each other's bases; re-entry finds nothing.
         let depth = self.class_depth.get();
         if depth >= MAX_CLASS_DEPTH {
             return None;
@@ -195,7 +192,6 @@ impl PythonHeap<'_> {
         let mut classes = self.classes.borrow_mut();
         match self.memory.refused() == refused {
             true => _ = classes.insert(at, class.clone()),
-            // Read within a cycle, it may be incomplete.
             false => _ = classes.remove(&at),
         }
         class
@@ -213,7 +209,7 @@ impl PythonHeap<'_> {
         self.memory.reader().pointer(self.layout.object.type_of.in_target(at)).ok()
     }
 
-    /// No known references ([`PyClass::is_leaf`]), or unreadable.
+    /// No known references, or unreadable.
     pub fn is_leaf(&self, at: Addr) -> bool {
         let Some(class) = self.class_address(at) else { return true };
         if let Some(known) = self.classes.borrow().get(&class) {
@@ -232,7 +228,7 @@ impl PythonHeap<'_> {
         let flags = head.shift(FLAGS).get(&bytes)?;
         let bases =
             self.items_at(head.shift(MRO).get(&bytes)?, ClassKind::Tuple).unwrap_or_default();
-        // A Python class may share a builtin's name, but without module.
+        // A Python class may share a builtin's name, without module.
         let is_of_c = flags & HEAP_TYPE == 0 || name.contains('.');
         let own = match flags & EXCEPTION {
             0 => c_type_fields::of_type(&name)
@@ -272,7 +268,7 @@ impl PythonHeap<'_> {
         self.text(module)
     }
 
-    /// In the class's own namespace, without bases.
+    /// Without bases.
     pub fn class_attribute(&self, class: &PyClass, name: &str) -> Option<Addr> {
         if !class.is_heap_type() {
             return None;

@@ -1,4 +1,4 @@
-//! Contents of containers: dictionaries, lists, tuples, sets, instances.
+//! Contents of containers and instances.
 
 use std::sync::Arc;
 
@@ -8,12 +8,10 @@ use super::c_type_fields::ReferenceArray;
 use super::{ClassKind, PyClass, PythonHeap};
 use crate::target::{Addr, Field, Memory};
 
-/// With more items, a container is damaged.
 const MAX_ITEMS: u64 = 1 << 26;
 /// `tee` has 57 references.
 const MAX_ROW: u64 = 1 << 12;
 const MAX_RING: u64 = 1 << 20;
-/// Nulls occur only while a list is filled.
 const MAX_EMPTY: u32 = 1 << 16;
 /// `ob_size`, `ob_item`, `allocated`; `PySetObject.fill`, `mask`, `table` (3.8 to 3.15).
 const SIZE: Field<u64> = Field::at(16);
@@ -22,7 +20,7 @@ const LIST_ROOM: Field<u64> = Field::at(32);
 const SET_FILL: Field<u64> = Field::at(16);
 const SET_MASK: Field<u64> = Field::at(32);
 const SET_TABLE: Field<Addr> = Field::at(40);
-/// `dequeobject`: `leftblock`, `leftindex`. A block is a link, items, a link.
+/// `leftblock`, `leftindex`. A block is a link, items, a link.
 const DEQUE_BLOCK: Field<Addr> = Field::at(24);
 const DEQUE_INDEX: Field<u64> = Field::at(40);
 const DEQUE_BLOCK_ITEMS: u64 = 64;
@@ -30,7 +28,7 @@ const DEQUE_BLOCK_ITEMS: u64 = 64;
 const MAX_NAME_LEN: usize = 64;
 const MAX_NAMES: usize = 1 << 16;
 
-/// In pieces: damage is noticed before much is copied.
+/// In pieces, to notice damage before much is copied.
 const WORDS: usize = 512;
 
 fn each_word(
@@ -74,7 +72,7 @@ impl PythonHeap<'_> {
     }
 
     fn with_text<T>(&self, at: Addr, of: impl FnOnce(&str) -> T) -> Option<T> {
-        // A hundred thousand modules share a few dozen attribute names.
+        // Modules share a few dozen attribute names.
         if let Some(known) = self.texts.borrow().get(&at) {
             return Some(of(known));
         }
@@ -127,7 +125,7 @@ impl PythonHeap<'_> {
         self.entries(dict).into_iter().filter_map(named).collect()
     }
 
-    /// The value of a string key; reads only the keys before it.
+    /// Reads only the keys before it.
     pub fn named_value(&self, dict: Addr, name: &str) -> Option<Addr> {
         let is_it = |(key, _): &(Addr, Addr)| self.text(*key).is_some_and(|key| key == name);
         self.entries(dict).into_iter().find(is_it).map(|(_, value)| value)
@@ -161,7 +159,7 @@ impl PythonHeap<'_> {
         Ok(items)
     }
 
-    /// Stops at the first word that is no object's address: the object is damaged.
+    /// Stops at the first word that is no object's address.
     fn each_item_at(
         &self,
         at: Addr,
@@ -198,7 +196,6 @@ impl PythonHeap<'_> {
                 let fill = memory.u64(object.shift(SET_FILL).in_target(at))?;
                 let mask = memory.u64(object.shift(SET_MASK).in_target(at))?;
                 let table = memory.pointer(object.shift(SET_TABLE).in_target(at))?;
-                // A power of two less one; at least `fill` slots.
                 if mask >= MAX_ITEMS || mask & (mask + 1) != 0 || fill > mask + 1 {
                     return Err(ObjectDecodeError::Malformed);
                 }
@@ -218,7 +215,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// A chain of blocks (Modules/_collectionsmodule.c); first and last are partly filled.
+    /// A chain of blocks (Modules/_collectionsmodule.c).
     fn each_item_of_deque(
         &self,
         at: Addr,
@@ -334,7 +331,7 @@ impl PythonHeap<'_> {
         let (runtime, interpreter) = (&self.layout.runtime, &self.layout.interpreter);
         let modules = (|| {
             let first = memory.pointer(runtime.interpreters_head.in_target(self.runtime)).ok()?;
-            // The main interpreter is the last in the list.
+            // The list ends with the main interpreter.
             let mut main = first;
             for _ in 0..64 {
                 match memory.pointer(interpreter.next.in_target(main)).ok()? {

@@ -1,16 +1,15 @@
-//! References of frames that do not run: of suspended generators, or kept by tracebacks.
+//! References of frames of suspended generators, or kept by tracebacks.
 
 use super::{HeapObject, PythonHeap};
 use crate::python::layouts::layout::GeneratorFrame;
 use crate::target::{Addr, Field};
 
 const MAX_SLOTS: u64 = 1 << 16;
-/// A frame object that owns its frame stores it this near.
+/// Maximum distance of an object's own frame.
 const OWN_FRAME: u64 = 256;
 /// Borrowed, immortal, or a number (3.14+, `Py_TAG_REFCNT`).
 const UNCOUNTED: u64 = 1;
-/// `gi_frame_state`, and the handled exception, before a generator's frame (`_PyGenObject_HEAD`,
-/// 3.11+).
+/// `gi_frame_state`, handled exception: before a generator's frame (`_PyGenObject_HEAD`, 3.11+).
 const STATE_BEFORE: u64 = 5;
 const EXCEPTION_BEFORE: u64 = 32;
 /// `PyFrameObject.f_back`, `f_trace` (3.11+).
@@ -22,15 +21,15 @@ const GENERATOR_OF_FRAME: Field<Addr> = Field::at(88);
 enum ValuesEnd {
     /// `stackpointer`.
     Pointer(Field<Addr>),
-    /// `f_stacktop`, else `f_valuestack`: a finished function has only local variables.
+    /// `f_stacktop`, else `f_valuestack` (finished).
     Either(Field<Addr>, Field<Addr>),
-    /// `f_valuestack` and `f_stackdepth`, negative while the frame runs.
+    /// `f_stackdepth` is negative while the frame runs.
     Depth { stack: Field<Addr>, depth: Field<i32> },
-    /// `stacktop`: number of values from the first local variable.
+    /// `stacktop`: values from the first local variable.
     Index(Field<i32>),
 }
 
-/// Besides its values (`_PyInterpreterFrame`, `PyFrameObject` up to 3.10).
+/// Besides values.
 #[derive(Debug)]
 struct FrameReferences {
     since: u8,
@@ -38,7 +37,7 @@ struct FrameReferences {
     end: ValuesEnd,
     /// First and last state of a suspended generator (`enum _framestate`, 3.11+).
     waits: (u8, u8),
-    /// The exception that a generator handles; since 3.11 before its frame.
+    /// A generator's handled exception; since 3.11 before its frame.
     handles: &'static [Field<Addr>],
 }
 
@@ -101,8 +100,8 @@ impl PythonHeap<'_> {
         state.is_ok_and(|[state]| (from..=to).contains(&state))
     }
 
-    /// Also whether the function has returned: then the object owns the frame. Up to 3.10 a
-    /// generator owns it.
+    /// With whether the function has returned: then the object owns the frame, as a generator does
+    /// up to 3.10.
     pub(super) fn frame_of_object(&self, at: Addr) -> Option<(Addr, bool)> {
         let memory = self.memory();
         match self.layout.heap.frame_of_object {
@@ -117,7 +116,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// Whether a frame object's function has returned.
+    /// Its function has returned.
     pub fn has_returned(&self, frame: &HeapObject) -> bool {
         self.frame_of_object(frame.at).is_some_and(|(_, returned)| returned)
     }
@@ -154,7 +153,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// After the `locals` variables: iterators, awaited objects.
+    /// Iterators, awaited objects.
     pub(super) fn stack_of_frame(&self, frame: Addr, locals: Option<usize>) -> Option<Vec<Addr>> {
         let values = self.values_of_frame(frame)?;
         let stack = values.get(8 * locals?..)?.chunks_exact(8);

@@ -1,7 +1,7 @@
-//! Finds garbage by CPython's algorithm (Python/gc.c, `deduce_unreachable`): subtract from each
-//! reference count the references from tracked objects; a remainder comes from outside and keeps
-//! the object and all that it references alive. Objects of unknown kinds are assumed to reference
-//! nothing. So every object found is garbage, but not all garbage is found.
+//! Finds garbage by CPython's algorithm (Python/gc.c, `deduce_unreachable`): a count that exceeds
+//! the references from tracked objects keeps its object and what that references alive. Objects of
+//! unknown kinds count as without references, so every object found is garbage, but not all is
+//! found.
 
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -13,9 +13,8 @@ use super::{ClassKind, HeapObject, PythonHeap};
 use crate::target::{Addr, Field};
 
 impl ReferenceGraph<'_> {
-    /// The tracked objects that only their cycles keep alive; `None` if the counts are
-    /// inconsistent. `through_cpp`: references from C++, such as from a tensor to the `ctx` of its
-    /// node.
+    /// Objects kept alive only by cycles; `None` if counts are inconsistent. `through_cpp`:
+    /// references from C++, such as from a tensor to its node's `ctx`.
     pub fn garbage(&self, through_cpp: &[(Addr, Addr)]) -> Option<FxHashSet<Addr>> {
         let objects = self.objects();
         let immortal = |object: &HeapObject| object.references < 0;
@@ -39,7 +38,6 @@ impl ReferenceGraph<'_> {
                 alive[number as usize] = true;
                 waiting.push(number);
             } else if left < 0 {
-                // Something was misread.
                 return None;
             }
         }
@@ -57,7 +55,7 @@ impl ReferenceGraph<'_> {
 }
 
 impl PythonHeap<'_> {
-    /// Passes each reference on as often as it is counted.
+    /// As often as it is counted.
     pub(super) fn owned(&self, object: &HeapObject, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();
         let at = object.at;

@@ -1,6 +1,5 @@
-//! References that no attribute shows: values of a `ContextVar`, attributes of a `threading.local`,
-//! items of an object array. Every context has a tree of values (`PyContext`, Objects/hamt.c, 3.8
-//! to 3.15); a `threading.local` has a dictionary per thread.
+//! References that no attribute shows: values of a `ContextVar` (a tree in each context,
+//! Objects/hamt.c), attributes of a `threading.local`, items of an object array.
 
 use rustc_hash::FxHashMap;
 
@@ -12,7 +11,7 @@ use crate::target::{Addr, Field};
 const VARIABLES: Field<Addr> = Field::at(24);
 const ROOT: Field<Addr> = Field::at(16);
 const NAME: Field<Addr> = Field::at(16);
-/// A tree has at most 8 levels.
+/// The tree's maximum.
 const MAX_DEPTH: u32 = 8;
 const MAX_VARIABLES: usize = 1 << 16;
 
@@ -31,8 +30,8 @@ impl PythonHeap<'_> {
         is_context_variable(&object.class.name)
     }
 
-    /// What a program reaches from the object by a call or through another object's attributes.
-    /// Intermediate objects are skipped.
+    /// What a program reaches by a call or another object's attributes, without the objects in
+    /// between.
     pub fn hidden_references(
         &self,
         HeapObject { at, class, .. }: &HeapObject,
@@ -98,7 +97,7 @@ impl PythonHeap<'_> {
                 nodes.extend(children.map(|child| (child, depth + 1)));
                 continue;
             }
-            // Pairs of variable and value; without a variable, a child node.
+            // Pairs of variable and value, or of null and child node.
             let row: FxHashMap<usize, Addr> = self.row_of(node, &class).into_iter().collect();
             for (index, value) in row.iter().filter(|(index, _)| *index % 2 == 1) {
                 found += 1;

@@ -1,6 +1,6 @@
-//! The garbage collector's lists: three generations and that of `gc.freeze()`. Each is a ring of
-//! `PyGC_Head`s, its own in a `struct gc_generation` (Include/internal/pycore_gc.h, 3.8 to 3.15).
-//! They are found by shape, for patch releases differ (3.14.0 to 3.14.4 collect incrementally).
+//! The garbage collector's lists: three generations and that of `gc.freeze()`, rings of
+//! `PyGC_Head`s (Include/internal/pycore_gc.h, 3.8 to 3.15). Found by shape, as patch releases
+//! differ.
 
 use super::{HeapError, HeapListing};
 use crate::python::layouts::interpreter::Interpreter;
@@ -8,34 +8,31 @@ use crate::python::layouts::layout::GcState;
 use crate::python::stacks::thread_states::MAX_INTERPRETERS;
 use crate::target::{Addr, Field, MemoryError, PageCache, PageReader};
 
-/// More than fit in a terabyte.
 pub(super) const MAX_OBJECTS: usize = 1 << 32;
 /// Head (next, prev), threshold, count.
 const GENERATION: usize = 24;
 const GENERATIONS: usize = 3;
-/// Where in the collector's state the generations may begin.
 const SEARCHED: usize = 64;
 const STATE: usize = 512;
 const MAX_COUNT: u32 = 1 << 30;
-/// `PyGC_Head`, before each object.
 const HEADER: u64 = 16;
 /// Flags in the low bits of both pointers.
 const FLAGS: u64 = 3;
-/// More than a job with few objects allocates between two collections.
+/// More than a small job allocates between two collections.
 const MOST_NEW: usize = 5000;
-/// Changes tolerated per list. A ring left from old lists also ends at one of them.
+/// Changes tolerated per list; also ends a ring left from old lists.
 const MAX_CHANGES: u32 = 16;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TrackedObject {
     pub(super) at: Addr,
     pub(super) class: Addr,
-    /// Lower half of `ob_refcnt`; negative for immortal objects since 3.12 (Include/refcount.h).
+    /// Lower half of `ob_refcnt`; negative for immortal objects since 3.12.
     pub(super) references: i32,
 }
 
 const PORTION: usize = 1 << 14;
-/// Upper bound for an object, its parts, and our record of it.
+/// With our record of it.
 const BYTES_AN_OBJECT: u64 = 1 << 10;
 
 pub(super) fn allow(reader: &mut PageReader<'_>, objects: usize) {
@@ -91,7 +88,7 @@ fn read_state(
     let lists = find(reader, &state, at)
         .ok_or_else(|| HeapError::NoLists { version: interpreter.version.clone() })?;
     if listing == HeapListing::Newest {
-        // New objects go to the end of the youngest list, which a collection merges into the next.
+        // New objects join the youngest list, which a collection merges into the next.
         for head in &lists[..2] {
             follow(reader, *head, PREVIOUS, MOST_NEW, objects);
         }
@@ -110,21 +107,20 @@ fn read_state(
         }
     }
     if was_left {
-        // Objects behind a link into another list appear twice.
+        // A link into another list shows objects twice.
         objects.sort_unstable_by_key(|object| object.at);
         objects.dedup_by_key(|object| object.at);
     }
     Ok(())
 }
 
-/// The generations, then the frozen objects.
 fn find(reader: &mut PageReader<'_>, state: &[u8], at: Addr) -> Option<[Addr; GENERATIONS + 1]> {
     (8..SEARCHED).step_by(8).find_map(|first| {
         let generation = |n: usize| first + n * GENERATION;
         if !(0..GENERATIONS).all(|n| is_list(reader, state, at, generation(n))) {
             return None;
         }
-        // Up to 3.13 a pointer to the youngest comes in between.
+        // Up to 3.13 a pointer comes in between.
         let after = generation(GENERATIONS);
         let permanent = [after, after + 8].into_iter().find(|&p| is_list(reader, state, at, p))?;
         let heads = [generation(0), generation(1), generation(2), permanent];
@@ -149,7 +145,7 @@ fn is_list(reader: &mut PageReader<'_>, state: &[u8], at: Addr, offset: usize) -
 const NEXT: (usize, usize) = (0, 1);
 const PREVIOUS: (usize, usize) = (1, 0);
 
-/// While the list may change; `true` if to its end.
+/// `true` if it reached the list's end.
 fn follow(
     reader: &mut PageReader<'_>,
     head: Addr,
@@ -161,9 +157,8 @@ fn follow(
     let Ok(first) = reader.u64(head + 8 * on as u64) else { return false };
     let mut at = Addr(first & !FLAGS);
     let first = objects.len();
-    // Objects move between lists, so the head may never come again. In a ring the walk meets the
-    // object that it passed last at a power of two (Brent's algorithm), after at most three times
-    // its length.
+    // Objects move between lists, so the head may never come again. Brent's algorithm: in a ring
+    // the walk meets the object passed at the last power of two.
     let mut passed = head;
     while at != head && at != passed && at.is_plausible() && objects.len() - first < most {
         if (objects.len() - first).is_power_of_two() {
@@ -192,7 +187,6 @@ fn walk(
     head: Addr,
     objects: &mut Vec<TrackedObject>,
 ) -> Result<(), HeapError> {
-    // A list that leads elsewhere is being changed.
     let changing = |error: MemoryError| match error {
         MemoryError::Fault { .. } => HeapError::Changing,
         source => HeapError::Unreadable { what: "the list of objects", at: head, source },
@@ -205,7 +199,7 @@ fn walk(
         }
         let mut object = [0; HEADER as usize + 16];
         match reader.read(at, &mut object) {
-            // The rest is reached from the other end; the refused reads record the gap.
+            // Read the rest from the other end.
             Err(error) if error.is_limit() => {
                 follow(reader, head, PREVIOUS, MAX_OBJECTS, objects);
                 return Ok(());
@@ -242,7 +236,7 @@ mod tests {
 
     #[test]
     fn rough_walks_end_when_lists_merge() {
-        // The second object has just moved to the list whose head is 0x20_000.
+        // The second object has just moved to the other list.
         let memory = headers(&[
             (0x10_000, 0x11_000, 0x13_000),
             (0x11_000, 0x12_000, 0x10_000),

@@ -1,11 +1,7 @@
-//! Tracked objects of a CPython without a GIL: in mimalloc heaps, two per thread, and in segments
-//! of ended threads.
-//!
-//! The walk is the collector's (Python/gc_free_threading.c, `gc_visit_heaps`): the blocks of each
-//! page on none of its free lists. The heaps are found in a thread's state by shape, as their
-//! offset differs between patch releases. A thread stopped while it allocates or frees makes the
-//! counts of one page differ by one; that block is no tracked object. Any other inconsistency
-//! requires another read.
+//! Tracked objects of a CPython without a GIL: as Python/gc_free_threading.c (`gc_visit_heaps`)
+//! finds them in mimalloc heaps, which are found by shape. A thread stopped during an allocation or
+//! free makes the counts of one page differ by one; its block is no tracked object. Any other
+//! inconsistency requires another read.
 
 mod block_area;
 mod segments;
@@ -22,18 +18,16 @@ use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
 use crate::target::{Addr, Field, MemoryError, PageCache, PageReader, Process};
 
 const SEARCHED: usize = 2048;
-/// Per thread; those with tracked objects have no or two words before the head
-/// (Include/internal/pycore_mimalloc.h).
+/// Per thread, and bytes before tracked objects (Include/internal/pycore_mimalloc.h).
 const HEAPS: u8 = 4;
 const OBJECTS: [(u8, u64); 2] = [(2, 0), (3, 16)];
-/// `ob_gc_bits` (Include/internal/pycore_gc.h): tracked; deferred (counted per thread or not at
-/// all).
+/// `ob_gc_bits` (Include/internal/pycore_gc.h).
 const TRACKED: u8 = 1 << 0;
 const DEFERRED: u8 = 1 << 6;
-/// `ob_ref_local` of an immortal object, flags in `ob_ref_shared` (Include/refcount.h).
+/// `ob_ref_local`, `ob_ref_shared` (Include/refcount.h).
 const IMMORTAL: u32 = u32::MAX;
 const SHARED_SHIFT: i64 = 2;
-/// PYTHONMALLOC=debug: size, and a letter between bytes that are never valid (Objects/obmalloc.c).
+/// PYTHONMALLOC=debug: size, and a letter between impossible bytes (Objects/obmalloc.c).
 const DEBUG_HEADER: u64 = 16;
 const DEBUG_MARK: u64 = 0xfdfd_fdfd_fdfd_fd00;
 const HEAD: usize = 32;
@@ -41,10 +35,9 @@ const HEAD: usize = 32;
 const SEGMENT: u64 = 32 << 20;
 const SLICE: u64 = 64 << 10;
 const MAX_SEGMENTS: usize = 1 << 20;
-/// In the alignment bits of `xthread_free` and `abandoned`.
+/// In `xthread_free`, `abandoned`.
 const THREAD_FREE_FLAGS: u64 = 3;
-/// Pages of small blocks skip so many (Objects/mimalloc/segment.c,
-/// `_mi_segment_page_start_from_slice`).
+/// Skipped blocks of small pages (`_mi_segment_page_start_from_slice`, Objects/mimalloc/segment.c).
 const MIN_BLOCK_BYTES: u64 = 8;
 const SMALL_BLOCK: u64 = 64;
 const MIDDLE_BLOCK: u64 = 512;
@@ -89,11 +82,10 @@ struct MimallocWalk<'a> {
     interpreter: &'a Interpreter,
     process: Option<&'a Process>,
     reader: PageReader<'a>,
-    /// Offset in a thread's state.
     heaps: Option<(u64, &'static MimallocLayout)>,
     /// Segments of ended threads.
     left_behind: Vec<Addr>,
-    /// Offset of the abandoned pool in an interpreter state; that interpreter.
+    /// Offset in this interpreter's state.
     pool: Option<(u64, Addr)>,
     /// Each thread changes one page at a time.
     threads: u32,
@@ -137,7 +129,6 @@ impl MimallocWalk<'_> {
             interpreters.push(at);
             at = self.pointer("the next interpreter", layout.interpreter.next.in_target(at))?;
         }
-        // An interpreter without threads keeps its objects there too.
         if let Some((_, mimalloc)) = self.heaps
             && let Some((pool, of)) = self.pool
         {
@@ -154,7 +145,7 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// Ignores an error in rough mode: other parts may be sound.
+    /// In rough mode other parts may be sound.
     fn part(&self, read: Result<(), HeapError>) -> Result<(), HeapError> {
         match (self.listing, read) {
             (HeapListing::Rough, Err(error)) if !error.is_limit() => Ok(()),
@@ -248,7 +239,6 @@ impl MimallocWalk<'_> {
         })
     }
 
-    /// `before`: bytes before each object.
     fn heap(
         &mut self,
         mimalloc: &MimallocLayout,
@@ -282,7 +272,7 @@ impl MimallocWalk<'_> {
         if seen == pages { Ok(()) } else { Err(HeapError::Changing) }
     }
 
-    /// Abandoned pages of a partly owned segment are listed nowhere.
+    /// A partly owned segment lists no abandoned pages.
     fn check_segment(&mut self, mimalloc: &MimallocLayout, page: Addr) -> Result<(), HeapError> {
         let segment = Addr(page.0 & !(SEGMENT - 1));
         if self.segments.insert(segment) {
@@ -328,7 +318,6 @@ impl MimallocWalk<'_> {
             1 => self.uneven += 1,
             _ => return Err(HeapError::Changing),
         }
-        // Used until the owner collects them.
         let by_others = list(mimalloc.page_thread_free) & !THREAD_FREE_FLAGS;
         self.free_blocks(by_others, &area, &mut is_free)?;
         for (number, is_free) in (0..).zip(is_free) {
@@ -380,7 +369,7 @@ impl MimallocWalk<'_> {
         let references = if local == IMMORTAL {
             -1
         } else if flags & DEFERRED != 0 {
-            // Its count omits deferred references, so no known one can be its last.
+            // The count omits deferred references.
             i32::MAX
         } else {
             counted.clamp(0, i64::from(i32::MAX)) as i32

@@ -1,6 +1,5 @@
-//! The objects of a stopped CPython that the garbage collector tracks, and their references. All
-//! reads go through one [`PageCache`], so they are consistent; in a running target lists differ
-//! ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
+//! The objects that CPython's garbage collector tracks, and their references. The target should be
+//! stopped; otherwise lists change ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
 
 mod blocks;
 mod c_type_fields;
@@ -39,13 +38,13 @@ use crate::target::{Addr, MemoryError, PageCache, Process};
 /// Why the heap could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeapError {
-    /// A collection has split the lists; try again later.
+    /// A collection has split the lists.
     #[error("Python's garbage collector is at work")]
     Collecting,
-    /// A list changed during the read: the target runs.
+    /// A list changed: the target runs.
     #[error("Python's list of objects changed while it was read")]
     Changing,
-    /// No collector's lists, or without a GIL no heaps.
+    /// Neither the collector's lists nor heaps were found.
     #[error("the list of objects of this CPython ({version}) could not be found")]
     NoLists {
         /// CPython's version.
@@ -92,7 +91,7 @@ pub struct HeapObject {
     pub at: Addr,
     /// Its class.
     pub class: Arc<PyClass>,
-    /// Its reference count; negative if immortal (3.12+).
+    /// Negative if immortal (3.12+).
     pub references: i32,
 }
 
@@ -117,9 +116,9 @@ pub struct PythonHeap<'a> {
 pub enum HeapListing {
     /// Any inconsistency is an error.
     Whole,
-    /// Best effort in a running process, to learn which pages hold the list.
+    /// Best effort, to learn which pages hold the list.
     Rough,
-    /// Best effort, some thousand newest objects (without a GIL their age is unknown).
+    /// Best effort, some thousand newest objects.
     Newest,
 }
 
@@ -146,7 +145,6 @@ impl<'a> PythonHeap<'a> {
         Ok(heap)
     }
 
-    /// For following references from known addresses.
     pub(super) fn unlisted(memory: &'a PageCache, interpreter: &Interpreter) -> PythonHeap<'a> {
         let (layout, runtime) = (interpreter.layout, interpreter.runtime);
         PythonHeap::over(layout, runtime, KnownClasses::default(), memory)
@@ -182,7 +180,7 @@ impl<'a> PythonHeap<'a> {
         self.memory
     }
 
-    /// Partly or wholly unreadable objects; their references are missing.
+    /// Objects with missing references.
     pub fn unreadable(&self) -> u64 {
         self.unreadable.get()
     }

@@ -1,14 +1,13 @@
-//! Reads the references of many objects in parallel, ahead of a walk.
+//! Reads many objects' references in parallel, ahead of a walk.
 
 use super::threads::NextItems;
 use super::{HeapObject, PythonHeap, ReferenceKind};
 use crate::target::Addr;
 
-/// Fewer objects do not justify threads.
 const PORTION: usize = 256;
 const MAX_ROUNDS: usize = 4;
 
-/// An object's relevant references, in order; `None`: the walk must read it.
+/// `None`: the walk must read the object.
 pub type OnwardReferences = Option<Vec<(ReferenceKind, Addr)>>;
 
 type IsAsked<'f> = &'f (dyn Fn(&HeapObject) -> bool + Sync);
@@ -16,8 +15,8 @@ type IsAsked<'f> = &'f (dyn Fn(&HeapObject) -> bool + Sync);
 type Takes<'f> = &'f (dyn Fn(&PythonHeap<'_>, usize, Addr) -> bool + Sync);
 
 impl PythonHeap<'_> {
-    /// The accepted references of accepted objects, hidden ones first. Few objects, or no spare
-    /// threads: all is left to the walk.
+    /// Accepted references, hidden ones first. Few objects or no spare threads: leaves all to the
+    /// walk.
     pub fn onward_references(
         &self,
         objects: &[Addr],

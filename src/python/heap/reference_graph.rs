@@ -1,4 +1,4 @@
-//! References between all tracked objects, and from outside.
+//! References between tracked objects, and from outside.
 
 use std::cell::OnceCell;
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use super::reference_scan::ScannedObjects;
 use super::{HeapObject, PythonHeap};
 use crate::target::Addr;
 
-/// All tracked objects with the references between them.
+/// Tracked objects and their references.
 pub struct ReferenceGraph<'h> {
     objects: &'h [HeapObject],
     numbers: FxHashMap<Addr, u32>,
@@ -17,9 +17,8 @@ pub struct ReferenceGraph<'h> {
     places: Vec<ReferencesPlace>,
     /// Such as a class to its dictionary.
     uncounted: Vec<(u32, u32)>,
-    /// (owner of unknown kind, object whose address appears in it).
+    /// Owner of unknown kind, and an address in it.
     held: Vec<(u32, u32)>,
-    /// Counted references from no tracked object.
     unaccounted: Vec<i64>,
     referrers: OnceCell<Referrers>,
 }
@@ -36,8 +35,7 @@ struct ReferencesPlace {
 pub struct LeadingObjects {
     /// Including the objects asked for.
     pub all: Vec<Addr>,
-    /// Referenced from outside (C code, a frame, an unknown object), nearest first; without the
-    /// objects asked for.
+    /// Referenced from outside (C code, a frame), nearest first.
     pub kept_from_outside: Vec<Addr>,
 }
 
@@ -65,7 +63,7 @@ impl PythonHeap<'_> {
             uncounted.append(&mut found.uncounted);
             held.append(&mut found.held);
         }
-        // In object order, whichever thread read them.
+        // Whichever thread read them.
         uncounted.sort_unstable();
         held.sort_by_key(|(holder, _)| *holder);
         let referrers = OnceCell::new();
@@ -103,7 +101,7 @@ impl ReferenceGraph<'_> {
         targets.iter().map(|to| self.objects[*to as usize].at)
     }
 
-    /// `None` for untracked and immortal objects.
+    /// `None` if untracked or immortal.
     pub fn count_of(&self, object: Addr) -> Option<i64> {
         let references = self.objects[self.number_of(object)? as usize].references;
         (references >= 0).then_some(i64::from(references))
@@ -113,14 +111,14 @@ impl ReferenceGraph<'_> {
         self.unaccounted[number as usize]
     }
 
-    /// (owner, object) for `objects` whose address appears in a C object of unknown layout.
+    /// (owner of unknown layout, object).
     pub fn held_in_unknown_objects(&self, objects: &FxHashSet<Addr>) -> Vec<(Addr, Addr)> {
         let at = |number: u32| self.objects[number as usize].at;
         let held = self.held.iter().map(|(holder, held)| (at(*holder), at(*held)));
         held.filter(|(_, held)| objects.contains(held)).collect()
     }
 
-    /// All objects that lead to `objects`; the search stops at `ends`.
+    /// The search stops at `ends`.
     pub fn leading_to(&self, objects: &[Addr], ends: &FxHashSet<Addr>) -> LeadingObjects {
         let referrers = self.referrers();
         let mut reached = vec![false; self.objects.len()];
@@ -152,7 +150,7 @@ impl ReferenceGraph<'_> {
         leading
     }
 
-    /// Splits `objects`: those that a tracked object outside `garbage` references, and others.
+    /// Those that a tracked object outside `garbage` references, and others.
     pub fn divide(&self, objects: &[Addr], garbage: &FxHashSet<Addr>) -> (Vec<Addr>, Vec<Addr>) {
         let referrers = self.referrers();
         let is_referred_to = |at: &Addr| {

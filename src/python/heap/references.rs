@@ -11,14 +11,14 @@ use crate::target::{Addr, Field};
 pub(super) const METHOD_FUNCTION: Field<Addr> = Field::at(16);
 pub(super) const METHOD_SELF: Field<Addr> = Field::at(24);
 
-/// How an object references another. Keys and names are addresses, as most are never read.
+/// Keys and names are addresses: most are never read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReferenceKind {
     /// An attribute.
     Attribute(Addr),
     /// An attribute in a slot.
     Slot(Arc<str>),
-    /// A C object's field by Python name; without one, in angle brackets.
+    /// A C object's Python name, or in angle brackets.
     Field(&'static str),
     /// A key's value.
     Key(Addr),
@@ -49,7 +49,7 @@ pub enum ReferenceKind {
 }
 
 impl PythonHeap<'_> {
-    /// Calls back with the known references.
+    /// Calls back with known references.
     pub fn references(&self, object: &HeapObject, take: &mut dyn FnMut(ReferenceKind, Addr)) {
         let memory = self.memory();
         let (at, head) = (object.at, &self.layout.object);
@@ -101,7 +101,7 @@ impl PythonHeap<'_> {
                         take(ReferenceKind::Local(local.name), local.value);
                     });
                     let mut stack = self.stack_of_frame(frame, locals).unwrap_or_default();
-                    // A suspended coroutine has the awaited object on top.
+                    // The awaited object is on top.
                     let awaited = match &*object.class.name {
                         "coroutine" => stack.pop(),
                         _ => None,
@@ -153,7 +153,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// A function's globals; else `None`.
+    /// `None` unless a function.
     pub fn globals_of(&self, function: Addr) -> Option<Addr> {
         let is_function = self.class_of(function)?.kind == ClassKind::Function;
         let globals = self.layout.heap.function_globals.in_target(function);

@@ -1,11 +1,11 @@
-//! Reads many objects with several threads, each with a [`PageCache::view`].
+//! Reads many objects with several threads.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{KnownClasses, PythonHeap};
 
-/// More only wait for memory; half of the processors at most, as the target runs.
+/// More only wait for memory.
 const MAX_THREADS: usize = 8;
 const PORTIONS_A_THREAD: usize = 2;
 
@@ -17,13 +17,13 @@ pub(super) fn most_threads() -> usize {
 }
 
 impl PythonHeap<'_> {
-    /// With one, the calling thread does all and reads missing pages immediately.
+    /// One thread reads missing pages immediately.
     pub fn set_threads(&self, threads: usize) {
         self.threads.set(threads.clamp(1, MAX_THREADS));
     }
 
-    /// Each thread gets a heap over the copied memory, without an object list; other reads fail
-    /// ([`Self::whole`]). Returns the results, and whether missing pages were copied since.
+    /// Each thread reads only copied memory ([`Self::whole`]). Returns whether missing pages were
+    /// copied since.
     pub(super) fn by_threads<R: Send>(
         &self,
         items: usize,
@@ -52,7 +52,6 @@ impl PythonHeap<'_> {
             let others: Vec<_> = (1..threads).map(|_| start()).collect();
             let (classes, view) = known();
             let own = run(classes, view);
-            // A thread fails only by a panic, already printed.
             others.into_iter().filter_map(|thread| thread.join().ok()).chain([own]).collect()
         });
         let (mut all, mut views) = (Vec::new(), Vec::new());
@@ -64,7 +63,7 @@ impl PythonHeap<'_> {
         (all, self.memory.take_back(views))
     }
 
-    /// `None` if a read was refused or not copied yet; then nothing counts as unreadable.
+    /// `None` if a page was missing; then nothing counts as unreadable.
     pub(super) fn whole<R>(&self, look: impl FnOnce() -> R) -> Option<R> {
         let (refused, unreadable) = (self.memory.refused(), self.unreadable.get());
         let made = look();

@@ -92,7 +92,7 @@ pub(in crate::python) fn unknown(found: String) -> PythonError {
     PythonError::UnknownVersion { found, known: known.join(", ") }
 }
 
-/// Looks in `libpython`, the program, then any library (embedded Python).
+/// Any library may embed Python.
 fn runtime(
     process: &Process,
     memory: &dyn Memory,
@@ -113,17 +113,17 @@ fn runtime(
     for mapping in objects {
         let object = match LoadedObject::read(memory, mapping) {
             Ok(object) => object,
-            // Reading mappings needs fewer rights (CAP_PERFMON) than memory.
+            // Mappings need fewer rights (CAP_PERFMON).
             Err(ObjectError::Memory { source: MemoryError::Denied, .. }) => {
                 return Err(PythonError::Denied { pid: process.pid() });
             }
-            // Many mapped files are not ELF objects (locales, data).
+            // Not an ELF object.
             Err(_) => continue,
         };
         if let Ok(Some(addr)) = object.exported(memory, "_PyRuntime") {
             return Ok(Some((object, addr)));
         }
-        // Full symbol tables of all files would take seconds: read only likely ones.
+        // The symbol tables of all files would take seconds.
         if rank(mapping) < 2
             && let Ok(addr) = object.symbol(process, memory, "_PyRuntime")
         {
@@ -136,7 +136,6 @@ fn runtime(
     }
 }
 
-/// An old Python, one that is being loaded, or none.
 fn without_runtime(process: &Process, memory: &dyn Memory, mappings: &Mappings) -> PythonError {
     let pid = process.pid();
     let program = process.program().map(|p| p.display().to_string()).unwrap_or_default();
@@ -185,7 +184,7 @@ impl PythonVersion {
         Some(PythonVersion { major, minor, text: format!("{major}.{minor}") })
     }
 
-    /// The text of `Py_GetVersion` (Python/getversion.c), for versions without `Py_Version`.
+    /// The text of `Py_GetVersion` (Python/getversion.c).
     fn from_memory(
         memory: &dyn Memory,
         mappings: &Mappings,

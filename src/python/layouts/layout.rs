@@ -1,5 +1,5 @@
-//! CPython's structure layout as data. The readers know no version: every difference is a value
-//! here, from [`rows`](crate::python::layouts::layout_tables) and the target's `_Py_DebugOffsets`.
+//! CPython's structure layouts as data; the readers know no version. Values come from
+//! [`rows`](crate::python::layouts::layout_tables) and `_Py_DebugOffsets`.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use crate::target::{Addr, Field, Scalar};
 /// Source of the structure offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutSource {
-    /// `_Py_DebugOffsets` (CPython 3.13+), completed by the row of its minor version.
+    /// `_Py_DebugOffsets` (CPython 3.13+) over its row.
     DebugOffsets,
-    /// The row of its minor version, printed from CPython's headers.
+    /// Printed from CPython's headers.
     Row,
-    /// None: the py-spy crate reads the stacks.
+    /// The py-spy crate reads the stacks.
     PySpy,
 }
 
@@ -46,7 +46,7 @@ pub(in crate::python) struct PythonLayout {
 }
 
 impl PythonLayout {
-    /// `co_stacksize`: just before `co_firstlineno` since 3.11; `co_flags` in between up to 3.10
+    /// `co_stacksize`, before `co_firstlineno`, up to 3.10 with `co_flags` between
     /// (Include/cpython/code.h).
     pub(in crate::python) const fn stack_size(&self) -> Field<u32> {
         let before = if self.minor >= 11 { 4 } else { 8 };
@@ -58,7 +58,7 @@ impl PythonLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct RuntimeLayout {
     pub(in crate::python) interpreters_head: Field<Addr>,
-    /// The single GIL; `None` if each interpreter has its own.
+    /// `None` if each interpreter has its own.
     pub(in crate::python) gil: Option<usize>,
 }
 
@@ -70,7 +70,7 @@ pub(in crate::python) struct InterpreterLayout {
     pub(in crate::python) gil: Option<Field<Addr>>,
     /// `sys.modules`.
     pub(in crate::python) modules: Field<Addr>,
-    /// Changes whenever a code object is freed.
+    /// Changes when a code object is freed.
     pub(in crate::python) code_generation: Option<Field<u64>>,
 }
 
@@ -88,12 +88,12 @@ pub(in crate::python) struct ThreadLayout {
     pub(in crate::python) interpreter: Field<Addr>,
     /// Leads to the innermost frame.
     pub(in crate::python) head: Field<Addr>,
-    /// If `head` points to a `_PyCFrame` (3.11, 3.12): its field.
+    /// In a `_PyCFrame` (3.11, 3.12).
     pub(in crate::python) head_through: Option<Field<Addr>>,
     /// `pthread_self()`.
     pub(in crate::python) python_id: Field<u64>,
     pub(in crate::python) os_id: Option<Field<u64>>,
-    /// Differs between threads that reuse the same memory.
+    /// Differs between threads that reuse the memory.
     pub(in crate::python) identity: Field<u64>,
 }
 
@@ -107,22 +107,22 @@ pub(in crate::python) enum InstructionLayout {
     Pointer(Field<u64>),
 }
 
-/// Whether a frame saved its stack pointer, as it does before calling a Python function.
+/// Set before a call of a Python function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum SavedStack {
-    /// 3.14+ does not clear it afterwards, except in debug builds.
+    /// 3.14+ does not clear it.
     Unknown,
-    /// `stacktop`: -1 while its bytecode, or C code called by it, runs.
+    /// `stacktop`: -1 while the frame, or C code it calls, runs.
     Index(Field<i32>),
 }
 
-/// How a frame called from C is marked; the stack continues in its C caller.
+/// How a frame called from C is marked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum EntryFrame {
     Unmarked,
     /// `is_entry`.
     Flag(Field<u8>),
-    /// Its caller is a shim on the C stack: no code, and an owner of at least `from`.
+    /// Called by a shim on the C stack: no code, an owner of at least `from`.
     Shim {
         owner: Field<u8>,
         from: u8,
@@ -133,21 +133,20 @@ pub(in crate::python) enum EntryFrame {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) struct FrameLayout {
     pub(in crate::python) len: usize,
-    /// Since 3.14 with a tag in its low bits.
+    /// Since 3.14 with a tag.
     pub(in crate::python) code: Field<Addr>,
     pub(in crate::python) previous: Field<Addr>,
     pub(in crate::python) instruction: InstructionLayout,
-    /// A byte, and its value while the frame is on a stack.
+    /// A byte and its value while executing.
     pub(in crate::python) executing: Option<(Field<u8>, u8)>,
     pub(in crate::python) saved_stack: SavedStack,
     pub(in crate::python) entry: EntryFrame,
-    /// `tlbc_index`: the thread's copy of the bytecode (3.14+ without a GIL).
+    /// `tlbc_index`: the thread's bytecode copy (3.14+ without a GIL).
     pub(in crate::python) copy: Option<Field<u32>>,
 }
 
 impl FrameLayout {
-    /// A returned frame loses its code (`clear_thread_frame`, Python/ceval.c, 3.14+). Otherwise a
-    /// frame without code is invalid.
+    /// A returned frame loses its code (`clear_thread_frame`, Python/ceval.c, 3.14+).
     pub(in crate::python) fn clears_code(&self) -> bool {
         let tells_otherwise = self.executing.is_some() || self.saved_stack != SavedStack::Unknown;
         !tells_otherwise
@@ -184,10 +183,9 @@ pub(in crate::python) struct CodeLayout {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum RefcountLayout {
-    /// Negative for immortal objects since 3.12 (Include/refcount.h).
+    /// Negative if immortal (3.12+, Include/refcount.h).
     One(Field<i32>),
-    /// Without a GIL: the owning thread's count; the others' in the upper bits of `shared`; `flags`
-    /// has the collector's bits.
+    /// Without a GIL: the owner's count; the others' in `shared`'s upper bits; collector's flags.
     Split { local: Field<u32>, shared: Field<i64>, flags: Field<u8> },
 }
 
@@ -216,16 +214,15 @@ impl ObjectLayout {
         PyObjectHeader { len: self.head_len, class: self.type_of.offset }
     }
 
-    /// For fields that only the length of the object head displaces.
+    /// Displaced only by the object head.
     pub(in crate::python) const fn shift<T: Scalar>(&self, usual: Field<T>) -> Field<T> {
         Field::at(self.head().shift(usual.offset))
     }
 }
 
-/// How a key table stores the start of its entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum DictSize {
-    /// `dk_size`: slots, whose width (1, 2, 4 or 8 bytes) depends on it.
+    /// `dk_size`: slots of 1, 2, 4 or 8 bytes.
     Slots(Field<u64>),
     /// `dk_log2_index_bytes`.
     IndexBytes(Field<u8>),
@@ -236,7 +233,7 @@ pub(in crate::python) enum DictSize {
 pub(in crate::python) struct DictLayout {
     pub(in crate::python) keys: Field<Addr>,
     pub(in crate::python) values: Field<Addr>,
-    /// `dk_kind`: 0 means entries with a hash. Without it, all have one.
+    /// `dk_kind`: 0, or none: entries with a hash.
     pub(in crate::python) kind: Option<Field<u8>>,
     pub(in crate::python) size: DictSize,
     pub(in crate::python) entry_count: Field<u64>,
@@ -247,16 +244,16 @@ pub(in crate::python) struct DictLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum AttributeLayout {
     Dict,
-    /// 3.11: a dictionary or an array of values, both before the object.
+    /// 3.11: both before the object.
     Split {
         dict: i64,
         values: i64,
     },
-    /// 3.12: one word before the object: values (plus 1) or a dictionary.
+    /// 3.12: before the object, values (plus 1) or a dictionary.
     Tagged {
         word: i64,
     },
-    /// 3.13+: a dictionary before the object, or in the object.
+    /// 3.13+: before or in the object.
     Inline {
         dict: i64,
     },
@@ -289,7 +286,7 @@ pub(in crate::python) enum GeneratorFrame {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum LocalNames {
-    /// `co_localsplusnames`; a byte of `CO_FAST_*` each in `co_localspluskinds`.
+    /// Names in `co_localsplusnames`, `CO_FAST_*` bytes in `co_localspluskinds`.
     Together { names: Field<Addr>, kinds: Field<Addr> },
     /// `co_varnames`, `co_cellvars`, `co_freevars`, in frame order.
     Apart { variables: Field<Addr>, cells: Field<Addr>, free: Field<Addr> },
@@ -307,7 +304,7 @@ pub(in crate::python) struct HeapLayout {
     pub(in crate::python) function_closure: Field<Addr>,
     pub(in crate::python) function_dict: Field<Addr>,
     pub(in crate::python) generator: GeneratorFrame,
-    /// `PyFrameObject`'s pointer to its `_PyInterpreterFrame`, if separate.
+    /// If the frame is separate from `PyFrameObject`.
     pub(in crate::python) frame_of_object: Option<Field<Addr>>,
     /// `localsplus`.
     pub(in crate::python) frame_locals: usize,
@@ -320,9 +317,9 @@ pub(in crate::python) struct HeapLayout {
 pub(in crate::python) struct ErrorLayout {
     /// In the thread: the exception being raised.
     pub(in crate::python) current: Field<Addr>,
-    /// In the thread, if not yet in the exception.
+    /// If not yet in the exception.
     pub(in crate::python) current_traceback: Option<Field<Addr>>,
-    /// In the thread: the innermost `_PyErr_StackItem`.
+    /// Innermost `_PyErr_StackItem`.
     pub(in crate::python) handled: Field<Addr>,
     pub(in crate::python) handled_value: Field<Addr>,
     pub(in crate::python) handled_before: Field<Addr>,

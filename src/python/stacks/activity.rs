@@ -3,8 +3,8 @@
 use crate::model::ThreadActivity;
 use crate::target::{AddressRange, KernelWait};
 
-/// Standard library functions that only wait: path suffix, names. C waits (`time.sleep`,
-/// `Lock.acquire`, `SimpleQueue.get`) have no frame, so a caller that does nothing else is listed.
+/// Functions that only wait, by path suffix. C waits (`time.sleep`, `Lock.acquire`,
+/// `SimpleQueue.get`) have no frame: their caller counts.
 const WAITING: [(&str, &[&str]); 11] = [
     (
         "/threading.py",
@@ -27,7 +27,7 @@ pub(in crate::python) fn is_wait_function(file: &str, name: &str) -> bool {
     WAITING.iter().any(|(suffix, names)| file.ends_with(suffix) && names.contains(&own))
 }
 
-/// It waits for the autograd engine's threads, which allocate on its behalf.
+/// The autograd engine's threads allocate on its behalf.
 pub(in crate::python) fn is_engine_function(file: &str, name: &str) -> bool {
     let own = name.rsplit('.').next().unwrap_or(name);
     match own {
@@ -45,15 +45,15 @@ pub(in crate::python) struct ThreadEvidence {
     pub(in crate::python) moved: bool,
     /// At most 50 ms old.
     pub(in crate::python) os_state: Option<char>,
-    /// Before and after its stack was read.
+    /// Around the reading of its stack.
     pub(in crate::python) waits: [Option<WaitKind>; 2],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum WaitKind {
-    /// Sleeps, or waits for a lock, file, socket or child.
+    /// Waits for a lock, file, socket, child, or time.
     Idle,
-    /// Waits for the GIL or the allocator's lock.
+    /// For the GIL or the allocator's lock.
     ForItsWork,
     MayWork,
     /// Runs, or is in a call that works for it.
@@ -71,14 +71,9 @@ impl WaitKind {
     }
 }
 
-/// In this order:
-///
-/// 1. A thread that holds the GIL is active.
-/// 2. One in a known wait is idle; so is one whose kernel wait is idle both times, unless it waits
-/// for the autograd engine (`loss.backward()`).
-/// 3. One that otherwise waited both times is unknown.
-/// 4. One that moved, worked at either time, or is in state `R` or `D` is active.
-/// 5. Any other is unknown.
+/// In this order: active with the GIL; idle in a known wait; idle if the kernel says so both times,
+/// except in the autograd engine (`loss.backward()`); unknown if it waited both times; active if it
+/// moved, worked, or is in state `R` or `D`; else unknown.
 pub(in crate::python) fn classify(signs: ThreadEvidence) -> ThreadActivity {
     if signs.gil {
         return ThreadActivity::Active;
@@ -148,8 +143,7 @@ mod tests {
         );
     }
 
-    /// A state was reused for 50 ms: allocations of a thread that had waited for the autograd
-    /// engine became `[not seen]`.
+    /// A state was reused for 50 ms, so allocations became `[not seen]`.
     #[test]
     fn running_threads_are_not_idle_because_of_old_state() {
         let running = Some(WaitKind::Working);

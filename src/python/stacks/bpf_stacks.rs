@@ -1,6 +1,5 @@
-//! Stacks walked by a kernel program: how it finds the frames, and their names. It copies a code
-//! object when it first sees it and reports when one is freed, so an address identifies one code
-//! object from its copy until the next copy.
+//! Names stacks walked by a kernel program. That copies a code object when it first sees it and
+//! reports when one is freed: until the next copy an address identifies one code object.
 
 use rustc_hash::FxHashMap;
 
@@ -15,8 +14,7 @@ use crate::python::objects::ObjectDecodeError;
 use crate::python::stacks::thread_list::ThreadEntry;
 use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, MemoryImage};
 
-/// Thread-specific slots in glibc's `struct pthread`: after the thread control block's header,
-/// before the stack description (nptl/descr.h).
+/// Thread-specific slots in glibc's `struct pthread` (nptl/descr.h).
 const SLOTS: std::ops::Range<usize> = 0x100..0x910;
 /// `tp_dealloc` (Include/cpython/object.h, 3.8 to 3.15).
 const TYPE_DEALLOC: Field<Addr> = Field::at(48);
@@ -46,7 +44,7 @@ pub(in crate::python) fn unwind_info(
         EntryFrame::Flag(flag) => Some(offset(flag.offset)),
         EntryFrame::Unmarked | EntryFrame::Shim { .. } => None,
     };
-    // If unreadable, freed code objects go unnoticed, as on a build that hides the symbol.
+    // If unreadable, freed code objects go unnoticed.
     let code_dealloc = interpreter
         .code_type
         .and_then(|class| memory.pointer(layout.object.shift(TYPE_DEALLOC).in_target(class)).ok())
@@ -78,8 +76,8 @@ pub(in crate::python) fn unwind_info(
     })
 }
 
-/// Offset from `pthread_self()` to the slot of `autoTSSkey`: the first in which most threads store
-/// their own state. Other libraries (pybind11) do so for some threads in higher slots.
+/// Where most threads store their own state (`autoTSSkey`). Other libraries (pybind11) do so for
+/// some threads, in higher slots.
 fn own_thread_slot(memory: &dyn Memory, threads: &[ThreadEntry]) -> Option<u32> {
     let mut votes: FxHashMap<usize, usize> = FxHashMap::default();
     for thread in threads {
@@ -133,7 +131,7 @@ impl StackSymbolizer {
         }
     }
 
-    /// Takes the copy of a code object: memory ranges by address.
+    /// Takes a copied code object: ranges by address.
     pub fn add_code(&mut self, code: u64, spans: &[(u64, &[u8])]) {
         let mut copy = MemoryImage::default();
         for (at, bytes) in spans {
@@ -142,14 +140,14 @@ impl StackSymbolizer {
         let both = CopyOrLive { copy, live: &*self.memory };
         match self.read(&both, Addr(code)) {
             Ok(known) => self.by_address.insert(code, known),
-            // The previous object is gone; frames of the new one stay unknown.
+            // Frames of the new object stay unknown.
             Err(_) => self.by_address.remove(&code),
         };
     }
 
     fn read(&self, memory: &CopyOrLive<'_>, at: Addr) -> Result<CopiedCode, ObjectDecodeError> {
         let object = CodeObject::read(memory, &self.layout, self.code_type, at)?;
-        // Parts beyond the copy are live: valid only if the code object is still the copied one.
+        // Beyond the copy, the live object must still be the copied one.
         let reached_beyond = !memory.has(object.name.at, object.name.stored.len())
             || !memory.has(object.file.at, object.file.stored.len())
             || !memory.has(object.table_at, object.table.len());
@@ -174,7 +172,7 @@ impl StackSymbolizer {
         })
     }
 
-    /// If more than `most` are known: those unused since the last such call.
+    /// Unused since the last such call, if more than `most` are known.
     pub fn idle_codes(&mut self, most: usize) -> Vec<u64> {
         if self.by_address.len() <= most {
             return Vec::new();
@@ -185,14 +183,14 @@ impl StackSymbolizer {
         idle
     }
 
-    /// Forgets these code objects; each needs a new copy before its next use.
+    /// Each needs a new copy before its next use.
     pub fn forget_codes(&mut self, codes: &[u64]) {
         for code in codes {
             self.by_address.remove(code);
         }
     }
 
-    /// Forgets assigned ids: the next stack has another table.
+    /// The next stack has another table.
     pub fn forget_numbers(&mut self) {
         for known in self.by_address.values_mut() {
             known.number = None;
@@ -200,8 +198,8 @@ impl StackSymbolizer {
         }
     }
 
-    /// Frames per call of the interpreter's C function, innermost first. On CPython 3.11 the probe
-    /// must take native stacks.
+    /// Frames per call of the interpreter's C function. On CPython 3.11 the probe must take native
+    /// stacks.
     pub fn frames_by_call(&self, probed: &[BpfFrame]) -> Vec<u32> {
         let (mut calls, mut frames) = (Vec::new(), 0);
         for frame in probed {
@@ -225,7 +223,7 @@ impl StackSymbolizer {
         calls
     }
 
-    /// Frames are innermost first; `None` if a code object has no valid copy.
+    /// `None` if a code object has no valid copy.
     pub fn stack(&mut self, probed: &[BpfFrame], table: &mut StackTable) -> Option<StackId> {
         self.frames.clear();
         for frame in probed.iter().filter(|f| f.code != 0 && f.owner < self.shims_from) {

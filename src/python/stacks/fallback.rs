@@ -1,4 +1,4 @@
-//! The py-spy crate, for CPythons that the built-in reader does not know.
+//! The py-spy crate, for unknown CPythons.
 
 use py_spy::config::LockingStrategy;
 use py_spy::{Config, PythonSpy, StackTrace};

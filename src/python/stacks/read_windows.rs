@@ -1,16 +1,15 @@
-//! The memory ranges of one thread's last frames, so that one read finds them again. Frames of
-//! CPython 3.11+ are consecutive in 16 KiB chunks; older frames and generators' are anywhere.
-//! Windows merge across gaps below the page size, so none touches a page without frames.
+//! The memory ranges of one thread's last frames. Frames of CPython 3.11+ are consecutive in 16 KiB
+//! chunks, others anywhere. Windows merge only across gaps below a page, so none touches a page
+//! without frames.
 
 use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::target::Addr;
 
 const PAGE: u64 = 4096;
-/// Copying a smaller gap is cheaper than one more piece.
+/// Smaller gaps are cheaper than one more piece.
 const MAX_GAP_BYTES: u64 = 1024;
 const HEADROOM: u64 = 512;
 const MAX_WINDOW_LEN: u64 = 4 << 20;
-/// Samples after which windows shrink.
 const EPOCH: u32 = 64;
 
 #[derive(Debug, Clone, Copy)]
@@ -77,7 +76,7 @@ impl ReadWindows {
         batch.get(again.slot)?.get(from..from + len)
     }
 
-    /// Adds the bytes and their surroundings within the page to the next batch.
+    /// With the surroundings within the page.
     pub(in crate::python) fn want(&mut self, at: Addr, len: usize) {
         if !at.is_plausible() {
             return;
@@ -115,7 +114,6 @@ impl ReadWindows {
         self.again.retain(|w| w.slot != slot);
     }
 
-    /// Call after each sample; sometimes shrinks windows.
     pub(in crate::python) fn settle(&mut self) {
         self.samples += 1;
         if !self.samples.is_multiple_of(EPOCH) {
@@ -145,7 +143,7 @@ impl ReadWindows {
             to += 1;
         }
         if new.end - new.start > MAX_WINDOW_LEN {
-            // The pointer chain was invalid: start over.
+            // The pointer chain was invalid.
             self.list.clear();
             self.list.push(ReadWindow { start, end, low, high, slot: ReadSlot::default() });
             return;

@@ -5,7 +5,6 @@ use crate::target::{Addr, AddressRange, Memory, MemoryError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub(in crate::python) struct ReadSlot(usize);
 
-/// In the order in which the kernel copies them. Buffers are reused.
 #[derive(Debug, Default)]
 pub(in crate::python) struct ScatterRead {
     spans: Vec<AddressRange>,
@@ -30,7 +29,7 @@ impl ScatterRead {
         ReadSlot(self.spans.len() - 1)
     }
 
-    /// Also skips pieces after an unreadable one; see [`Self::fault`].
+    /// Skips pieces after an unreadable one ([`Self::fault`]).
     pub(in crate::python) fn read(&mut self, memory: &dyn Memory) -> Result<(), MemoryError> {
         if self.bytes.len() < self.wanted {
             self.bytes.resize(self.wanted, 0);

@@ -1,4 +1,4 @@
-//! The built-in reader: about three system calls per sample while nothing is new.
+//! The built-in reader: about three system calls per sample.
 
 use std::time::{Duration, Instant};
 
@@ -21,12 +21,12 @@ use crate::python::stacks::thread_names::ThreadNames;
 use crate::target::{Addr, AddressRange, KernelWait, Memory, MemoryError, Process};
 
 const MAX_TORN_READS: u32 = 24;
-/// Reads of one sample after which it seeks nothing new.
+/// Then a sample seeks nothing new.
 const MAX_READS: u32 = 96;
 const OS_STATES_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_WAIT_CHECKS: u32 = 8;
-/// One stack must be consistent within so many samples. Of a thread that calls and returns all the
-/// time, nine of ten can be torn.
+/// Samples until one stack must be consistent. A thread that calls and returns all the time has
+/// nine of ten torn.
 const VERIFIED_BY: u32 = 200;
 
 /// Statistics of one sample.
@@ -34,11 +34,11 @@ const VERIFIED_BY: u32 = 200;
 pub struct SampleStats {
     /// Stacks read.
     pub stacks: u32,
-    /// Threads omitted: they changed during every attempt.
+    /// Threads that changed during every attempt.
     pub torn: u32,
-    /// Stacks deeper than 4,096 frames; a marker replaces their outer frames.
+    /// Deeper than 4,096 frames; a marker replaces outer frames.
     pub cut: u32,
-    /// Batched reads, each one system call per 1,024 pieces.
+    /// One system call per 1,024 pieces.
     pub reads: u32,
 }
 
@@ -52,7 +52,7 @@ pub(in crate::python) struct StackSampler {
     threads: Vec<SampledThread>,
     codes: CodeCache,
     batch: ScatterRead,
-    /// For code objects that the batch could not check.
+    /// Code objects unchecked by the batch.
     marks: ScatterRead,
     scratch: ReadBuffers,
     names: ThreadNames,
@@ -120,7 +120,7 @@ impl StackSampler {
         self.heads.gils().chain(self.allocator_locks.iter().copied()).collect()
     }
 
-    /// Innermost call first. The process must be stopped.
+    /// Innermost first. The process must be stopped.
     pub(in crate::python) fn frames_by_call(&self) -> Vec<(ThreadId, Option<Vec<u32>>)> {
         let of = |thread: &SampledThread| {
             let at = thread.place.at;
@@ -129,7 +129,6 @@ impl StackSampler {
         self.threads.iter().map(of).collect()
     }
 
-    /// Reads until one stack is consistent with the layout.
     pub(in crate::python) fn verify(&mut self) -> Result<(), PythonError> {
         let (mut table, mut out) = (StackTable::new(), Vec::new());
         let mut torn = 0;
@@ -137,7 +136,7 @@ impl StackSampler {
             let stats = self.sample(&mut table, &mut out)?;
             torn += stats.torn;
             if stats.stacks > 0 {
-                // The cached ids belong to `table`, which ends here.
+                // `table` ends here.
                 self.forget_numbers();
                 return Ok(());
             }
@@ -156,7 +155,6 @@ impl StackSampler {
         self.codes = CodeCache::default();
         self.threads.clear();
         self.listed = false;
-        // New threads have no kernel state yet.
         self.os_states_at = None;
     }
 
@@ -175,7 +173,7 @@ impl StackSampler {
         if !self.listed {
             self.list(table)?;
         }
-        // At least once: a process without threads may have ended.
+        // A process without threads may have ended.
         while stats.reads == 0 || (stats.reads < MAX_READS && self.threads.iter().any(|t| !t.done))
         {
             stats.reads += 1;
@@ -206,7 +204,7 @@ impl StackSampler {
 
     fn find_waits(&mut self) {
         let mut checks = 0;
-        // The oldest thread, the main one, is last in the list.
+        // The main thread is last in the list.
         for thread in self.threads.iter_mut().rev() {
             let may_wait = matches!(thread.found, Some(ReadOutcome::Stack { .. }));
             thread.waited_before = None;
@@ -233,7 +231,7 @@ impl StackSampler {
         })
     }
 
-    /// `true` if the thread list must be walked again.
+    /// `true`: walk the thread list again.
     fn decode_threads(&mut self, table: &mut StackTable) -> bool {
         let fault = self.batch.fault();
         let mut shared = SampleContext {
@@ -267,7 +265,6 @@ impl StackSampler {
         false
     }
 
-    /// Threads that only lacked checked code objects.
     fn decode_threads_unchecked(&mut self, table: &mut StackTable) {
         let mut shared = SampleContext {
             layout: &self.interpreter.layout,
@@ -297,7 +294,7 @@ impl StackSampler {
         while let Some(at) = self.scratch.unknown.pop() {
             match self.codes.learn(&*self.memory, layout, *code_type, at) {
                 Ok(()) | Err(ObjectDecodeError::Malformed) => {}
-                // Freed meanwhile: the next read will not see it again.
+                // Freed: the next read will not see it.
                 Err(ObjectDecodeError::Memory(MemoryError::Fault { .. })) => {}
                 Err(ObjectDecodeError::Memory(error)) => {
                     return Err(PythonError::unreadable(self.pid, "a code object", at, error));
@@ -329,7 +326,6 @@ impl StackSampler {
         })
     }
 
-    /// Keeps the state of threads that remain.
     fn list(&mut self, table: &mut StackTable) -> Result<(), PythonError> {
         self.listed = false;
         let mut places = self.thread_entries()?;
@@ -394,15 +390,14 @@ impl StackSampler {
             let gil = self.holders.contains(&thread.place.at);
             let process =
                 || self.process.as_ref().zip(self.names.id_here(&*self.memory, &thread.place));
-            // Both before and after the read: it may have moved in between.
+            // It may have moved during the read.
             let before = thread.waited_before.filter(|_| !gil && !waits);
             let needs_after = before.is_some_and(|wait| wait != KernelWait::Working);
             let after =
                 process().filter(|_| needs_after).and_then(|(process, id)| process.kernel_wait(id));
             let kind = |wait: Option<KernelWait>| wait.map(|wait| WaitKind::of(wait, &working));
-            // A state from another frame does not apply.
             thread.os_state = thread.os_state.filter(|_| !thread.moved);
-            // One small file per thread, at a low rate, and only without other evidence.
+            // A file per thread, so at a low rate.
             if (look_up || thread.os_state.is_none()) && !gil && !waits && !thread.moved {
                 thread.os_state = process().and_then(|(process, id)| process.thread_state(id));
             }

@@ -1,4 +1,4 @@
-//! One thread between samples: where its frames were, its last stack, its part of a batch.
+//! One thread between samples: frames, last stack, pieces of a batch.
 
 use crate::model::{FrameId, StackId, StackTable, ThreadId};
 use crate::python::code::code_cache::{CodeCache, CodeLookup};
@@ -9,12 +9,12 @@ use crate::python::stacks::thread_list::{ThreadEntry, thread_len};
 use crate::python::stacks::walk::{COMPARED, RawFrame, WalkOutcome, walk};
 use crate::target::{Addr, KernelWait, Scalar};
 
-/// One `_PyCFrame` per C call that calls back; the newest matter.
+/// One per C call that calls back; the newest matter.
 const MAX_CFRAMES: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum ReadOutcome {
-    /// `waits`: it ends in a known wait.
+    /// `waits`: in a known wait.
     Stack {
         stack: StackId,
         waits: bool,
@@ -23,11 +23,11 @@ pub(in crate::python) enum ReadOutcome {
     NoFrames,
     /// It changed during the copy.
     Torn,
-    /// Read again with the newly requested pieces.
+    /// Needs the newly requested pieces.
     Again,
-    /// Consistent, but some code objects are unchecked.
+    /// Consistent, but not all code objects are checked.
     Unchecked,
-    /// The thread or its neighbours in the list changed.
+    /// The thread list changed here.
     Relist,
 }
 
@@ -35,7 +35,7 @@ pub(in crate::python) enum ReadOutcome {
 pub(in crate::python) struct SampledThread {
     pub(in crate::python) place: ThreadEntry,
     pub(in crate::python) id: ThreadId,
-    /// The innermost frame or its instruction changed between the last two samples.
+    /// Since the sample before.
     pub(in crate::python) moved: bool,
     pub(in crate::python) os_state: Option<char>,
     pub(in crate::python) waited_before: Option<KernelWait>,
@@ -48,7 +48,7 @@ pub(in crate::python) struct SampledThread {
     head_again: ReadSlot,
     end_slot: ReadSlot,
     last: Option<RawFrame>,
-    /// The last stack, outermost first; the next shares most of it.
+    /// Outermost first; the next stack shares most of it.
     stacks: Vec<(FrameId, StackId)>,
 }
 
@@ -146,7 +146,7 @@ impl SampledThread {
         };
         let heads = match thread.head_through {
             None => [head, again],
-            // 3.11 and 3.12: only during a thread's creation or deletion.
+            // During a thread's creation or deletion.
             Some(_) if !head.is_plausible() => return ReadOutcome::NoFrames,
             Some(_) if head != again => return ReadOutcome::Torn,
             Some(_) => match self.through(head, batch) {
@@ -193,7 +193,7 @@ impl SampledThread {
         }
     }
 
-    /// Both copies of the head; `None` if not requested.
+    /// `None` if not requested.
     fn through(&mut self, at: Addr, batch: &ScatterRead) -> Option<[Addr; 2]> {
         match self.cframes.iter().find(|cframe| cframe.0 == at) {
             Some(&(_, first, again)) => Some([pointer(batch, first)?, pointer(batch, again)?]),
@@ -240,7 +240,6 @@ impl SampledThread {
         ReadOutcome::Stack { stack, waits, cut }
     }
 
-    /// Reuses what it shares with the last stack.
     fn intern(
         &mut self,
         mark: Option<FrameId>,

@@ -9,7 +9,7 @@ use crate::target::{Addr, AddressRange, Field, Memory, MemoryError, Scalar};
 
 const MAX_LIST_ATTEMPTS: usize = 8;
 
-/// Maximum of `struct _gil_runtime_state`; it contains what threads wait for.
+/// Maximum of `struct _gil_runtime_state`.
 const GIL: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,17 +27,15 @@ pub(in crate::python) struct ThreadEntry {
     pub(in crate::python) python_id: u64,
     pub(in crate::python) os_id: Option<u64>,
     pub(in crate::python) identity: u64,
-    /// Index, newest first; the last is the main one.
+    /// The last one is the main interpreter.
     pub(in crate::python) interpreter: usize,
-    /// Another interpreter has a state with this id. Up to CPython 3.11 the id may be of the
-    /// interpreter's creator, not of the thread that runs it.
+    /// Another interpreter has a state with this id, which up to CPython 3.11 may be its creator's.
     pub(in crate::python) is_shared: bool,
 }
 
-/// Duplicates in sub-interpreters get their state's address as id.
+/// A sub-interpreter's duplicate gets its state's address.
 pub(in crate::python) fn make_ids_unique(threads: &mut [ThreadEntry]) {
     let mut known = FxHashSet::default();
-    // The main interpreter's states, listed last, keep their ids.
     let main = threads.last().map_or(0, |thread| thread.interpreter);
     for thread in threads.iter_mut().rev() {
         if !known.insert(thread.python_id) && thread.interpreter != main {
@@ -85,7 +83,7 @@ impl InterpreterList {
         InterpreterList { runtime, interpreters: Vec::new(), head_slot: ReadSlot::default() }
     }
 
-    /// The list begins with the newest interpreter; the main one is last.
+    /// The last one in the list.
     pub(in crate::python) fn main(&self) -> Option<Addr> {
         self.interpreters.last().map(|interpreter| interpreter.at)
     }
@@ -103,7 +101,7 @@ impl InterpreterList {
         let mut last = ListError::Changing;
         for _ in 0..MAX_LIST_ATTEMPTS {
             match self.list_once(memory, layout) {
-                // A freed state may be unmapped; the next attempt sees the new list.
+                // A freed state may be unmapped.
                 Err(fault @ ListError::Memory(_, _, MemoryError::Fault { .. })) => last = fault,
                 Err(ListError::Changing) => last = ListError::Changing,
                 other => return other,
@@ -226,7 +224,7 @@ impl InterpreterList {
         }
     }
 
-    /// Before and after the frames; `None` if the version does not count.
+    /// Around the frames; `None` if not counted.
     pub(in crate::python) fn generations(
         &self,
         batch: &ScatterRead,

@@ -16,7 +16,7 @@ use crate::target::{Addr, Field, Memory, Process};
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(60);
-/// Searched bytes of `struct pthread` (the id is at 720 in glibc, 48 in musl).
+/// Searched in `struct pthread` (720 in glibc, 48 in musl).
 const PTHREAD: usize = 1024;
 
 #[derive(Debug, Default)]
@@ -28,10 +28,10 @@ pub(in crate::python) struct ThreadNames {
     /// `threading.Thread.name` by `PyThreadState.thread_id`.
     threading: FxHashMap<u64, Arc<str>>,
     active: Option<Addr>,
-    /// Before the next search: a program may never import `threading`.
+    /// A program may never import `threading`.
     timeout: Duration,
     searched: Option<Instant>,
-    /// If the interpreter does not store the kernel id.
+    /// If the interpreter does not store it.
     tid_in_pthread: Option<u64>,
     due: Option<Instant>,
 }
@@ -87,13 +87,12 @@ impl ThreadNames {
         if let Some(active) = self.active {
             match names(memory, layout, active) {
                 Ok(names) => self.threading = names,
-                // Changed, or no dictionary any more: search again.
                 Err(_) => self.active = None,
             }
         }
     }
 
-    /// The first offset with a different kernel id in every `struct pthread`.
+    /// Differs in every `struct pthread`.
     fn find_tid(&self, memory: &dyn Memory, pthreads: &[u64]) -> Option<u64> {
         let heads: Vec<Vec<u8>> =
             pthreads.iter().map(|&at| memory.vec(Addr(at), PTHREAD).ok()).collect::<Option<_>>()?;
@@ -117,7 +116,7 @@ impl ThreadNames {
             .get(&place.python_id)
             .cloned()
             .or_else(|| self.kernel.get(&os_id?).map(|(_, name)| name.clone()))
-            // A core file has only the main thread's kernel name.
+            // Core files name only the main thread.
             .filter(|name| !name.is_empty())
             .or_else(|| place.is_shared.then(|| "sub-interpreter".into()));
         Thread {
@@ -149,7 +148,6 @@ impl ThreadNames {
     }
 }
 
-/// `threading._active`; `None` if `threading` is not imported.
 fn active_threads(
     memory: &dyn Memory,
     layout: &PythonLayout,
@@ -173,7 +171,7 @@ fn names(
     let mut names = FxHashMap::default();
     for (ident, thread) in dicts::entries(memory, layout, active)? {
         let ident = small_int(memory, &layout.object, ident)?;
-        // A thread that has just ended has no attributes.
+        // It has just ended.
         let Ok(attributes) = dicts::attributes(memory, layout, thread) else { continue };
         let Some(name) = dicts::get(memory, layout, &attributes, "_name") else { continue };
         if let Ok(name) = text(memory, &layout.object, name) {

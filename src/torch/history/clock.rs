@@ -1,22 +1,20 @@
-//! The clock of recorded events: the processor's counter, calibrated by PyTorch.
+//! The clock of events: the processor's counter, calibrated by PyTorch.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::target::{Addr, Field, Memory, time_stamp_counter};
 
-/// Pairs in an `ApproximateClockToUnixTimeConverter` (c10/util/ApproximateClock.h, torch 2.1 to
-/// 2.15).
+/// `ApproximateClockToUnixTimeConverter` (c10/util/ApproximateClock.h, torch 2.1 to 2.15).
 const REPLICATES: usize = 1001;
 /// Nanoseconds since the epoch, and the counter.
 const PAIR: usize = 16;
-/// Between pairs and vector of devices: a flag and a ring buffer since 2.5.
+/// A flag and a ring buffer since 2.5.
 const MAX_GAP: usize = 0x100;
 /// 2015, before PyTorch existed.
 const MIN_UNIX_NANOS: i64 = 1_420_070_400_000_000_000;
-/// Nanoseconds of a calibration.
 const MAX_MEASURING: i64 = 60_000_000_000;
 
-/// PyTorch's calibration at its allocator's creation, and one of now.
+/// PyTorch's calibration, and one of now.
 #[derive(Debug)]
 pub(super) struct TraceClock {
     start: Vec<(i64, i64)>,
@@ -37,12 +35,12 @@ impl TraceClock {
 
     pub(super) fn can_be(&self, time: i64) -> bool {
         let (Some(start), Some(end)) = (self.start.first(), self.end.last()) else { return false };
-        // An event may be newer than the calibration before its read.
+        // Events may be newer.
         let most = end.1.saturating_add(end.1.saturating_sub(start.1)).saturating_add(1 << 40);
         (start.1..=most).contains(&time)
     }
 
-    /// To nanoseconds since the epoch, as PyTorch's `makeConverter`.
+    /// As PyTorch's `makeConverter`.
     pub(super) fn converter(&self) -> impl Fn(i64) -> i64 + use<> {
         let mut scales: Vec<f64> = self
             .start
@@ -56,13 +54,12 @@ impl TraceClock {
         let correction = |&(time, counter): &(i64, i64)| {
             (time - t0) - ((counter - counter0) as f64 * scale) as i64
         };
-        // PyTorch takes the middle element in stored order, not the median.
+        // PyTorch takes the middle element, not the median.
         let t0 = t0 + self.start.get(REPLICATES / 2 + 1).map_or(0, correction);
         move |counter| ((counter - counter0) as f64 * scale) as i64 + t0
     }
 }
 
-/// `None` if these are not pairs measured before `now`.
 fn pairs(bytes: &[u8], now: i64) -> Option<Vec<(i64, i64)>> {
     let pairs: Vec<(i64, i64)> = bytes
         .chunks_exact(PAIR)
@@ -77,7 +74,7 @@ fn pairs(bytes: &[u8], now: i64) -> Option<Vec<(i64, i64)>> {
     sound.then_some(pairs)
 }
 
-/// As PyTorch: the clock between two reads of the counter.
+/// As PyTorch: the clock between two counter reads.
 fn measure() -> Option<Vec<(i64, i64)>> {
     let counter = || time_stamp_counter().and_then(|counter| i64::try_from(counter).ok());
     let pair = |_| {

@@ -1,4 +1,4 @@
-//! An entry of the ring buffer: `TraceEntry`, whose layout differs between versions.
+//! An entry of the ring buffer (`TraceEntry`).
 
 use std::sync::Arc;
 
@@ -11,15 +11,13 @@ use crate::target::{Addr, Field, Memory};
 
 /// After `mempool_` since torch 2.9.
 const TIMES: [usize; 2] = [0x30, 0x40];
-/// After the time: `compile_context_`, `user_metadata_`, `internal_metadata_`, added by successive
-/// versions.
+/// `compile_context_`, `user_metadata_`, `internal_metadata_`, by version.
 const MAX_STRINGS: usize = 3;
 /// libstdc++, cxx11 ABI.
 const STRING: usize = 0x20;
-/// Characters stored inline.
 const IN_PLACE: u64 = 15;
 const MAX_TEXT: u64 = 1 << 16;
-/// Entries at either end that determine the layout.
+/// Either end's entries determine the layout.
 const SAMPLES: u64 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,9 +49,8 @@ impl EntryLayout {
         self.time + 8 + self.strings * STRING
     }
 
-    /// `None` if `bytes`, copied from `at`, cannot be an entry of device `index`: `action_` i32,
-    /// `device_` i8 (i32 up to torch 2.2), `addr_`, `context_` (pointer and control block),
-    /// `stream_`, `size_`.
+    /// `None` if it cannot be one of device `index`. `action_` i32, `device_` i8 (i32 up to torch
+    /// 2.2), `addr_`, `context_` (pointer and control block), `stream_`, `size_`.
     pub(super) fn decode(
         self,
         bytes: &[u8],
@@ -129,7 +126,6 @@ impl RawEntry {
     }
 }
 
-/// Keeps each content once.
 #[derive(Debug, Default)]
 pub(super) struct StringReader {
     kept: FxHashMap<Vec<u8>, Arc<str>>,
@@ -156,7 +152,6 @@ impl StringReader {
     }
 }
 
-/// The only layout that fits the first and the last entries.
 pub(super) fn find_layout(
     memory: &dyn Memory,
     state: &RingState,

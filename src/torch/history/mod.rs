@@ -1,7 +1,6 @@
-//! The history that a job records of itself: ring buffer, stacks and clock, found by shape. Since
-//! torch 2.3, `DeviceCachingAllocator::alloc_buffer` is a `RingBuffer<TraceEntry>`; 2.1 and 2.2
-//! have its parts as members. The entry layout is derived from the entries; unknown ones are
-//! refused.
+//! The history that a job records of itself, found by shape. Since torch 2.3
+//! `DeviceCachingAllocator::alloc_buffer` is a `RingBuffer<TraceEntry>`, before it has separate
+//! members. Unknown entry layouts are refused.
 
 mod clock;
 mod entry;
@@ -37,7 +36,7 @@ pub struct RecordedHistory {
     pub overwritten: u64,
     /// Oldest events beyond the limit.
     pub beyond_limit: u64,
-    /// Of events, and of blocks and segments (`Block.context` members).
+    /// Of events, blocks and segments (`Block.context` members).
     pub stacks: Vec<RecordedStack>,
     /// Allocation stacks of blocks, by device address.
     pub block_stacks: Vec<(u64, u32)>,
@@ -51,17 +50,17 @@ pub struct RecordedHistory {
 pub(super) struct HistoryInput<'a> {
     pub(super) index: u32,
     pub(super) device: Addr,
-    /// The vector of devices in `NativeCachingAllocator`; the clock precedes it.
+    /// In `NativeCachingAllocator`, after the clock.
     pub(super) vector: Addr,
     pub(super) tables: usize,
     pub(super) block: Option<BlockLayout>,
-    /// Device address, and address of the `Block`.
+    /// Device address, `Block` address.
     pub(super) blocks: &'a [(u64, Addr)],
     pub(super) version: &'a str,
 }
 
-/// `keep` gets all events and stacks before the final check of the ring: it must read what they
-/// reference (code objects).
+/// `keep` must read what events and stacks reference (code objects) before the final check of the
+/// ring.
 pub(super) fn read(
     memory: &dyn Memory,
     input: HistoryInput<'_>,
@@ -82,7 +81,6 @@ pub(super) fn read(
     Err(last)
 }
 
-/// The inner error names the failed expectation.
 fn attempt(
     memory: &dyn Memory,
     input: HistoryInput<'_>,
@@ -137,7 +135,7 @@ fn attempt(
     history.unreadable_stacks = tracebacks.unreadable;
     history.stacks = tracebacks.stacks;
     keep(&history);
-    // An overwritten event released its stack, whose memory may be reused.
+    // An overwritten event releases its stack.
     let after = RingState::read(memory, input.device, place)
         .map_err(reading("the ring buffer of allocations", input.device))?;
     let overwritten = after.and_then(|after| state.overwritten(memory, &after, newest));

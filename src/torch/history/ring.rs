@@ -1,4 +1,4 @@
-//! The ring buffer of a device's events: its location and content.
+//! The ring buffer of a device's events.
 
 use super::clock::TraceClock;
 use super::entry::{EntryLayout, StringReader};
@@ -6,7 +6,7 @@ use crate::model::HistoryEvent;
 use crate::target::{Addr, Field, Memory, MemoryError};
 use crate::torch::layout::MUTEX_OWNER;
 
-/// Newest first. Without `max_entries` PyTorch keeps all.
+/// Without `max_entries` PyTorch keeps all.
 const MAX_EVENTS: u64 = 1 << 24;
 const PIECE: u64 = 1 << 14;
 /// `PTHREAD_MUTEX_TIMED_NP` of `std::mutex` (glibc nptl).
@@ -20,19 +20,18 @@ pub(super) struct RingLayout {
     max_entries: usize,
     next: usize,
     entries: usize,
-    /// `context_recorder_` is set.
     pub(super) has_recorder: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RingState {
     pub(super) max_entries: u64,
-    /// The oldest entry once the ring is full.
+    /// The oldest, once the ring is full.
     next: u64,
     begin: Addr,
     end: Addr,
     capacity: Addr,
-    /// A thread inside the allocator may be writing an entry.
+    /// A thread may be writing an entry.
     is_busy: bool,
 }
 
@@ -44,10 +43,9 @@ pub(super) struct RingEntries {
     pub(super) newest: Option<(Addr, Vec<u8>, u64)>,
 }
 
-/// After the object's known tables: `context_recorder_`, a function pointer, and `record_context_`
-/// precede the ring. `RingBuffer` (torch 2.3 to 2.15) has the maximum number of entries, a mutex,
-/// the next entry to overwrite, and a pointer to a vector. 2.1 and 2.2 have the next entry before
-/// `record_context_`, the rest after it.
+/// After `context_recorder_` and `record_context_`. `RingBuffer` (torch 2.3 to 2.15): maximum
+/// number, mutex, next entry, pointer to a vector. 2.1 and 2.2 have the next entry before
+/// `record_context_`.
 pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<RingLayout> {
     let word = |at: usize| Field::<u64>::at(at).get(copy);
     let half = |at: usize| Field::<u32>::at(at).get(copy);
@@ -95,7 +93,7 @@ pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<Rin
     places().find_map(newer).or_else(|| places().find_map(older))
 }
 
-/// Begin, end, end of capacity; `None` if invalid.
+/// Begin, end, end of capacity.
 fn vector_at(memory: &dyn Memory, at: Addr) -> Result<Option<[Addr; 3]>, MemoryError> {
     let bytes: [u8; 24] = memory.bytes(at)?;
     let word = |at: usize| Addr(Field::<u64>::at(at).get(&bytes).unwrap_or(u64::MAX));
@@ -115,7 +113,7 @@ impl RingState {
         device: Addr,
         place: RingLayout,
     ) -> Result<Option<RingState>, MemoryError> {
-        // A thread that holds the allocator's lock writes entries.
+        // A thread writes entries with the lock.
         let is_busy = memory.u32(MUTEX_OWNER.in_target(device))? != 0;
         let next = memory.u64(device + place.next as u64)?;
         let max_entries = memory.u64(device + place.max_entries as u64)?;
@@ -136,7 +134,7 @@ impl RingState {
         self.begin
     }
 
-    /// `None` if the ring is another, or all entries may be overwritten.
+    /// `None` if the ring is another.
     pub(super) fn overwritten(
         &self,
         memory: &dyn Memory,
@@ -153,7 +151,7 @@ impl RingState {
         if now != expected {
             return None;
         }
-        // The oldest may be half overwritten; it is counted only afterwards.
+        // The oldest may be half overwritten.
         let is_full = count >= self.max_entries;
         let under_way = u64::from(is_full && (self.is_busy || after.is_busy));
         let overwritten = if after.next >= self.next {

@@ -11,7 +11,7 @@ use crate::torch::layout::BlockLayout;
 const OBJECT: usize = 0x58;
 /// Code object, instruction offset.
 const PY_FRAME: u64 = 16;
-/// Lower bound of a `jit::StackEntry`; only presence is reported.
+/// Only presence is reported.
 const MIN_SCRIPT_FRAME: u64 = 0x20;
 const MAX_FRAMES: u64 = 1 << 14;
 const BATCH: usize = 1024;
@@ -45,7 +45,7 @@ pub(super) struct TracebackReader {
 }
 
 impl TracebackReader {
-    /// Afterwards `numbers` maps each object to its stack.
+    /// `numbers` maps each object to its stack.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,
@@ -151,9 +151,8 @@ fn read_each(memory: &dyn Memory, spans: &[AddressRange]) -> Vec<Option<Vec<u8>>
     spans.iter().map(&mut content).collect()
 }
 
-/// `context_when_allocated` and `context_when_segment_allocated` of each block, by device address;
-/// null if absent. Both `shared_ptr`s precede `expandable_segment_`, which has two known offsets:
-/// one counts only if all blocks have tracebacks or null there.
+/// `context_when_allocated` and `context_when_segment_allocated`, or null, by device address. They
+/// precede `expandable_segment_`, which has two known offsets: all blocks must fit one.
 pub(super) fn block_contexts(
     memory: &dyn Memory,
     layout: BlockLayout,

@@ -46,8 +46,7 @@ impl CppClasses {
     }
 }
 
-/// Classes derived from `TensorImpl` are named like it, except for wrappers of functorch and
-/// functionalization.
+/// Only wrappers of functorch and functionalization are named otherwise.
 fn kind(name: &str) -> CppKind {
     match name {
         "UndefinedTensorImpl" => CppKind::Undefined,

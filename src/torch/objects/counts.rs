@@ -4,10 +4,9 @@ use super::layout::EDGE_OF_SHARED;
 use super::tensor::TensorDecoder;
 use crate::target::Addr;
 
-/// `intrusive_ptr_target.refcount_` (c10/util/intrusive_ptr.h): the lower half of the word since
-/// 2.10.
+/// `intrusive_ptr_target.refcount_` (c10/util/intrusive_ptr.h): a lower half since 2.10.
 const STRONG: u64 = 8;
-/// `std::enable_shared_from_this`: pointers to object and control block.
+/// `std::enable_shared_from_this`: object, control block.
 const SHARED_SELF: u64 = 8;
 const SHARED_COUNTS: u64 = 16;
 /// `_Sp_counted_base._M_use_count` (libstdc++).
@@ -19,7 +18,7 @@ impl TensorDecoder<'_> {
         self.memory.u32(tensor + STRONG).ok().map(i64::from)
     }
 
-    /// References to the node at `node`; `None` if unknown.
+    /// `None` if unknown.
     pub fn references_of_node(&self, node: Addr) -> Option<i64> {
         if self.layout.node.edge_len != EDGE_OF_SHARED {
             return self.memory.u32(node + STRONG).ok().map(i64::from);

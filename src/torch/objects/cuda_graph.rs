@@ -1,19 +1,17 @@
-//! The private pool of a CUDA graph or `torch.cuda.MemPool`.
+//! The private pool of a CUDA graph or `MemPool`.
 
 use super::tensor::TensorDecoder;
 use crate::model::PoolId;
 use crate::target::{Addr, Field};
 
-/// Word of `mempool_id_` (ATen/cuda/CUDAGraph.h): after two pointers, flags and the capture's id;
-/// up to 2.1 one more number.
+/// Word of `mempool_id_` (ATen/cuda/CUDAGraph.h); one more up to 2.1.
 const OF_GRAPH: &[usize] = &[4, 5];
-/// Word of `c10::cuda::MemPool::id_`: after a pointer and a flag.
+/// Word of `c10::cuda::MemPool::id_`.
 const OF_MEM_POOL: &[usize] = &[2, 3];
 const WORDS: usize = 7;
 
 impl TensorDecoder<'_> {
-    /// The pool of `pools` that a Python graph or `MemPool` uses: the C++ object, to which a
-    /// pointer follows the head, contains its two numbers.
+    /// A pointer after the Python head leads to the C++ object with the pool's two numbers.
     pub fn pool_of(&self, object: Addr, is_graph: bool, pools: &[PoolId]) -> Option<PoolId> {
         let at = self.memory.pointer(object + self.head.len as u64).ok()?;
         let bytes = self.memory.vec(at, 8 * WORDS).ok()?;

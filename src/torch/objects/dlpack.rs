@@ -1,4 +1,4 @@
-//! Tensors exported as DLPack capsules, not consumed yet.
+//! Tensors exported as unconsumed DLPack capsules.
 
 use super::tensor::TensorDecoder;
 use crate::target::{Addr, Field};
@@ -6,14 +6,13 @@ use crate::target::{Addr, Field};
 /// `PyCapsule.pointer`, `.name` (Objects/capsule.c, 3.8 to 3.15).
 const POINTER: Field<Addr> = Field::at(16);
 const NAME: Field<Addr> = Field::at(24);
-/// Of unconsumed capsules, and the offset of `manager_ctx`: after the tensor in a
-/// `DLManagedTensor`, after the version in a `DLManagedTensorVersioned` (dlpack.h).
+/// Offset of `manager_ctx` in `DLManagedTensor`, `DLManagedTensorVersioned` (dlpack.h).
 const KINDS: [(&[u8], u64); 2] = [(b"dltensor\0", 48), (b"dltensor_versioned\0", 8)];
-/// `ATenDLMTensor.handle`, if PyTorch created the capsule (aten/src/ATen/DLPack.cpp).
+/// `ATenDLMTensor.handle` (aten/src/ATen/DLPack.cpp).
 const HANDLE: u64 = 0;
 
 impl TensorDecoder<'_> {
-    /// The capsule's `TensorImpl`; `None` for other capsules.
+    /// `None` for other capsules.
     pub fn tensor_of_capsule(&self, capsule: Addr) -> Option<Addr> {
         let memory = self.memory;
         let pointer = |field: Field<Addr>| {

@@ -1,9 +1,7 @@
-//! The autograd graph: all reachable nodes, and the tensors saved for the backward pass.
-//!
-//! Fields of some 700 node classes follow `Node`; malloc's size gives their end. A `SavedVariable`
-//! is recognised by a pointer to an object with a `TensorImpl` vtable, flags of 0 or 1, and small
-//! numbers; a vector of them by three pointers that match its heap chunk. Hooks (checkpointing,
-//! offload) are counted, not called.
+//! The autograd graph: reachable nodes and their saved tensors. In a node of the size that malloc
+//! stores, a `SavedVariable` is a pointer to an object with a `TensorImpl` vtable, flags of 0 or 1,
+//! and small numbers; a vector of them must match its heap chunk. Hooks (checkpointing, offload)
+//! are counted, not called.
 
 use std::sync::Arc;
 
@@ -17,13 +15,11 @@ use crate::model::SavedIn;
 use crate::target::{Addr, Field};
 
 const MAX_NODES: usize = 1 << 22;
-/// Edges, saved and packed variables of all nodes.
+/// Edges, saved and packed variables.
 const MAX_PARTS: usize = 1 << 23;
 const MAX_KEPT: usize = 1 << 16;
 const MAX_EDGES: u64 = 1 << 20;
-/// Heap chunks that can contain a node.
 const CHUNKS: std::ops::Range<u64> = 16..65536;
-/// If its size is unknown.
 const UNKNOWN_LEN: usize = 1536;
 const MAX_SAVED: u64 = 1 << 20;
 const MAX_VERSION: u32 = 1 << 24;
@@ -32,7 +28,7 @@ const MAX_OUTPUTS: u32 = 1 << 16;
 const NAME: usize = 24;
 const BASIC_SIZE: usize = 32;
 const MAX_FUNCTION_BYTES: u64 = 4096;
-/// And the maximum bytes of a vector of pointers to them.
+/// Each vector has pointers.
 const PYTHON_HOOKS: [&str; 3] =
     ["PyFunctionTensorPreHook", "PyFunctionPreHook", "PyFunctionPostHook"];
 const MAX_HOOKS: u64 = 1 << 16;
@@ -57,21 +53,21 @@ pub struct SavedTensor {
 pub struct AutogradNode {
     /// Its address.
     pub at: Addr,
-    /// `AddmmBackward0`; for Python functions that of the `THPFunction`, or `PyNode`.
+    /// `AddmmBackward0`; for Python that of the `THPFunction`, or `PyNode`.
     pub class: Arc<str>,
     /// Next in the backward pass.
     pub next: Vec<Addr>,
     /// Saved tensors.
     pub saved: Vec<SavedTensor>,
-    /// Python objects that hooks packed instead of tensors.
+    /// Packed by hooks instead of tensors.
     pub packed: Vec<Addr>,
-    /// The leaf's `TensorImpl` that it accumulates into.
+    /// The leaf that it accumulates into.
     pub variable: Option<Addr>,
-    /// Elements of each output of its operation; `None` for an unknown shape.
+    /// Elements; `None` for an unknown shape.
     pub outputs: Vec<Option<u64>>,
-    /// For a Python function.
+    /// If written in Python.
     pub function: Option<Addr>,
-    /// Python dictionaries of hooks on the node and its outputs.
+    /// Dictionaries of Python hooks.
     pub hooks: Vec<Addr>,
 }
 
@@ -80,8 +76,7 @@ pub struct AutogradNode {
 pub struct AutogradGraph {
     /// In discovery order.
     pub nodes: Vec<AutogradNode>,
-    /// Nodes of unknown size (malloc is not glibc's): read up to the next object, possibly with
-    /// freed data.
+    /// Nodes read up to the next object: freed data may follow (malloc is not glibc's).
     pub unsized_nodes: u64,
 }
 
@@ -154,9 +149,8 @@ impl TensorDecoder<'_> {
         edges.chunks_exact(layout.edge_len).filter_map(node).collect()
     }
 
-    /// `pre_hooks_`, `tensor_pre_hooks_`, `post_hooks_`: vectors of pointers to objects with a
-    /// vtable and a dictionary (torch/csrc/autograd/python_hook.h), between `next_edges_` and
-    /// `input_metadata_` (function.h).
+    /// `pre_hooks_`, `tensor_pre_hooks_`, `post_hooks_`: pointers to objects with a vtable and a
+    /// dictionary (torch/csrc/autograd/python_hook.h).
     fn hooks(&self, head: &[u8]) -> Vec<Addr> {
         let layout = &self.layout.node;
         let word = |at: usize| Field::<u64>::at(at).get(head).unwrap_or_default();
@@ -189,14 +183,13 @@ impl TensorDecoder<'_> {
     /// glibc: malloc/malloc.c, `struct malloc_chunk`.
     fn chunk(&self, at: Addr) -> Option<u64> {
         let header = self.memory.u64(at - 8).ok().filter(|_| self.has_sizes)?;
-        // Flags: previous chunk in use; mapped separately (never if small); another thread's arena.
+        // Flags; bit 1: mapped separately, never if small.
         let len = (header & !7).checked_sub(8)?;
         let whole = header & 2 == 0 && (len + 8).is_multiple_of(16);
         (whole && CHUNKS.contains(&len)).then_some(len)
     }
 
     fn scan(&self, at: Addr, len: usize, by: SavedIn, node: &mut AutogradNode) {
-        // Without a known size, the range may exceed the heap.
         let bytes = self.memory.vec_up_to(at, len & !7);
         let saved_len = self.layout.saved.len;
         let word = |offset: usize| Field::<u64>::at(offset).get(&bytes).unwrap_or_default();
@@ -217,7 +210,7 @@ impl TensorDecoder<'_> {
                 offset += 24;
                 continue;
             }
-            // Without a known size, the next object ends it.
+            // The next object ends it.
             if !self.has_sizes
                 && by == SavedIn::Field
                 && self.classes.class_at(self.memory, at + offset as u64).is_some()
@@ -277,7 +270,7 @@ impl TensorDecoder<'_> {
         }
         let header = self.memory.u64(Addr(begin) - 8).ok()?;
         let chunk = (header & !7).checked_sub(8)?;
-        // Rounded up to 16 bytes, and 16 more if the remainder is too small for a chunk.
+        // Rounded up to 16 bytes, perhaps with a small remainder.
         (room..=room + 24).contains(&chunk).then_some(len)
     }
 

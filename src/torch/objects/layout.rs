@@ -1,6 +1,5 @@
-//! Layouts of tensors, storages and autograd nodes: six families of PyTorch versions, two C++ ABIs.
-//! Compiled from the headers of the PyPI wheels 2.1 to 2.15; the family is chosen by checking
-//! tensors (`verify`), not by version.
+//! Six families of layouts of tensors, storages and nodes, for two C++ ABIs, compiled from the
+//! headers of the wheels 2.1 to 2.15. The family is verified on tensors (`verify`).
 
 use crate::target::{Addr, Field};
 
@@ -18,11 +17,11 @@ pub(super) struct ObjectsLayout {
 /// c10/core/TensorImpl.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TensorLayout {
-    /// `storage_`, at the size of `intrusive_ptr_target`.
+    /// After `intrusive_ptr_target`.
     pub(super) storage: usize,
     /// `sizes_and_strides_`.
     pub(super) sizes: usize,
-    /// In `device_opt_`: up to 2.1 (`c10::optional`), else last.
+    /// In `device_opt_`: up to 2.1 (`c10::optional`).
     pub(super) device_flag_first: bool,
 }
 
@@ -35,7 +34,7 @@ impl TensorLayout {
         Field::at(self.storage + 8)
     }
 
-    /// Few tensors have it; it begins with a pointer to symbolic sizes, or null.
+    /// Rare; first a pointer to symbolic sizes, or null.
     pub(super) const fn extra_meta(self) -> Field<Addr> {
         Field::at(self.storage + 16)
     }
@@ -44,7 +43,7 @@ impl TensorLayout {
         Field::at(self.storage + 24)
     }
 
-    /// A `VersionCounter` is also an `intrusive_ptr_target`.
+    /// A `VersionCounter`'s, as `intrusive_ptr_target`.
     pub(super) const fn version(self) -> Field<u32> {
         Field::at(self.storage)
     }
@@ -53,7 +52,7 @@ impl TensorLayout {
         Field::at(self.sizes)
     }
 
-    /// Or a pointer to sizes and strides beyond [`INLINE_DIMENSIONS`].
+    /// Or a pointer, beyond [`INLINE_DIMENSIONS`].
     pub(super) const fn inline_sizes(self) -> usize {
         self.sizes + 8
     }
@@ -104,7 +103,7 @@ impl TensorLayout {
 /// `C10_SIZES_AND_STRIDES_MAX_INLINE_SIZE`.
 pub(super) const INLINE_DIMENSIONS: usize = 5;
 
-/// Its first field is a `std::string`: 8 bytes before the C++11 ABI, 32 since.
+/// After a `std::string`: 8 bytes before the C++11 ABI, 32 since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AutogradLayout {
     pub(super) grad: Field<Addr>,
@@ -113,7 +112,7 @@ pub(super) struct AutogradLayout {
 }
 
 pub(super) const AUTOGRAD_LEN: usize = 152;
-/// `name_`: with the C++11 ABI an empty string points to its own buffer.
+/// With the C++11 ABI an empty string points to its own buffer.
 pub(super) const AUTOGRAD_NAME: usize = 8;
 pub(super) const NAME_BUFFER: usize = 24;
 
@@ -176,7 +175,7 @@ const SAVED: SavedLayout = SavedLayout { len: 104, version: 40, flags: 48, hooks
 const SHORT_SAVED: SavedLayout =
     SavedLayout { len: 80, version: 32, flags: 40, hooks: Field::at(48) };
 
-/// Newest first: an unknown version most likely matches it.
+/// Unknown versions most likely match the newest.
 pub(super) const FAMILIES: [ObjectsLayout; 6] = [
     ObjectsLayout {
         since: 13,
@@ -226,7 +225,7 @@ pub(super) const FAMILIES: [ObjectsLayout; 6] = [
 mod tests {
     use super::*;
 
-    /// 2.1's GPU tensors had "no device", so their memory was in no tensor.
+    /// 2.1's GPU tensors had no device.
     #[test]
     fn pytorch_2_1_stores_the_device_flag_first() {
         let device = |since: u32, bytes: [u8; 3]| {

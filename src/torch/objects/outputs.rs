@@ -1,4 +1,4 @@
-//! Outputs of a node's operation, from `Node::input_metadata_`, which describes incoming gradients.
+//! Outputs of a node's operation, from `Node::input_metadata_`.
 
 use crate::target::{Addr, Field, Memory};
 
@@ -9,17 +9,17 @@ const ROOM: Field<u32> = Field::at(12);
 const SMALL_VECTOR: usize = 16;
 /// torch/csrc/autograd/input_metadata.h, PyTorch 2.1 to 2.15.
 const METADATA: usize = 96;
-/// In `TensorOptions`; the fourth bit: it has a type.
+/// In `TensorOptions`.
 const HAS: Field<u8> = Field::at(6);
 const HAS_DTYPE: u8 = 1 << 3;
-/// `std::variant`: a small vector of sizes or, for a nested tensor, a tensor.
+/// `std::variant` of sizes and a (nested) tensor.
 const SHAPE: usize = 8;
 const WHICH: Field<u8> = Field::at(64);
 const SIZES: u8 = 0;
 const MAX_OUTPUTS: u32 = 1 << 16;
 const MAX_DIMENSIONS: u32 = 64;
 
-/// Per output. `None`: an unknown (symbolic, nested) shape. Omits outputs outside the graph.
+/// `None` for a symbolic or nested shape. Omits outputs outside the graph.
 pub(super) fn elements(memory: &dyn Memory, vector: &[u8]) -> Option<Vec<Option<u64>>> {
     let (at, count) = head(vector, MAX_OUTPUTS)?;
     let bytes = memory.vec(at, METADATA * count).ok()?;
@@ -40,7 +40,7 @@ fn product(memory: &dyn Memory, metadata: &[u8]) -> Option<u64> {
     }
     let (sizes, count) = head(metadata.get(SHAPE..SHAPE + SMALL_VECTOR)?, MAX_DIMENSIONS)?;
     let words = memory.vec(sizes, 8 * count).ok()?;
-    // A symbolic size is a tagged pointer, and negative.
+    // A symbolic size is negative.
     words.chunks_exact(8).try_fold(1u64, |product, word| {
         product.checked_mul(u64::try_from(Field::<i64>::at(0).get(word)?).ok()?)
     })

@@ -1,4 +1,4 @@
-//! Attaches to tensors: their Python types, and this libtorch's layout.
+//! Attaches to tensors: Python types and layout.
 
 use parking_lot::Mutex;
 
@@ -13,7 +13,6 @@ use super::tensor::{FoundLayout, LayoutFit, TensorDecoder};
 
 /// `PyTypeObject.tp_base` (Include/cpython/object.h, 3.8 to 3.15).
 const TYPE_BASE: usize = 256;
-/// Tensors that a layout is checked with.
 const VERIFIED_BY: usize = 64;
 
 /// The Python types of tensors.
@@ -61,7 +60,7 @@ impl TensorReader {
         self.version.as_deref()
     }
 
-    /// `None` while PyTorch is being imported. Python objects begin with `head`.
+    /// `None` while PyTorch is being imported.
     pub fn types(
         &self,
         memory: &dyn Memory,
@@ -76,12 +75,11 @@ impl TensorReader {
         Ok(Some(TensorTypes { base, parameter }))
     }
 
-    /// Decodes tensors in `memory` of a stopped process. `objects`: Python tensors, which determine
-    /// the layout.
+    /// `memory` is of a stopped process; the Python tensors `objects` determine the layout.
     ///
     /// # Errors
     ///
-    /// [`TorchError::UnknownLayout`] if no known layout fits.
+    /// [`TorchError::UnknownLayout`] if none fits.
     pub fn tensors<'a>(
         &self,
         memory: &'a dyn Memory,
@@ -93,8 +91,7 @@ impl TensorReader {
         Ok(tensors)
     }
 
-    /// With the layout verified earlier, if any: in a running process vanished objects would
-    /// suggest a wrong one.
+    /// With the layout verified earlier: a running process's objects may suggest a wrong one.
     pub fn tensors_as_before<'a>(
         &self,
         memory: &'a dyn Memory,
@@ -115,7 +112,7 @@ impl TensorReader {
     ) -> Result<TensorDecoder<'a>, TorchError> {
         let minor = self.version.as_deref().and_then(minor_version);
         let mut families: Vec<&ObjectsLayout> = FAMILIES.iter().collect();
-        // This version's family first; the others for builds that differ from the wheels.
+        // Builds may differ from the wheels.
         families.sort_by_key(|family| minor.is_some_and(|minor| family.since > minor));
         // Evenly spaced: neighbours are alike.
         let step = objects.len().div_ceil(VERIFIED_BY).max(1);
@@ -131,7 +128,7 @@ impl TensorReader {
                 most = Some((tensors, verified));
             }
         }
-        // Some may be damaged. A wrong layout fits none, or only those alike in both.
+        // Some may be damaged; a wrong layout fits none, or those alike.
         if let Some((tensors, _)) = most.filter(|(_, verified)| verified.is_most()) {
             return Ok(tensors);
         }

@@ -36,7 +36,7 @@ impl MimallocWalk<'_> {
                 if count == 0 {
                     return Ok(());
                 }
-                // No symbol leads to the arena bitmaps, but each segment identifies itself.
+                // No symbol leads to the arena bitmaps.
                 let found: Vec<Addr> = self
                     .places_of_segments()
                     .into_iter()
