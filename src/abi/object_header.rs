@@ -10,10 +10,10 @@ pub struct PyObjectHeader {
 }
 
 impl PyObjectHeader {
-    /// With a GIL.
+    /// The header with a GIL.
     pub const USUAL: PyObjectHeader = PyObjectHeader { len: 16, class: 8 };
 
-    /// Displaced only by the header.
+    /// For fields that only the length of the header displaces.
     pub const fn shift(self, usual: usize) -> usize {
         usual + self.len - Self::USUAL.len
     }

@@ -9,7 +9,7 @@ pub enum StepCounterLocation {
         at: u64,
         /// 8 bytes instead of 4.
         wide: bool,
-        /// A word that shows whether the counter exists.
+        /// Address of a word that shows whether the counter still exists.
         check_at: u64,
         /// That word's value.
         check: u64,
@@ -18,12 +18,13 @@ pub enum StepCounterLocation {
     Integer(WatchedInteger),
 }
 
-/// An `int` from 0 to 2⁶⁰.
+/// A variable that references an `int` from 0 to 2⁶⁰.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WatchedInteger {
     /// Address of the reference.
     pub at: u64,
-    /// A word that changes when the reference is another's: code object, cell, or key table.
+    /// Address of a word that changes when the reference becomes another's: the code object, a
+    /// cell, or a key table.
     pub check_at: u64,
     /// Its value without tag bits.
     pub check: u64,
@@ -31,7 +32,7 @@ pub struct WatchedInteger {
     pub class: u64,
     /// `None` for a global variable.
     pub frame: Option<WatchedFrame>,
-    /// First bit of the digit count: 0, or 3 since CPython 3.12.
+    /// First bit of the digit count: 0, or 3 with the sign below (CPython 3.12+).
     pub size_bit: u8,
 }
 

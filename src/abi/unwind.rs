@@ -5,21 +5,21 @@
 pub struct BpfFrame {
     /// The code object, without tag bits.
     pub code: u64,
-    /// Next instruction in the original bytecode, even if a copy runs; up to CPython 3.10
-    /// `f_lasti`.
+    /// Address of the next instruction in the original bytecode, even if a copy runs; up to CPython
+    /// 3.10 `f_lasti`.
     pub instruction: u64,
-    /// Or 0. On CPython 3.11 with native stacks: whether C code called it.
+    /// Owner byte, or 0. On CPython 3.11 with native stacks: whether C code called it.
     pub owner: u8,
 }
 
 /// How to find the calling thread's frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UnwindInfo {
-    /// Pointer to the main interpreter's first `PyThreadState`.
+    /// Address of the pointer to the main interpreter's first `PyThreadState`.
     pub threads_head: u64,
     /// The main thread's `PyThreadState`.
     pub main_thread: u64,
-    /// From `pthread_self()` to the slot of `autoTSSkey`, which has the thread's `PyThreadState`;
+    /// Offset from `pthread_self()` to the slot of `autoTSSkey`, the thread's `PyThreadState`;
     /// `None`: search the list.
     pub own_thread_slot: Option<u32>,
     /// `PyThreadState.next`.
@@ -28,15 +28,15 @@ pub struct UnwindInfo {
     pub thread_id: u32,
     /// Leads to the innermost frame.
     pub thread_head: u32,
-    /// In a `_PyCFrame`, if there is one.
+    /// The head in a `_PyCFrame`, if there is one.
     pub head_through: Option<u32>,
-    /// Low bits may be a tag.
+    /// The code object in a frame; low bits may be a tag.
     pub frame_code: u32,
-    /// In a frame.
+    /// The caller in a frame.
     pub frame_previous: u32,
-    /// In a frame.
+    /// The instruction in a frame.
     pub frame_instruction: u32,
-    /// Up to CPython 3.10.
+    /// A 32-bit offset (up to CPython 3.10), not an address.
     pub instruction_is_offset: bool,
     /// The owner byte.
     pub frame_owner: Option<u32>,
@@ -44,11 +44,11 @@ pub struct UnwindInfo {
     pub frame_entry: Option<u32>,
     /// The frame's bytecode copy, or 0 (CPython 3.14+ without a GIL).
     pub frame_copy: Option<u32>,
-    /// Points to the copies' number, then the copies.
+    /// In a code object: the array of copies, after its length.
     pub code_copies: Option<u32>,
-    /// In a code object.
+    /// In a code object: the original bytecode.
     pub code_bytecode: u32,
-    /// A page read up to a frame includes its callers (CPython 3.11+).
+    /// Frames are consecutive (CPython 3.11+): a page read up to a frame includes its callers.
     pub contiguous: bool,
     /// In any object: its class.
     pub object_class: u32,
@@ -60,7 +60,7 @@ pub struct UnwindInfo {
     pub code_file: u32,
     /// In them: its line table.
     pub code_line_table: u32,
-    /// `PyCode_Type.tp_dealloc`.
+    /// Address of `PyCode_Type.tp_dealloc`, if known.
     pub code_dealloc: Option<u64>,
 }
 
@@ -73,29 +73,29 @@ pub struct CounterAddresses {
     pub reserved: u32,
     /// Bytes from there to `active_bytes.all.current`.
     pub active: u32,
-    /// Tables of allocated blocks; `None` before PyTorch 2.3.
+    /// Address of the tables of allocated blocks; `None` before PyTorch 2.3.
     pub blocks: Option<u64>,
 }
 
-/// Finds the autograd node that a thread evaluates, by glibc's DTV: `*( *(fs + 8) + 16 * module ) +
-/// offset`.
+/// Finds the autograd node that the calling thread evaluates, and its creator. glibc's DTV leads to
+/// a variable: `*( *(fs + 8) + 16 * module ) + offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AutogradInfo {
     /// TLS module id of libtorch_cpu.
     pub module: u64,
-    /// `current_evaluating_node`: first a `Node*`.
+    /// Offset of `current_evaluating_node`, which begins with a `Node*`.
     pub node: u64,
-    /// `current_graph_task`: first a `GraphTask*`.
+    /// Offset of `current_graph_task`, which begins with a `GraphTask*`.
     pub graph_task: Option<u64>,
-    /// `at::sequence_number`'s counter.
+    /// Offset of `at::sequence_number`'s counter.
     pub sequence: u64,
-    /// RecordFunction's `current_thread_id_`.
+    /// Offset of RecordFunction's `current_thread_id_`.
     pub thread_number: u64,
     /// `Node::sequence_nr_`.
     pub node_sequence: u32,
     /// `Node::thread_id_`.
     pub node_thread: u32,
-    /// vtable of `torch::autograd::PyNode`.
+    /// vtable pointer of `torch::autograd::PyNode`, once known.
     pub py_node: Option<u64>,
     /// In `PyNode`: its `THPFunction`.
     pub node_object: u32,

@@ -21,7 +21,7 @@ impl MachineReader {
         Ok(MachineReader { nvml: BoundedNvml::load()?, pids: HostPids::read() })
     }
 
-    /// In NVML's order. Missing figures are `None`.
+    /// In NVML's order. An inaccessible device is an error, a missing figure `None`.
     pub fn read(&self) -> Result<Vec<DeviceStatus>, GpuError> {
         let pids = self.pids;
         self.nvml.ask_of_all(move |nvml| {
@@ -36,7 +36,7 @@ impl MachineReader {
         })
     }
 
-    /// `None`: unknown memory.
+    /// A process's use of the device; `None`: unknown memory.
     pub fn usage(&self, status: &DeviceStatus, pid: u32, time: Nanos) -> Option<DeviceUsage> {
         let memory = status.memory?;
         Some(DeviceUsage {
@@ -85,7 +85,7 @@ fn mig(device: &NvmlDevice<'_>, pids: HostPids) -> Vec<MigDevice> {
     if !device.mig_mode().is_ok_and(|mode| mode.current == 1) {
         return Vec::new();
     }
-    // Places may be empty.
+    // The maximum; places may be empty.
     (0..device.mig_device_count().unwrap_or(0))
         .filter_map(|index| {
             let mig = device.mig_device_by_index(index).ok()?;

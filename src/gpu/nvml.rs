@@ -12,16 +12,16 @@ use crate::target::{BoundedWorker, HostPids, Process, WorkerError};
 use super::processes;
 use super::visible::CudaVisibility;
 
-/// It wakes every idle device.
+/// Loading NVML wakes every idle device.
 const LOADING: Duration = Duration::from_secs(30);
 const LISTING: Duration = Duration::from_secs(10);
-/// A driver without its device may never answer.
+/// A driver that has lost its device may never answer.
 const READING: Duration = Duration::from_secs(5);
 
 /// Why the driver could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum GpuError {
-    /// No NVML, or it finds no driver.
+    /// NVML is missing, or finds no driver.
     #[error("NVML (libnvidia-ml.so.1) is not available: {0}")]
     NoNvml(NvmlError),
     /// A query failed.
@@ -131,7 +131,7 @@ impl GpuReader {
         Ok(devices)
     }
 
-    /// Takes milliseconds and a driver lock: for a few calls a second.
+    /// Takes milliseconds and a driver lock, so call it a few times a second.
     pub fn usage(&self, nvml_index: u32, time: Nanos) -> Result<DeviceUsage, GpuError> {
         let pids = self.pids;
         let (memory, processes) = self.nvml.ask(move |nvml| {

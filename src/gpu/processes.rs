@@ -79,7 +79,7 @@ fn or_older(
     }
 }
 
-/// A process on several MIG devices appears often.
+/// A process on several MIG devices has several entries.
 fn add(all: &mut Vec<DeviceProcess>, listed: &ProcessInfo, compute: bool) {
     let bytes = match listed.used_gpu_memory {
         UsedGpuMemory::Used(bytes) => Some(bytes),

@@ -8,13 +8,13 @@ use crate::target::{Process, environment};
 /// CUDA's order of devices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceOrder {
-    /// The default. Known for equal devices only: by PCI bus id.
+    /// The default. Known from outside only if all devices are of one kind: then by PCI bus id.
     FastestFirst,
     /// The order of NVML and nvidia-smi.
     PciBusId,
 }
 
-/// The two variables.
+/// The target's two variables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CudaVisibility {
     /// `CUDA_DEVICE_ORDER`.
@@ -47,7 +47,7 @@ impl CudaVisibility {
         CudaVisibility { order, visible: visible_devices }
     }
 
-    /// `devices`: all of the machine in NVML's order. Invisible or unknown ones get `None`.
+    /// Numbers `devices`, all of the machine in NVML's order. Invisible or unknown ones get `None`.
     pub fn number(&self, devices: &mut [GpuDevice]) {
         for device in devices.iter_mut() {
             device.cuda_index = None;
@@ -64,13 +64,13 @@ impl CudaVisibility {
         };
         for (cuda, entry) in visible.split(',').map(str::trim).enumerate() {
             let found = if let Ok(number) = entry.parse::<usize>() {
-                // All further entries are unknown, too.
+                // The order is unknown, so all further entries are, too.
                 if !order_known {
                     return;
                 }
                 devices.get_mut(number)
             } else if entry.starts_with("GPU-") || entry.starts_with("MIG-") {
-                // Any unambiguous prefix of a UUID.
+                // CUDA accepts any unambiguous beginning of a UUID.
                 let mut matching = devices
                     .iter_mut()
                     .filter(|d| d.uuid.as_deref().is_some_and(|u| u.starts_with(entry)));

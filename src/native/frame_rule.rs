@@ -14,7 +14,7 @@ const MAX_SAVED: usize = 16;
 pub(super) struct FrameRule {
     register: usize,
     offset: i64,
-    /// Register, and offset from the frame.
+    /// A register, and its offset from the frame's start.
     saved: Box<[(usize, i64)]>,
     is_signal: bool,
 }

@@ -54,7 +54,7 @@ impl<'a> NativeModules<'a> {
         NativeModules { memory, mappings: mappings.into(), known: BTreeMap::new() }
     }
 
-    /// All known modules still exist.
+    /// Returns whether all known modules still exist.
     pub(super) fn set_mappings(&mut self, mappings: Arc<Mappings>) -> bool {
         self.mappings = mappings;
         self.known.retain(|_, module| module.is_some());
@@ -124,7 +124,7 @@ impl<'a> NativeModules<'a> {
     }
 }
 
-/// The start of its file, before it.
+/// The mapping with the start of its file: the nearest before it.
 fn first_of<'a>(mappings: &'a Mappings, mapping: &'a Mapping) -> Option<&'a Mapping> {
     if mapping.path.is_none() {
         return Some(mapping);
@@ -134,7 +134,7 @@ fn first_of<'a>(mappings: &'a Mappings, mapping: &'a Mapping) -> Option<&'a Mapp
 }
 
 impl UnwindTables {
-    /// Headers may lie: reads only what is mapped.
+    /// The headers' lengths are not trusted: reads only what is mapped.
     pub(super) fn read(
         memory: &dyn Memory,
         mappings: &Mappings,
@@ -153,7 +153,7 @@ impl UnwindTables {
         let Ok(Pointer::Direct(frames_at)) = parsed.map(|it| it.eh_frame_ptr()) else {
             return Err("its unwind table is damaged".to_owned());
         };
-        // Its length is not in memory.
+        // Its length is not in memory; it ends within the loaded segment.
         let end = object.end_of_piece(Addr(frames_at)).ok_or("its unwind table is damaged")?;
         let len = mapped(Addr(frames_at), end.0 - frames_at)?.min(MAX_FRAMES);
         let frames = memory.vec(Addr(frames_at), len).map_err(unreadable)?;
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// It claims a library of 1 TiB.
+    /// A page whose headers claim a library of 1 TiB.
     fn boastful() -> Vec<u8> {
         let mut page = vec![0; MAPPED];
         page[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");

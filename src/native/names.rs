@@ -5,13 +5,13 @@ use std::fmt;
 use cpp_demangle::{DemangleOptions, ParseOptions, Symbol};
 
 const MAX_SHOWN: usize = 1000;
-/// Against slow names.
+/// Against names that are slow to demangle.
 const MAX_MANGLED: usize = 16 << 10;
 const MAX_RECURSION: u32 = 96;
 
 /// `_ZN2at6nativeL3addEv` → `at::native::add()`; C names unchanged.
 pub(super) fn demangle(name: &str) -> String {
-    // `name.cold`, `name.part.0`.
+    // A part that the compiler moved: `name.cold`, `name.part.0`.
     let (mangled, rest) = match name.find('.').filter(|at| *at > 0) {
         Some(at) => name.split_at(at),
         None => (name, ""),

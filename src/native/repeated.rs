@@ -18,7 +18,7 @@ const MAX_DEPTH: usize = 1024;
 const MAX_TIME: Duration = Duration::from_secs(20);
 const MAX_STACKS: usize = 1 << 15;
 const MAX_ADDRESSES: usize = 1 << 17;
-/// Libraries come and, rarely, go; shorter for unknown code.
+/// Libraries come and, rarely, go. Shorter when a frame has code in no known mapping.
 const MAPPINGS_INTERVAL: Duration = Duration::from_secs(1);
 const MIN_MAPPINGS_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -33,7 +33,7 @@ pub struct UnwoundStack {
     pub incomplete: Option<String>,
 }
 
-/// With why there are no more.
+/// The code address of each frame, and why there are no more.
 type CodeAddresses = (Vec<u64>, Option<String>);
 
 /// Unwinds stacks of one process.
@@ -65,7 +65,7 @@ impl<'a> RepeatedUnwinder<'a> {
         }
     }
 
-    /// Reads accepted libraries in advance, for the first stacks.
+    /// Reads accepted libraries in advance, so that the first stacks need not wait.
     pub fn prepare(&mut self, wanted: impl Fn(&str) -> bool) {
         self.read_mappings(MAPPINGS_INTERVAL);
         for start in self.modules.code_of(wanted) {
@@ -115,7 +115,7 @@ impl<'a> RepeatedUnwinder<'a> {
         let mut is_exact = true;
         while frames.len() < MAX_DEPTH {
             let at = registers[RETURN_ADDRESS];
-            // A call may end its function.
+            // A call may be the last instruction of its function.
             let address = if is_exact { at } else { at.wrapping_sub(1) };
             frames.push(address);
             if began.elapsed() > self.max_time {
@@ -257,7 +257,7 @@ mod tests {
         assert_ne!(cut[0].number, first[0].number);
         assert!(cut[0].incomplete.as_deref().unwrap().contains("were copied"), "{cut:?}");
         assert_eq!(cut[0].frames[0], first[0].frames[0]);
-        // A slow table takes no longer than the limit.
+        // A table crafted to be slow takes no longer than the limit.
         unwinder.max_time = Duration::ZERO;
         let late = unwinder.unwind(&stacks);
         assert_eq!(late[0].frames, first[0].frames[..1]);

@@ -37,7 +37,7 @@ pub fn copy_stacks(
 }
 
 impl StackCopy {
-    /// `is_cut`: the stack is longer.
+    /// `bytes` from the stack pointer on; `is_cut`: the stack is longer.
     pub fn new(registers: ThreadRegisters, bytes: Vec<u8>, is_cut: bool) -> StackCopy {
         StackCopy { registers, start: registers.values[STACK_POINTER], bytes, is_cut }
     }

@@ -22,7 +22,7 @@ type Bytes<'a> = EndianSlice<'a, LittleEndian>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum StepOutcome {
-    /// `is_exact`: a signal's, not a return address.
+    /// `is_exact`: interrupted by a signal, so no return address.
     Caller {
         registers: [u64; DWARF_REGISTERS],
         is_exact: bool,
@@ -32,7 +32,7 @@ pub(super) enum StepOutcome {
     Unknown(String),
 }
 
-/// From `address` to its caller; also the rule, if usual.
+/// From the function at `address` to its caller; also the applied rule, if of the usual form.
 pub(super) fn step(
     tables: &UnwindTables,
     stack: &StackCopy,
@@ -67,7 +67,7 @@ fn try_step(
     let header = header.parse(&bases, 8).map_err(told)?;
     let frames: EhFrame<Bytes<'_>> = EhFrame::new(&tables.frames, LittleEndian);
     let table = header.table().ok_or_else(|| told(gimli::Error::NoUnwindInfoForAddress))?;
-    // The lookup multiplies unchecked; a row has at least 4 bytes.
+    // The lookup multiplies their number unchecked; a row has at least 4 bytes.
     if Iterator::size_hint(&table.iter(&bases)).0 > tables.header.len() / 4 {
         return Err(DAMAGED.to_owned());
     }
@@ -95,7 +95,7 @@ fn try_step(
         }
         CfaRule::Expression(expression) => known.evaluate(expression, None)?,
     };
-    // Otherwise the walk might not end.
+    // Callers are at higher addresses; otherwise the walk might not end.
     if cfa <= registers[STACK_POINTER] && !fde.is_signal_trampoline() {
         return Err(IMPOSSIBLE.to_owned());
     }

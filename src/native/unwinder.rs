@@ -32,7 +32,7 @@ pub struct NativeUnwinder<'a> {
 }
 
 struct UnnamedFrame {
-    /// Of the call itself.
+    /// Of the call, not of the next instruction.
     address: Addr,
     module: Option<Addr>,
 }
@@ -73,7 +73,7 @@ impl<'a> NativeUnwinder<'a> {
                 return (frames, Some(why));
             }
             let at = registers[RETURN_ADDRESS];
-            // A call may end its function.
+            // A call may be the last instruction of its function.
             let address = if is_exact { at } else { at.wrapping_sub(1) };
             let module = self.modules.find(Addr(address));
             frames.push(UnnamedFrame { address: Addr(address), module });

@@ -28,11 +28,11 @@ pub struct ExceptionFinder {
 pub struct FoundException {
     /// `id(exception)`.
     pub at: Addr,
-    /// `PyThreadState.thread_id`; `None` if uncaught.
+    /// `PyThreadState.thread_id`; `None` for the last uncaught one.
     pub python_id: Option<u64>,
-    /// Its first argument if a string, perhaps cut.
+    /// Its first argument, if a string; cut if very long.
     pub text: String,
-    /// With the traceback's callers, innermost first, with lines or 0.
+    /// The traceback's frames, then their callers, innermost first, with lines (0: none).
     pub frames: Vec<(Function, u32)>,
 }
 
@@ -256,7 +256,7 @@ impl ExceptionSearch<'_> {
                     object = None;
                     Some(here.previous)
                 }
-                // `f_back`, which precedes `f_frame`, has a finished frame's caller.
+                // A finished frame's caller is in `f_back`, which precedes `f_frame`.
                 false => {
                     let back = self.layout.heap.frame_of_object.zip(object);
                     object = back.and_then(|(field, object)| {

@@ -17,7 +17,7 @@ use crate::python::stacks::fallback::PySpyReader;
 use crate::python::stacks::stack_sampler::{SampleStats, StackSampler};
 use crate::target::{AddressRange, PageCache, Process, has_no_more_rights};
 
-/// Reads stacks of a running CPython. With py-spy, optional readers are `None`.
+/// Reads the stacks of a running CPython. With py-spy, optional readers are `None`.
 pub struct PythonReader {
     reader: ReaderBackend,
 }
@@ -80,7 +80,7 @@ impl PythonReader {
         Ok(PythonReader { reader: ReaderBackend::Own(Box::new(own)) })
     }
 
-    /// `3.12.1`, `3.14.4t` without a GIL, or `3.9` without patch release.
+    /// `3.12.1`, `3.14.4t` without a GIL; `3.9` if the patch release is unknown.
     pub fn version(&self) -> &str {
         match &self.reader {
             ReaderBackend::Own(own) => &own.interpreter().version,
@@ -96,8 +96,8 @@ impl PythonReader {
         }
     }
 
-    /// Replaces `out` with the stacks of all threads, except threads without Python frames or
-    /// [`SampleStats::torn`]. Change `table` only after [`Self::forget_numbers`].
+    /// Replaces `out` with the stacks of all threads; omits those without Python frames and torn
+    /// ones ([`SampleStats::torn`]). `table` must stay the same until [`Self::forget_numbers`].
     ///
     /// # Errors
     ///
@@ -114,8 +114,8 @@ impl PythonReader {
         }
     }
 
-    /// Frames per call of the interpreter's C function, innermost first, while stopped. `None` if
-    /// unreadable; empty with py-spy.
+    /// Frames per call of the interpreter's C function, innermost first, of the stopped process.
+    /// `None` if unreadable; empty with py-spy.
     pub fn frames_by_call(&self) -> Vec<(ThreadId, Option<Vec<u32>>)> {
         match &self.reader {
             ReaderBackend::Own(own) => own.frames_by_call(),
@@ -123,7 +123,7 @@ impl PythonReader {
         }
     }
 
-    /// The next sample has another table.
+    /// Forgets assigned ids: the next sample has another table.
     pub fn forget_numbers(&mut self) {
         match &mut self.reader {
             ReaderBackend::Own(own) => own.forget_numbers(),
@@ -132,7 +132,7 @@ impl PythonReader {
         }
     }
 
-    /// Also those without frames.
+    /// The last sample's threads, also those without frames.
     pub fn threads(&self) -> Vec<ThreadId> {
         match &self.reader {
             ReaderBackend::Own(own) => own.threads().collect(),
@@ -181,7 +181,7 @@ impl PythonReader {
         matches!(self.reader, ReaderBackend::Own(_))
     }
 
-    /// Empty with py-spy.
+    /// The last sample's threads; empty with py-spy.
     pub fn poll_targets(&self) -> Vec<PollTarget> {
         match &self.reader {
             ReaderBackend::Own(own) => own.poll_targets(),
@@ -189,7 +189,7 @@ impl PythonReader {
         }
     }
 
-    /// Threads that wait for them are working.
+    /// Sets the allocator's locks: a thread that waits for one is working.
     pub fn set_allocator_locks(&mut self, locks: Vec<AddressRange>) {
         if let ReaderBackend::Own(own) = &mut self.reader {
             own.set_allocator_locks(locks);
@@ -225,7 +225,7 @@ impl PythonReader {
         }
     }
 
-    /// By name: `i`, or `function:i`.
+    /// Reads the integer variable `name`: `i` or `function:i`.
     pub fn integer_variable(&self, process: &Process, name: &str) -> Option<IntegerVariable> {
         match &self.reader {
             ReaderBackend::Own(own) => {
@@ -236,7 +236,7 @@ impl PythonReader {
         }
     }
 
-    /// `None` if the object is gone.
+    /// Reads an integer attribute; `None` if the object is gone.
     pub fn integer_attribute(
         &self,
         process: &Process,
@@ -263,7 +263,7 @@ impl PythonReader {
         }
     }
 
-    /// The usual head with py-spy.
+    /// CPython's object head; the usual one with py-spy.
     pub fn object_head(&self) -> PyObjectHeader {
         match &self.reader {
             ReaderBackend::Own(own) => own.interpreter().layout.object.head(),
@@ -280,7 +280,7 @@ impl PythonReader {
         self.heap_listed(memory, HeapListing::Whole)
     }
 
-    /// As complete as `listing` says.
+    /// [`Self::heap`], as complete as `listing` says.
     ///
     /// # Errors
     ///
@@ -300,7 +300,7 @@ impl PythonReader {
         }
     }
 
-    /// For following references from modules.
+    /// The heap without object list, to follow references from modules.
     pub fn unlisted_heap<'a>(&self, memory: &'a PageCache) -> Option<PythonHeap<'a>> {
         match &self.reader {
             ReaderBackend::Own(own) => Some(PythonHeap::unlisted(memory, own.interpreter())),
@@ -308,7 +308,7 @@ impl PythonReader {
         }
     }
 
-    /// For `doctor`.
+    /// What is covered, for `doctor`.
     pub fn coverage(&self) -> ReaderCoverage {
         let uncovered = match &self.reader {
             ReaderBackend::Own(_) => Vec::new(),

@@ -24,7 +24,7 @@ pub struct IntegerVariable {
     searched: Option<Instant>,
     missed: u32,
     integer: Option<Addr>,
-    /// There are thousands of modules.
+    /// Cached: there are thousands of modules.
     main: Option<Addr>,
 }
 
@@ -68,7 +68,7 @@ impl IntegerVariable {
         value
     }
 
-    /// Consecutive failed searches; a call in progress may cause one.
+    /// Consecutive failed searches; one may fail while calls begin and end.
     pub fn searches_missed(&self) -> u32 {
         self.missed
     }
@@ -78,7 +78,7 @@ impl IntegerVariable {
         self.searched = None;
     }
 
-    /// For a kernel program; `None` if unknown or unreadable there.
+    /// Its location, for a kernel program; `None` if unknown or unreadable there.
     pub fn location(&self) -> Option<StepCounterLocation> {
         let memory = self.process.memory();
         let memory: &dyn Memory = &memory;
@@ -119,7 +119,7 @@ impl IntegerVariable {
         let layout = &self.interpreter.layout;
         let reference = || match place {
             VariableLocation::Local { thread, frame, code, slot, .. } => {
-                // A finished frame keeps its values.
+                // A finished frame keeps its last values.
                 self.runs(memory, thread, frame).then_some(())?;
                 (self.code(memory, frame)? == code).then_some(())?;
                 Some(Addr(memory.pointer(slot).ok()?.0 & !TAG))

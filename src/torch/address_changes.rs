@@ -16,7 +16,7 @@ pub struct AddressChanges {
 }
 
 impl AddressChanges {
-    /// These changes, then `then`.
+    /// These changes, followed by `then`.
     pub fn followed_by(self, then: AddressChanges) -> AddressChanges {
         if self == AddressChanges::default() {
             return then;
@@ -35,7 +35,7 @@ impl AddressChanges {
     }
 }
 
-/// Counter changes missing in the tables; negative if shown too early.
+/// Counter changes that the tables lack; negative if the tables are ahead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MissingChanges {
     /// Allocations.
@@ -47,7 +47,7 @@ pub struct MissingChanges {
 }
 
 impl MissingChanges {
-    /// Tables and counters agree.
+    /// Whether tables and counters agree.
     pub fn is_nothing(self) -> bool {
         self == MissingChanges::default()
     }
@@ -72,7 +72,7 @@ impl MissingChanges {
 pub struct AddressDelta {
     /// The counters' totals.
     pub totals: AllocationTotals,
-    /// `None` for the first read, and if too many.
+    /// Changes since the previous read; `None` for the first one, and if too many.
     pub changes: Option<AddressChanges>,
     /// What the tables should show and do not.
     pub missing: MissingChanges,
@@ -83,20 +83,21 @@ pub struct AddressDelta {
 pub enum AddressOutcome {
     /// All changed tables were read.
     Read(AddressDelta),
-    /// Earlier reads missed changes.
+    /// Read, with changes that earlier reads missed: a table had changed unnoticed.
     Late {
         /// The changes found.
         reading: AddressDelta,
-        /// Reads that may have missed them.
+        /// Recent reads that may have missed them.
         readings: usize,
     },
     /// No allocation or free since the last read.
     Unchanged,
-    /// A thread is between tables and counters.
+    /// The target changes them: a thread is between tables and counters.
     Moving,
 }
 
-/// Only in `new` and only in `old`, both sorted. A replaced block at the same address is in both.
+/// The entries only in `new` and only in `old`, both sorted. A replaced block at the same address
+/// is in both.
 pub(super) fn differences(
     old: &[(u64, Addr)],
     new: &[(u64, Addr)],

@@ -12,9 +12,9 @@ use super::table_copies::{TABLES, TableCopies, TableHeads};
 use crate::model::AddressedBlock;
 use crate::target::{Addr, Memory, MemoryError};
 
-/// 0x1100 seen.
+/// Of the allocator; the tables were seen at 0x1100.
 const SEARCHED: usize = 0x4000;
-/// Each takes 2 to 4 µs.
+/// Rounds of reading changed tables again; each takes 2 to 4 µs.
 const MOST_ROUNDS: usize = 8;
 /// Takes little longer than a check for changes.
 const VERIFIED_AT_ONCE: usize = 6;
@@ -27,15 +27,15 @@ pub(super) fn find(memory: &dyn Memory, allocator: Addr) -> Option<Addr> {
     (0..copy.len()).step_by(8).find(|at| are_tables(*at)).map(|at| allocator + at as u64)
 }
 
-/// Requires that only one device is in use.
+/// Reads the tables of an allocator that serves one device.
 #[derive(Debug, Clone)]
 pub struct AddressTables {
     copies: TableCopies,
     ahead: Option<TableHeads>,
     last: Option<PolledCounters>,
     tables: Vec<Vec<(u64, Addr)>>,
-    /// A read that may have missed changes: losing one address and gaining another leaves a head
-    /// unchanged.
+    /// The last read that may have missed changes: losing one address and gaining another leaves a
+    /// head unchanged.
     doubted: Option<u64>,
 }
 
@@ -50,13 +50,13 @@ impl AddressTables {
         }
     }
 
-    /// A change may be unnoticed; `verify` finds it.
+    /// Whether a table may have changed unnoticed; `verify` finds it.
     pub fn is_doubted(&self) -> bool {
         self.doubted.is_some()
     }
 
-    /// Accepts tables only if they have as many addresses as the counters have blocks; otherwise
-    /// keeps copies for the next attempt.
+    /// Accepts the changed tables only if they have as many addresses as the counters have blocks;
+    /// otherwise keeps its copies for the next attempt.
     pub fn read(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
         let last = self.last.map(|last| last.totals());
         let ahead = self.ahead.take().filter(|heads| heads.totals() != last);
@@ -68,7 +68,7 @@ impl AddressTables {
         self.reach(memory, heads)
     }
 
-    /// `Late` if a doubted table has changed.
+    /// Copies some doubted tables; `Late` if one has changed.
     pub fn verify(&mut self, memory: &dyn Memory) -> Result<AddressOutcome, MemoryError> {
         let Some(doubted) = self.doubted else { return Ok(AddressOutcome::Unchanged) };
         let tables = self.copies.older_than(doubted, VERIFIED_AT_ONCE);
@@ -111,7 +111,7 @@ impl AddressTables {
         Ok(AddressOutcome::Moving)
     }
 
-    /// Unless a new block is gone.
+    /// Accepts the copies for counter state `now`, unless a new block is gone.
     fn accept(
         &mut self,
         memory: &dyn Memory,
@@ -165,7 +165,7 @@ impl AddressTables {
         let grew = allocated_between(last, now);
         let allocated = match (&allocated[..], grew) {
             ([], _) => Vec::new(),
-            // For a single allocation the counters suffice.
+            // For a single allocation the counters suffice, unless an earlier read missed it.
             (&[(address, _)], Some((1, size, requested))) if self.doubted.is_none() => {
                 vec![AddressedBlock { address, size, requested }]
             }
@@ -177,7 +177,7 @@ impl AddressTables {
                     return Ok(None);
                 };
                 let bytes = bytes_of(&blocks);
-                // Without short-lived blocks, the bytes are known.
+                // If no block came and went in between, the bytes are known.
                 let is_all = |count| count == blocks.len() as u64;
                 let is_wrong = |(count, grew, _)| is_all(count) && grew != bytes;
                 if self.doubted.is_none() && grew.is_some_and(is_wrong) {

@@ -1,3 +1,5 @@
+//! Tables of an allocator that changes between and during reads.
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;

@@ -13,7 +13,7 @@ pub(super) fn variable(
     mappings: &Mappings,
     library: &LoadedObject,
 ) -> Result<Option<Addr>, ObjectError> {
-    // A program may own the library's variable (a COPY relocation).
+    // A program may own the variable (a COPY relocation), which the library then uses.
     let program = process.program().ok().and_then(|path| mappings.object_at(&path).cloned());
     if let Some(program) = program
         && let Ok(program) = LoadedObject::read(memory, &program)
@@ -24,7 +24,8 @@ pub(super) fn variable(
     library.exported(memory, ALLOCATOR)
 }
 
-/// Itanium C++ ABI: before the vtable a pointer to `std::type_info`, whose second word is the name.
+/// The word before the vtable points to `std::type_info`, whose second word is the name (Itanium
+/// C++ ABI).
 pub(super) fn type_name(memory: &dyn Memory, object: Addr) -> Result<String, MemoryError> {
     let vtable = memory.pointer(object)?;
     let type_info = memory.pointer(vtable - 8)?;

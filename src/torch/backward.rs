@@ -16,7 +16,7 @@ const CURRENT_TASK: &str = "_ZN5torch8autograd25get_current_graph_task_idEv";
 /// (`c10::intrusive_ptr`).
 const EXECUTE_SHARED: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEES2_INS0_4NodeEEONS0_11InputBufferE";
 const EXECUTE_INTRUSIVE: &str = "_ZN5torch8autograd6Engine23execute_with_graph_taskERKSt10shared_ptrINS0_9GraphTaskEEN3c1013intrusive_ptrINS0_4NodeENS7_6detail34intrusive_target_default_null_typeIS9_EEEEONS0_11InputBufferE";
-/// After the result and `this`.
+/// Its index, after a hidden result argument and `this`.
 const GRAPH_TASK_ARGUMENT: u8 = 2;
 
 const READ: usize = 96;
@@ -67,7 +67,7 @@ pub enum BackwardError {
     },
 }
 
-/// `None` without PyTorch.
+/// How a kernel program traces the backward pass; `None` without PyTorch.
 pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, BackwardError> {
     let memory = process.memory();
     let mappings = process.mappings()?;
@@ -79,7 +79,7 @@ pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, Backward
     let sequence = code.value("at::sequence_number::peek", PEEK)?;
     let thread_number = code.value("at::RecordFunction::currentThreadId", THREAD_NUMBER)?;
     let node = code.behind_slot("torch::autograd::get_current_node", CURRENT_NODE)?;
-    // Otherwise the main thread counts as backward()'s caller.
+    // Without it, the main thread counts as backward()'s caller.
     let task = code.behind_slot("torch::autograd::get_current_graph_task_id", CURRENT_TASK).ok();
     if sequence.module != node.module || sequence.module != thread_number.module {
         return Err(BackwardError::Unknown {
@@ -108,9 +108,10 @@ pub fn autograd_info(process: &Process) -> Result<Option<AutogradInfo>, Backward
     }))
 }
 
-/// Wheels keep this symbol; else the first such node shows it.
+/// vtable pointer of nodes written in Python. Wheels keep the symbol; otherwise the first such node
+/// shows it.
 fn py_node(process: &Process, memory: &dyn Memory, mappings: &Mappings) -> Option<u64> {
-    /// Offset of functions in a vtable.
+    /// Objects point this far into a vtable.
     const ADDRESS_POINT: u64 = 16;
     let wanted = |name: &str| name.starts_with("libtorch_python.so");
     let library = LoadedObject::find(memory, mappings, wanted)?.ok()?;
@@ -153,7 +154,7 @@ impl LibraryCode<'_> {
         self.variable(function, at, &access, displacement)
     }
 
-    /// The first callee, called through a slot, returns its address.
+    /// The variable whose address the first callee, called through a slot, returns.
     fn behind_slot(
         &self,
         function: &'static str,
@@ -200,8 +201,8 @@ impl LibraryCode<'_> {
         }
     }
 
-    /// The opcode of the `__tls_get_addr` call. The kernel emulates calls; single-stepping costs
-    /// fifteen times more.
+    /// The opcode of the `__tls_get_addr` call. The kernel emulates calls; single-stepping other
+    /// instructions costs fifteen times more.
     fn call_site(&self, function: &'static str, symbol: &str) -> Result<u64, BackwardError> {
         let (at, code) = self.function(function, symbol)?;
         let access = TlsAccess::find(&code).ok_or_else(|| unknown(function, &code))?;

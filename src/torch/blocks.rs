@@ -18,7 +18,7 @@ use crate::target::{Addr, AddressRange, Memory, MemoryError};
 const MIN_ATTEMPTS: u32 = 4;
 const QUICK_ATTEMPTS: u32 = 32;
 const MAX_ATTEMPTS: u32 = 4096;
-/// A tree has at most 2^32 nodes.
+/// The deepest structure is a tree of at most 2^32 nodes.
 const MAX_EXTENSIONS: u32 = 64;
 /// Failed self-checks of unchanged copies until the layout counts as wrong.
 const MAX_INCONSISTENT: u32 = MIN_ATTEMPTS;
@@ -46,7 +46,7 @@ pub(super) struct SnapshotReader {
     device: Addr,
     set: WorkingSet,
     scratch: WalkScratch,
-    /// Tables of other kinds than private pools: offset, entries.
+    /// Tables that are not those of private pools: offset, entries.
     searched: Vec<(usize, u64)>,
 }
 
@@ -123,7 +123,7 @@ impl SnapshotReader {
                 Ok(Err(AttemptError::Torn)) => {
                     torn += 1;
                     if torn % QUICK_ATTEMPTS == 0 {
-                        // A thread may be interrupted inside the allocator.
+                        // A thread may have been interrupted inside the allocator.
                         std::thread::yield_now();
                     }
                 }
@@ -293,7 +293,7 @@ fn spans(
     (head, AddressRange { addr: device, len: counters.end })
 }
 
-/// `None` while a thread is inside the allocator.
+/// `None` while a thread is inside the allocator, empty if the device is gone.
 fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     let mut object = vec![0; place.counters.end];
     if place.memory.read(device, &mut object).is_err() {
@@ -303,7 +303,7 @@ fn unlocked_totals(place: AttemptContext<'_>, device: Addr) -> Option<Vec<u8>> {
     (!locked).then(|| object.split_off(STATS))
 }
 
-/// If the target did not change meanwhile.
+/// Only if the target did not change meanwhile.
 fn not_found(
     place: AttemptContext<'_>,
     device: Addr,
@@ -317,8 +317,8 @@ fn not_found(
     }
 }
 
-/// The counters, if no thread was inside the allocator during the copy: a change holds the mutex,
-/// seen in head or tail, and changes the totals.
+/// The counters, if no thread was inside the allocator during the copy. A change either holds the
+/// mutex in the copied head or tail, or changes the totals.
 fn quiescent_counters(
     set: &WorkingSet,
     layout: &CounterLayout,

@@ -14,7 +14,7 @@ pub(super) struct TreeHeader {
 
 impl TreeHeader {
     pub(super) const SIZE: usize = 0x28;
-    /// After the comparator (or padding).
+    /// Of a `std::set`: the comparator (or padding), then the header.
     pub(super) const SET: usize = 0x30;
     pub(super) const IN_SET: usize = 8;
 
@@ -37,10 +37,10 @@ impl TreeHeader {
     }
 }
 
-/// A pointer is its value.
+/// Its value is a pointer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TreeNode {
-    /// The root's is the header.
+    /// The root's parent is the header.
     pub(super) parent: Addr,
     pub(super) left: Addr,
     pub(super) right: Addr,
@@ -70,9 +70,9 @@ pub(super) struct FlatTable {
 
 impl FlatTable {
     pub(super) const SIZE: usize = 0x20;
-    /// A pointer.
+    /// In a set of pointers.
     pub(super) const POINTER_ENTRY: usize = 0x10;
-    /// Two numbers, a pointer.
+    /// In a map from two numbers to a pointer.
     pub(super) const PAIR_ENTRY: usize = 0x20;
     const MAX_SLOTS: u64 = 1 << 23;
 

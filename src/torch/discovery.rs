@@ -13,12 +13,12 @@ use crate::abi::CounterAddresses;
 use crate::model::{Metric, Pool};
 use crate::target::{Addr, Field, Memory, MemoryError};
 
-/// The vector is at 0x50 to 0x5838.
+/// Of the allocator; the vector was seen at 0x50 to 0x5838.
 const SEARCHED: usize = 0x8000;
 const MAX_DEVICES: u64 = 128;
 /// 0x608 to 0xc28 seen.
 const OBJECT_SIZES: std::ops::RangeInclusive<usize> = 0x500..=0x4000;
-/// If malloc stores no size.
+/// If malloc stores no object size.
 const DEFAULT_SIZE: usize = 0xc80;
 const LARGEST_GAP: usize = 0x100;
 /// Between `oversize_segments` and the pools.
@@ -93,7 +93,7 @@ pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> SearchOutcome {
                     counters,
                 }));
             }
-            // Other vectors have objects that do not begin like an allocator.
+            // Other vectors exist; their objects do not begin like an allocator.
             Err(why) if copies.iter().all(|c| CounterLayout::with_gap(0, c).mutex) => {
                 unknown = Some(why);
             }
@@ -103,16 +103,16 @@ pub(super) fn devices(memory: &dyn Memory, allocator: Addr) -> SearchOutcome {
     unknown.map_or(SearchOutcome::NotInitialized, SearchOutcome::Unknown)
 }
 
-/// As `operator new` returns.
+/// Whether `operator new` can have returned it.
 fn is_object(addr: Addr) -> bool {
     addr.is_plausible() && addr.0.is_multiple_of(16)
 }
 
-/// Up to its heap chunk's end; empty if no allocator.
+/// Copies it up to the end of its heap chunk; empty if it cannot be an allocator.
 pub(super) fn copy_object(memory: &dyn Memory, addr: Addr) -> Vec<u8> {
     let len = match chunk_size(memory, addr) {
         Some(size) if OBJECT_SIZES.contains(&size) => size,
-        // Not glibc's malloc.
+        // Only glibc's malloc stores a size before the object.
         _ => DEFAULT_SIZE,
     };
     let mut bytes: Vec<u8> =
@@ -175,7 +175,7 @@ fn counter_layout(
     Err(why)
 }
 
-/// The gap between six and three arrays.
+/// The last three arrays can be `gap` bytes after the first six.
 fn gap_fits(gap: usize, copies: &[Vec<u8>]) -> bool {
     let mut in_use = false;
     for copy in copies {
@@ -199,7 +199,7 @@ fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     let words = (pools - start) / 8;
     // Before `max_split_size`: three counters since 2.3, also `num_oom_rejections` since 2.12.
     let counters = if words >= 4 { 3 } else { 0 };
-    // In MiB.
+    // In MiB; what follows is no counter.
     let is_limit =
         |value: i64| value == -1 || (value > MIN_MAX_SPLIT_BYTES && value % (1 << 20) == 0);
     if let Some(at) = (counters..words).find(|at| is_limit(number(*at))) {
@@ -211,7 +211,7 @@ fn add_tail(layout: &mut CounterLayout, copy: &[u8], pools: usize) {
     }
 }
 
-/// Large and small pool, and their number of sets.
+/// Offsets of large and small pool, and their number of sets.
 fn pool_groups(
     memory: &dyn Memory,
     addr: Addr,
@@ -286,7 +286,7 @@ pub(super) fn pools(
     Ok(PoolsLayout { pools: [large, small], pool, active, tables, end })
 }
 
-/// `Ok(None)` without a block yet.
+/// `Ok(None)` if the device has no block yet.
 pub(super) fn block_layout(
     memory: &dyn Memory,
     addr: Addr,
@@ -314,7 +314,7 @@ pub(super) fn block_layout(
     }
 }
 
-/// Its owner, a `PrivatePool`, contains it.
+/// Whether its owner, a `PrivatePool`, contains it.
 fn is_private(memory: &dyn Memory, pool: Addr, layout: PoolLayout) -> bool {
     is_object(pool - (pool.0 % 16))
         && memory

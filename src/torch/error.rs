@@ -17,7 +17,7 @@ pub enum TorchError {
     NoAllocatorVariable {
         /// The library's file.
         library: String,
-        /// PyTorch's, or `unknown`.
+        /// PyTorch's version, or `unknown`.
         version: String,
         /// The missing symbol.
         symbol: &'static str,
@@ -30,7 +30,7 @@ pub enum TorchError {
         /// The reason.
         why: String,
     },
-    /// Forked after CUDA started: a copy of the parent's state.
+    /// Forked after CUDA started: the allocator is a copy of the parent's.
     #[error(
         "{} of the allocator of {}: this process was forked from that one after CUDA had begun there, and holds no GPU \
          memory of its own",
@@ -38,10 +38,10 @@ pub enum TorchError {
         match of { Some(pid) => format!("process {pid}"), None => "a process that has ended".to_owned() }
     )]
     ForkedCopy {
-        /// The parent, unless ended.
+        /// The process in which CUDA started; `None` if it has ended.
         of: Option<u32>,
     },
-    /// No CUDA yet: `TorchReader::refresh`.
+    /// CUDA is not initialised; ask again after `TorchReader::refresh`.
     #[error("CUDA has not been initialised in the target yet")]
     NotInitialized,
     /// No such device.
@@ -50,7 +50,7 @@ pub enum TorchError {
     /// Unknown allocator layout.
     #[error("the allocator of PyTorch {version} is not laid out as expected: {what}")]
     UnknownLayout {
-        /// PyTorch's, or `unknown`.
+        /// PyTorch's version, or `unknown`.
         version: String,
         /// The failed expectation.
         what: String,

@@ -7,7 +7,7 @@ use crate::target::{Addr, Field};
 pub(super) const STAT: usize = 0x20;
 /// A `Stat` for each [`Pool`].
 pub(super) const STAT_ARRAY: usize = 3 * STAT;
-/// Torch 2.13 inserted a table here.
+/// Torch 2.13 inserted a table after these.
 pub(super) const ARRAYS_BEFORE_GAP: usize = 6;
 /// After the `std::recursive_mutex` (torch 2.1 to 2.15).
 pub(super) const STATS: usize = 0x28;
@@ -19,7 +19,7 @@ const MUTEX_RECURSIVE: u32 = 1;
 /// In a `DeviceCachingAllocator` (c10/cuda/CUDACachingAllocator.cpp).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CounterLayout {
-    /// After `reserved_bytes`: 0, or 0x20 since torch 2.13.
+    /// Bytes after `reserved_bytes`: 0, or 0x20 since torch 2.13.
     pub(super) gap: usize,
     /// A glibc recursive mutex comes first, owned during changes.
     pub(super) mutex: bool,
@@ -40,7 +40,7 @@ impl CounterLayout {
         }
     }
 
-    /// The last counter at the same offset in all versions.
+    /// End of the last counter at the same offset in all versions.
     pub(super) fn fixed_end(gap: usize) -> usize {
         STATS + Metric::ALL.len() * STAT_ARRAY + gap + 0x10 + 2 * STAT
     }
@@ -97,7 +97,7 @@ pub(super) struct PoolsLayout {
     pub(super) pool: PoolLayout,
     /// `active_blocks`.
     pub(super) active: usize,
-    /// Each might be `graph_pools`.
+    /// Later tables; each might be `graph_pools`.
     pub(super) tables: Vec<usize>,
     pub(super) end: usize,
 }
@@ -193,7 +193,8 @@ impl BlockLayout {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PrivateLayout {
-    /// `graph_pools_freeable` follows: pools without a graph (c10/cuda/CUDACachingAllocator.cpp).
+    /// `graph_pools_freeable` follows, with pools that no graph uses
+    /// (c10/cuda/CUDACachingAllocator.cpp).
     pub(super) table: usize,
     pub(super) pools: [usize; 2],
 }

@@ -39,12 +39,12 @@ pub struct PolledCounters {
     pub large: PoolCounters,
     /// `allocation.all.current`.
     pub blocks: i64,
-    /// Totals equal the pools' sums, and nothing changed during the copy. A thread changes the
-    /// totals first.
+    /// Whether the totals equal the pools' sums and nothing changed during the copy. A thread
+    /// changes the totals first.
     pub fit: bool,
 }
 
-/// Unique per allocator state, until reset.
+/// Totals since the start or a reset, unique per allocator state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AllocationTotals {
     /// `allocation.all.allocated`.
@@ -87,8 +87,8 @@ impl CounterPoller {
             .map(move |(_, at)| AddressRange { addr: *at + from as u64, len: to - from })
     }
 
-    /// Counters, then again what each allocation and free changes, so that counts and bytes belong
-    /// together.
+    /// The counters, then again the part that each allocation and free changes, so that counts and
+    /// bytes belong together.
     pub fn poll_spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         self.spans().zip(self.changing_spans()).flat_map(|(counters, again)| [counters, again])
     }
@@ -99,7 +99,7 @@ impl CounterPoller {
         to - from + STAT_ARRAY
     }
 
-    /// What each allocation and free changes.
+    /// The part that each allocation and free changes.
     pub fn changing_spans(&self) -> impl Iterator<Item = AddressRange> + '_ {
         let at = self.layout.array(Metric::Allocation as usize) as u64;
         self.devices
@@ -114,7 +114,7 @@ impl CounterPoller {
         copy.get(at..at + STAT_ARRAY)
     }
 
-    /// The lock's owner, by kernel id in the target; `None` if unlocked or unknown.
+    /// Kernel id, in the target, of the thread that holds the lock; `None` if unlocked or unknown.
     pub fn lock_owner(&self, copy: &[u8]) -> Option<u32> {
         let (from, _) = self.part();
         let at = MUTEX_OWNER.offset.checked_sub(from)?;

@@ -18,8 +18,8 @@ use crate::target::{Addr, LoadedObject, Memory, Process};
 const SEARCHES: u32 = 32;
 const SNAPSHOT_TIMEOUT: Duration = Duration::from_millis(3);
 
-/// Reads PyTorch's CUDA allocator (2.1 to 2.15, later ones of the same shape). Others are
-/// [`TorchError::UnknownLayout`].
+/// Reads PyTorch's CUDA allocator (2.1 to 2.15, later ones of the same shape). Others are refused
+/// ([`TorchError::UnknownLayout`]).
 pub struct TorchReader {
     memory: Box<dyn Memory>,
     variable: Addr,
@@ -65,7 +65,7 @@ impl TorchReader {
         Self::with_memory(Box::new(memory), variable, version).map(Some)
     }
 
-    /// `variable`: address of `c10::cuda::CUDACachingAllocator::allocator`.
+    /// For captured `memory`; `variable`: address of `c10::cuda::CUDACachingAllocator::allocator`.
     pub fn with_memory(
         memory: Box<dyn Memory>,
         variable: Addr,
@@ -84,7 +84,8 @@ impl TorchReader {
         Ok(reader)
     }
 
-    /// Whether CUDA was initialised or the allocator replaced. Usually one or two short reads.
+    /// Returns whether CUDA was initialised or the allocator replaced. Usually one or two short
+    /// reads.
     pub fn refresh(&mut self) -> Result<bool, TorchError> {
         let memory = &*self.memory;
         let allocator = memory
@@ -155,21 +156,22 @@ impl TorchReader {
         let at = native.address_tables?;
         let object = *native.devices.objects.get(device.0 as usize)?;
         let pools = discovery::pools(&*self.memory, object, &native.devices.counters).ok()?;
-        // A wrong layout is detected later: each block must have its address.
+        // A wrong layout, found during changes, is detected later: each block must have its
+        // address.
         let block = discovery::block_layout(&*self.memory, object, device.0, &pools).ok()??;
         let mut counters = self.counter_poller()?;
         counters.retain(|polled| polled == device);
         Some(AddressTables::new(at, block, counters))
     }
 
-    /// Default: 3 ms.
+    /// How long [`Self::blocks`] waits for an idle target; 3 ms by default.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
 
     /// `torch.cuda.memory_stats` of all devices (c10/core/CachingDeviceAllocator.h): one system
-    /// call of 1 KiB per device, repeated while they change. `Torn`, or `NotInitialized` and
-    /// `NotSupported` by [`Self::backend`].
+    /// call of 1 KiB per device, repeated while they change. `Torn` if they changed during every
+    /// attempt; `NotInitialized`, `NotSupported` as for [`Self::backend`].
     pub fn counters(
         &mut self,
         out: &mut Vec<(CudaIndex, AllocatorCounters)>,
@@ -197,9 +199,9 @@ impl TorchReader {
     }
 
     /// `torch.cuda.memory_snapshot` of `device`, but inactive blocks have `requested` 0.
-    /// `Consistent` if unchanged and equal to the counters, else `Degraded` after
-    /// [`Self::set_timeout`]. `UnknownLayout` if it contradicts unchanged counters; `Torn` without
-    /// any snapshot.
+    /// `Consistent` if unchanged and equal to the counters; `Degraded` if the target was not idle
+    /// within [`Self::set_timeout`]. `UnknownLayout` if it contradicts unchanged counters; `Torn`
+    /// without any snapshot.
     pub fn blocks(
         &mut self,
         device: CudaIndex,
@@ -224,8 +226,8 @@ impl TorchReader {
         reader.read(&*self.memory, counters, &mut native.layout, attempts, time, version)
     }
 
-    /// `torch.cuda.memory._record_memory_history` of `device`, and its snapshot if idle. `keep`,
-    /// perhaps called repeatedly, must read what stacks reference.
+    /// The target's `torch.cuda.memory._record_memory_history` of `device`, and its snapshot if the
+    /// target was idle. `keep`, perhaps called repeatedly, must read what the stacks reference.
     ///
     /// # Errors
     ///
@@ -236,7 +238,7 @@ impl TorchReader {
         keep: &mut dyn FnMut(&RecordedHistory),
     ) -> Result<(Option<AllocatorSnapshot>, RecordedHistory), TorchError> {
         let snapshot = match self.blocks(device, Nanos(0)) {
-            // Events can be read meanwhile.
+            // Events can be read while the target allocates.
             Err(TorchError::Torn { .. }) => None,
             other => Some(other?),
         };
@@ -264,7 +266,7 @@ impl TorchReader {
             AllocatorBackend::CudaMallocAsync => {
                 "the target uses the driver's pool (backend:cudaMallocAsync), not PyTorch's native allocator".to_owned()
             }
-            // They come from the target.
+            // Damaged names must not break the line.
             AllocatorBackend::Pluggable(name) => {
                 format!("the target uses its own allocator ({})", name.escape_debug())
             }

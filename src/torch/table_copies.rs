@@ -19,7 +19,7 @@ const BLOCK: Field<Addr> = Field::at(0x10);
 /// Bounds the time of a read.
 const MAX_SLOTS: u64 = 1 << 12;
 
-/// Counters, heads, counters again.
+/// Counters, heads, and counters again, in this order.
 #[derive(Debug, Clone)]
 pub(super) struct TableHeads {
     /// `None` if they changed.
@@ -56,9 +56,9 @@ pub(super) struct TableCopies {
 struct TableCopy {
     head: Option<FlatTable>,
     entries: Vec<(u64, Addr)>,
-    /// Of the last copy.
+    /// The last read that copied it.
     reading: u64,
-    /// Of the copy at the last accepted read, if changed since.
+    /// Its `reading` at the last accepted read, if it has changed since.
     before: Option<u64>,
 }
 
@@ -103,7 +103,7 @@ impl TableCopies {
         newer.map(|(n, table)| (n, &table.entries[..]))
     }
 
-    /// Reads that may lack entries: replaced addresses show only in a later copy.
+    /// How many reads may lack entries: replaced addresses show only in a later copy.
     pub(super) fn readings_since_swap(&self, known: &[Vec<(u64, Addr)>]) -> usize {
         let copied = |(table, known): (&TableCopy, &Vec<(u64, Addr)>)| {
             let copied = table.before?;
@@ -144,7 +144,7 @@ impl TableCopies {
         self.reading += 1;
     }
 
-    /// Then the heads again.
+    /// Copies tables with their expected heads, and blocks, then the heads again.
     pub(super) fn read(
         &mut self,
         memory: &dyn Memory,

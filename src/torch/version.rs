@@ -6,7 +6,7 @@ use crate::target::Process;
 
 const MAX_READ_LEN: u64 = 64 << 10;
 
-/// `…/torch/lib/libc10_cuda.so`.
+/// `library`: `…/torch/lib/libc10_cuda.so`.
 pub(super) fn read(process: &Process, library: &Path) -> Option<String> {
     let package = library.parent()?.parent()?;
     let text = process.read_file(&package.join("version.py"), MAX_READ_LEN).ok()?;

@@ -37,7 +37,7 @@ pub(super) struct WalkedBlocks {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WalkError {
     Incomplete,
-    /// Torn, or a wrong layout.
+    /// The copy is torn, or the layout wrong.
     Inconsistent(&'static str),
 }
 
@@ -308,8 +308,8 @@ impl BlockWalk<'_, '_> {
         Ok(())
     }
 
-    /// `segment_size_`: `ExpandableSegment` has the first block's address (`ptr_`), the granule,
-    /// and `max_handles_`.
+    /// `segment_size_` of the `ExpandableSegment`, which has the first block's address (`ptr_`),
+    /// the granule, and `max_handles_`.
     fn granule(
         &mut self,
         at: Addr,

@@ -1,6 +1,6 @@
-//! The memory that a walk over the blocks needs. Pieces of one walk are copied at once by the next,
-//! between two copies of the counters. If the target changes too often, only recently changed
-//! pieces and tables are; all others are copied before and after, and must be equal.
+//! The memory that a walk over the blocks needs. Pieces touched by one walk are copied at once by
+//! the next, between two copies of the counters. If the target changes too often, only recently
+//! changed pieces and tables are; all others are copied before and after, and must be equal.
 
 use rustc_hash::FxHashMap;
 
@@ -15,9 +15,9 @@ const MAX_RANGES: usize = 1 << 19;
 const MAX_APPENDED: usize = 64;
 const FORGOTTEN_AFTER: u32 = 8;
 
-/// Copies for which a piece counts as restless.
+/// Copies for which a changed piece is expected to change again.
 const RESTLESS_PIECE: u64 = 256;
-/// Copies for which the target counts as restless.
+/// Copies for which a changing target is expected to change again.
 const RESTLESS_TARGET: u64 = 64;
 
 #[derive(Debug, Default)]
@@ -55,7 +55,8 @@ pub(super) enum NotCopied {
 }
 
 impl WorkingSet {
-    /// `head` and `tail` enclose the pieces that may change. Returns whether the others are equal.
+    /// `head` and `tail` enclose the pieces that may change. Returns whether the others stayed
+    /// equal.
     pub(super) fn copy(
         &mut self,
         memory: &dyn Memory,
@@ -111,7 +112,7 @@ impl WorkingSet {
         self.plan.push(tail);
         self.tail = at;
         self.appended += self.plan.len() - first;
-        // Many small spans cost more: merge them.
+        // Many small spans cost more than a few large ones: merge them.
         self.planned &= self.appended < MAX_APPENDED && !self.volatile;
         self.copies.resize(at + tail.len, 0);
         let new = self.plan.get(first..).unwrap_or_default();
@@ -163,7 +164,8 @@ impl WorkingSet {
         result
     }
 
-    /// Whether it is copied. Tables always count as restless: all else is compared with them.
+    /// Whether the table is copied. Tables always count as restless: all else is compared with
+    /// them.
     pub(super) fn want(&mut self, addr: Addr, len: u64) -> Result<(), NotCopied> {
         if !addr.is_plausible() || len / PIECE >= MAX_RANGES as u64 {
             return Err(NotCopied::Impossible);
@@ -239,7 +241,7 @@ impl WorkingSet {
         let first_copy = |number: &u64| Some((*number, self.pieces.get(number)?.at? as usize));
         self.at_rest.extend(resting.iter().filter_map(first_copy));
         self.plan.push(head);
-        // The last copy decides.
+        // Restless pieces within a span are placed last, which decides.
         self.tail = self.add_to_plan(&others, self.head + head.len);
         self.plan.push(tail);
         self.second = self.tail + tail.len;

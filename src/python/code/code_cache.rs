@@ -16,7 +16,7 @@ use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::python::stacks::walk::RawFrame;
 use crate::target::{Addr, Memory, MemoryError};
 
-/// Less than a page: every page read has a range.
+/// Ranges this near are read as one. Less than a page, so each page read contains a range.
 const MAX_GAP_BYTES: u64 = 1024;
 const MAX_COMPARED_LEN: usize = 1024;
 /// A code object used in the previous sample is checked in advance: one more range costs 0.5 µs in
@@ -60,7 +60,7 @@ struct CachedCode {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum CodeLookup {
-    /// With whether it is a known wait.
+    /// The frame, and whether it is a known wait.
     Frame(FrameId, bool),
     /// This batch has not checked it: read again.
     Unchecked,
@@ -174,7 +174,7 @@ impl CodeCache {
         !self.doubtful.is_empty()
     }
 
-    /// Compares again in another call: a mark that is equal now was equal in between.
+    /// Compares in another call. A fingerprint that is equal now was equal in between.
     pub(in crate::python) fn settle(
         &mut self,
         memory: &dyn Memory,
@@ -270,7 +270,7 @@ impl CodeCache {
         at: Addr,
     ) -> Result<(), ObjectDecodeError> {
         let fields = &layout.code;
-        // A table byte takes at most 16 in memory.
+        // A byte of the table takes at most 16 in memory.
         let room = (2 * MAX_LINE_BYTES).saturating_sub(self.line_bytes) / 16;
         let most = room.min(MAX_TABLE_LEN);
         let object = CodeObject::read_within(memory, layout, code_type, at, most)?;

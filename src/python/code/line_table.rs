@@ -46,7 +46,7 @@ impl CodeLines {
         lines
     }
 
-    /// 0 without a line.
+    /// 0 if the instruction has no line.
     pub(in crate::python) fn at(&self, offset: i64) -> u32 {
         if offset < 0 {
             return self.first_line;
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_location_is_decoded() {
-        // RESUME without columns, short +1, one-line, long, none.
+        // RESUME without columns (+0), short, one-line (+1), long (-1), none.
         let table = [0xe8, 0x00, 0x80, 0x11, 0xd9, 1, 2, 0xf0, 0x03, 0, 1, 2, 0xf8];
         let lines = CodeLines::decode(LineFormat::Locations, &table, 5);
         assert_eq!([0, 2, 4, 6, 8, 10].map(|o| lines.at(o)), [5, 5, 6, 6, 5, 0]);

@@ -91,7 +91,7 @@ impl ChainNamer {
             .collect())
     }
 
-    /// The key of a frame's copied code object.
+    /// Address of the frame's code object, the key of its copy.
     pub fn code_of(frame: &ChainFrame) -> u64 {
         frame.code.0
     }

@@ -7,16 +7,16 @@ const PAGE: u64 = 4096;
 const BRIDGED: u64 = 1024;
 /// The job keeps writing to these gaps.
 const BRIDGED_ON_C_STACK: u64 = 512;
-/// For frames called next.
+/// Room for the frames that are called next.
 const HEADROOM: u64 = 512;
 const MAX_PIECES: usize = 256;
 const MAX_BYTES: usize = 512 << 10;
-/// A range costs up to 0.5 µs, a KiB written by the job more; a stack deep in imports has 60 KiB.
-/// Adding a range again costs as much as eight polls with one too many.
+/// A range costs up to 0.5 µs a poll, a KiB written by the job more; a stack deep in imports leaves
+/// 60 KiB. Adding a range again costs as much as one too many for eight polls.
 const POLLS_UNTIL_TRIM: u32 = 8;
 const MIN_SAVED: u64 = 512;
 
-/// `DATA_STACK_CHUNK_SIZE` (Python/pystate.c).
+/// Consecutive frames are closer: `DATA_STACK_CHUNK_SIZE` (Python/pystate.c).
 const CHUNK: u64 = 16 << 10;
 
 pub(super) fn is_far(from: Addr, at: Addr) -> bool {
@@ -41,8 +41,8 @@ pub(super) struct StackPieces {
 }
 
 impl StackPieces {
-    /// Copies begin at `offset`, the C stack first and `leaf`, the innermost frame, last: if it
-    /// still runs then, its callers are unchanged.
+    /// The copies begin at `offset`, with the C stack first and `leaf`, the innermost frame, last.
+    /// If that still runs when copied, its callers are unchanged.
     pub(super) fn push(
         &mut self,
         leaf: Addr,
@@ -84,7 +84,7 @@ impl StackPieces {
         bytes.get(from..from + len)
     }
 
-    /// With the surroundings within the page.
+    /// Adds the bytes and their surroundings within the page.
     pub(super) fn want(&mut self, at: Addr, len: usize) -> bool {
         if !at.is_plausible() {
             return false;
@@ -143,7 +143,7 @@ impl StackPieces {
         self.list.retain(|piece| piece.number != number);
     }
 
-    /// Whether the ranges changed. `used`: an idle thread looks no frames up.
+    /// Returns whether the ranges changed. `used`: an idle thread looks no frames up.
     pub(super) fn trim(&mut self, used: impl Iterator<Item = (Addr, usize)>) -> bool {
         self.polls += 1;
         if self.polls < POLLS_UNTIL_TRIM {

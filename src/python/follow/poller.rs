@@ -55,7 +55,7 @@ pub enum PolledStack<'a> {
 struct PolledThread {
     target: PollTarget,
     pieces: StackPieces,
-    /// Of the last `_PyCFrame` (3.11, 3.12).
+    /// Address of the head in the last `_PyCFrame` (3.11, 3.12).
     cframe: Option<Addr>,
     cframe_in_state: Option<(Addr, usize)>,
     again: StackPieces,
@@ -104,7 +104,7 @@ impl StackPoller {
         self.threads.iter().map(|polled| &polled.target)
     }
 
-    /// Appends all spans after `bytes` bytes; returns the new total.
+    /// Appends all spans. `bytes`: length of the copies so far; returns the new length.
     pub fn push(&mut self, spans: &mut Vec<AddressRange>, mut bytes: usize) -> usize {
         let (state_from, state_len) = state_part(&self.layout);
         for polled in &mut self.threads {
@@ -196,7 +196,7 @@ impl StackPoller {
         !self.threads.iter().any(PolledThread::is_unconfirmed)
     }
 
-    /// `true` if the spans must be pushed again.
+    /// Call after each poll; `true` if the spans must be pushed again.
     pub fn trim(&mut self) -> bool {
         let len = self.layout.frame.len;
         self.threads.iter_mut().fold(false, |any, polled| {
@@ -245,7 +245,7 @@ impl StackPoller {
         self.threads.iter().any(|polled| polled.still == 0 && polled.target.key() == key)
     }
 
-    /// Its stack at the last poll.
+    /// The stack of thread `number` at the last poll.
     pub fn now(&mut self, number: usize) -> PolledStack<'_> {
         let Some(polled) = self.threads.get(number) else { return PolledStack::Torn };
         stack(&polled.now, polled.now_confirmed, &mut self.frames)

@@ -32,7 +32,7 @@ pub(super) struct MimallocLayout {
     pub(super) page_thread_free: Field<u64>,
     pub(super) page_next: Field<Addr>,
     pub(super) blocks: PageBlocks,
-    /// Changes only while a thread ends or adopts them.
+    /// Abandoned pages: none or all, except while a thread ends or adopts them.
     pub(super) segment_abandoned: Field<u64>,
     pub(super) segment_entries: Field<u64>,
     pub(super) segment_slices: u64,
@@ -40,7 +40,7 @@ pub(super) struct MimallocLayout {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AbandonedSegments {
-    /// `mi_abandoned_pool_t`.
+    /// In lists of an interpreter's `mi_abandoned_pool_t`.
     Listed { lists: [Field<u64>; 2], next: Field<u64> },
     /// `mi_subproc_t` counts them and is their `owner`; `thread` is 0.
     Counted { count: Field<u64>, owner: Field<Addr>, thread: Field<u64> },
@@ -76,7 +76,8 @@ const V2_1: MimallocLayout = MimallocLayout {
     blocks: PageBlocks::Computed { size: Field::at(28), }, segment_abandoned: Field::at(192), segment_entries: Field::at(248), segment_slices: 264,
 };
 
-/// mimalloc 2.5, from the headers of 3.14.10. Untested, so its counts must be consistent.
+/// mimalloc 2.5, from the headers of 3.14.10. Known from headers only, so all its counts must be
+/// consistent.
 #[rustfmt::skip]
 const V2_5: MimallocLayout = MimallocLayout {
     heap_len: 3088, heap_tld: Field::at(0), heap_thread: Field::at(16), heap_pages: Field::at(192), heap_tag: Field::at(249), heap_queues: 1288, queues: 75, queue_len: 24,

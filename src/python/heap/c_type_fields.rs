@@ -164,7 +164,7 @@ pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeF
             ..=12 => vec![(32, "<items>")],
             _ => Vec::new(),
         }),
-        // Up to 3.12 after the list of weak references.
+        // Up to 3.12, the list of weak references comes first.
         "_thread._local" => {
             let first = if layout.minor >= 13 { 16 } else { 24 };
             let mut parts =
@@ -178,7 +178,7 @@ pub(super) fn of_version(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeF
     }
 }
 
-/// A dictionary of dictionaries per thread.
+/// One dictionary holds a dictionary per thread.
 pub(super) const LOCAL: &str = "<threads>";
 
 /// Only NumPy arrays have this field.
@@ -203,9 +203,9 @@ pub(super) fn row_of(layout: &PythonLayout, name: &str) -> Option<ReferenceArray
 /// `PyException_HEAD` (Include/cpython/pyerrors.h).
 const OF_EVERY_EXCEPTION: [&str; 4] = ["args", "__traceback__", "__context__", "__cause__"];
 const ARGS: u64 = 24;
-/// Since this minor version.
+/// After `args`, since this minor version.
 const NOTES: (u8, &str) = (11, "__notes__");
-/// After `suppress_context`, since a minor version.
+/// After `suppress_context`, since the given minor version.
 const EXCEPTIONS: [(&str, u8, &[&str]); 5] = [
     ("AttributeError", 10, &["obj", "name"]),
     ("BaseException", 0, &[]),

@@ -32,7 +32,7 @@ const EXCEPTION: u64 = 1 << 30;
 const TYPE: u64 = 1 << 31;
 /// `PyMemberDescrObject.d_member`.
 const MEMBER: Field<Addr> = Field::at(40);
-/// `PyMemberDef`: name, type, offset (Include/structmember.h).
+/// `PyMemberDef`: name, type, offset; the types that are references (Include/structmember.h).
 const MEMBER_LEN: usize = 24;
 const REFERENCES: [i32; 2] = [6, 16];
 
@@ -80,29 +80,30 @@ pub struct PyClass {
     pub at: Addr,
     /// `tp_name`; with the module for C classes.
     pub name: Arc<str>,
-    /// Its instances.
+    /// The kind of its instances.
     pub kind: ClassKind,
     /// `tp_mro`.
     pub bases: Vec<Addr>,
-    /// Without items.
+    /// Bytes of an instance without items.
     pub basic_size: u64,
     pub(super) item_size: u64,
     pub(super) flags: u64,
     pub(super) dict: Addr,
     pub(super) dict_offset: i64,
     pub(super) slots: OnceLock<Vec<(Arc<str>, u64)>>,
-    /// In the C part of its instances.
+    /// References in the C part of its instances.
     pub(super) parts: Option<Cow<'static, [CTypeField]>>,
     pub(super) row: Option<ReferenceArray>,
 }
 
 impl PyClass {
-    /// Equals `base` or derives from it.
+    /// Whether it is `base` or derives from it.
     pub fn is_a(&self, base: Addr) -> bool {
         self.bases.contains(&base)
     }
 
-    /// No known references: numbers, strings, C objects without attributes.
+    /// Whether its instances have no known references: numbers, strings, C objects without
+    /// attributes.
     pub fn is_leaf(&self) -> bool {
         match self.kind {
             ClassKind::Text => true,
@@ -113,7 +114,7 @@ impl PyClass {
         }
     }
 
-    /// Instances are NumPy arrays.
+    /// Whether its instances are NumPy arrays.
     pub fn is_array(&self) -> bool {
         self.parts.as_deref().is_some_and(|parts| parts.iter().any(|part| part.1 == ARRAY_BASE))
     }
@@ -179,7 +180,7 @@ impl PythonHeap<'_> {
         if let Some(known) = self.classes.borrow().get(&at) {
             return known.clone();
         }
-        // Damaged classes may be each other's bases; re-entry finds nothing.
+        // Damaged classes may be each other's bases; a re-entry finds nothing.
         let depth = self.class_depth.get();
         if depth >= MAX_CLASS_DEPTH {
             return None;
@@ -228,7 +229,7 @@ impl PythonHeap<'_> {
         let flags = head.shift(FLAGS).get(&bytes)?;
         let bases =
             self.items_at(head.shift(MRO).get(&bytes)?, ClassKind::Tuple).unwrap_or_default();
-        // A Python class may share a builtin's name, without module.
+        // A Python class may have a C class's name, but without the module.
         let is_of_c = flags & HEAP_TYPE == 0 || name.contains('.');
         let own = match flags & EXCEPTION {
             0 => c_type_fields::of_type(&name)
@@ -268,7 +269,7 @@ impl PythonHeap<'_> {
         self.text(module)
     }
 
-    /// Without bases.
+    /// From the class's own namespace, without its bases.
     pub fn class_attribute(&self, class: &PyClass, name: &str) -> Option<Addr> {
         if !class.is_heap_type() {
             return None;

@@ -21,15 +21,15 @@ const GENERATOR_OF_FRAME: Field<Addr> = Field::at(88);
 enum ValuesEnd {
     /// `stackpointer`.
     Pointer(Field<Addr>),
-    /// `f_stacktop`, else `f_valuestack` (finished).
+    /// `f_stacktop`, else `f_valuestack`: a finished function has only local variables.
     Either(Field<Addr>, Field<Addr>),
-    /// `f_stackdepth` is negative while the frame runs.
+    /// `f_valuestack` and `f_stackdepth`, which is negative while the frame runs.
     Depth { stack: Field<Addr>, depth: Field<i32> },
-    /// `stacktop`: values from the first local variable.
+    /// `stacktop`: number of values, counted from the first local variable.
     Index(Field<i32>),
 }
 
-/// Besides values.
+/// References of a frame besides its values.
 #[derive(Debug)]
 struct FrameReferences {
     since: u8,
@@ -100,8 +100,8 @@ impl PythonHeap<'_> {
         state.is_ok_and(|[state]| (from..=to).contains(&state))
     }
 
-    /// With whether the function has returned: then the object owns the frame, as a generator does
-    /// up to 3.10.
+    /// Also returns whether the function has returned: then the object owns the frame. Up to 3.10 a
+    /// generator owns its frame.
     pub(super) fn frame_of_object(&self, at: Addr) -> Option<(Addr, bool)> {
         let memory = self.memory();
         match self.layout.heap.frame_of_object {
@@ -116,7 +116,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// Its function has returned.
+    /// Whether its function has returned.
     pub fn has_returned(&self, frame: &HeapObject) -> bool {
         self.frame_of_object(frame.at).is_some_and(|(_, returned)| returned)
     }
@@ -153,7 +153,7 @@ impl PythonHeap<'_> {
         }
     }
 
-    /// Iterators, awaited objects.
+    /// Stack values after the local variables: iterators, awaited objects.
     pub(super) fn stack_of_frame(&self, frame: Addr, locals: Option<usize>) -> Option<Vec<Addr>> {
         let values = self.values_of_frame(frame)?;
         let stack = values.get(8 * locals?..)?.chunks_exact(8);

@@ -55,7 +55,7 @@ impl ReferenceGraph<'_> {
 }
 
 impl PythonHeap<'_> {
-    /// As often as it is counted.
+    /// Passes each reference on as often as it is counted.
     pub(super) fn owned(&self, object: &HeapObject, take: &mut dyn FnMut(Addr)) {
         let memory = self.memory();
         let at = object.at;

@@ -11,7 +11,7 @@ use crate::target::{Addr, Field};
 const VARIABLES: Field<Addr> = Field::at(24);
 const ROOT: Field<Addr> = Field::at(16);
 const NAME: Field<Addr> = Field::at(16);
-/// The tree's maximum.
+/// A tree has at most 8 levels.
 const MAX_DEPTH: u32 = 8;
 const MAX_VARIABLES: usize = 1 << 16;
 

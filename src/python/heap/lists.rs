@@ -20,7 +20,7 @@ const HEADER: u64 = 16;
 const FLAGS: u64 = 3;
 /// More than a small job allocates between two collections.
 const MOST_NEW: usize = 5000;
-/// Changes tolerated per list; also ends a ring left from old lists.
+/// Changes tolerated per list. The limit also ends a walk in a ring left from old lists.
 const MAX_CHANGES: u32 = 16;
 
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ pub(super) struct TrackedObject {
 }
 
 const PORTION: usize = 1 << 14;
-/// With our record of it.
+/// Upper bound of an object, its parts, and our record of it.
 const BYTES_AN_OBJECT: u64 = 1 << 10;
 
 pub(super) fn allow(reader: &mut PageReader<'_>, objects: usize) {

@@ -90,7 +90,7 @@ impl PythonHeap<'_> {
         Some(())
     }
 
-    /// Of a function or generator; qualified since 3.11.
+    /// Name of a function or generator; qualified since 3.11.
     pub fn name_of_code(&self, at: Addr) -> Option<String> {
         let code = match self.class_of(at)?.kind {
             ClassKind::Function => {

@@ -18,7 +18,8 @@ use crate::python::stacks::thread_states::{MAX_INTERPRETERS, MAX_THREADS};
 use crate::target::{Addr, Field, MemoryError, PageCache, PageReader, Process};
 
 const SEARCHED: usize = 2048;
-/// Per thread, and bytes before tracked objects (Include/internal/pycore_mimalloc.h).
+/// Heaps per thread; those of tracked objects, with bytes before each object
+/// (Include/internal/pycore_mimalloc.h).
 const HEAPS: u8 = 4;
 const OBJECTS: [(u8, u64); 2] = [(2, 0), (3, 16)];
 /// `ob_gc_bits` (Include/internal/pycore_gc.h).
@@ -85,7 +86,7 @@ struct MimallocWalk<'a> {
     heaps: Option<(u64, &'static MimallocLayout)>,
     /// Segments of ended threads.
     left_behind: Vec<Addr>,
-    /// Offset in this interpreter's state.
+    /// Offset of the pool in an interpreter state, and that interpreter.
     pool: Option<(u64, Addr)>,
     /// Each thread changes one page at a time.
     threads: u32,
@@ -145,7 +146,7 @@ impl MimallocWalk<'_> {
         Ok(())
     }
 
-    /// In rough mode other parts may be sound.
+    /// Rough mode ignores an error: other parts may be sound.
     fn part(&self, read: Result<(), HeapError>) -> Result<(), HeapError> {
         match (self.listing, read) {
             (HeapListing::Rough, Err(error)) if !error.is_limit() => Ok(()),
@@ -272,7 +273,7 @@ impl MimallocWalk<'_> {
         if seen == pages { Ok(()) } else { Err(HeapError::Changing) }
     }
 
-    /// A partly owned segment lists no abandoned pages.
+    /// Abandoned pages of a segment that its thread still partly owns are in no list.
     fn check_segment(&mut self, mimalloc: &MimallocLayout, page: Addr) -> Result<(), HeapError> {
         let segment = Addr(page.0 & !(SEGMENT - 1));
         if self.segments.insert(segment) {
@@ -369,7 +370,7 @@ impl MimallocWalk<'_> {
         let references = if local == IMMORTAL {
             -1
         } else if flags & DEFERRED != 0 {
-            // The count omits deferred references.
+            // Its count omits deferred references, so no known reference can be the last.
             i32::MAX
         } else {
             counted.clamp(0, i64::from(i32::MAX)) as i32

@@ -91,7 +91,7 @@ pub struct HeapObject {
     pub at: Addr,
     /// Its class.
     pub class: Arc<PyClass>,
-    /// Negative if immortal (3.12+).
+    /// Its reference count; negative if immortal (3.12+).
     pub references: i32,
 }
 
@@ -118,7 +118,7 @@ pub enum HeapListing {
     Whole,
     /// Best effort, to learn which pages hold the list.
     Rough,
-    /// Best effort, some thousand newest objects.
+    /// Best effort, some thousand newest objects (without a GIL: of any age).
     Newest,
 }
 
@@ -175,7 +175,7 @@ impl<'a> PythonHeap<'a> {
         &self.objects
     }
 
-    /// The memory read.
+    /// The memory that it is read from.
     pub fn pages(&self) -> &'a PageCache {
         self.memory
     }

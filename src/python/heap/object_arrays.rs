@@ -12,7 +12,7 @@ const FLAGS: Field<u32> = Field::at(64);
 /// `PyArray_Descr.type_num`, `NPY_OBJECT`.
 const TYPE_NUMBER: Field<i32> = Field::at(28);
 const OBJECT: i32 = 17;
-/// Other arrays have their items in `base` (`NPY_ARRAY_*_CONTIGUOUS`).
+/// Consecutive items (`NPY_ARRAY_*_CONTIGUOUS`); other arrays have theirs in `base`.
 const CONTIGUOUS: u32 = 1 | 2;
 const MAX_DIMENSIONS: i32 = 64;
 const MAX_ITEMS: u64 = 65_536;

@@ -11,7 +11,7 @@ const MAX_ROUNDS: usize = 4;
 pub type OnwardReferences = Option<Vec<(ReferenceKind, Addr)>>;
 
 type IsAsked<'f> = &'f (dyn Fn(&HeapObject) -> bool + Sync);
-/// By index (from 1) and target.
+/// Whether to include a reference, by index (from 1) and target.
 type Takes<'f> = &'f (dyn Fn(&PythonHeap<'_>, usize, Addr) -> bool + Sync);
 
 impl PythonHeap<'_> {

@@ -17,7 +17,7 @@ pub struct ReferenceGraph<'h> {
     places: Vec<ReferencesPlace>,
     /// Such as a class to its dictionary.
     uncounted: Vec<(u32, u32)>,
-    /// Owner of unknown kind, and an address in it.
+    /// Owners of unknown kind, and objects whose address appears in them.
     held: Vec<(u32, u32)>,
     unaccounted: Vec<i64>,
     referrers: OnceCell<Referrers>,
@@ -63,7 +63,7 @@ impl PythonHeap<'_> {
             uncounted.append(&mut found.uncounted);
             held.append(&mut found.held);
         }
-        // Whichever thread read them.
+        // In object order, whichever thread read them.
         uncounted.sort_unstable();
         held.sort_by_key(|(holder, _)| *holder);
         let referrers = OnceCell::new();
@@ -101,7 +101,7 @@ impl ReferenceGraph<'_> {
         targets.iter().map(|to| self.objects[*to as usize].at)
     }
 
-    /// `None` if untracked or immortal.
+    /// Its reference count; `None` if untracked or immortal.
     pub fn count_of(&self, object: Addr) -> Option<i64> {
         let references = self.objects[self.number_of(object)? as usize].references;
         (references >= 0).then_some(i64::from(references))
@@ -111,14 +111,14 @@ impl ReferenceGraph<'_> {
         self.unaccounted[number as usize]
     }
 
-    /// (owner of unknown layout, object).
+    /// Pairs of an owner, a C object of unknown layout, and an object.
     pub fn held_in_unknown_objects(&self, objects: &FxHashSet<Addr>) -> Vec<(Addr, Addr)> {
         let at = |number: u32| self.objects[number as usize].at;
         let held = self.held.iter().map(|(holder, held)| (at(*holder), at(*held)));
         held.filter(|(_, held)| objects.contains(held)).collect()
     }
 
-    /// The search stops at `ends`.
+    /// All objects that lead to `objects`, up to `ends`.
     pub fn leading_to(&self, objects: &[Addr], ends: &FxHashSet<Addr>) -> LeadingObjects {
         let referrers = self.referrers();
         let mut reached = vec![false; self.objects.len()];
@@ -150,7 +150,7 @@ impl ReferenceGraph<'_> {
         leading
     }
 
-    /// Those that a tracked object outside `garbage` references, and others.
+    /// Splits `objects`: those that a tracked object outside `garbage` references, and others.
     pub fn divide(&self, objects: &[Addr], garbage: &FxHashSet<Addr>) -> (Vec<Addr>, Vec<Addr>) {
         let referrers = self.referrers();
         let is_referred_to = |at: &Addr| {

@@ -11,24 +11,24 @@ use crate::target::{Addr, Field};
 pub(super) const METHOD_FUNCTION: Field<Addr> = Field::at(16);
 pub(super) const METHOD_SELF: Field<Addr> = Field::at(24);
 
-/// Keys and names are addresses: most are never read.
+/// How an object references another. Keys and names are addresses, as most are never read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReferenceKind {
     /// An attribute.
     Attribute(Addr),
     /// An attribute in a slot.
     Slot(Arc<str>),
-    /// A C object's Python name, or in angle brackets.
+    /// A C object's field by Python name, or in angle brackets.
     Field(&'static str),
     /// A key's value.
     Key(Addr),
     /// A key, if not a string.
     AsKey,
-    /// In a list, tuple or deque.
+    /// An item of a list, tuple or deque.
     Item(usize),
-    /// In a set.
+    /// A member of a set.
     Member,
-    /// Of a generator or frame.
+    /// A local variable of a generator or frame.
     Local(String),
     /// A cell's content.
     Cell,
@@ -101,7 +101,7 @@ impl PythonHeap<'_> {
                         take(ReferenceKind::Local(local.name), local.value);
                     });
                     let mut stack = self.stack_of_frame(frame, locals).unwrap_or_default();
-                    // The awaited object is on top.
+                    // A suspended coroutine has the awaited object on top.
                     let awaited = match &*object.class.name {
                         "coroutine" => stack.pop(),
                         _ => None,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{KnownClasses, PythonHeap};
 
-/// More only wait for memory.
+/// More only wait for memory. The target needs half of the processors.
 const MAX_THREADS: usize = 8;
 const PORTIONS_A_THREAD: usize = 2;
 
@@ -17,7 +17,7 @@ pub(super) fn most_threads() -> usize {
 }
 
 impl PythonHeap<'_> {
-    /// One thread reads missing pages immediately.
+    /// Overrides the number of threads. A single one reads missing pages immediately.
     pub fn set_threads(&self, threads: usize) {
         self.threads.set(threads.clamp(1, MAX_THREADS));
     }

@@ -11,7 +11,7 @@ pub(in crate::python) const LEN: usize = 1024;
 const COOKIE: &[u8; 8] = b"xdebugpy";
 /// `version`, as `PY_VERSION_HEX`.
 const VERSION: Field<u64> = Field::at(8);
-/// Interpreters have some 100 KiB.
+/// The runtime and interpreters have some 100 KiB.
 const MAX_STATE_BYTES: u64 = 1 << 20;
 const MAX_OBJECT_BYTES: u64 = 2048;
 

@@ -113,11 +113,11 @@ fn runtime(
     for mapping in objects {
         let object = match LoadedObject::read(memory, mapping) {
             Ok(object) => object,
-            // Mappings need fewer rights (CAP_PERFMON).
+            // Reading mappings needs fewer rights (CAP_PERFMON).
             Err(ObjectError::Memory { source: MemoryError::Denied, .. }) => {
                 return Err(PythonError::Denied { pid: process.pid() });
             }
-            // Not an ELF object.
+            // Many mapped files are not ELF objects.
             Err(_) => continue,
         };
         if let Ok(Some(addr)) = object.exported(memory, "_PyRuntime") {

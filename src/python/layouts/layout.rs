@@ -9,9 +9,9 @@ use crate::target::{Addr, Field, Scalar};
 /// Source of the structure offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutSource {
-    /// `_Py_DebugOffsets` (CPython 3.13+) over its row.
+    /// `_Py_DebugOffsets` (CPython 3.13+), completed by the version's row.
     DebugOffsets,
-    /// Printed from CPython's headers.
+    /// The version's row, printed from CPython's headers.
     Row,
     /// The py-spy crate reads the stacks.
     PySpy,
@@ -46,7 +46,7 @@ pub(in crate::python) struct PythonLayout {
 }
 
 impl PythonLayout {
-    /// `co_stacksize`, before `co_firstlineno`, up to 3.10 with `co_flags` between
+    /// `co_stacksize`: just before `co_firstlineno`; up to 3.10 `co_flags` is between
     /// (Include/cpython/code.h).
     pub(in crate::python) const fn stack_size(&self) -> Field<u32> {
         let before = if self.minor >= 11 { 4 } else { 8 };
@@ -88,7 +88,7 @@ pub(in crate::python) struct ThreadLayout {
     pub(in crate::python) interpreter: Field<Addr>,
     /// Leads to the innermost frame.
     pub(in crate::python) head: Field<Addr>,
-    /// In a `_PyCFrame` (3.11, 3.12).
+    /// The head in a `_PyCFrame` (3.11, 3.12).
     pub(in crate::python) head_through: Option<Field<Addr>>,
     /// `pthread_self()`.
     pub(in crate::python) python_id: Field<u64>,
@@ -107,10 +107,10 @@ pub(in crate::python) enum InstructionLayout {
     Pointer(Field<u64>),
 }
 
-/// Set before a call of a Python function.
+/// How a frame shows that it saved its stack pointer, as it does before calling a Python function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum SavedStack {
-    /// 3.14+ does not clear it.
+    /// Not visible: 3.14+ does not clear it.
     Unknown,
     /// `stacktop`: -1 while the frame, or C code it calls, runs.
     Index(Field<i32>),
@@ -122,7 +122,7 @@ pub(in crate::python) enum EntryFrame {
     Unmarked,
     /// `is_entry`.
     Flag(Field<u8>),
-    /// Called by a shim on the C stack: no code, an owner of at least `from`.
+    /// Its caller is a shim on the C stack: no code, and an owner of at least `from`.
     Shim {
         owner: Field<u8>,
         from: u8,
@@ -137,7 +137,7 @@ pub(in crate::python) struct FrameLayout {
     pub(in crate::python) code: Field<Addr>,
     pub(in crate::python) previous: Field<Addr>,
     pub(in crate::python) instruction: InstructionLayout,
-    /// A byte and its value while executing.
+    /// A byte, and its value while the frame is on a stack.
     pub(in crate::python) executing: Option<(Field<u8>, u8)>,
     pub(in crate::python) saved_stack: SavedStack,
     pub(in crate::python) entry: EntryFrame,
@@ -185,7 +185,8 @@ pub(in crate::python) struct CodeLayout {
 pub(in crate::python) enum RefcountLayout {
     /// Negative if immortal (3.12+, Include/refcount.h).
     One(Field<i32>),
-    /// Without a GIL: the owner's count; the others' in `shared`'s upper bits; collector's flags.
+    /// Without a GIL: the owning thread's count; the others' in the upper bits of `shared`; the
+    /// collector's flags.
     Split { local: Field<u32>, shared: Field<i64>, flags: Field<u8> },
 }
 
@@ -214,7 +215,7 @@ impl ObjectLayout {
         PyObjectHeader { len: self.head_len, class: self.type_of.offset }
     }
 
-    /// Displaced only by the object head.
+    /// For fields that only the length of the object head displaces.
     pub(in crate::python) const fn shift<T: Scalar>(&self, usual: Field<T>) -> Field<T> {
         Field::at(self.head().shift(usual.offset))
     }
@@ -233,7 +234,7 @@ pub(in crate::python) enum DictSize {
 pub(in crate::python) struct DictLayout {
     pub(in crate::python) keys: Field<Addr>,
     pub(in crate::python) values: Field<Addr>,
-    /// `dk_kind`: 0, or none: entries with a hash.
+    /// `dk_kind`. If 0 or absent, entries have a hash.
     pub(in crate::python) kind: Option<Field<u8>>,
     pub(in crate::python) size: DictSize,
     pub(in crate::python) entry_count: Field<u64>,
@@ -244,16 +245,16 @@ pub(in crate::python) struct DictLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum AttributeLayout {
     Dict,
-    /// 3.11: both before the object.
+    /// 3.11: dictionary and values, both before the object.
     Split {
         dict: i64,
         values: i64,
     },
-    /// 3.12: before the object, values (plus 1) or a dictionary.
+    /// 3.12: one word before the object, for values (plus 1) or a dictionary.
     Tagged {
         word: i64,
     },
-    /// 3.13+: before or in the object.
+    /// 3.13+: a dictionary before the object, or values in it.
     Inline {
         dict: i64,
     },
@@ -304,7 +305,7 @@ pub(in crate::python) struct HeapLayout {
     pub(in crate::python) function_closure: Field<Addr>,
     pub(in crate::python) function_dict: Field<Addr>,
     pub(in crate::python) generator: GeneratorFrame,
-    /// If the frame is separate from `PyFrameObject`.
+    /// `PyFrameObject`'s frame, if separate.
     pub(in crate::python) frame_of_object: Option<Field<Addr>>,
     /// `localsplus`.
     pub(in crate::python) frame_locals: usize,
@@ -317,7 +318,7 @@ pub(in crate::python) struct HeapLayout {
 pub(in crate::python) struct ErrorLayout {
     /// In the thread: the exception being raised.
     pub(in crate::python) current: Field<Addr>,
-    /// If not yet in the exception.
+    /// Its traceback, if not yet in the exception.
     pub(in crate::python) current_traceback: Option<Field<Addr>>,
     /// Innermost `_PyErr_StackItem`.
     pub(in crate::python) handled: Field<Addr>,

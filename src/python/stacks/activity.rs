@@ -3,8 +3,8 @@
 use crate::model::ThreadActivity;
 use crate::target::{AddressRange, KernelWait};
 
-/// Functions that only wait, by path suffix. C waits (`time.sleep`, `Lock.acquire`,
-/// `SimpleQueue.get`) have no frame: their caller counts.
+/// Functions that only wait, by file suffix. Waits in C (`time.sleep`, `Lock.acquire`,
+/// `SimpleQueue.get`) have no frame; a caller that does nothing else is listed.
 const WAITING: [(&str, &[&str]); 11] = [
     (
         "/threading.py",
@@ -45,15 +45,15 @@ pub(in crate::python) struct ThreadEvidence {
     pub(in crate::python) moved: bool,
     /// At most 50 ms old.
     pub(in crate::python) os_state: Option<char>,
-    /// Around the reading of its stack.
+    /// Before and after its stack was read.
     pub(in crate::python) waits: [Option<WaitKind>; 2],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum WaitKind {
-    /// Waits for a lock, file, socket, child, or time.
+    /// Sleeps, or waits for a lock, file, socket or child.
     Idle,
-    /// For the GIL or the allocator's lock.
+    /// Waits for the GIL or the allocator's lock.
     ForItsWork,
     MayWork,
     /// Runs, or is in a call that works for it.
@@ -71,9 +71,13 @@ impl WaitKind {
     }
 }
 
-/// In this order: active with the GIL; idle in a known wait; idle if the kernel says so both times,
-/// except in the autograd engine (`loss.backward()`); unknown if it waited both times; active if it
-/// moved, worked, or is in state `R` or `D`; else unknown.
+/// The first rule that applies:
+///
+/// 1. active with the GIL;
+/// 2. idle in a known wait, or idle in both kernel states outside the autograd engine;
+/// 3. unknown if it waited both times;
+/// 4. active if it moved, worked, or is in state `R` or `D`;
+/// 5. unknown.
 pub(in crate::python) fn classify(signs: ThreadEvidence) -> ThreadActivity {
     if signs.gil {
         return ThreadActivity::Active;

@@ -76,8 +76,8 @@ pub(in crate::python) fn unwind_info(
     })
 }
 
-/// Where most threads store their own state (`autoTSSkey`). Other libraries (pybind11) do so for
-/// some threads, in higher slots.
+/// Offset from `pthread_self()` to the slot of `autoTSSkey`, the first in which most threads store
+/// their state. Other libraries (pybind11) use higher slots for some threads.
 fn own_thread_slot(memory: &dyn Memory, threads: &[ThreadEntry]) -> Option<u32> {
     let mut votes: FxHashMap<usize, usize> = FxHashMap::default();
     for thread in threads {
@@ -147,7 +147,7 @@ impl StackSymbolizer {
 
     fn read(&self, memory: &CopyOrLive<'_>, at: Addr) -> Result<CopiedCode, ObjectDecodeError> {
         let object = CodeObject::read(memory, &self.layout, self.code_type, at)?;
-        // Beyond the copy, the live object must still be the copied one.
+        // What exceeds the copy comes from the live object, which must still be the copied one.
         let reached_beyond = !memory.has(object.name.at, object.name.stored.len())
             || !memory.has(object.file.at, object.file.stored.len())
             || !memory.has(object.table_at, object.table.len());
@@ -172,7 +172,7 @@ impl StackSymbolizer {
         })
     }
 
-    /// Unused since the last such call, if more than `most` are known.
+    /// If more than `most` are known: those unused since the last such call.
     pub fn idle_codes(&mut self, most: usize) -> Vec<u64> {
         if self.by_address.len() <= most {
             return Vec::new();
@@ -190,7 +190,7 @@ impl StackSymbolizer {
         }
     }
 
-    /// The next stack has another table.
+    /// Forgets assigned ids: the next stack has another table.
     pub fn forget_numbers(&mut self) {
         for known in self.by_address.values_mut() {
             known.number = None;

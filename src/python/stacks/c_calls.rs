@@ -1,5 +1,6 @@
-//! Counts Python frames per call of `_PyEval_EvalFrameDefault`: one up to 3.10, consecutive Python
-//! frames since. The outermost is marked (3.11, `is_entry`) or called by a shim (3.12+).
+//! Counts Python frames per call of `_PyEval_EvalFrameDefault`. Up to 3.10 each frame has its own
+//! call. Since then consecutive Python calls share one; its outermost frame is marked (3.11,
+//! `is_entry`) or called by a shim (3.12+).
 
 use crate::python::layouts::layout::{EntryFrame, PythonLayout};
 use crate::python::stacks::walk::{FrameFields, MAX_FRAMES};

@@ -76,7 +76,7 @@ impl ReadWindows {
         batch.get(again.slot)?.get(from..from + len)
     }
 
-    /// With the surroundings within the page.
+    /// Adds the bytes and their surroundings within the page to the next batch.
     pub(in crate::python) fn want(&mut self, at: Addr, len: usize) {
         if !at.is_plausible() {
             return;
@@ -143,7 +143,7 @@ impl ReadWindows {
             to += 1;
         }
         if new.end - new.start > MAX_WINDOW_LEN {
-            // The pointer chain was invalid.
+            // The pointer chain was invalid: start over.
             self.list.clear();
             self.list.push(ReadWindow { start, end, low, high, slot: ReadSlot::default() });
             return;

@@ -21,12 +21,12 @@ use crate::python::stacks::thread_names::ThreadNames;
 use crate::target::{Addr, AddressRange, KernelWait, Memory, MemoryError, Process};
 
 const MAX_TORN_READS: u32 = 24;
-/// Then a sample seeks nothing new.
+/// After these reads a sample seeks nothing new.
 const MAX_READS: u32 = 96;
 const OS_STATES_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_WAIT_CHECKS: u32 = 8;
-/// Samples until one stack must be consistent. A thread that calls and returns all the time has
-/// nine of ten torn.
+/// One stack must be consistent within these samples. A thread that calls and returns all the time
+/// is torn in nine of ten.
 const VERIFIED_BY: u32 = 200;
 
 /// Statistics of one sample.
@@ -36,9 +36,9 @@ pub struct SampleStats {
     pub stacks: u32,
     /// Threads that changed during every attempt.
     pub torn: u32,
-    /// Deeper than 4,096 frames; a marker replaces outer frames.
+    /// Stacks deeper than 4,096 frames; a marker replaces their outer frames.
     pub cut: u32,
-    /// One system call per 1,024 pieces.
+    /// Reads; each is one system call per 1,024 pieces.
     pub reads: u32,
 }
 
@@ -136,7 +136,7 @@ impl StackSampler {
             let stats = self.sample(&mut table, &mut out)?;
             torn += stats.torn;
             if stats.stacks > 0 {
-                // `table` ends here.
+                // The cached ids belong to `table`, which ends here.
                 self.forget_numbers();
                 return Ok(());
             }
@@ -397,7 +397,7 @@ impl StackSampler {
                 process().filter(|_| needs_after).and_then(|(process, id)| process.kernel_wait(id));
             let kind = |wait: Option<KernelWait>| wait.map(|wait| WaitKind::of(wait, &working));
             thread.os_state = thread.os_state.filter(|_| !thread.moved);
-            // A file per thread, so at a low rate.
+            // One small file per thread: at a low rate, and only without other evidence.
             if (look_up || thread.os_state.is_none()) && !gil && !waits && !thread.moved {
                 thread.os_state = process().and_then(|(process, id)| process.thread_state(id));
             }

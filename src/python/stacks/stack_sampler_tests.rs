@@ -13,7 +13,7 @@ use crate::target::{AddressRange, MemoryImage, RecordingMemory};
 struct FlakyMemory<M> {
     inner: Arc<M>,
     reads: Arc<AtomicU64>,
-    /// 0 for never.
+    /// Each read whose number is a multiple of this fails; 0 for never.
     fails_every: u64,
 }
 
@@ -146,7 +146,7 @@ fn working_in_c_after_a_sleep_is_not_idle() {
         out.iter().find(|sample| !is_main(sample)).copied()
     };
     let mut asleep = sample();
-    // On its way to the lock.
+    // It may be on its way to the lock.
     while asleep.is_none_or(|sample| sample.activity != ThreadActivity::Unknown) {
         asleep = sample();
     }

@@ -9,7 +9,7 @@ use crate::python::stacks::thread_list::{ThreadEntry, thread_len};
 use crate::python::stacks::walk::{COMPARED, RawFrame, WalkOutcome, walk};
 use crate::target::{Addr, KernelWait, Scalar};
 
-/// One per C call that calls back; the newest matter.
+/// One `_PyCFrame` per C call that calls back; the newest matter.
 const MAX_CFRAMES: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,11 +23,11 @@ pub(in crate::python) enum ReadOutcome {
     NoFrames,
     /// It changed during the copy.
     Torn,
-    /// Needs the newly requested pieces.
+    /// Read again with the newly requested pieces.
     Again,
     /// Consistent, but not all code objects are checked.
     Unchecked,
-    /// The thread list changed here.
+    /// The thread or its neighbours in the list changed.
     Relist,
 }
 
@@ -35,7 +35,7 @@ pub(in crate::python) enum ReadOutcome {
 pub(in crate::python) struct SampledThread {
     pub(in crate::python) place: ThreadEntry,
     pub(in crate::python) id: ThreadId,
-    /// Since the sample before.
+    /// Whether the innermost frame or its instruction changed since the last sample.
     pub(in crate::python) moved: bool,
     pub(in crate::python) os_state: Option<char>,
     pub(in crate::python) waited_before: Option<KernelWait>,

@@ -15,7 +15,7 @@ const GIL: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum ListError {
     Memory(&'static str, Addr, MemoryError),
-    /// Not yet, or no longer.
+    /// No interpreter yet, or no longer.
     NoInterpreter,
     Changing,
 }
@@ -27,13 +27,13 @@ pub(in crate::python) struct ThreadEntry {
     pub(in crate::python) python_id: u64,
     pub(in crate::python) os_id: Option<u64>,
     pub(in crate::python) identity: u64,
-    /// The last one is the main interpreter.
+    /// Index; the last one is the main interpreter.
     pub(in crate::python) interpreter: usize,
     /// Another interpreter has a state with this id, which up to CPython 3.11 may be its creator's.
     pub(in crate::python) is_shared: bool,
 }
 
-/// A sub-interpreter's duplicate gets its state's address.
+/// Duplicates in sub-interpreters get their state's address as id.
 pub(in crate::python) fn make_ids_unique(threads: &mut [ThreadEntry]) {
     let mut known = FxHashSet::default();
     let main = threads.last().map_or(0, |thread| thread.interpreter);
@@ -83,7 +83,7 @@ impl InterpreterList {
         InterpreterList { runtime, interpreters: Vec::new(), head_slot: ReadSlot::default() }
     }
 
-    /// The last one in the list.
+    /// The last interpreter in the list.
     pub(in crate::python) fn main(&self) -> Option<Addr> {
         self.interpreters.last().map(|interpreter| interpreter.at)
     }
@@ -101,7 +101,7 @@ impl InterpreterList {
         let mut last = ListError::Changing;
         for _ in 0..MAX_LIST_ATTEMPTS {
             match self.list_once(memory, layout) {
-                // A freed state may be unmapped.
+                // A freed state may be unmapped; the next attempt sees the new list.
                 Err(fault @ ListError::Memory(_, _, MemoryError::Fault { .. })) => last = fault,
                 Err(ListError::Changing) => last = ListError::Changing,
                 other => return other,
@@ -224,7 +224,7 @@ impl InterpreterList {
         }
     }
 
-    /// Around the frames; `None` if not counted.
+    /// Counts before and after the frames; `None` if the version has none.
     pub(in crate::python) fn generations(
         &self,
         batch: &ScatterRead,

@@ -28,10 +28,10 @@ pub(in crate::python) struct ThreadNames {
     /// `threading.Thread.name` by `PyThreadState.thread_id`.
     threading: FxHashMap<u64, Arc<str>>,
     active: Option<Addr>,
-    /// A program may never import `threading`.
+    /// Until the next search: a program may never import `threading`.
     timeout: Duration,
     searched: Option<Instant>,
-    /// If the interpreter does not store it.
+    /// Offset of the kernel id, if the interpreter does not store it.
     tid_in_pthread: Option<u64>,
     due: Option<Instant>,
 }
@@ -92,7 +92,7 @@ impl ThreadNames {
         }
     }
 
-    /// Differs in every `struct pthread`.
+    /// The first offset with a different kernel id in every `struct pthread`.
     fn find_tid(&self, memory: &dyn Memory, pthreads: &[u64]) -> Option<u64> {
         let heads: Vec<Vec<u8>> =
             pthreads.iter().map(|&at| memory.vec(Addr(at), PTHREAD).ok()).collect::<Option<_>>()?;

@@ -4,17 +4,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::target::{Addr, Field, Memory, time_stamp_counter};
 
-/// `ApproximateClockToUnixTimeConverter` (c10/util/ApproximateClock.h, torch 2.1 to 2.15).
+/// Pairs in an `ApproximateClockToUnixTimeConverter` (c10/util/ApproximateClock.h, torch 2.1 to
+/// 2.15).
 const REPLICATES: usize = 1001;
 /// Nanoseconds since the epoch, and the counter.
 const PAIR: usize = 16;
-/// A flag and a ring buffer since 2.5.
+/// Between pairs and devices: a flag and a ring buffer since 2.5.
 const MAX_GAP: usize = 0x100;
 /// 2015, before PyTorch existed.
 const MIN_UNIX_NANOS: i64 = 1_420_070_400_000_000_000;
 const MAX_MEASURING: i64 = 60_000_000_000;
 
-/// PyTorch's calibration, and one of now.
+/// PyTorch's calibration, and a current one.
 #[derive(Debug)]
 pub(super) struct TraceClock {
     start: Vec<(i64, i64)>,
@@ -35,12 +36,12 @@ impl TraceClock {
 
     pub(super) fn can_be(&self, time: i64) -> bool {
         let (Some(start), Some(end)) = (self.start.first(), self.end.last()) else { return false };
-        // Events may be newer.
+        // An event may be newer than the calibration.
         let most = end.1.saturating_add(end.1.saturating_sub(start.1)).saturating_add(1 << 40);
         (start.1..=most).contains(&time)
     }
 
-    /// As PyTorch's `makeConverter`.
+    /// To nanoseconds since the epoch, as PyTorch's `makeConverter`.
     pub(super) fn converter(&self) -> impl Fn(i64) -> i64 + use<> {
         let mut scales: Vec<f64> = self
             .start

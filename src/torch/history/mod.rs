@@ -40,7 +40,7 @@ pub struct RecordedHistory {
     pub stacks: Vec<RecordedStack>,
     /// Allocation stacks of blocks, by device address.
     pub block_stacks: Vec<(u64, u32)>,
-    /// Of segments, by device address of their first block.
+    /// Allocation stacks of segments, by device address of their first block.
     pub segment_stacks: Vec<(u64, u32)>,
     /// Unreadable stacks.
     pub unreadable_stacks: u64,

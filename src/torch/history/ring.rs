@@ -26,7 +26,7 @@ pub(super) struct RingLayout {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RingState {
     pub(super) max_entries: u64,
-    /// The oldest, once the ring is full.
+    /// Index of the oldest entry, once the ring is full.
     next: u64,
     begin: Addr,
     end: Addr,
@@ -43,9 +43,9 @@ pub(super) struct RingEntries {
     pub(super) newest: Option<(Addr, Vec<u8>, u64)>,
 }
 
-/// After `context_recorder_` and `record_context_`. `RingBuffer` (torch 2.3 to 2.15): maximum
-/// number, mutex, next entry, pointer to a vector. 2.1 and 2.2 have the next entry before
-/// `record_context_`.
+/// After `context_recorder_` and `record_context_`. A `RingBuffer` (torch 2.3 to 2.15) has a
+/// maximum number, a mutex, the next entry, and a pointer to a vector. In 2.1 and 2.2 the next
+/// entry precedes `record_context_`.
 pub(super) fn find(memory: &dyn Memory, copy: &[u8], after: usize) -> Option<RingLayout> {
     let word = |at: usize| Field::<u64>::at(at).get(copy);
     let half = |at: usize| Field::<u32>::at(at).get(copy);
@@ -113,7 +113,7 @@ impl RingState {
         device: Addr,
         place: RingLayout,
     ) -> Result<Option<RingState>, MemoryError> {
-        // A thread writes entries with the lock.
+        // A thread that holds the lock may write entries.
         let is_busy = memory.u32(MUTEX_OWNER.in_target(device))? != 0;
         let next = memory.u64(device + place.next as u64)?;
         let max_entries = memory.u64(device + place.max_entries as u64)?;
@@ -134,7 +134,7 @@ impl RingState {
         self.begin
     }
 
-    /// `None` if the ring is another.
+    /// `None` if the ring is another, or all entries may be overwritten.
     pub(super) fn overwritten(
         &self,
         memory: &dyn Memory,
@@ -151,7 +151,7 @@ impl RingState {
         if now != expected {
             return None;
         }
-        // The oldest may be half overwritten.
+        // The oldest entry may be half overwritten.
         let is_full = count >= self.max_entries;
         let under_way = u64::from(is_full && (self.is_busy || after.is_busy));
         let overwritten = if after.next >= self.next {

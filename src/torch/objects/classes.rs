@@ -46,7 +46,7 @@ impl CppClasses {
     }
 }
 
-/// Only wrappers of functorch and functionalization are named otherwise.
+/// Tensor classes are named after `TensorImpl`, except wrappers of functorch and functionalization.
 fn kind(name: &str) -> CppKind {
     match name {
         "UndefinedTensorImpl" => CppKind::Undefined,

@@ -4,16 +4,17 @@ use super::layout::EDGE_OF_SHARED;
 use super::tensor::TensorDecoder;
 use crate::target::Addr;
 
-/// `intrusive_ptr_target.refcount_` (c10/util/intrusive_ptr.h): a lower half since 2.10.
+/// `intrusive_ptr_target.refcount_` (c10/util/intrusive_ptr.h): the lower half of its word since
+/// 2.10.
 const STRONG: u64 = 8;
-/// `std::enable_shared_from_this`: object, control block.
+/// `std::enable_shared_from_this`: pointers to object and control block.
 const SHARED_SELF: u64 = 8;
 const SHARED_COUNTS: u64 = 16;
 /// `_Sp_counted_base._M_use_count` (libstdc++).
 const SHARED_USES: u64 = 8;
 
 impl TensorDecoder<'_> {
-    /// Including the one of its Python object.
+    /// Includes the reference of its Python object.
     pub fn references_of_tensor(&self, tensor: Addr) -> Option<i64> {
         self.memory.u32(tensor + STRONG).ok().map(i64::from)
     }

@@ -4,14 +4,15 @@ use super::tensor::TensorDecoder;
 use crate::model::PoolId;
 use crate::target::{Addr, Field};
 
-/// Word of `mempool_id_` (ATen/cuda/CUDAGraph.h); one more up to 2.1.
+/// Word at which `mempool_id_` begins (ATen/cuda/CUDAGraph.h); one further up to 2.1.
 const OF_GRAPH: &[usize] = &[4, 5];
-/// Word of `c10::cuda::MemPool::id_`.
+/// Word at which `c10::cuda::MemPool::id_` begins.
 const OF_MEM_POOL: &[usize] = &[2, 3];
 const WORDS: usize = 7;
 
 impl TensorDecoder<'_> {
-    /// A pointer after the Python head leads to the C++ object with the pool's two numbers.
+    /// The pool of a Python graph or `MemPool`: a pointer after the head leads to the C++ object
+    /// with the pool's two numbers.
     pub fn pool_of(&self, object: Addr, is_graph: bool, pools: &[PoolId]) -> Option<PoolId> {
         let at = self.memory.pointer(object + self.head.len as u64).ok()?;
         let bytes = self.memory.vec(at, 8 * WORDS).ok()?;

@@ -6,7 +6,8 @@ use crate::target::{Addr, Field};
 /// `PyCapsule.pointer`, `.name` (Objects/capsule.c, 3.8 to 3.15).
 const POINTER: Field<Addr> = Field::at(16);
 const NAME: Field<Addr> = Field::at(24);
-/// Offset of `manager_ctx` in `DLManagedTensor`, `DLManagedTensorVersioned` (dlpack.h).
+/// Names, and the offset of `manager_ctx` in `DLManagedTensor`, `DLManagedTensorVersioned`
+/// (dlpack.h).
 const KINDS: [(&[u8], u64); 2] = [(b"dltensor\0", 48), (b"dltensor_versioned\0", 8)];
 /// `ATenDLMTensor.handle` (aten/src/ATen/DLPack.cpp).
 const HANDLE: u64 = 0;

@@ -1,7 +1,7 @@
-//! The autograd graph: reachable nodes and their saved tensors. In a node of the size that malloc
-//! stores, a `SavedVariable` is a pointer to an object with a `TensorImpl` vtable, flags of 0 or 1,
-//! and small numbers; a vector of them must match its heap chunk. Hooks (checkpointing, offload)
-//! are counted, not called.
+//! The autograd graph: reachable nodes and their saved tensors. The size that malloc stores gives a
+//! node's end. A `SavedVariable` in it is a pointer to an object with a `TensorImpl` vtable, flags
+//! of 0 or 1, and small numbers; a vector of them must match its heap chunk. Hooks (checkpointing,
+//! offload) are counted, not called.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ const MAX_OUTPUTS: u32 = 1 << 16;
 const NAME: usize = 24;
 const BASIC_SIZE: usize = 32;
 const MAX_FUNCTION_BYTES: u64 = 4096;
-/// Each vector has pointers.
+/// Class names; maximum bytes of a vector of pointers to them.
 const PYTHON_HOOKS: [&str; 3] =
     ["PyFunctionTensorPreHook", "PyFunctionPreHook", "PyFunctionPostHook"];
 const MAX_HOOKS: u64 = 1 << 16;
@@ -44,7 +44,7 @@ pub struct SavedTensor {
     pub by: SavedIn,
     /// It is an output of the node.
     pub is_output: bool,
-    /// In-place changes when saved.
+    /// Its version: in-place changes when saved.
     pub version: u32,
 }
 
@@ -63,9 +63,9 @@ pub struct AutogradNode {
     pub packed: Vec<Addr>,
     /// The leaf that it accumulates into.
     pub variable: Option<Addr>,
-    /// Elements; `None` for an unknown shape.
+    /// Elements of each output; `None` for an unknown shape.
     pub outputs: Vec<Option<u64>>,
-    /// If written in Python.
+    /// The `THPFunction`, if written in Python.
     pub function: Option<Addr>,
     /// Dictionaries of Python hooks.
     pub hooks: Vec<Addr>,
@@ -76,12 +76,12 @@ pub struct AutogradNode {
 pub struct AutogradGraph {
     /// In discovery order.
     pub nodes: Vec<AutogradNode>,
-    /// Nodes read up to the next object: freed data may follow (malloc is not glibc's).
+    /// Nodes of unknown size (malloc is not glibc's); freed data behind may count as theirs.
     pub unsized_nodes: u64,
 }
 
 impl TensorDecoder<'_> {
-    /// Reachable from these nodes.
+    /// The graph reachable from these nodes.
     pub fn graph(&self, roots: impl IntoIterator<Item = Addr>) -> AutogradGraph {
         let mut graph = AutogradGraph::default();
         let mut seen = FxHashSet::default();
@@ -183,7 +183,7 @@ impl TensorDecoder<'_> {
     /// glibc: malloc/malloc.c, `struct malloc_chunk`.
     fn chunk(&self, at: Addr) -> Option<u64> {
         let header = self.memory.u64(at - 8).ok().filter(|_| self.has_sizes)?;
-        // Flags; bit 1: mapped separately, never if small.
+        // Flags; bit 1: mapped separately, as small chunks never are.
         let len = (header & !7).checked_sub(8)?;
         let whole = header & 2 == 0 && (len + 8).is_multiple_of(16);
         (whole && CHUNKS.contains(&len)).then_some(len)
@@ -210,7 +210,7 @@ impl TensorDecoder<'_> {
                 offset += 24;
                 continue;
             }
-            // The next object ends it.
+            // Without a known size, the next object ends the range.
             if !self.has_sizes
                 && by == SavedIn::Field
                 && self.classes.class_at(self.memory, at + offset as u64).is_some()
@@ -270,7 +270,7 @@ impl TensorDecoder<'_> {
         }
         let header = self.memory.u64(Addr(begin) - 8).ok()?;
         let chunk = (header & !7).checked_sub(8)?;
-        // Rounded up to 16 bytes, perhaps with a small remainder.
+        // Rounded up to 16 bytes, and 16 more if the remainder is too small for a chunk.
         (room..=room + 24).contains(&chunk).then_some(len)
     }
 

@@ -17,11 +17,11 @@ pub(super) struct ObjectsLayout {
 /// c10/core/TensorImpl.h.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TensorLayout {
-    /// After `intrusive_ptr_target`.
+    /// `storage_`, which follows `intrusive_ptr_target`.
     pub(super) storage: usize,
     /// `sizes_and_strides_`.
     pub(super) sizes: usize,
-    /// In `device_opt_`: up to 2.1 (`c10::optional`).
+    /// Whether `device_opt_` begins with its has-value byte (`c10::optional`, up to 2.1).
     pub(super) device_flag_first: bool,
 }
 
@@ -34,7 +34,7 @@ impl TensorLayout {
         Field::at(self.storage + 8)
     }
 
-    /// Rare; first a pointer to symbolic sizes, or null.
+    /// Few tensors have it. It begins with a pointer to symbolic sizes, or null.
     pub(super) const fn extra_meta(self) -> Field<Addr> {
         Field::at(self.storage + 16)
     }
@@ -43,7 +43,7 @@ impl TensorLayout {
         Field::at(self.storage + 24)
     }
 
-    /// A `VersionCounter`'s, as `intrusive_ptr_target`.
+    /// In a `VersionCounter`, also an `intrusive_ptr_target`.
     pub(super) const fn version(self) -> Field<u32> {
         Field::at(self.storage)
     }
@@ -52,7 +52,7 @@ impl TensorLayout {
         Field::at(self.sizes)
     }
 
-    /// Or a pointer, beyond [`INLINE_DIMENSIONS`].
+    /// Or a pointer to sizes and strides, beyond [`INLINE_DIMENSIONS`].
     pub(super) const fn inline_sizes(self) -> usize {
         self.sizes + 8
     }
@@ -225,7 +225,7 @@ pub(super) const FAMILIES: [ObjectsLayout; 6] = [
 mod tests {
     use super::*;
 
-    /// 2.1's GPU tensors had no device.
+    /// 2.1's GPU tensors had no device, so their memory was in no tensor.
     #[test]
     fn pytorch_2_1_stores_the_device_flag_first() {
         let device = |since: u32, bytes: [u8; 3]| {

@@ -9,10 +9,10 @@ const ROOM: Field<u32> = Field::at(12);
 const SMALL_VECTOR: usize = 16;
 /// torch/csrc/autograd/input_metadata.h, PyTorch 2.1 to 2.15.
 const METADATA: usize = 96;
-/// In `TensorOptions`.
+/// In `TensorOptions`: which options are set.
 const HAS: Field<u8> = Field::at(6);
 const HAS_DTYPE: u8 = 1 << 3;
-/// `std::variant` of sizes and a (nested) tensor.
+/// A `std::variant` of sizes and, for a nested tensor, a tensor.
 const SHAPE: usize = 8;
 const WHICH: Field<u8> = Field::at(64);
 const SIZES: u8 = 0;

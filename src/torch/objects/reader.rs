@@ -55,7 +55,7 @@ impl TensorReader {
         Ok(Some(TensorReader { version, variable_class, parameter_class, found: Mutex::default() }))
     }
 
-    /// PyTorch's; `None` if unreadable.
+    /// PyTorch's version, if readable.
     pub fn version(&self) -> Option<&str> {
         self.version.as_deref()
     }
@@ -75,7 +75,8 @@ impl TensorReader {
         Ok(Some(TensorTypes { base, parameter }))
     }
 
-    /// `memory` is of a stopped process; the Python tensors `objects` determine the layout.
+    /// Decodes tensors in `memory` of a stopped process. The Python tensors `objects` determine the
+    /// layout.
     ///
     /// # Errors
     ///
@@ -91,7 +92,8 @@ impl TensorReader {
         Ok(tensors)
     }
 
-    /// With the layout verified earlier: a running process's objects may suggest a wrong one.
+    /// [`Self::tensors`] with the layout verified earlier: objects of a running process may suggest
+    /// a wrong one.
     pub fn tensors_as_before<'a>(
         &self,
         memory: &'a dyn Memory,
@@ -112,7 +114,7 @@ impl TensorReader {
     ) -> Result<TensorDecoder<'a>, TorchError> {
         let minor = self.version.as_deref().and_then(minor_version);
         let mut families: Vec<&ObjectsLayout> = FAMILIES.iter().collect();
-        // Builds may differ from the wheels.
+        // This version's family first: builds may differ from the wheels.
         families.sort_by_key(|family| minor.is_some_and(|minor| family.since > minor));
         // Evenly spaced: neighbours are alike.
         let step = objects.len().div_ceil(VERIFIED_BY).max(1);
@@ -128,7 +130,7 @@ impl TensorReader {
                 most = Some((tensors, verified));
             }
         }
-        // Some may be damaged; a wrong layout fits none, or those alike.
+        // Some may be damaged. A wrong layout fits none, or only those alike in both.
         if let Some((tensors, _)) = most.filter(|(_, verified)| verified.is_most()) {
             return Ok(tensors);
         }

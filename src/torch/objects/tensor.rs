@@ -10,7 +10,7 @@ use crate::model::{DType, Storage, TensorDevice, TensorInfo};
 use crate::target::{Addr, Field, Memory};
 
 const MAX_DIMENSIONS: u64 = 64;
-/// Searched for a derived class's parts.
+/// Of a derived class, searched for component tensors.
 const DERIVED_LEN: usize = 120;
 /// `c10::Layout` (c10/core/Layout.h).
 const SPARSE_CSC: u8 = 4;
@@ -18,7 +18,7 @@ const SPARSE_BSC: u8 = 6;
 /// `ScalarType::Long`.
 const INT64: DType = DType(4);
 const MAX_NESTED: usize = 1 << 16;
-/// `combined_refcount_`, `kHasPyObject`: 0 in older versions.
+/// `combined_refcount_`, `kHasPyObject`: never set before 2.10.
 const COMBINED_REFCOUNT: u64 = 8;
 const HAS_PY_OBJECT: u64 = 1 << 63;
 /// c10/core/DeviceType.h.
@@ -36,7 +36,7 @@ impl LayoutFit {
         self.fitting == self.of
     }
 
-    /// Otherwise the layout is wrong, not the memory damaged.
+    /// Whether enough fit, so that the rest must be damaged.
     pub(super) fn is_most(self) -> bool {
         4 * self.fitting >= 3 * self.of
     }
@@ -57,7 +57,7 @@ pub struct TensorDecoder<'a> {
     pub(super) layout: ObjectsLayout,
     autograd: AutogradLayout,
     pub(super) classes: CppClasses,
-    /// glibc's malloc stores sizes.
+    /// Whether malloc stores sizes (glibc).
     pub(super) has_sizes: bool,
 }
 
@@ -82,7 +82,7 @@ impl<'a> TensorDecoder<'a> {
         FoundLayout { head, layout, autograd, has_sizes }
     }
 
-    /// With the C++ ABI; `None` if hardly any sample fits.
+    /// Finds the C++ ABI and how many `samples` fit; `None` if hardly any.
     pub(super) fn verified_by(
         mut self,
         samples: &[Addr],
@@ -118,35 +118,36 @@ impl<'a> TensorDecoder<'a> {
         2 * impls.iter().filter(is_plain).filter(fits).count() >= plain
     }
 
-    /// Consistent numbers; else a wrong layout, or damage.
+    /// Whether its numbers are consistent. If not, the layout is wrong or the memory damaged.
     pub fn fits(&self, tensor: &TensorInfo) -> bool {
         let product = tensor.shape.as_ref().is_none_or(|shape| {
             shape.iter().try_fold(1i64, |product, size| product.checked_mul(*size)) == tensor.numel
         });
         let grad = |grad: u64| self.classes.class_at(self.memory, Addr(grad)).is_some();
-        // Sparse and wrapper tensors count otherwise. The CPU has index 0 only.
+        // Sparse and wrapper tensors count elements differently. The CPU has index 0 only.
         let somewhere = |device: TensorDevice| device.kind != CPU || device.index.unwrap_or(0) == 0;
         let is_whole = product && tensor.device.is_some_and(somewhere);
         let plain = &*tensor.class != "TensorImpl" || is_whole;
         plain && tensor.dtype.0 < MAX_DTYPES && tensor.grad_fn.is_none_or(grad)
     }
 
-    /// `None` if under construction, or no tensor.
+    /// Its `TensorImpl`; `None` if under construction, or no tensor.
     pub fn impl_of(&self, object: Addr) -> Option<Addr> {
         let at = object + self.head.shift(self.layout.python.offset) as u64;
         let at = self.memory.pointer(at).ok()?;
         self.classes.is_tensor(self.memory, at).then_some(at)
     }
 
-    /// C++ keeps it, and thereby the Python object. Known since PyTorch 2.10
-    /// (c10/util/intrusive_ptr.h).
+    /// Whether C++ keeps the tensor, and thereby its Python object. Known since PyTorch 2.10
+    /// (c10/util/intrusive_ptr.h), else `false`.
     pub fn is_kept_by_cpp(&self, object: Addr) -> bool {
         let word = self.impl_of(object).and_then(|at| self.memory.u64(at + COMBINED_REFCOUNT).ok());
-        // One reference is the Python object's.
+        // One reference is the Python object's; all others are from C++.
         word.is_some_and(|word| word & HAS_PY_OBJECT != 0 && word as u32 > 1)
     }
 
-    /// `backward_hooks`, `post_accumulate_grad_hooks` (torch/csrc/autograd/python_variable.h).
+    /// Its hook dictionaries: `backward_hooks`, `post_accumulate_grad_hooks`
+    /// (torch/csrc/autograd/python_variable.h).
     pub fn hooks_of(&self, object: Addr) -> Vec<(&'static str, Addr)> {
         let first = object + self.head.shift(self.layout.python.offset) as u64 + 8;
         let Ok(fields) = self.memory.vec(first, 16) else { return Vec::new() };
@@ -171,7 +172,7 @@ impl<'a> TensorDecoder<'a> {
         self.classes.is_tensor(self.memory, at)
     }
 
-    /// `None` if its numbers are out of bounds.
+    /// `None` if there is no tensor, or its numbers are out of bounds.
     pub fn tensor(&self, at: Addr) -> Option<TensorInfo> {
         let (class, CppKind::Tensor) = self.classes.class_at(self.memory, at)? else { return None };
         let layout = &self.layout.tensor;
@@ -185,7 +186,7 @@ impl<'a> TensorDecoder<'a> {
             let outside = self.memory.vec(outside, 16 * dimensions).ok()?;
             (numbers(&outside, 0, dimensions)?, numbers(&outside, 8 * dimensions, dimensions)?)
         };
-        // Topmost bits set, or stored separately.
+        // A symbolic size has its topmost bits set, or is stored separately.
         let extra = layout.extra_meta().get(&bytes).filter(|extra| extra.is_plausible());
         let apart = extra.is_some_and(|extra| self.memory.u64(extra).is_ok_and(|sizes| sizes != 0));
         let known =
