@@ -23,8 +23,7 @@ pub enum StepCounterLocation {
 pub struct WatchedInteger {
     /// Address of the reference.
     pub at: u64,
-    /// Address of a word that changes when the reference becomes another's: the code object, a
-    /// cell, or a key table.
+    /// Address of a word that changes with the reference's owner: code object, cell, or key table.
     pub check_at: u64,
     /// Its value without tag bits.
     pub check: u64,

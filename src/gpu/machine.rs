@@ -16,7 +16,7 @@ pub struct MachineReader {
 }
 
 impl MachineReader {
-    /// Loads NVML. Creates no CUDA context and changes nothing.
+    /// Loads NVML; creates no CUDA context.
     pub fn open() -> Result<MachineReader, GpuError> {
         Ok(MachineReader { nvml: BoundedNvml::load()?, pids: HostPids::read() })
     }

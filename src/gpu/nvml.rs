@@ -95,7 +95,7 @@ pub struct GpuReader {
 }
 
 impl GpuReader {
-    /// Loads NVML. Creates no CUDA context and changes nothing.
+    /// Loads NVML; creates no CUDA context.
     pub fn open(process: &Process) -> Result<Self, GpuError> {
         if process.is_core() {
             return Err(GpuError::CoreFile);

@@ -10,7 +10,6 @@ use crate::target::HostPids;
 
 pub(super) fn on(device: &Device<'_>, pids: HostPids) -> DeviceProcesses {
     let mut all = computing(device)?;
-    // Compute-only devices have none.
     let graphics =
         or_older(device.running_graphics_processes(), || device.running_graphics_processes_v2())
             .unwrap_or_default();

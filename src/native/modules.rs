@@ -177,7 +177,6 @@ mod tests {
         }
     }
 
-    /// A page whose headers claim a library of 1 TiB.
     fn boastful() -> Vec<u8> {
         let mut page = vec![0; MAPPED];
         page[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");

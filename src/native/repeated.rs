@@ -14,7 +14,7 @@ use crate::model::NativeFrame;
 use crate::target::{Addr, Mappings, Memory, Process};
 
 const MAX_DEPTH: usize = 1024;
-/// Walks take milliseconds, unless a table is crafted to be slow.
+/// As in `unwinder`.
 const MAX_TIME: Duration = Duration::from_secs(20);
 const MAX_STACKS: usize = 1 << 15;
 const MAX_ADDRESSES: usize = 1 << 17;
@@ -115,7 +115,6 @@ impl<'a> RepeatedUnwinder<'a> {
         let mut is_exact = true;
         while frames.len() < MAX_DEPTH {
             let at = registers[RETURN_ADDRESS];
-            // A call may be the last instruction of its function.
             let address = if is_exact { at } else { at.wrapping_sub(1) };
             frames.push(address);
             if began.elapsed() > self.max_time {
@@ -257,7 +256,6 @@ mod tests {
         assert_ne!(cut[0].number, first[0].number);
         assert!(cut[0].incomplete.as_deref().unwrap().contains("were copied"), "{cut:?}");
         assert_eq!(cut[0].frames[0], first[0].frames[0]);
-        // A table crafted to be slow takes no longer than the limit.
         unwinder.max_time = Duration::ZERO;
         let late = unwinder.unwind(&stacks);
         assert_eq!(late[0].frames, first[0].frames[..1]);

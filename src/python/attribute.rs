@@ -62,7 +62,6 @@ impl IntegerAttribute {
         }
         (class == *self.integer.get_or_insert(class)).then_some(())?;
         let value = small_int(memory, &layout.object, before).ok()?;
-        // A freed integer's memory may have been reused.
         (reference()? == before).then_some(value)
     }
 }

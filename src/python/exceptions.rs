@@ -1,5 +1,5 @@
-//! Finds raised, handled and the last uncaught exceptions: text and line. The thread must refer to
-//! an exception before and after the copy.
+//! Finds exceptions that threads raise or handle, and the last uncaught one. The thread must refer
+//! to an exception before and after the copy.
 
 use rustc_hash::FxHashSet;
 

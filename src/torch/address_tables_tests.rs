@@ -148,7 +148,6 @@ fn readings(outcome: &AddressOutcome) -> usize {
     *readings
 }
 
-/// Losing and gaining a block leaves a count unchanged.
 fn swapped() -> (AddressTables, Allocator) {
     let (tables, mut allocator) = read_one();
     assert!(!tables.is_doubted());
@@ -186,7 +185,6 @@ fn more_changes_than_the_counters_have_are_late() {
     assert_eq!((&allocated(&found)[..], &found.freed[..]), (&[0x8000, 0x9000][..], &[0x7000][..]));
 }
 
-/// A new `Block` reuses part of a freed one.
 #[test]
 fn verification_finds_a_new_block_at_the_same_address() {
     let (mut tables, mut allocator) = read_one();
@@ -226,7 +224,6 @@ fn changes_during_verification_are_read_next() {
     assert_eq!(found.allocated[0].address, 0x9000);
 }
 
-/// A thread has counted its block but not entered it.
 #[test]
 fn tables_that_contradict_the_counters_are_refused() {
     let (mut tables, mut allocator) = read_one();
@@ -297,7 +294,6 @@ fn valid_copies_of_a_failed_attempt_are_reused() {
     let heads =
         TABLES * FlatTable::SIZE + CounterPoller::new(&layout(), &[Addr(DEVICE)]).poll_len();
     assert_eq!(standing.bytes.into_inner() as usize, 2 * heads + 16 * ENTRY);
-    // As while a thread enters its block.
     let before = allocator.memory();
     allocator.ahead = 1;
     let ahead = allocator.memory();

@@ -58,7 +58,6 @@ enum AttemptError {
 pub(super) struct ReadAttempts<'a> {
     /// Without `before_each`.
     pub(super) timeout: Duration,
-    /// May wait until the target is idle.
     pub(super) before_each: &'a mut dyn FnMut(),
 }
 

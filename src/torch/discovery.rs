@@ -112,7 +112,6 @@ fn is_object(addr: Addr) -> bool {
 pub(super) fn copy_object(memory: &dyn Memory, addr: Addr) -> Vec<u8> {
     let len = match chunk_size(memory, addr) {
         Some(size) if OBJECT_SIZES.contains(&size) => size,
-        // Only glibc's malloc stores a size before the object.
         _ => DEFAULT_SIZE,
     };
     let mut bytes: Vec<u8> =

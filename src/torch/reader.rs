@@ -266,7 +266,6 @@ impl TorchReader {
             AllocatorBackend::CudaMallocAsync => {
                 "the target uses the driver's pool (backend:cudaMallocAsync), not PyTorch's native allocator".to_owned()
             }
-            // Damaged names must not break the line.
             AllocatorBackend::Pluggable(name) => {
                 format!("the target uses its own allocator ({})", name.escape_debug())
             }

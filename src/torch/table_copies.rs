@@ -126,7 +126,7 @@ impl TableCopies {
         Some(blocks)
     }
 
-    /// Rereads their tables: losing one address and gaining another leaves a head unchanged.
+    /// Rereads the tables of these unreadable blocks.
     pub(super) fn doubt(&mut self, allocated: &[(u64, Addr)]) {
         for gone in self.unknown(allocated) {
             let has_it = |table: &&mut TableCopy| table.entries.binary_search(&gone).is_ok();

@@ -401,8 +401,8 @@ fn segments(trail: &WalkScratch) -> Result<WalkedBlocks, WalkError> {
             size: 0,
             stream: first.block.stream,
             small: pool.small,
-            // Its address range exceeds the device, so part of it is always unmapped; no other
-            // segment has unmapped blocks.
+            // Its address range exceeds the device, so part of it is always unmapped. Other
+            // segments have no unmapped blocks.
             expandable: first.prev.is_some(),
             granule: first.granule,
             retired: pool.retired,

@@ -1,6 +1,6 @@
-//! The memory that a walk over the blocks needs. Pieces touched by one walk are copied at once by
-//! the next, between two copies of the counters. If the target changes too often, only recently
-//! changed pieces and tables are; all others are copied before and after, and must be equal.
+//! The memory that a walk over the blocks needs. The next walk copies all pieces of this one at
+//! once, between two copies of the counters. If the target changes too often, only recently changed
+//! pieces and tables are copied so; all others are copied before and after, and must be equal.
 
 use rustc_hash::FxHashMap;
 

@@ -36,7 +36,7 @@ impl CodeReader {
         CodeReader { memory, interpreter, codes: FxHashMap::default() }
     }
 
-    /// Call when addresses may have been reused.
+    /// Addresses may have been reused.
     pub fn forget(&mut self) {
         self.codes.clear();
     }

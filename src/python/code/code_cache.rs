@@ -1,8 +1,7 @@
-//! Caches code objects by address and checks at every use that they were not replaced. With the
-//! frames, one call copies the pointers to name, file and line table, the first line, and
-//! `co_version` (3.12+, unique per interpreter); before 3.12 the three objects are compared too.
-//! 3.14+ counts freed code objects: while the count, copied before and after the frames, is
-//! constant, nothing needs comparing.
+//! Caches code objects by address and checks at every use that they were not replaced: one call
+//! copies with the frames their pointers to name, file and line table, the first line, and the
+//! unique `co_version` (3.12+; before, the three objects are compared too). While the count of
+//! freed code objects (3.14+) is constant, nothing needs comparing.
 
 use rustc_hash::FxHashMap;
 
@@ -19,8 +18,8 @@ use crate::target::{Addr, Memory, MemoryError};
 /// Ranges this near are read as one. Less than a page, so each page read contains a range.
 const MAX_GAP_BYTES: u64 = 1024;
 const MAX_COMPARED_LEN: usize = 1024;
-/// A code object used in the previous sample is checked in advance: one more range costs 0.5 µs in
-/// the kernel, one more call about five.
+/// Checks in advance what the previous sample used: one more range costs 0.5 µs in the kernel, one
+/// more call about five.
 const FORGOTTEN_AFTER: u64 = 2;
 const MAX_GENERATED_LINES: usize = 1 << 12;
 const MAX_CODES: usize = 1 << 17;
@@ -74,7 +73,6 @@ pub(in crate::python) struct CodeCache {
     plan: Vec<ReadRange>,
     planned: bool,
     asked: bool,
-    /// Used but not checked by this batch.
     doubtful: Vec<Addr>,
     batch: u64,
     sample: u64,
@@ -233,7 +231,7 @@ impl CodeCache {
         if self.still {
             code.generation = self.generation;
         }
-        // A thread copied the bytecode after the code object was read.
+        // A thread copied the bytecode later.
         let Some(offset) = code.bytecode.offset(raw.instruction) else {
             return CodeLookup::Unknown;
         };

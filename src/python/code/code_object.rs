@@ -36,7 +36,7 @@ impl BytecodeLocation {
         }
     }
 
-    /// An ended thread's copy may be freed and reallocated.
+    /// An ended thread's copy may be freed.
     pub(in crate::python) fn forget_copies(&mut self) {
         if let BytecodeLocation::Copied { starts, .. } = self {
             starts.truncate(1);

@@ -158,7 +158,6 @@ mod tests {
     use crate::python::layouts::layout::SavedStack;
     use crate::python::layouts::layout_tables;
 
-    /// CPython 3.13: one frame called by the other through C.
     const LEAF: u64 = 0x1000;
     const SHIM: u64 = 0x7000;
     const CALLER: u64 = 0x1800;
@@ -228,7 +227,6 @@ mod tests {
         })
     }
 
-    /// A loop in step with the polls showed a returned frame twice.
     #[test]
     fn two_agreeing_polls_do_not_confirm_a_possibly_returned_leaf() {
         let (runs, returned) = (chain(&memory(true)), chain(&memory(false)));

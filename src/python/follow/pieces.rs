@@ -12,7 +12,7 @@ const HEADROOM: u64 = 512;
 const MAX_PIECES: usize = 256;
 const MAX_BYTES: usize = 512 << 10;
 /// A range costs up to 0.5 µs a poll, a KiB written by the job more; a stack deep in imports leaves
-/// 60 KiB. Adding a range again costs as much as one too many for eight polls.
+/// 60 KiB. Adding a range again costs eight such polls.
 const POLLS_UNTIL_TRIM: u32 = 8;
 const MIN_SAVED: u64 = 512;
 
@@ -262,7 +262,6 @@ mod tests {
         assert_eq!((pieces.len(), pieces.bytes()), (0, 0));
     }
 
-    /// Every poll copied the 60 KiB of a stack deep in imports.
     #[test]
     fn ranges_of_a_formerly_deep_stack_shrink() {
         let mut pieces = StackPieces::default();

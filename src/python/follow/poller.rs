@@ -15,7 +15,7 @@ const NEAR_STATE: usize = 1024;
 
 const WORD: usize = 8;
 
-/// A thread state's address, and a number that differs between threads that reuse it.
+/// A thread state's address, and a number that differs when it is reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ThreadKey(u64, u64);
 
@@ -111,7 +111,6 @@ impl StackPoller {
             polled.first_span = spans.len();
             polled.from = bytes;
             let state = polled.target.place.at + state_from as u64;
-            // A thread's first `_PyCFrame` is in its state.
             polled.cframe_in_state =
                 polled.cframe.and_then(|cframe| Some((cframe, place_in_state(cframe, state)?)));
             let offset = state_len.max(polled.cframe_in_state.map_or(0, |(_, from)| from + WORD));
@@ -123,8 +122,8 @@ impl StackPoller {
         bytes
     }
 
-    /// Takes a poll's copies, and the previous poll's if the spans were the same. `true`: addresses
-    /// are missing, so push the spans again and read at once.
+    /// Takes a poll's copies, and the previous poll's of the same spans. `true`: addresses are
+    /// missing, so push the spans again and read at once.
     pub fn examine(&mut self, now: &[u8], before: Option<&[u8]>) -> bool {
         let mut again = false;
         for polled in &mut self.threads {
@@ -235,7 +234,7 @@ impl StackPoller {
         self.threads.is_empty()
     }
 
-    /// Thread `number` changed its chain since the poll before.
+    /// Whether the thread's chain changed since the poll before.
     pub fn moved(&self, number: usize) -> bool {
         self.threads.get(number).is_some_and(|polled| polled.still == 0)
     }

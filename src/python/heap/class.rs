@@ -18,7 +18,6 @@ const DICT: Field<Addr> = Field::at(264);
 const DICT_OFFSET: Field<i64> = Field::at(288);
 const MRO: Field<Addr> = Field::at(344);
 const LAST: Field<Addr> = MRO;
-/// No class has so many nested bases.
 const MAX_CLASS_DEPTH: u32 = 128;
 const MAX_NAME_LEN: usize = 256;
 /// Include/object.h; `MANAGED_DICT` since 3.11.

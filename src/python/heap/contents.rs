@@ -28,7 +28,6 @@ const DEQUE_BLOCK_ITEMS: u64 = 64;
 const MAX_NAME_LEN: usize = 64;
 const MAX_NAMES: usize = 1 << 16;
 
-/// In pieces, to notice damage before much is copied.
 const WORDS: usize = 512;
 
 fn each_word(
@@ -331,7 +330,6 @@ impl PythonHeap<'_> {
         let (runtime, interpreter) = (&self.layout.runtime, &self.layout.interpreter);
         let modules = (|| {
             let first = memory.pointer(runtime.interpreters_head.in_target(self.runtime)).ok()?;
-            // The list ends with the main interpreter.
             let mut main = first;
             for _ in 0..64 {
                 match memory.pointer(interpreter.next.in_target(main)).ok()? {

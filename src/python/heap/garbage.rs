@@ -1,5 +1,5 @@
-//! Finds garbage by CPython's algorithm (Python/gc.c, `deduce_unreachable`): a count that exceeds
-//! the references from tracked objects keeps its object and what that references alive. Objects of
+//! Finds garbage by CPython's algorithm (Python/gc.c, `deduce_unreachable`): an object with more
+//! counts than references from tracked objects is alive, with all that it references. Objects of
 //! unknown kinds count as without references, so every object found is garbage, but not all is
 //! found.
 

@@ -30,8 +30,8 @@ impl PythonHeap<'_> {
         is_context_variable(&object.class.name)
     }
 
-    /// What a program reaches by a call or another object's attributes, without the objects in
-    /// between.
+    /// What a program reaches by a call or another object's attributes, without intermediate
+    /// objects.
     pub fn hidden_references(
         &self,
         HeapObject { at, class, .. }: &HeapObject,

@@ -18,7 +18,7 @@ const MAX_COUNT: u32 = 1 << 30;
 const HEADER: u64 = 16;
 /// Flags in the low bits of both pointers.
 const FLAGS: u64 = 3;
-/// More than a small job allocates between two collections.
+/// More than small jobs allocate between collections.
 const MOST_NEW: usize = 5000;
 /// Changes tolerated per list. The limit also ends a walk in a ring left from old lists.
 const MAX_CHANGES: u32 = 16;
@@ -236,7 +236,6 @@ mod tests {
 
     #[test]
     fn rough_walks_end_when_lists_merge() {
-        // The second object has just moved to the other list.
         let memory = headers(&[
             (0x10_000, 0x11_000, 0x13_000),
             (0x11_000, 0x12_000, 0x10_000),

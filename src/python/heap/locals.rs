@@ -48,8 +48,8 @@ impl PythonHeap<'_> {
         found
     }
 
-    /// Which `objects` are on running functions' stacks, such as a loop's iterator. Any equal word
-    /// counts, as some versions store no stack depth.
+    /// Which `objects` are on stacks, such as a loop's iterator. Any equal word counts, as some
+    /// versions store no stack depth.
     pub fn held_on_stacks(&self, objects: &FxHashSet<Addr>) -> Vec<LocalVariable> {
         let mut found = Vec::new();
         for thread in thread_states(self.memory(), &self.layout, self.runtime) {

@@ -84,7 +84,6 @@ struct MimallocWalk<'a> {
     process: Option<&'a Process>,
     reader: PageReader<'a>,
     heaps: Option<(u64, &'static MimallocLayout)>,
-    /// Segments of ended threads.
     left_behind: Vec<Addr>,
     /// Offset of the pool in an interpreter state, and that interpreter.
     pool: Option<(u64, Addr)>,

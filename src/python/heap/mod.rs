@@ -1,5 +1,5 @@
-//! The objects that CPython's garbage collector tracks, and their references. The target should be
-//! stopped; otherwise lists change ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
+//! The objects that CPython's garbage collector tracks, and their references. In a running target,
+//! lists change ([`HeapError::Changing`]). Start reading at [`PythonHeap`].
 
 mod blocks;
 mod c_type_fields;

@@ -63,7 +63,6 @@ impl PythonHeap<'_> {
             uncounted.append(&mut found.uncounted);
             held.append(&mut found.held);
         }
-        // In object order, whichever thread read them.
         uncounted.sort_unstable();
         held.sort_by_key(|(holder, _)| *holder);
         let referrers = OnceCell::new();

@@ -1,5 +1,5 @@
-//! Names stacks walked by a kernel program. That copies a code object when it first sees it and
-//! reports when one is freed: until the next copy an address identifies one code object.
+//! Names stacks walked by a kernel program, which copies a code object when it first sees it and
+//! reports freed ones. Until the next copy an address identifies one code object.
 
 use rustc_hash::FxHashMap;
 
@@ -204,7 +204,6 @@ impl StackSymbolizer {
         let (mut calls, mut frames) = (Vec::new(), 0);
         for frame in probed {
             let is_shim = frame.owner >= self.shims_from;
-            // A returned frame has no code (3.14+).
             if !is_shim && frame.code != 0 {
                 frames += 1;
             }

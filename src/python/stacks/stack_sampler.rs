@@ -25,8 +25,8 @@ const MAX_TORN_READS: u32 = 24;
 const MAX_READS: u32 = 96;
 const OS_STATES_INTERVAL: Duration = Duration::from_millis(50);
 const MAX_WAIT_CHECKS: u32 = 8;
-/// One stack must be consistent within these samples. A thread that calls and returns all the time
-/// is torn in nine of ten.
+/// One stack must be consistent within these samples. A thread that always calls and returns is
+/// torn in nine of ten.
 const VERIFIED_BY: u32 = 200;
 
 /// Statistics of one sample.
@@ -294,7 +294,6 @@ impl StackSampler {
         while let Some(at) = self.scratch.unknown.pop() {
             match self.codes.learn(&*self.memory, layout, *code_type, at) {
                 Ok(()) | Err(ObjectDecodeError::Malformed) => {}
-                // Freed: the next read will not see it.
                 Err(ObjectDecodeError::Memory(MemoryError::Fault { .. })) => {}
                 Err(ObjectDecodeError::Memory(error)) => {
                     return Err(PythonError::unreadable(self.pid, "a code object", at, error));

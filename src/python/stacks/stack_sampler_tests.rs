@@ -121,7 +121,6 @@ lock.release()
 sys.stdin.read()
 ";
 
-/// A sleeping thread's state was reused for 50 ms.
 #[test]
 fn working_in_c_after_a_sleep_is_not_idle() {
     let mut child = match Command::new("python3")
@@ -191,7 +190,6 @@ fn damaged_memory_gives_errors_or_stacks_within_bounds() {
     let Some(CapturedProcess { interpreter, image }) = capture() else { return };
     let mut stored = Vec::new();
     image.write_to(&mut stored).unwrap();
-    // The same damage in every run.
     let mut state = 0x9e37_79b9_7f4a_7c15u64;
     let mut random = move || {
         state ^= state << 13;

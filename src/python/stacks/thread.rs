@@ -14,14 +14,12 @@ const MAX_CFRAMES: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::python) enum ReadOutcome {
-    /// `waits`: in a known wait.
     Stack {
         stack: StackId,
         waits: bool,
         cut: bool,
     },
     NoFrames,
-    /// It changed during the copy.
     Torn,
     /// Read again with the newly requested pieces.
     Again,

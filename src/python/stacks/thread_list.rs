@@ -180,7 +180,6 @@ impl InterpreterList {
         }
     }
 
-    /// `None` if unreadable.
     pub(in crate::python) fn unchanged(
         &self,
         batch: &ScatterRead,

@@ -171,7 +171,6 @@ fn names(
     let mut names = FxHashMap::default();
     for (ident, thread) in dicts::entries(memory, layout, active)? {
         let ident = small_int(memory, &layout.object, ident)?;
-        // It has just ended.
         let Ok(attributes) = dicts::attributes(memory, layout, thread) else { continue };
         let Some(name) = dicts::get(memory, layout, &attributes, "_name") else { continue };
         if let Ok(name) = text(memory, &layout.object, name) {

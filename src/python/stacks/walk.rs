@@ -12,8 +12,8 @@
 //! * the outermost frame is marked as called from C (since 3.11).
 //!
 //! So an accepted stack was the thread's, or its outer part around a call or return. One error
-//! remains possible (ABA): the thread is in one state at both copies and was in another in between.
-//! Tests find none in ten thousands.
+//! remains (ABA): the thread was in another state between the copies. Tests find none in ten
+//! thousands.
 
 use crate::python::layouts::layout::{EntryFrame, FrameLayout, InstructionLayout, SavedStack};
 use crate::python::stacks::read_windows::ReadWindows;

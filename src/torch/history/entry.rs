@@ -49,8 +49,8 @@ impl EntryLayout {
         self.time + 8 + self.strings * STRING
     }
 
-    /// `None` if it cannot be one of device `index`. `action_` i32, `device_` i8 (i32 up to torch
-    /// 2.2), `addr_`, `context_` (pointer and control block), `stream_`, `size_`.
+    /// `action_` i32, `device_` i8 (i32 up to torch 2.2), `addr_`, `context_` (pointer and control
+    /// block), `stream_`, `size_`; `None` if invalid.
     pub(super) fn decode(
         self,
         bytes: &[u8],

@@ -54,7 +54,6 @@ pub(super) struct HistoryInput<'a> {
     pub(super) vector: Addr,
     pub(super) tables: usize,
     pub(super) block: Option<BlockLayout>,
-    /// Device address, `Block` address.
     pub(super) blocks: &'a [(u64, Addr)],
     pub(super) version: &'a str,
 }

@@ -31,7 +31,6 @@ pub(super) struct RingState {
     begin: Addr,
     end: Addr,
     capacity: Addr,
-    /// A thread may be writing an entry.
     is_busy: bool,
 }
 

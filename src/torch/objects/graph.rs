@@ -15,7 +15,6 @@ use crate::model::SavedIn;
 use crate::target::{Addr, Field};
 
 const MAX_NODES: usize = 1 << 22;
-/// Edges, saved and packed variables.
 const MAX_PARTS: usize = 1 << 23;
 const MAX_KEPT: usize = 1 << 16;
 const MAX_EDGES: u64 = 1 << 20;
