@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    fn boastful() -> Vec<u8> {
+    fn oversized() -> Vec<u8> {
         let mut page = vec![0; MAPPED];
         page[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
         // Offset, size and number of the program headers.
@@ -206,7 +206,7 @@ mod tests {
             deleted: false,
         };
         let mut memory = MemoryImage::default();
-        memory.insert(mapping.start, &boastful());
+        memory.insert(mapping.start, &oversized());
         let object = LoadedObject::read(&memory, &mapping).unwrap();
         let mappings = Mappings::from_list(vec![mapping]);
         let tables = UnwindTables::read(&memory, &mappings, &object).unwrap();

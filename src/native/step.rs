@@ -57,35 +57,36 @@ fn try_step(
     address: u64,
     rule: &mut Option<FrameRule>,
 ) -> Result<Caller, String> {
-    let told = |error: gimli::Error| match error {
+    let reason = |error: gimli::Error| match error {
         gimli::Error::NoUnwindInfoForAddress => "no table tells what called it".to_owned(),
         other => format!("{DAMAGED}: {other}"),
     };
     let bases =
         BaseAddresses::default().set_eh_frame_hdr(tables.header_at).set_eh_frame(tables.frames_at);
     let header = gimli::EhFrameHdr::new(&tables.header, LittleEndian);
-    let header = header.parse(&bases, 8).map_err(told)?;
+    let header = header.parse(&bases, 8).map_err(reason)?;
     let frames: EhFrame<Bytes<'_>> = EhFrame::new(&tables.frames, LittleEndian);
-    let table = header.table().ok_or_else(|| told(gimli::Error::NoUnwindInfoForAddress))?;
+    let table = header.table().ok_or_else(|| reason(gimli::Error::NoUnwindInfoForAddress))?;
     // The lookup multiplies their number unchecked; a row has at least 4 bytes.
     if Iterator::size_hint(&table.iter(&bases)).0 > tables.header.len() / 4 {
         return Err(DAMAGED.to_owned());
     }
     // `fde_for_address` subtracts unchecked.
-    let Pointer::Direct(entry) = table.lookup(address, &bases).map_err(told)? else {
+    let Pointer::Direct(entry) = table.lookup(address, &bases).map_err(reason)? else {
         return Err(DAMAGED.to_owned());
     };
     let offset = entry.checked_sub(tables.frames_at).and_then(|it| usize::try_from(it).ok());
     let offset = offset.filter(|it| *it < tables.frames.len());
     let offset = offset.ok_or(DAMAGED)?;
     let fde = frames.fde_from_offset(&bases, offset.into(), EhFrame::cie_from_offset);
-    let fde = fde.map_err(told)?;
+    let fde = fde.map_err(reason)?;
     // The nearest function may end before the address.
     if !fde.contains(address) {
-        return Err(told(gimli::Error::NoUnwindInfoForAddress));
+        return Err(reason(gimli::Error::NoUnwindInfoForAddress));
     }
     let mut context = UnwindContext::new();
-    let row = fde.unwind_info_for_address(&frames, &bases, &mut context, address).map_err(told)?;
+    let row =
+        fde.unwind_info_for_address(&frames, &bases, &mut context, address).map_err(reason)?;
     *rule = FrameRule::of(row, fde.is_signal_trampoline());
 
     let known = KnownState { frames: &frames, encoding: fde.cie().encoding(), stack, registers };
@@ -150,14 +151,15 @@ impl KnownState<'_> {
         expression: &UnwindExpression<usize>,
         initial: Option<u64>,
     ) -> Result<u64, String> {
-        let told = |error: gimli::Error| format!("an expression of the table is damaged: {error}");
-        let expression = expression.get(self.frames).map_err(told)?;
+        let damaged =
+            |error: gimli::Error| format!("an expression of the table is damaged: {error}");
+        let expression = expression.get(self.frames).map_err(damaged)?;
         let mut evaluation: Evaluation<Bytes<'_>> = expression.evaluation(self.encoding);
         evaluation.set_max_iterations(MAX_OPERATIONS);
         if let Some(value) = initial {
             evaluation.set_initial_value(value);
         }
-        let mut state = evaluation.evaluate().map_err(told)?;
+        let mut state = evaluation.evaluate().map_err(damaged)?;
         loop {
             state = match state {
                 EvaluationResult::Complete => break,
@@ -169,7 +171,7 @@ impl KnownState<'_> {
                 }
                 _ => return Err("the table has an expression that is not known".to_owned()),
             }
-            .map_err(told)?;
+            .map_err(damaged)?;
         }
         match evaluation.as_result() {
             [gimli::Piece { location: gimli::Location::Address { address }, .. }] => Ok(*address),

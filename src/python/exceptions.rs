@@ -58,7 +58,7 @@ impl ExceptionFinder {
         let live = self.process.memory();
         let copy = PageCache::new(Box::new(self.process.memory()));
         let heap = PythonHeap::unlisted(&copy, &self.interpreter);
-        let look = ExceptionSearch {
+        let search = ExceptionSearch {
             live: &live,
             memory: &copy,
             heap: &heap,
@@ -66,7 +66,7 @@ impl ExceptionFinder {
             interpreter: &self.interpreter,
             class: self.class,
         };
-        let mut roots = look.roots();
+        let mut roots = search.roots();
         if uncaught {
             if self.sys.is_none() {
                 let sys = heap.modules().into_iter().find(|(name, _)| name == "sys");
@@ -83,13 +83,13 @@ impl ExceptionFinder {
         }
         let mut found: Vec<FoundException> = Vec::new();
         for root in roots {
-            let Some(raised) = look.of_class(&root) else { continue };
+            let Some(raised) = search.of_class(&root) else { continue };
             if found.iter().any(|known| known.at == raised.at) {
                 continue;
             }
             let still = match root.slot {
                 Addr(0) => self.is_last(root.exception),
-                slot => look.live.pointer(slot).is_ok_and(|now| now == root.exception),
+                slot => search.live.pointer(slot).is_ok_and(|now| now == root.exception),
             };
             if still {
                 found.push(raised);

@@ -15,7 +15,7 @@ use crate::target::{Addr, Memory, MemoryError};
 /// Of the allocator; the tables were seen at 0x1100.
 const SEARCHED: usize = 0x4000;
 /// Rounds of reading changed tables again; each takes 2 to 4 µs.
-const MOST_ROUNDS: usize = 8;
+const MAX_ROUNDS: usize = 8;
 /// Takes little longer than a check for changes.
 const VERIFIED_AT_ONCE: usize = 6;
 
@@ -92,7 +92,7 @@ impl AddressTables {
         mut heads: TableHeads,
     ) -> Result<AddressOutcome, MemoryError> {
         let last = self.last.map(|last| last.totals());
-        for _ in 0..MOST_ROUNDS {
+        for _ in 0..MAX_ROUNDS {
             let has_newer = self.copies.newer().next().is_some();
             if last.is_some() && heads.totals() == last && !has_newer {
                 return Ok(AddressOutcome::Unchanged);

@@ -203,7 +203,7 @@ fn verification_finds_a_new_block_at_the_same_address() {
 
 /// A hidden and a late block together match the count.
 #[test]
-fn a_block_of_another_size_than_the_counters_have_is_late() {
+fn a_block_whose_size_contradicts_the_counters_is_late() {
     let missing = |allocations, frees, allocated_bytes| {
         MissingChanges { allocations, frees, allocated_bytes }.is_late()
     };
@@ -270,9 +270,9 @@ fn a_table_that_changed_during_its_copy_is_copied_again() {
 }
 
 #[test]
-fn a_constantly_changing_target_is_moving() {
+fn constant_changes_are_reported_as_moving() {
     let mut allocator = Allocator::default();
-    let states = (1..=2 * MOST_ROUNDS as u64).map(|n| {
+    let states = (1..=2 * MAX_ROUNDS as u64).map(|n| {
         allocator.allocate(0x1000 * n);
         allocator.free(0x1000 * n);
         allocator.allocate(0x1000 * n);

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_of_a_page_are_one_span_and_distant_pages_are_not() {
+    fn nearby_pieces_are_one_span_and_distant_ones_are_not() {
         let mut spans = Vec::new();
         merge(&[8, 10, 15, 16, 24 + 7, 40], |span, _| {
             spans.push((span.addr.0 / PIECE, span.len / 512))

@@ -73,7 +73,7 @@ pub(in crate::python) struct CodeCache {
     plan: Vec<ReadRange>,
     planned: bool,
     asked: bool,
-    doubtful: Vec<Addr>,
+    unchecked: Vec<Addr>,
     batch: u64,
     sample: u64,
     line_bytes: usize,
@@ -157,7 +157,7 @@ impl CodeCache {
     ) {
         self.generation = generations.map(|[_, after]| after);
         self.still = generations.is_some_and(|[before, after]| before == after);
-        self.doubtful.clear();
+        self.unchecked.clear();
         if !self.asked {
             return;
         }
@@ -169,7 +169,7 @@ impl CodeCache {
     }
 
     pub(in crate::python) fn has_doubts(&self) -> bool {
-        !self.doubtful.is_empty()
+        !self.unchecked.is_empty()
     }
 
     /// Compares in another call. A fingerprint that is equal now was equal in between.
@@ -178,17 +178,17 @@ impl CodeCache {
         memory: &dyn Memory,
         batch: &mut ScatterRead,
     ) -> Result<(), MemoryError> {
-        let mut doubtful = std::mem::take(&mut self.doubtful);
-        self.make_plan(&doubtful);
+        let mut unchecked = std::mem::take(&mut self.unchecked);
+        self.make_plan(&unchecked);
         self.planned = false;
         batch.clear();
         for range in &mut self.plan {
             range.slot = batch.push(Addr(range.start), (range.end - range.start) as usize);
         }
         batch.read(memory)?;
-        self.verify(&mut doubtful, batch);
-        doubtful.clear();
-        self.doubtful = doubtful;
+        self.verify(&mut unchecked, batch);
+        unchecked.clear();
+        self.unchecked = unchecked;
         Ok(())
     }
 
@@ -223,8 +223,8 @@ impl CodeCache {
                 self.planned = false;
                 self.watched.push(raw.code);
             }
-            if !self.doubtful.contains(&raw.code) {
-                self.doubtful.push(raw.code);
+            if !self.unchecked.contains(&raw.code) {
+                self.unchecked.push(raw.code);
             }
             return CodeLookup::Unchecked;
         }
@@ -322,7 +322,7 @@ impl CodeCache {
     pub(in crate::python) fn begin_check(&mut self) {
         self.batch += 1;
         self.begin_sample();
-        self.doubtful.clear();
+        self.unchecked.clear();
         self.generation = None;
         self.still = false;
     }

@@ -201,7 +201,7 @@ pub(super) fn row_of(layout: &PythonLayout, name: &str) -> Option<ReferenceArray
 }
 
 /// `PyException_HEAD` (Include/cpython/pyerrors.h).
-const OF_EVERY_EXCEPTION: [&str; 4] = ["args", "__traceback__", "__context__", "__cause__"];
+const EXCEPTION_FIELDS: [&str; 4] = ["args", "__traceback__", "__context__", "__cause__"];
 const ARGS: u64 = 24;
 /// After `args`, since this minor version.
 const NOTES: (u8, &str) = (11, "__notes__");
@@ -225,7 +225,7 @@ pub(super) fn of_type(name: &str) -> Option<&'static [CTypeField]> {
 pub(super) fn of_exception(layout: &PythonLayout, name: &str) -> Option<Vec<CTypeField>> {
     let (.., own) =
         EXCEPTIONS.iter().find(|(known, since, _)| *known == name && layout.minor >= *since)?;
-    let mut names = Vec::from(OF_EVERY_EXCEPTION);
+    let mut names = Vec::from(EXCEPTION_FIELDS);
     if layout.minor >= NOTES.0 {
         names.insert(1, NOTES.1);
     }

@@ -79,12 +79,12 @@ impl PythonHeap<'_> {
             return None;
         }
         let text = text(self.memory(), &self.layout.object, at).ok()?.text;
-        let made = of(&text);
+        let result = of(&text);
         let mut texts = self.texts.borrow_mut();
         if text.len() <= MAX_NAME_LEN && texts.len() < MAX_NAMES {
             texts.insert(at, text.into());
         }
-        Some(made)
+        Some(result)
     }
 
     /// `None` unless a small non-negative `int`.

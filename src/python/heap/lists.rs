@@ -19,7 +19,7 @@ const HEADER: u64 = 16;
 /// Flags in the low bits of both pointers.
 const FLAGS: u64 = 3;
 /// More than small jobs allocate between collections.
-const MOST_NEW: usize = 5000;
+const MAX_NEW: usize = 5000;
 /// Changes tolerated per list. The limit also ends a walk in a ring left from old lists.
 const MAX_CHANGES: u32 = 16;
 
@@ -33,11 +33,11 @@ pub(super) struct TrackedObject {
 
 const PORTION: usize = 1 << 14;
 /// Upper bound of an object, its parts, and our record of it.
-const BYTES_AN_OBJECT: u64 = 1 << 10;
+const BYTES_PER_OBJECT: u64 = 1 << 10;
 
 pub(super) fn allow(reader: &mut PageReader<'_>, objects: usize) {
     if objects.is_multiple_of(PORTION) {
-        reader.needs((objects + PORTION) as u64 * BYTES_AN_OBJECT);
+        reader.needs((objects + PORTION) as u64 * BYTES_PER_OBJECT);
     }
 }
 
@@ -90,7 +90,7 @@ fn read_state(
     if listing == HeapListing::Newest {
         // New objects join the youngest list, which a collection merges into the next.
         for head in &lists[..2] {
-            follow(reader, *head, PREVIOUS, MOST_NEW, objects);
+            follow(reader, *head, PREVIOUS, MAX_NEW, objects);
         }
         return Ok(());
     }

@@ -60,7 +60,7 @@ pub(super) fn tracked(
         process,
         reader: memory.reader(),
         heaps: None,
-        left_behind: Vec::new(),
+        ended_segments: Vec::new(),
         pool: None,
         threads: 0,
         uneven: 0,
@@ -84,7 +84,7 @@ struct MimallocWalk<'a> {
     process: Option<&'a Process>,
     reader: PageReader<'a>,
     heaps: Option<(u64, &'static MimallocLayout)>,
-    left_behind: Vec<Addr>,
+    ended_segments: Vec<Addr>,
     /// Offset of the pool in an interpreter state, and that interpreter.
     pool: Option<(u64, Addr)>,
     /// Each thread changes one page at a time.
@@ -220,8 +220,8 @@ impl MimallocWalk<'_> {
     }
 
     fn abandoned_once(&mut self, mimalloc: &MimallocLayout, at: Addr) -> Result<(), HeapError> {
-        if !self.left_behind.contains(&at) {
-            self.left_behind.push(at);
+        if !self.ended_segments.contains(&at) {
+            self.ended_segments.push(at);
             self.abandoned(mimalloc, at)?;
         }
         Ok(())

@@ -160,7 +160,7 @@ impl<'a> PythonHeap<'a> {
             memory,
             layout,
             runtime,
-            threads: Cell::new(threads::most_threads()),
+            threads: Cell::new(threads::max_threads()),
             objects: Vec::new(),
             classes: RefCell::new(classes),
             class_depth: Cell::new(0),

@@ -38,7 +38,7 @@ impl PythonHeap<'_> {
         let mut onward: Vec<OnwardReferences> = vec![None; objects.len()];
         let mut left: Vec<usize> = (0..objects.len()).collect();
         for _ in 0..MAX_ROUNDS {
-            let look = |heap: &PythonHeap<'_>, next: NextItems<'_>| {
+            let read = |heap: &PythonHeap<'_>, next: NextItems<'_>| {
                 let (mut done, mut missing) = (Vec::new(), Vec::new());
                 while let Some(portion) = next() {
                     for &index in &left[portion] {
@@ -50,9 +50,9 @@ impl PythonHeap<'_> {
                 }
                 (done, missing)
             };
-            let (looks, has_more) = self.by_threads(left.len(), PORTION, &look);
+            let (results, has_more) = self.by_threads(left.len(), PORTION, &read);
             left = Vec::new();
-            for (done, missing) in looks {
+            for (done, missing) in results {
                 done.into_iter().for_each(|(index, references)| onward[index] = references);
                 left.extend(missing);
             }

@@ -171,7 +171,7 @@ mod tests {
     use crate::python::layouts::layout_tables::{ROWS, row};
 
     #[test]
-    fn every_row_is_whole_in_itself() {
+    fn every_layout_row_is_valid() {
         for row in ROWS {
             if row.debug_offsets.is_some() {
                 whole_fields(row).unwrap();

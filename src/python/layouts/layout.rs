@@ -148,8 +148,8 @@ pub(in crate::python) struct FrameLayout {
 impl FrameLayout {
     /// A returned frame loses its code (`clear_thread_frame`, Python/ceval.c, 3.14+).
     pub(in crate::python) fn clears_code(&self) -> bool {
-        let tells_otherwise = self.executing.is_some() || self.saved_stack != SavedStack::Unknown;
-        !tells_otherwise
+        let shows_return = self.executing.is_some() || self.saved_stack != SavedStack::Unknown;
+        !shows_return
     }
 }
 

@@ -54,7 +54,7 @@ pub(in crate::python) enum WaitKind {
     /// Sleeps, or waits for a lock, file, socket or child.
     Idle,
     /// Waits for the GIL or the allocator's lock.
-    ForItsWork,
+    Contended,
     MayWork,
     /// Runs, or is in a call that works for it.
     Working,
@@ -65,7 +65,7 @@ impl WaitKind {
         match wait {
             KernelWait::Working => WaitKind::Working,
             wait if wait.is_idle(working) => WaitKind::Idle,
-            KernelWait::Lock(_) => WaitKind::ForItsWork,
+            KernelWait::Lock(_) => WaitKind::Contended,
             _ => WaitKind::MayWork,
         }
     }
@@ -91,8 +91,8 @@ pub(in crate::python) fn classify(signs: ThreadEvidence) -> ThreadActivity {
         }
         // It may have allocated before it began to wait.
         [
-            Some(WaitKind::Idle | WaitKind::ForItsWork),
-            Some(WaitKind::Idle | WaitKind::ForItsWork),
+            Some(WaitKind::Idle | WaitKind::Contended),
+            Some(WaitKind::Idle | WaitKind::Contended),
         ] => {
             return ThreadActivity::Unknown;
         }
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn gil_outranks_known_wait_outranks_kernel_state() {
+    fn a_held_gil_outranks_known_waits_and_kernel_state() {
         let signs = ThreadEvidence {
             gil: false,
             in_known_wait: true,
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(classify(waiting), ThreadActivity::Idle, "it came here and waits");
         let for_engine = ThreadEvidence { in_engine: true, ..waiting };
         assert_eq!(classify(for_engine), ThreadActivity::Unknown, "others allocate for it");
-        let for_gil = ThreadEvidence { waits: [Some(WaitKind::ForItsWork); 2], ..elsewhere };
+        let for_gil = ThreadEvidence { waits: [Some(WaitKind::Contended); 2], ..elsewhere };
         assert_eq!(classify(for_gil), ThreadActivity::Unknown, "it may have allocated here");
         let still = ThreadEvidence { moved: false, ..elsewhere };
         assert_eq!(classify(still), ThreadActivity::Active);

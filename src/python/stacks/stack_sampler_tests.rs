@@ -95,7 +95,7 @@ fn reader_over(memory: impl Memory + 'static, interpreter: &Interpreter) -> Stac
 }
 
 #[test]
-fn captured_memory_gives_the_stacks_again() {
+fn captured_memory_gives_the_same_stacks() {
     let Some(CapturedProcess { interpreter, image }) = capture() else { return };
     let mut reader = reader_over(image, &interpreter);
     reader.verify().unwrap();

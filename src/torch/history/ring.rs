@@ -152,13 +152,13 @@ impl RingState {
         }
         // The oldest entry may be half overwritten.
         let is_full = count >= self.max_entries;
-        let under_way = u64::from(is_full && (self.is_busy || after.is_busy));
+        let half_written = u64::from(is_full && (self.is_busy || after.is_busy));
         let overwritten = if after.next >= self.next {
             after.next - self.next
         } else {
             count.checked_sub(self.next)?.checked_add(after.next)?
         };
-        overwritten.checked_add(under_way)
+        overwritten.checked_add(half_written)
     }
 }
 
