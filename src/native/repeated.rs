@@ -14,7 +14,6 @@ use crate::model::NativeFrame;
 use crate::target::{Addr, Mappings, Memory, Process};
 
 const MAX_DEPTH: usize = 1024;
-/// As in `unwinder`.
 const MAX_TIME: Duration = Duration::from_secs(20);
 const MAX_STACKS: usize = 1 << 15;
 const MAX_ADDRESSES: usize = 1 << 17;

@@ -18,7 +18,7 @@ pub struct AddressedCode {
     pub name: Arc<str>,
     /// `co_filename`.
     pub file: Arc<str>,
-    /// 0 if there is none.
+    /// 0 for none.
     pub line: u32,
 }
 

@@ -11,8 +11,8 @@ const BRIDGED_ON_C_STACK: u64 = 512;
 const HEADROOM: u64 = 512;
 const MAX_PIECES: usize = 256;
 const MAX_BYTES: usize = 512 << 10;
-/// A range costs up to 0.5 µs a poll, a KiB written by the job more; a stack deep in imports leaves
-/// 60 KiB. Adding a range again costs eight such polls.
+/// A range costs up to 0.5 µs a poll, a KiB written by the job more; a deep stack leaves 60 KiB.
+/// Adding a range again costs eight such polls.
 const POLLS_UNTIL_TRIM: u32 = 8;
 const MIN_SAVED: u64 = 512;
 

@@ -355,7 +355,6 @@ impl PolledThread {
         let head = Addr(in_state(layout.thread.head.offset).unwrap_or(0));
         let head = match layout.thread.head_through {
             None => head,
-            // During a thread's creation or deletion.
             Some(_) if !head.is_plausible() => Addr(0),
             Some(field) => {
                 let cframe = field.in_target(head);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{KnownClasses, PythonHeap};
 
-/// More only wait for memory. The target needs half of the processors.
+/// More only wait for memory; the target needs processors, too.
 const MAX_THREADS: usize = 8;
 const PORTIONS_PER_THREAD: usize = 2;
 

@@ -6,7 +6,6 @@ use crate::python::stacks::scatter_read::{ReadSlot, ScatterRead};
 use crate::target::Addr;
 
 const PAGE: u64 = 4096;
-/// Smaller gaps are cheaper than one more piece.
 const MAX_GAP_BYTES: u64 = 1024;
 const HEADROOM: u64 = 512;
 const MAX_WINDOW_LEN: u64 = 4 << 20;

@@ -52,7 +52,6 @@ pub(in crate::python) struct StackSampler {
     threads: Vec<SampledThread>,
     codes: CodeCache,
     batch: ScatterRead,
-    /// Code objects unchecked by the batch.
     marks: ScatterRead,
     scratch: ReadBuffers,
     names: ThreadNames,

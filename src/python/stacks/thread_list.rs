@@ -253,7 +253,6 @@ fn spanning<A: Scalar, B: Scalar>(a: Field<A>, b: Field<B>) -> (usize, usize) {
     (from, a.end().max(b.end()) - from)
 }
 
-/// `from`: the copy's offset in its structure.
 fn within<T: Scalar>(bytes: &[u8], field: Field<T>, from: usize) -> Option<T> {
     Field::<T>::at(field.offset.checked_sub(from)?).get(bytes)
 }

@@ -20,7 +20,7 @@ use crate::python::stacks::read_windows::ReadWindows;
 use crate::python::stacks::scatter_read::ScatterRead;
 use crate::target::Addr;
 
-/// Deeper stacks lose outer frames, and are marked.
+/// Deeper stacks lose outer frames and are marked.
 pub(crate) const MAX_FRAMES: usize = 4096;
 pub(in crate::python) const COMPARED: usize = 4;
 const NEAR: u64 = 4096;

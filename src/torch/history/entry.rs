@@ -17,7 +17,6 @@ const MAX_STRINGS: usize = 3;
 const STRING: usize = 0x20;
 const IN_PLACE: u64 = 15;
 const MAX_TEXT: u64 = 1 << 16;
-/// Either end's entries determine the layout.
 const SAMPLES: u64 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
