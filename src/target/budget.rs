@@ -1,4 +1,4 @@
-//! A limit of time and of memspy's memory for reading a process.
+//! Limits time and memspy's memory while it reads a process.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::proc_files;
 /// memspy's page size on x86-64.
 const PAGE: u64 = 4096;
 
-/// A limit of time and memory, kept by readers ([`super::PageCache::within`]).
+/// A limit of time and memory ([`super::PageCache::within`]).
 #[derive(Debug, Clone, Copy)]
 pub struct Budget {
     until: Option<Instant>,
@@ -37,7 +37,7 @@ impl Budget {
         self.until.map_or(Duration::MAX, left)
     }
 
-    /// The limit that is used up, with `more` bytes allowed on top. Takes some microseconds.
+    /// The exceeded limit, with `more` bytes allowed on top. Takes some microseconds.
     pub(super) fn exceeded(&self, more: u64) -> Option<MemoryError> {
         if self.left() == Duration::ZERO {
             return Some(MemoryError::TimeUp);
@@ -47,7 +47,7 @@ impl Budget {
     }
 }
 
-/// memspy's resident bytes (second number of `/proc/self/statm`); 0 if unreadable.
+/// memspy's resident bytes; 0 if unreadable.
 fn resident() -> u64 {
     let statm = proc_files::fields("self", "statm").unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());

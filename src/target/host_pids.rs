@@ -4,29 +4,29 @@ use procfs::process::Process;
 
 use super::proc_files::{self, MAX_MAPPINGS};
 
-/// Inode of the first pid namespace (include/linux/proc_ns.h, `PROC_PID_INIT_INO`).
+/// `PROC_PID_INIT_INO` of include/linux/proc_ns.h.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
 
 /// A process found by the driver's pid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundProcess {
-    /// Its pid in memspy's pid namespace.
+    /// In memspy's pid namespace.
     pub pid: u32,
-    /// Its pid in its innermost namespace, if different.
+    /// In its innermost namespace, if different.
     pub pid_inside: Option<u32>,
-    /// Its command line, else its name in brackets; `None`: it just ended.
+    /// Command line, else the name in brackets; `None`: just ended.
     pub command: Option<String>,
 }
 
 /// How the driver's pids relate to the processes that memspy sees.
 ///
-/// The driver uses the host's pids; newer drivers use those of the asking process. In a container
-/// such a number may by chance be another process's.
+/// The driver gives the host's pids; newer ones give those of the asking process's namespace. In a
+/// container such a number may by chance be another process's.
 #[derive(Debug, Clone, Copy)]
 pub struct HostPids {
     /// memspy is in the host's pid namespace.
     initial: bool,
-    /// Levels between memspy's namespace and the one that /proc shows.
+    /// Levels between memspy's namespace and that of /proc.
     depth: usize,
 }
 
@@ -41,14 +41,14 @@ impl HostPids {
         }
     }
 
-    /// Whether the driver's pids are certainly those of memspy's namespace.
+    /// The driver's pids are certainly those of memspy's namespace.
     pub fn is_on_host(self) -> bool {
         self.initial
     }
 
     /// The processes with the driver's pids `listed`; `None`: ambiguous or hidden.
     pub fn find(self, listed: &[u32]) -> Vec<Option<FoundProcess>> {
-        // Below the host, trust the numbers only if all are processes here that can use a GPU, or
+        // In a container, trust the numbers only if all are processes here that can use a GPU, or
         // if /proc is the host's and gives both numbers.
         if self.initial || self.depth > 0 || listed.iter().all(|pid| may_use_gpu(*pid)) {
             listed.iter().map(|pid| self.found(*pid)).collect()
@@ -70,7 +70,7 @@ impl HostPids {
     }
 }
 
-/// Whether process `pid` has mapped anything of the driver; `true` if that is unreadable.
+/// Whether it has mapped anything of the driver; `true` if unreadable.
 fn may_use_gpu(pid: u32) -> bool {
     let mut is_one = false;
     let mut look = |line: &[u8]| {

@@ -1,4 +1,4 @@
-//! Captured memory, so that a test can repeat a read anywhere.
+//! Captured memory, with which tests repeat a read anywhere.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -8,17 +8,17 @@ use parking_lot::Mutex;
 use super::memory::{Addr, AddressRange, Memory, MemoryError};
 
 const MAGIC: &[u8; 8] = b"MEMIMG\x01\n";
-/// Longest range accepted from a file; longer ones are damage.
+/// Longer ranges in a file are damage.
 const MAX_RANGE_LEN: u64 = 1 << 30;
 
-/// Memory ranges by address. They never overlap or touch.
+/// Memory ranges by address; they never overlap or touch.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct MemoryImage {
     stretches: BTreeMap<u64, Vec<u8>>,
 }
 
 impl MemoryImage {
-    /// Adds `bytes` at `addr`; replaces bytes that are there.
+    /// Adds `bytes` at `addr`; replaces older ones.
     pub fn insert(&mut self, addr: Addr, bytes: &[u8]) {
         let (mut start, mut merged) = (addr.0, bytes.to_vec());
         let end = start + bytes.len() as u64;
@@ -50,12 +50,12 @@ impl MemoryImage {
         self.stretches.values().map(Vec::len).sum()
     }
 
-    /// Whether it has no bytes.
+    /// Has no bytes.
     pub fn is_empty(&self) -> bool {
         self.stretches.is_empty()
     }
 
-    /// Writes the magic, then `u64` address, `u64` length and bytes of every range.
+    /// Writes the magic, then for each range `u64` address, `u64` length, bytes.
     pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(MAGIC)?;
         for (addr, bytes) in &self.stretches {
@@ -66,7 +66,7 @@ impl MemoryImage {
         Ok(())
     }
 
-    /// Reads the result of [`Self::write_to`]. `InvalidData`: something else, or damaged.
+    /// Reads what [`Self::write_to`] wrote. `InvalidData`: damaged, or something else.
     pub fn read_from(input: &mut dyn Read) -> io::Result<Self> {
         let mut magic = [0; 8];
         input.read_exact(&mut magic)?;
@@ -113,7 +113,7 @@ impl Memory for MemoryImage {
     }
 }
 
-/// Memory that captures everything read from it.
+/// Captures everything read through it.
 pub struct RecordingMemory<M> {
     inner: M,
     seen: Mutex<MemoryImage>,

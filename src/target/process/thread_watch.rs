@@ -10,10 +10,10 @@ use crate::target::proc_files;
 /// Longer than either file.
 const MAX_TEXT: usize = 256;
 
-/// Run time, time waiting for a processor, and number of turns on a processor (`schedstat`).
+/// Run time, waiting time and number of turns on a processor (`schedstat`).
 ///
-/// Turns grow whenever it returns to a processor. So if two readings are equal, and the thread was
-/// off the processor at a moment after the first, it did not run from that moment to the second.
+/// Turns grow when it returns to a processor. So if two readings are equal, and it was off the
+/// processor at a moment after the first, it did not run from that moment to the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadTurns([u64; 3]);
 
@@ -25,8 +25,8 @@ pub struct ThreadWatch {
 }
 
 impl ThreadWatch {
-    /// Opens thread `id` of `process`, in memspy's pid namespace. `None`: no such thread, or the
-    /// kernel does not say.
+    /// Opens thread `id`, in memspy's pid namespace. `None`: no such thread, or the kernel gives no
+    /// facts.
     pub fn open(process: &Process, id: u32) -> Option<ThreadWatch> {
         process.live()?;
         let open = |name| proc_files::open_for_thread(process.pid, id, name).ok();
@@ -39,7 +39,7 @@ impl ThreadWatch {
         let mut numbers = read(&self.turns, &mut text)?.split_ascii_whitespace();
         let mut next = || numbers.next()?.parse().ok();
         let turns = [next()?, next()?, next()?];
-        // A kernel that does not count says 0.
+        // A kernel that does not count gives 0.
         (turns[2] > 0).then_some(ThreadTurns(turns))
     }
 
