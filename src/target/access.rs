@@ -11,7 +11,7 @@ const CAP_SYS_ADMIN: u8 = 21;
 const CAP_PERFMON: u8 = 38;
 const CAP_BPF: u8 = 39;
 
-/// What decides whether a target's memory may be read.
+/// Decides whether a target's memory may be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AccessFacts {
     /// Yama's `ptrace_scope`: 0 same user, 1 descendants, 2 administrators, 3 nobody; `None`
@@ -56,7 +56,7 @@ impl AccessFacts {
     }
 }
 
-/// Same user as `process`, and no capability that it lacks.
+/// `process` has memspy's user and all of its capabilities.
 pub fn has_no_more_rights(process: &Process) -> bool {
     let statuses =
         Process::open(std::process::id()).and_then(|own| Ok((own.status()?, process.status()?)));

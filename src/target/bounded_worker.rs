@@ -1,4 +1,4 @@
-//! Runs work that may never end (unresponsive file system or driver) on a thread with a time limit.
+//! Gives work that may never end (a file system, a driver) a thread and a time limit.
 
 use std::io;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 
 use super::job_files::FileError;
 
-/// For opening and reading a file.
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Why work on a thread failed.
@@ -33,7 +32,7 @@ impl From<WorkerError> for FileError {
     }
 }
 
-/// Runs one piece of work at a time, each on a new thread. Abandons work that takes too long.
+/// Runs one piece of work at a time and abandons what takes too long.
 #[derive(Debug, Clone, Default)]
 pub struct BoundedWorker {
     /// Alive while an abandoned thread works.
@@ -41,8 +40,7 @@ pub struct BoundedWorker {
 }
 
 impl BoundedWorker {
-    /// Runs `work` on a new thread, which ends with it: rights given up there stay given up only
-    /// there.
+    /// The new thread ends with `work`, so the rights that `work` gives up are lost nowhere else.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T, FileError> + Send + 'static,
@@ -54,10 +52,10 @@ impl BoundedWorker {
         self.hanging.lock().strong_count() > 0
     }
 
-    /// Like [`Self::run`] with another time limit.
+    /// Runs `work` on a new thread.
     ///
     /// # Errors
-    /// Those of `work`, and [`WorkerError`] if it did not end.
+    /// Those of `work`; [`WorkerError`] if it did not end.
     pub fn run_within<T: Send + 'static, E: From<WorkerError> + Send + 'static>(
         &self,
         limit: Duration,
@@ -78,7 +76,7 @@ impl BoundedWorker {
         let thread = thread.map_err(WorkerError::Io)?;
         match from_thread.recv_timeout(limit) {
             Ok(result) => {
-                // Wait: the thread's rights must not outlive this call.
+                // The thread's rights must not outlive this call.
                 let _ = thread.join();
                 result
             }

@@ -1,7 +1,6 @@
 //! Finds symbols of a loaded library or program in the target's memory.
 //!
-//! The loader maps the dynamic symbol table, so a look-up needs a few small reads and no file. Only
-//! unexported symbols need the file.
+//! The loader maps the dynamic symbol table, so only unexported symbols need the file.
 
 use std::io;
 use std::path::PathBuf;
@@ -115,7 +114,6 @@ impl LoadedObject {
         let segments: &[ProgramHeader64<LittleEndian>] =
             slice_from_all_bytes(&bytes).map_err(|()| malformed("program headers cut"))?;
         let loads = || segments.iter().filter(|s| s.p_type(LE) == PT_LOAD);
-        // The segment with file offset 0 is in this mapping.
         let first = loads()
             .find(|s| s.p_offset(LE) == 0)
             .ok_or(malformed("no segment holds the header"))?;
@@ -184,8 +182,7 @@ impl LoadedObject {
         addr.0.wrapping_sub(self.bias)
     }
 
-    /// Names, in the file, of the functions that contain `addresses`; `None`: no function of known
-    /// size.
+    /// Names of the functions that contain `addresses`; `None`: no function of known size.
     ///
     /// # Errors
     /// The file cannot be opened or read.
@@ -202,13 +199,13 @@ impl LoadedObject {
     /// All functions of its file, for [`Self::names_of`].
     ///
     /// # Errors
-    /// The file cannot be opened or read.
+    /// As [`Self::functions_at`].
     pub fn function_table(&self, process: &Process) -> io::Result<Arc<FunctionTable>> {
         let file = process.open_mapped(&self.mapping)?;
         Ok(process.work_on_file(move || FunctionTable::read(file).map(Arc::new))?)
     }
 
-    /// Like [`Self::functions_at`] with a table; `None` if the file became unreadable.
+    /// By a table; `None` if the file became unreadable.
     pub fn names_of(
         &self,
         process: &Process,
@@ -234,7 +231,7 @@ impl LoadedObject {
         self.look_up(memory, &tables, name).map_err(fault)
     }
 
-    /// Address of a symbol: exported, else from the file's full symbol table.
+    /// From the exported symbols, else from the file's full symbol table.
     pub fn symbol(
         &self,
         process: &Process,
@@ -282,7 +279,7 @@ impl LoadedObject {
         })())
     }
 
-    /// Like the dynamic loader (`DT_GNU_HASH`), without the Bloom filter.
+    /// The loader's look-up (`DT_GNU_HASH`), without the Bloom filter.
     fn look_up(
         &self,
         memory: &dyn Memory,
@@ -359,7 +356,7 @@ mod tests {
 
     #[test]
     fn an_unexported_symbol_comes_from_the_file() {
-        // Its own program: the test binary may be linked without symbols.
+        // The test binary may be linked without symbols.
         let folder = tempfile::tempdir().unwrap();
         let (source, program) = (folder.path().join("a.c"), folder.path().join("a"));
         let text = "#include <unistd.h>\nstatic int inside(void) { char c; return write(1, &c, 1) + read(0, &c, 1); }\n\
@@ -369,7 +366,7 @@ mod tests {
         assert!(compiled.success());
         let mut child =
             Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        // It prints when it is loaded, then waits.
+        // It prints when loaded, then waits.
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let process = Process::open(child.id()).unwrap();
         let memory = process.memory();
@@ -399,7 +396,6 @@ mod tests {
     fn a_segment_beyond_the_last_address_does_not_panic() {
         let mut header = [0; 64];
         header[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
-        // Offset, size and number of the program headers.
         (header[32], header[54], header[56]) = (64, 56, 2);
         let segment = |kind: u32, address: u64, size: u64| {
             let mut bytes = [0; 56];

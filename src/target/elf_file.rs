@@ -1,7 +1,6 @@
-//! Reads sections, segments and symbols of an ELF file on disk.
+//! Reads an ELF file on disk.
 //!
-//! The job may truncate the file meanwhile, so it is read, not mapped: access to a lost mapping
-//! would kill memspy.
+//! The job may truncate it, so it is not mapped: access to a lost mapping would kill memspy.
 
 use std::fs::File;
 use std::io;
@@ -29,7 +28,6 @@ const MAX_FUNCTIONS: usize = 1 << 22;
 /// C++ names may have kilobytes.
 pub(super) const MAX_NAME: usize = 1 << 16;
 
-/// A 64-bit little-endian ELF file.
 pub(super) struct ElfFile<'a> {
     file: &'a File,
     segments: Vec<ProgramHeader64<LittleEndian>>,
@@ -104,7 +102,6 @@ impl<'a> ElfFile<'a> {
         read(self.file, section.sh_offset(LE), section.sh_size(LE))
     }
 
-    /// File offset of virtual address `address`.
     pub(super) fn offset_of(&self, address: u64) -> Option<u64> {
         self.segments.iter().filter(|s| s.p_type(LE) == PT_LOAD).find_map(|segment| {
             let inside = address.checked_sub(segment.p_vaddr(LE))?;
@@ -112,7 +109,7 @@ impl<'a> ElfFile<'a> {
         })
     }
 
-    /// The functions that contain `addresses`; of nested ones the smallest.
+    /// Of nested functions the smallest.
     pub(super) fn functions_at(&self, addresses: &[u64]) -> io::Result<Vec<Option<String>>> {
         let mut order: Vec<(u64, usize)> = addresses.iter().copied().zip(0..).collect();
         order.sort_unstable();
@@ -155,7 +152,6 @@ impl<'a> ElfFile<'a> {
         Ok(functions)
     }
 
-    /// Only symbols that the file defines.
     pub(super) fn symbol(&self, name: &str) -> io::Result<Option<u64>> {
         self.find_symbol(|symbol, names| {
             let is_it = symbol.st_shndx(LE) != SHN_UNDEF && is_at(names, symbol.st_name(LE), name);
@@ -188,12 +184,10 @@ fn symbols(bytes: &[u8]) -> io::Result<&[Sym64<LittleEndian>]> {
         .map_err(|()| malformed("no usable ELF file: its symbols are cut"))
 }
 
-/// A function that the file defines.
 fn is_function(symbol: &Sym64<LittleEndian>) -> bool {
     symbol.st_shndx(LE) != SHN_UNDEF && [STT_FUNC, STT_GNU_IFUNC].contains(&symbol.st_type())
 }
 
-/// `None` if too long.
 fn name_at(names: &[u8], at: u32) -> Option<String> {
     let name = names.get(at as usize..)?;
     let name = &name[..name.len().min(MAX_NAME)];
@@ -262,7 +256,7 @@ mod tests {
         let path = folder.path().join("library");
         copy(&path);
         let file = File::options().read(true).write(true).open(&path).unwrap();
-        // A sparse file costs nothing; reading such a section would take all memory.
+        // The file is sparse; reading such a section would take all memory.
         file.set_len(1 << 40).unwrap();
         let elf = ElfFile::read(&file).unwrap();
         let mut table = *elf.section(".dynsym").unwrap();

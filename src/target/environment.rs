@@ -1,4 +1,4 @@
-//! The target's current environment, which `os.environ[...] = ...` changes.
+//! The target's environment now, which `os.environ[...] = ...` changes.
 
 use super::elf::LoadedObject;
 use super::mappings::Mappings;
@@ -8,13 +8,12 @@ use super::memory::{Addr, Memory};
 const MAX_VARIABLES: usize = 4096;
 const MAX_VARIABLE_LEN: usize = 4096;
 
-/// The value of `name` among `variables`.
+/// The value of `name`.
 pub fn variable(variables: &[String], name: &str) -> Option<String> {
     variables.iter().find_map(|v| v.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
 }
 
-/// All variables as `NAME=value`, from the C library's `environ` (glibc, musl); `None` if
-/// unreadable.
+/// `NAME=value` of each, from the C library's `environ` (glibc, musl).
 pub fn read(memory: &dyn Memory, mappings: &Mappings) -> Option<Vec<String>> {
     let c_library = |name: &str| {
         name.starts_with("libc.so") || name.starts_with("libc-2.") || name.starts_with("ld-musl")

@@ -8,7 +8,6 @@ use super::elf_file::{ElfFile, MAX_NAME};
 
 /// Functions can be nested.
 const MAX_BEFORE: usize = 32;
-/// Bytes read at first.
 const USUAL_NAME: usize = 512;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,14 +28,14 @@ pub struct FunctionTable {
 impl FunctionTable {
     pub(super) fn read(file: File) -> io::Result<FunctionTable> {
         let mut functions = ElfFile::read(&file)?.functions()?;
-        // Of several names for one function keep the first, from the full table.
+        // Keep a function's first name, from the full table.
         functions.sort_by_key(|it| (it.start, it.len));
         functions.dedup_by_key(|it| (it.start, it.len));
         functions.shrink_to_fit();
         Ok(FunctionTable { file, functions })
     }
 
-    /// The functions that contain `addresses`; of nested ones the smallest.
+    /// Of nested functions the smallest.
     pub(super) fn names(&self, addresses: &[u64]) -> Vec<Option<String>> {
         addresses.iter().map(|at| self.name(self.find(*at)?)).collect()
     }

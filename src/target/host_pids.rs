@@ -1,4 +1,4 @@
-//! Finds processes by the GPU driver's pids, which may belong to another pid namespace.
+//! Finds processes by the GPU driver's pids, perhaps of another pid namespace.
 
 use procfs::process::Process;
 
@@ -14,17 +14,16 @@ pub struct FoundProcess {
     pub pid: u32,
     /// In its innermost namespace, if different.
     pub pid_inside: Option<u32>,
-    /// Command line, else the name in brackets; `None`: just ended.
+    /// Command line, else the name in brackets.
     pub command: Option<String>,
 }
 
-/// How the driver's pids relate to the processes that memspy sees.
+/// Translates the driver's pids.
 ///
 /// The driver gives the host's pids; newer ones give those of the asking process's namespace. In a
 /// container such a number may by chance be another process's.
 #[derive(Debug, Clone, Copy)]
 pub struct HostPids {
-    /// memspy is in the host's pid namespace.
     initial: bool,
     /// Levels between memspy's namespace and that of /proc.
     depth: usize,
@@ -41,12 +40,12 @@ impl HostPids {
         }
     }
 
-    /// The driver's pids are certainly those of memspy's namespace.
+    /// The driver's pids are those of memspy's namespace.
     pub fn is_on_host(self) -> bool {
         self.initial
     }
 
-    /// The processes with the driver's pids `listed`; `None`: ambiguous or hidden.
+    /// The processes with these pids; `None`: ambiguous or hidden.
     pub fn find(self, listed: &[u32]) -> Vec<Option<FoundProcess>> {
         // In a container, trust the numbers only if all are processes here that can use a GPU, or
         // if /proc is the host's and gives both numbers.
@@ -70,7 +69,7 @@ impl HostPids {
     }
 }
 
-/// Whether it has mapped anything of the driver; `true` if unreadable.
+/// `true` if unreadable.
 fn may_use_gpu(pid: u32) -> bool {
     let mut is_one = false;
     let mut look = |line: &[u8]| {
@@ -111,7 +110,7 @@ mod tests {
 
     #[test]
     fn pids_of_an_outer_proc_are_translated_where_it_shows_them() {
-        // This /proc shows no deeper namespace, so there is no number to translate to.
+        // This /proc shows no deeper namespace to translate to.
         let own = Process::myself().unwrap().status().unwrap().nspid.unwrap();
         let below = HostPids { initial: false, depth: own.len() };
         assert_eq!(below.find(&[std::process::id()]), [None]);

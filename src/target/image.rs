@@ -1,4 +1,4 @@
-//! Captured memory, with which tests repeat a read anywhere.
+//! Captured memory, with which tests repeat a read.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -55,7 +55,7 @@ impl MemoryImage {
         self.stretches.is_empty()
     }
 
-    /// Writes the magic, then for each range `u64` address, `u64` length, bytes.
+    /// Writes the magic, then address (`u64`), length (`u64`) and bytes of each range.
     pub fn write_to(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(MAGIC)?;
         for (addr, bytes) in &self.stretches {
@@ -66,7 +66,7 @@ impl MemoryImage {
         Ok(())
     }
 
-    /// Reads what [`Self::write_to`] wrote. `InvalidData`: damaged, or something else.
+    /// Reads what [`Self::write_to`] wrote; anything else is `InvalidData`.
     pub fn read_from(input: &mut dyn Read) -> io::Result<Self> {
         let mut magic = [0; 8];
         input.read_exact(&mut magic)?;

@@ -1,8 +1,8 @@
 //! Opens files that a target names, inside its root and with its user's rights.
 //!
-//! The job chooses these names, and memspy may have more rights than the job's user. So `openat2`
-//! resolves a name below the job's root, on a thread that took on the job's user, groups and
-//! capabilities (the kernel keeps them per thread). Only regular files are opened.
+//! The job chooses the names, and memspy may have more rights than the job's user. So `openat2`
+//! resolves them below the job's root, on a thread that took on the user, groups and capabilities
+//! (the kernel keeps them per thread).
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -21,9 +21,9 @@ use super::process::Process;
 
 /// `openat2` asks for a retry while names change.
 const MAX_ATTEMPTS: u32 = 32;
-/// `AT_SECURE` of <linux/auxvec.h>: more rights than the user who started it.
+/// <linux/auxvec.h>: the program has more rights than the user who started it.
 const AT_SECURE: u64 = 23;
-/// Without opening the file.
+/// Finds without opening.
 const FOUND: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 /// File systems with generated files, some different for each reader (<linux/magic.h>): proc,
 /// sysfs, debugfs, tracefs, securityfs, cgroup, cgroup2, bpf, configfs, selinuxfs, pstore,
@@ -103,7 +103,7 @@ impl From<FileError> for io::Error {
     }
 }
 
-/// The kernel's start information; its addresses differ from start to start.
+/// Differs from start to start by its addresses.
 pub(super) fn auxiliary_vector(pid: u32) -> Option<Vec<u8>> {
     let vector = proc_files::read(pid, "auxv", proc_files::MAX_FIELDS).ok()?.bytes;
     Some(vector).filter(|vector| !vector.is_empty())
@@ -115,7 +115,6 @@ fn has_raised_rights(auxiliary_vector: &[u8]) -> bool {
     entries.any(|entry| word(entry) == AT_SECURE && word(&entry[8..]) != 0)
 }
 
-/// What opening a file as the target needs.
 #[derive(Debug)]
 struct UserRights {
     root: OwnedFd,
@@ -129,8 +128,8 @@ struct UserRights {
 }
 
 impl UserRights {
-    /// Fails if `process` no longer runs the program that it ran when opened: else a job could make
-    /// memspy read with the rights of a privileged program that took over its pid.
+    /// Fails if `process` became another program: else a job could make memspy read with the rights
+    /// of a privileged program that took over its pid.
     fn new(process: &Process, started_with: Option<&[u8]>) -> Result<UserRights, FileError> {
         let pid = process.through();
         let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -141,12 +140,12 @@ impl UserRights {
             own.is_some() && own == proc_files::link(pid, name).ok()
         };
         let same_root = same("ns/mnt") && same("root");
-        // Capabilities in another user namespace mean nothing outside of it.
+        // Capabilities of another user namespace mean nothing here.
         let capabilities = match same("ns/user") {
             true => CapabilitySet::from_bits_truncate(status.capeff),
             false => CapabilitySet::empty(),
         };
-        // Last: proves that all of the above belongs to the same program.
+        // Last: proves that all of the above belongs to one program.
         let now = auxiliary_vector(pid);
         let unchanged = now.is_some() && now.as_deref() == started_with;
         let users = [status.ruid, status.euid, status.suid, status.fuid];
@@ -210,7 +209,6 @@ impl UserRights {
         Ok(rustix::thread::set_capabilities(None, sets)?)
     }
 
-    /// Finds `path` without opening it.
     fn find(&self, path: &Path) -> Result<OwnedFd, FileError> {
         let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         for _ in 0..MAX_ATTEMPTS {
@@ -223,7 +221,7 @@ impl UserRights {
         Err(Errno::AGAIN.into())
     }
 
-    /// For old kernels, only if memspy and the job share user and root.
+    /// Only if memspy and the job share user and root.
     fn find_without_openat2(&self, path: &Path) -> Result<OwnedFd, FileError> {
         if !self.same_root || self.user != rustix::process::getuid().as_raw() {
             return Err(FileError::NoOpenat2);
@@ -232,7 +230,7 @@ impl UserRights {
     }
 }
 
-/// Opens only a stored file: opening anything else may block or have effects.
+/// Only a stored file: opening anything else may block or have effects.
 pub(super) fn open_stored(found: BorrowedFd<'_>) -> Result<(File, u64), FileError> {
     let stat = rustix::fs::fstat(found)?;
     let kind = rustix::fs::fstatfs(found)?.f_type as u32;
@@ -246,17 +244,16 @@ pub(super) fn open_stored(found: BorrowedFd<'_>) -> Result<(File, u64), FileErro
     Ok((File::from(file), stat.st_size as u64))
 }
 
-/// The file behind a name of `/proc/PID`, whatever it is called.
 fn open_exact(name: &Path) -> Result<File, FileError> {
     let found = rustix::fs::open(name, FOUND, Mode::empty())?;
     open_stored(found.as_fd()).map(|(file, _)| file)
 }
 
 impl Process {
-    /// Whether files that it names can be read with its user's rights.
+    /// Whether files can be read with its user's rights.
     ///
     /// # Errors
-    /// Why none can.
+    /// Why not.
     pub fn check_files(&self) -> Result<(), FileError> {
         if self.core().is_some() {
             return Err(FileError::Io(io::Error::other("a core file holds no files")));
@@ -268,8 +265,8 @@ impl Process {
         })
     }
 
-    /// Reads the stored file `path` (relative: from its working directory) of at most `limit`
-    /// bytes, with its user's rights.
+    /// Reads the stored file `path` (relative: from its working directory), at most `limit` bytes,
+    /// with its user's rights.
     ///
     /// # Errors
     /// Its user may not read it; not stored; its file system does not answer.
@@ -277,13 +274,13 @@ impl Process {
         self.read_from(&self.files()?, path, limit)
     }
 
-    /// The rights to read its files, which outlive the process.
+    /// Rights that outlive the process.
     ///
     /// # Errors
     /// As [`Process::read_file`].
     pub fn files(&self) -> Result<JobFiles, FileError> {
         if self.core().is_some() {
-            // The file there may be another version, or another machine's.
+            // The file on disk may be another version, or another machine's.
             return Err(FileError::Io(io::Error::other("a core file holds no files")));
         }
         let folder = self.folder();
@@ -291,7 +288,7 @@ impl Process {
         Ok(JobFiles { rights: Arc::new(rights), folder: folder.ok() })
     }
 
-    /// Like [`Process::read_file`] with kept rights, which may be outdated.
+    /// Reads with kept rights, which may be outdated.
     ///
     /// # Errors
     /// As [`Process::read_file`].
@@ -310,13 +307,12 @@ impl Process {
                 return Err(FileError::TooLarge { bytes });
             }
             let mut content = Vec::new();
-            // At most the size found before: a growing file might never end.
+            // A growing file might never end.
             file.take(bytes).read_to_end(&mut content)?;
             Ok(content)
         })
     }
 
-    /// Like [`Process::read_file`].
     pub(super) fn open_named(&self, path: &Path) -> Result<File, FileError> {
         let path = path.to_owned();
         let rights = UserRights::new(self, self.started_with())?;
@@ -326,13 +322,13 @@ impl Process {
         })
     }
 
-    /// Opens the file behind `name` in `/proc/PID` with memspy's own rights: the job has it open.
+    /// With memspy's own rights: the job has the file open.
     pub(super) fn open_exact(&self, name: &str) -> Result<File, FileError> {
         let name = proc_files::path(self.through(), name);
         self.bounded().run(move || open_exact(&name))
     }
 
-    /// Runs `work` on one of its files, within the time limit.
+    /// Runs `work` on one of its files.
     ///
     /// # Errors
     /// It took too long, or `work` failed.
@@ -343,7 +339,6 @@ impl Process {
         self.bounded().run(move || work().map_err(FileError::Io))
     }
 
-    /// Below its root.
     fn folder(&self) -> Result<PathBuf, FileError> {
         let folder = self.directory().ok_or_else(nowhere)?;
         let root = proc_files::link(self.through(), "root")?;
@@ -356,7 +351,7 @@ fn nowhere() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "its working directory is not in its root")
 }
 
-/// Root, working directory and rights of a process at one moment.
+/// A process's root, working directory and rights at one moment.
 #[derive(Debug, Clone)]
 pub struct JobFiles {
     rights: Arc<UserRights>,
@@ -364,7 +359,6 @@ pub struct JobFiles {
 }
 
 impl JobFiles {
-    /// Below the root.
     fn whole(&self, path: &Path) -> Result<PathBuf, FileError> {
         if path.is_absolute() {
             return Ok(path.to_owned());
@@ -472,7 +466,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "read line; exec cat"]).stdin(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // Before its exec the child is a copy of this program; then it waits for a line.
+        // Until its exec the child is a copy of this program; then it waits for a line.
         let name = format!("/proc/{}/comm", child.id());
         let process = loop {
             let process = Process::open(child.id()).unwrap();

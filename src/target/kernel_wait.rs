@@ -57,7 +57,7 @@ pub enum KernelWait {
     Lock(u64),
     /// Unknown system call.
     Unknown,
-    /// Nothing: it runs, is about to, or is in a call that works for it.
+    /// Nothing: it runs, is about to, or the kernel works for it.
     Working,
 }
 
@@ -70,7 +70,7 @@ impl KernelWait {
         let is_for_no_file = argument == Some("0x0");
         let address = || u64::from_str_radix(argument?.strip_prefix("0x")?, 16).ok();
         Some(match call {
-            // Outside a system call it waits for a page of memory at most.
+            // Outside a system call it waits at most for a page of memory.
             "running" | "-1" => KernelWait::Working,
             call if WORK.contains(&call) => KernelWait::Working,
             call if SLEEPS.contains(&call) => KernelWait::Sleep,
@@ -83,8 +83,8 @@ impl KernelWait {
         })
     }
 
-    /// Whether the thread does no work meanwhile. Locks at `working` (CPython's GIL, the
-    /// allocator's) do not count: a thread waits for them in the middle of its work.
+    /// Whether the thread does no work. `working` are locks for which it waits in the middle of its
+    /// work: CPython's GIL, the allocator's.
     pub fn is_idle(self, working: &[AddressRange]) -> bool {
         match self {
             KernelWait::Sleep | KernelWait::External => true,

@@ -1,4 +1,4 @@
-//! Finds orphaned processes, and processes that use a GPU's device file.
+//! Finds orphaned processes and processes that use a GPU's device file.
 
 use std::fs;
 use std::path::Path;
@@ -31,12 +31,11 @@ fn relations(proc: &Path, pid: u32) -> Option<ProcessRelations> {
         group: fields.next()?.parse().ok()?,
         session: fields.next()?.parse().ok()?,
         pid,
-        // Field 22 of the file; the session is field 6.
+        // Field 22; the session is field 6.
         started: fields.nth(15).and_then(|ticks| ticks.parse().ok()).unwrap_or(0),
     })
 }
 
-/// Its beginning; empty if unreadable.
 fn text(proc: &Path, pid: u32, name: &str, limit: usize) -> String {
     let first = proc_files::first_bytes(&proc.join(pid.to_string()).join(name), limit);
     String::from_utf8_lossy(&first.unwrap_or_default().bytes).into_owned()
@@ -56,9 +55,9 @@ pub struct Orphan {
 /// Of torchrun, Open MPI, MPICH, Slurm.
 const RANK_VARIABLES: [&str; 5] =
     ["TORCHELASTIC_RUN_ID", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
-/// Python's `multiprocessing`: these always have a parent.
+/// Of `multiprocessing`; they always have a parent.
 const STARTED_BY_PYTHON: [&str; 2] = ["multiprocessing.spawn", "multiprocessing.forkserver"];
-/// Programs that adopt orphans, besides process 1.
+/// These adopt orphans, besides process 1.
 const REAPERS: [&str; 8] = [
     "systemd",
     "init",
@@ -117,19 +116,18 @@ fn orphan_in(proc: &Path, pid: u32) -> Option<Orphan> {
     (is_rank || leads_session).then(Orphan::default)
 }
 
-/// As `NAME=value`; empty if unreadable.
 fn environment(proc: &Path, pid: u32) -> Vec<String> {
     let all = text(proc, pid, "environ", MAX_ENVIRONMENT);
     all.split('\0').map(str::to_owned).collect()
 }
 
-/// The launcher that a variable names, if it has ended: its pid is free or has a younger process.
+/// If the launcher has ended: its pid is free or has a younger process.
 fn named_launcher(proc: &Path, variable: &str, own: ProcessRelations) -> Option<(u32, String)> {
     let (name, value) = variable.split_once('=')?;
     let upper = name.to_ascii_uppercase();
     let is_pid = ["LAUNCHER_PID", "PARENT_PID", "PPID", "RAYLET_PID"];
     let is_pid = is_pid.iter().any(|end| upper.ends_with(end));
-    // Without the suffix PID the number may mean anything, unless the parent did end.
+    // Without the suffix PID any number is possible, unless the parent did end.
     let is_bare = || upper.ends_with("LAUNCHER") || upper.ends_with("PARENT");
     let is_named = is_pid || is_bare() && is_adopted(proc, own);
     let pid: u32 = value.parse().ok().filter(|pid| *pid > 1 && is_named)?;
@@ -138,7 +136,7 @@ fn named_launcher(proc: &Path, variable: &str, own: ProcessRelations) -> Option<
     (is_gone && pid != own.parent).then(|| (pid, name.to_owned()))
 }
 
-/// Whether the parent adopts orphans and is not itself a launcher, which runs the same program.
+/// The parent adopts orphans and is no launcher, which runs the same program.
 fn is_adopted(proc: &Path, own: ProcessRelations) -> bool {
     let name = text(proc, own.parent, "comm", MAX_FIELDS);
     let program = |pid: u32| fs::read_link(proc.join(pid.to_string()).join("exe")).ok();
@@ -161,7 +159,7 @@ fn is_main_program(proc: &Path, own: ProcessRelations) -> bool {
     first.is_some_and(|first| own.started.saturating_sub(first.started) < MAIN_PROGRAM_TICKS)
 }
 
-/// A process that has device files of GPUs open.
+/// Has device files of GPUs open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceFileHolder {
     /// Its pid.
@@ -172,11 +170,11 @@ pub struct DeviceFileHolder {
     pub files: Vec<String>,
 }
 
-/// Mapped by every process that uses CUDA, but not by programs that only query NVML (nvidia-smi,
-/// DCGM, memspy), which open the same files (driver 580).
+/// Mapped by every process that uses CUDA, but not by those that only query NVML (nvidia-smi, DCGM,
+/// memspy; driver 580).
 const UNIFIED_MEMORY: &str = "/dev/nvidia-uvm";
 
-/// Processes that use CUDA with a file like `/dev/nvidia0` open, as far as memspy may see.
+/// Processes that use CUDA, as far as memspy may see.
 pub fn device_file_holders() -> Vec<DeviceFileHolder> {
     device_file_holders_in(&proc_files::root())
 }
@@ -222,7 +220,6 @@ fn uses_cuda(process: &Path) -> bool {
 mod tests {
     use super::*;
 
-    /// A process of a made-up `/proc`.
     fn process(proc: &Path, pid: u32, stat: &str, files: &[&str]) {
         let folder = proc.join(pid.to_string());
         fs::create_dir_all(folder.join("fd")).unwrap();
@@ -258,7 +255,6 @@ mod tests {
         assert_eq!(orphan_in(proc, 21).unwrap().launcher, Some(20));
     }
 
-    /// torchrun starts every rank with its own session.
     #[test]
     fn a_session_leading_rank_without_its_launcher_is_an_orphan() {
         let folder = tempfile::tempdir().unwrap();
@@ -306,7 +302,7 @@ mod tests {
         );
         fs::write(proc.join("6/maps"), "200000000-200200000 rw-s 0 00:06 7 /dev/nvidia-uvm\n")
             .unwrap();
-        // A monitor, or a launcher that counted the GPUs ("memspy" and "pt_elastic" on two H200s).
+        // A monitor, or a launcher that counted the GPUs.
         process(proc, 7, "S 1 7", &["/dev/nvidia0", "/dev/nvidia-uvm", "/dev/nvidiactl"]);
         fs::write(proc.join("7/maps"), "200000000-200200000 rw-s 0 00:06 7 /dev/nvidiactl\n")
             .unwrap();

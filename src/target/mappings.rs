@@ -37,7 +37,7 @@ pub struct Mapping {
 impl Mapping {
     /// Such as `7f0000001000-7f0000002000 r-xp 00001000 fd:01 123   /lib/libx.so (deleted)`.
     fn parse(line: &[u8]) -> Option<Mapping> {
-        // Five fields, one blank between them; blanks; the name, which may contain blanks.
+        // Five fields, one blank between them; blanks; the name, perhaps with blanks.
         let mut fields = line.splitn(6, |&byte| byte == b' ');
         let mut text = || str::from_utf8(fields.next()?).ok();
         let (start, end) = text()?.split_once('-')?;
@@ -79,7 +79,6 @@ pub struct Mappings {
 }
 
 impl Mappings {
-    /// In address order.
     pub(crate) fn from_list(list: Vec<Mapping>) -> Self {
         Mappings { list }
     }
@@ -127,18 +126,18 @@ impl Mappings {
         (end > addr).then_some(end)
     }
 
-    /// The mapping with the ELF header of the first file whose name satisfies `wanted`.
+    /// The mapping with the ELF header of the first matching file.
     pub fn object(&self, mut wanted: impl FnMut(&str) -> bool) -> Option<&Mapping> {
         self.loaded(|m| m.file_name().is_some_and(&mut wanted))
     }
 
-    /// The mapping with the beginning of the file `path`.
+    /// The mapping with the start of the file `path`.
     pub fn object_at(&self, path: &Path) -> Option<&Mapping> {
         self.loaded(|m| m.path.as_deref() == Some(path))
     }
 
-    /// Prefers a loaded file to one mapped only for reading: a program may do both with one
-    /// library, and only the loaded one has its variables.
+    /// A program may load a library and map it for reading, too; only the loaded one has its
+    /// variables.
     fn loaded(&self, mut wanted: impl FnMut(&Mapping) -> bool) -> Option<&Mapping> {
         let mut begins = Vec::new();
         for (at, mapping) in self.list.iter().enumerate() {
@@ -157,7 +156,7 @@ impl Mappings {
     }
 }
 
-/// Keeps the last read: attaching asks often, and reading many mappings takes long.
+/// Attaching asks often, and reading many mappings takes long.
 #[derive(Debug, Default)]
 pub(super) struct MappingsCache(Mutex<Option<CachedMappings>>);
 

@@ -15,7 +15,7 @@ use super::process::running_thread;
 pub struct Addr(pub u64);
 
 impl Addr {
-    /// Can be in user space: canonical, not in the first page.
+    /// Canonical and not in the first page.
     pub fn is_plausible(self) -> bool {
         (0x1000..1 << 47).contains(&self.0)
     }
@@ -88,7 +88,7 @@ pub enum MemoryError {
 }
 
 impl MemoryError {
-    /// A limit prevented the read, so the content is unknown. (After a fault there is none.)
+    /// A limit prevented the read, so the content is unknown.
     pub fn is_limit(&self) -> bool {
         matches!(self, MemoryError::Closed(_) | MemoryError::TimeUp | MemoryError::OutOfRoom)
     }
@@ -96,7 +96,7 @@ impl MemoryError {
 
 /// Readable memory of a live process, or captured.
 pub trait Memory: Send + Sync {
-    /// Reads `spans` in order into `out`, whose length is the sum of theirs.
+    /// Reads `spans` in order into `out`, which has the sum of their lengths.
     ///
     /// The target runs meanwhile: each span is copied slightly later than the one before.
     fn read_spans(&self, spans: &[AddressRange], out: &mut [u8]) -> Result<(), MemoryError>;
@@ -151,12 +151,11 @@ impl dyn Memory + '_ {
         Ok(Addr(self.u64(addr)?))
     }
 
-    /// Reads a string of at most `max` bytes up to its NUL. Cuts a longer one, and replaces bytes
-    /// that are not UTF-8.
+    /// Reads up to the NUL, at most `max` bytes; replaces what is not UTF-8.
     pub fn c_string(&self, addr: Addr, max: usize) -> Result<String, MemoryError> {
         let mut text = Vec::new();
         while text.len() < max {
-            // Never past the end of a page: the next one may not be mapped.
+            // The next page may not be mapped.
             let here = addr + text.len() as u64;
             let part = self.vec(here, left_in_page(here).min(max - text.len()).min(128))?;
             match part.iter().position(|&b| b == 0) {
@@ -171,22 +170,20 @@ impl dyn Memory + '_ {
     }
 }
 
-/// Of the smallest page size.
 fn left_in_page(addr: Addr) -> usize {
     4096 - (addr.0 % 4096) as usize
 }
 
-/// A live process's memory, read with `process_vm_readv(2)`.
+/// Read with `process_vm_readv(2)`.
 #[derive(Debug, Clone, Copy)]
 pub struct LiveMemory {
     pid: Pid,
-    /// Named to the kernel: the main thread, unless that has ended.
+    /// The main thread, unless that has ended.
     through: Pid,
 }
 
 /// `UIO_MAXIOV`.
 const MAX_RANGES: usize = 1024;
-/// More spans need an allocation.
 const RANGES_ON_STACK: usize = 64;
 
 impl LiveMemory {
@@ -199,14 +196,13 @@ impl LiveMemory {
         LiveMemory { pid: Pid::from_raw(pid as i32), through: Pid::from_raw(thread as i32) }
     }
 
-    /// If the named thread has ended and the process has not.
     fn another_thread(&self) -> Option<Pid> {
         let pid = self.pid.as_raw() as u32;
         let other = Pid::from_raw(running_thread(pid)? as i32);
         (other != self.through).then_some(other)
     }
 
-    /// `remote` and `spans` describe the same places.
+    /// `remote` describes the same places as `spans`.
     fn call(
         &self,
         spans: &[AddressRange],
@@ -232,7 +228,6 @@ impl LiveMemory {
     }
 }
 
-/// The first span beyond the `read` bytes.
 fn fault_after(spans: &[AddressRange], first: usize, mut read: usize) -> MemoryError {
     for (i, span) in spans.iter().enumerate() {
         if read < span.len {

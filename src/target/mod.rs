@@ -1,8 +1,7 @@
 //! Reads the target process: memory, mappings, files, ELF symbols.
 //!
 //! May import `model`. Only this room reads processes, `/proc` and ELF. It never writes to or
-//! signals the target, stops it only by [`PtraceStop`], and never interprets what it reads. Start
-//! at [`Process`] and [`Memory`].
+//! signals the target, stops it only by [`PtraceStop`], and never interprets what it reads.
 
 pub mod access;
 mod bounded_worker;

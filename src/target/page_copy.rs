@@ -1,5 +1,4 @@
-//! Copies many pages in few system calls on all cores: the process is stopped, so milliseconds
-//! count.
+//! Copies many pages in few system calls on all cores, while the process is stopped.
 
 use std::io;
 use std::sync::Arc;
@@ -12,25 +11,20 @@ use super::memory::{Addr, AddressRange, Memory, MemoryError};
 use super::page_index::PageIndex;
 use super::ptrace_stop::Resumed;
 
-/// Copied at once for a small read; larger pieces copy mostly unneeded bytes.
+/// Larger pieces would copy mostly unneeded bytes.
 pub const PAGE: usize = 4096;
-/// Of one system call and one buffer.
 pub(super) const CHUNK_PAGES: usize = 256;
-/// Pages sorted together (64 MiB, some 25 ms on one slow core). More give longer runs, which copy
+/// Pages sorted together (64 MiB, some 25 ms on one slow core). More make longer runs, which copy
 /// faster; fewer keep the requested order better.
 const PORTION_PAGES: usize = 64 * CHUNK_PAGES;
 /// More only wait for the memory.
 const MAX_THREADS: usize = 8;
-/// Work that justifies another thread.
 const CHUNKS_PER_THREAD: usize = 8;
 
-/// A chunk of copied pages.
-///
-/// Mapped, because an allocator keeps freed memory and a walk needs many times memspy's usual
-/// memory; dropping a mapping returns it to the kernel at once.
+/// Mapped, because an allocator keeps freed memory; the kernel gets a dropped mapping back at once.
 pub(super) type CopyBuffer = MmapMut;
 
-/// Populated: a first write to each page would take as long as its copy.
+/// Populated: a first write to each page takes as long as its copy.
 pub(super) fn new_chunk() -> io::Result<CopyBuffer> {
     MmapOptions::new().len(CHUNK_PAGES * PAGE).populate().map_anon()
 }
@@ -38,7 +32,7 @@ pub(super) fn new_chunk() -> io::Result<CopyBuffer> {
 /// Which pages to copy, and in which order.
 #[derive(Debug)]
 pub struct PagePlan {
-    /// By place: requested order, sorted within each portion to merge neighbours into one read.
+    /// By place: requested order, sorted within each portion to merge neighbours.
     numbers: Vec<u64>,
     /// By chunk.
     spans: Vec<Vec<AddressRange>>,
@@ -50,7 +44,6 @@ pub struct PagePlan {
 pub(super) struct CopyOutcome {
     /// Everything was read while the process was stopped.
     pub(super) whole: bool,
-    /// Places not read, and why.
     pub(super) failed: Vec<(usize, MemoryError)>,
 }
 
@@ -76,8 +69,8 @@ impl PagePlan {
         (self.numbers, self.index)
     }
 
-    /// Provides chunks, reusing `chunks`. If the kernel gives no more memory, shortens the plan;
-    /// the rest is reported as missing.
+    /// Reuses `chunks`. If the kernel gives no more memory, shortens the plan; the rest is reported
+    /// as missing.
     pub(super) fn fit(&mut self, mut chunks: Vec<CopyBuffer>) -> Vec<CopyBuffer> {
         chunks.truncate(self.spans.len());
         while chunks.len() < self.spans.len() {
@@ -94,7 +87,6 @@ impl PagePlan {
         chunks
     }
 
-    /// Copies until done or the process continues.
     pub(super) fn copy(
         &self,
         memory: &dyn Memory,
@@ -175,7 +167,7 @@ impl CopyProgress {
     }
 }
 
-/// Runs `copy` on a new thread and `other` on this one. Returns whether both are whole.
+/// Runs `copy` on a new thread and `other` on this one; whether both are whole.
 pub(super) fn beside(
     copy: impl FnOnce() -> bool + Send,
     other: impl FnOnce(&CopyProgress) -> bool,

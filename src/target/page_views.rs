@@ -1,4 +1,4 @@
-//! Views of a [`PageCache`] for several threads; missing pages are read together afterwards.
+//! Views of a [`PageCache`] for several threads; missing pages are read afterwards, together.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ impl PageCache {
         ViewedPages { used, wanted: wanted.unwrap_or_default(), exceeded }
     }
 
-    /// Notes the pages that views used and copies those they missed. Returns whether it copied any.
+    /// Copies the pages that views missed; whether there were any.
     pub fn take_back(&self, views: Vec<ViewedPages>) -> bool {
         let mut wanted = Vec::new();
         let mut pages = self.pages.lock();
@@ -64,7 +64,7 @@ impl CachedPages {
         self.exceeded.is_none()
     }
 
-    /// `numbers` are sorted and unknown. Returns how many it copied; `None`: no more is possible.
+    /// `numbers` are sorted and unknown. Returns how many it copied.
     fn copy_some(&mut self, memory: &dyn Memory, numbers: &[u64]) -> Option<usize> {
         let copies = Arc::get_mut(&mut self.copies)?;
         let numbers = &numbers[..numbers.len().min(CHUNK_PAGES)];

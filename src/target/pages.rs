@@ -11,13 +11,12 @@ use super::page_reader::PageReader;
 use super::ptrace_stop::Resumed;
 use parking_lot::Mutex;
 
-/// A check of the budget takes some microseconds.
+/// A check takes some microseconds.
 pub(super) const CHECK_EVERY: u32 = 4096;
 
-/// No address is so high.
 const NO_PAGE: u64 = u64::MAX;
 
-/// Copies of the pages read. Each is copied once, so reads of a stopped process agree.
+/// Copies each page once, so reads of a stopped process agree.
 ///
 /// Either read while the process is stopped, then close the cache. Or stop it for less time: walk
 /// over the running process to learn which pages matter ([`PageCache::pages`]), stop it, copy just
@@ -39,9 +38,8 @@ pub(super) struct PageCopies {
 #[derive(Default)]
 pub(super) struct CachedPages {
     pub(super) copies: Arc<PageCopies>,
-    /// By place: read since it was copied.
+    /// Read since it was copied.
     pub(super) used: Vec<bool>,
-    /// The page last read, and its place.
     pub(super) last: Option<(u64, u32)>,
     pub(super) last_region: LastRegion,
     budget: Option<Budget>,
@@ -50,15 +48,14 @@ pub(super) struct CachedPages {
     pub(super) closed: bool,
     /// Set when the copied process continues.
     pub(super) resumed: Option<Resumed>,
-    /// When copying ends, unless the copy beside it takes longer.
+    /// The copying ends then, unless the copy beside it takes longer.
     until: Option<(Instant, CopyProgress)>,
-    /// Pages planned, and pages read while the process was stopped; later ones are late.
+    /// Later pages than these are late.
     planned: usize,
     copied: usize,
     pub(super) refused: u64,
-    /// In a view: missing pages that were requested.
+    /// A view's missing pages.
     pub(super) wanted: Option<Vec<u64>>,
-    /// Reads since the last check of the budget.
     pub(super) unchecked: u32,
     pub(super) exceeded: Option<MemoryError>,
 }
@@ -69,8 +66,8 @@ impl PageCache {
         PageCache { memory, pages: Mutex::default() }
     }
 
-    /// With a budget: once it is used up, every read fails ([`MemoryError::is_limit`]), so every
-    /// walk ends.
+    /// Once the budget is used up, every read fails ([`MemoryError::is_limit`]), so every walk
+    /// ends.
     pub fn within(memory: Box<dyn Memory>, budget: Budget) -> PageCache {
         let pages = CachedPages { budget: Some(budget), ..CachedPages::default() };
         PageCache { memory, pages: Mutex::new(pages) }
@@ -88,14 +85,12 @@ impl PageCache {
         self.pages.lock().closed = true;
     }
 
-    /// Closes it as soon as the process continues for any reason: no later page may pass for an
-    /// earlier one.
+    /// Closes it as soon as the process continues: no later page may pass for an earlier one.
     pub fn close_with(&self, resumed: Resumed) {
         self.pages.lock().resumed = Some(resumed);
     }
 
-    /// Ends the copying at `until`, or when the copy `beside` it is done, if later. Then reads fail
-    /// with [`MemoryError::TimeUp`].
+    /// Ends the copying at `until`, or when the copy `beside` it is done, if later.
     pub fn copy_until(&self, until: Instant, beside: &CopyProgress) {
         self.pages.lock().until = Some((until, beside.clone()));
     }
@@ -131,7 +126,7 @@ impl PageCache {
             * PAGE as u64
     }
 
-    /// The bytes at `addr` now differ from the copy, or are unreadable.
+    /// Memory at `addr` differs from the copy, or is unreadable.
     pub fn has_changed(&self, addr: Addr, len: usize) -> bool {
         let (mut copied, mut now) = (vec![0; len], vec![0; len]);
         self.read(addr, &mut copied).is_err()
@@ -139,21 +134,20 @@ impl PageCache {
             || copied != now
     }
 
-    /// Numbers of the pages read, in order of their first read.
+    /// The pages read, in order of their first read.
     pub fn pages(&self) -> Vec<u64> {
         let pages = self.pages.lock();
         let used = pages.copies.numbers.iter().zip(&pages.used).filter(|(_, used)| **used);
         used.map(|(number, _)| *number).collect()
     }
 
-    /// Counts all pages read so far as part of the copy; later ones are late. For just before the
-    /// process continues.
+    /// Counts all pages read so far as part of the copy. For just before the process continues.
     pub fn end_copy(&self) {
         let mut pages = self.pages.lock();
         (pages.copied, pages.resumed, pages.closed) = (pages.count(), None, false);
     }
 
-    /// Numbers of the pages read besides those planned.
+    /// Pages read besides those planned.
     pub fn unplanned_pages(&self) -> Vec<u64> {
         let pages = self.pages.lock();
         let unplanned = pages.copies.numbers[pages.planned..].iter();
@@ -166,7 +160,7 @@ impl PageCache {
         pages.count() - pages.copied
     }
 
-    /// Reads refused by a limit or because the process continues; their content is missing.
+    /// Reads refused by a limit or because the process continues.
     pub fn refused(&self) -> u64 {
         self.pages.lock().refused
     }
@@ -190,8 +184,8 @@ impl PageCache {
         plan
     }
 
-    /// Copies the planned pages in large reads; the process must be stopped. Pages not copied when
-    /// it continues stay unknown. Returns whether all were copied.
+    /// Copies the planned pages; the process must be stopped. Pages not copied when it continues
+    /// stay unknown. Returns whether all were copied.
     pub fn copy(&self, plan: PagePlan, resumed: &Resumed) -> bool {
         let mut pages = self.pages.lock();
         let Some(copies) = pages.copies_mut() else { return false };
@@ -211,8 +205,7 @@ impl PageCache {
         copied.whole
     }
 
-    /// Copies while this thread runs `other`, which reads other memory of the process. Returns
-    /// whether both are whole.
+    /// Copies while this thread runs `other`, which reads other memory; whether both are whole.
     pub fn copy_beside(
         &self,
         plan: PagePlan,
@@ -292,7 +285,6 @@ impl CachedPages {
         }
     }
 
-    /// Counts the refusal.
     pub(super) fn refuses(&mut self, addr: Addr) -> Option<MemoryError> {
         let error = match self.closed {
             true => Some(MemoryError::Closed(addr)),
@@ -306,7 +298,6 @@ impl CachedPages {
     }
 }
 
-/// Extends a fault to the whole requested place.
 fn fault_of(error: MemoryError, addr: Addr, len: usize) -> MemoryError {
     match error {
         MemoryError::Fault { .. } => {
@@ -351,7 +342,6 @@ mod tests {
 
     use super::*;
 
-    /// Zeros; a read waits for a message.
     struct WaitingMemory(Mutex<Receiver<()>>);
 
     impl Memory for WaitingMemory {
@@ -362,7 +352,7 @@ mod tests {
         }
     }
 
-    /// Pages below 100, filled with their numbers, and the number of reads.
+    /// Pages below 100, filled with their numbers; counts reads.
     struct NumberedPages(Arc<AtomicUsize>);
 
     impl Memory for NumberedPages {
@@ -392,7 +382,7 @@ mod tests {
         let cache = || PageCache::new(Box::new(NumberedPages(Arc::clone(&reads))));
         let (own, other) = (cache(), cache());
         assert!(own.copy(own.plan(&[1, 2, 3]), &Resumed::default()));
-        // One already present, one that does not exist, one unplanned.
+        // A known one, one that does not exist, one unplanned.
         assert!(other.copy(other.plan(&[3, 4, 200]), &Resumed::default()));
         assert_eq!(number_in(&other, 5), Some(5));
         own.adopt(other);
@@ -403,7 +393,7 @@ mod tests {
             assert_eq!(number_in(&own, page), Some(page));
         }
         assert_eq!((own.pages(), reads.load(Ordering::Relaxed)), (vec![1, 3, 4, 5], before));
-        // Late ones come after them.
+        // Late pages come after them.
         for page in 6..=99 {
             assert_eq!(number_in(&own, page), Some(page));
         }

@@ -1,16 +1,15 @@
-//! Reads files below `/proc` up to a limit. Nothing else in memspy opens `/proc`.
+//! Reads files below `/proc` up to a limit; nothing else in memspy opens `/proc`.
 //!
-//! The job chooses the length of some: its command line may be gigabytes of memory
-//! (`PR_SET_MM_MAP`), and reading `cmdline` returns all of it.
+//! The job chooses some lengths: its command line may be gigabytes of memory (`PR_SET_MM_MAP`).
 
 use std::fs::{self, File, ReadDir};
 use std::io::{self, BufRead, BufReader, Read};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-/// Of a file that the kernel writes (`stat`, `status`); mostly 65,536 groups.
+/// `stat`, `status` and the like: mostly 65,536 groups.
 pub const MAX_FIELDS: usize = 1 << 20;
-/// Of a command line; a longer one is cut and marked.
+/// A longer command line is cut and marked.
 pub const MAX_COMMAND_LINE: usize = 64 << 10;
 /// `execve` accepts at most 6 MiB.
 pub const MAX_ENVIRONMENT: usize = 6 << 20;
@@ -32,7 +31,7 @@ pub(super) fn path(process: impl std::fmt::Display, name: &str) -> PathBuf {
     root().join(process.to_string()).join(name)
 }
 
-/// At most `limit` bytes of the file `name` of a process or thread.
+/// The first `limit` bytes of a process's file.
 pub fn read(process: impl std::fmt::Display, name: &str, limit: usize) -> io::Result<FirstBytes> {
     first_bytes(&path(process, name), limit)
 }
@@ -45,35 +44,35 @@ pub fn fields(process: impl std::fmt::Display, name: &str) -> io::Result<String>
     whole_text(&path(process, name))
 }
 
-/// A file below `/proc` of no process, such as `meminfo`.
+/// A file of no process, such as `meminfo`.
 ///
 /// # Errors
-/// Unreadable, or longer than [`MAX_FIELDS`].
+/// As [`fields`].
 pub fn of_kernel(name: &str) -> io::Result<String> {
     whole_text(&root().join(name))
 }
 
-/// The path of memspy's own open file, even without another name.
+/// Names memspy's own open file.
 pub fn own_descriptor(descriptor: BorrowedFd<'_>) -> PathBuf {
     path("self/fd", &descriptor.as_raw_fd().to_string())
 }
 
-/// The path of memspy's own program, even if replaced meanwhile.
+/// memspy's own program, even if replaced.
 pub fn own_program() -> PathBuf {
     path("self", "exe")
 }
 
-/// For repeated reads; the caller's buffer bounds each.
+/// The caller's buffer bounds each read.
 pub(super) fn open_for_thread(pid: u32, thread: u32, name: &str) -> io::Result<File> {
     File::open(path(format_args!("{pid}/task/{thread}"), name))
 }
 
-/// The destination of a process's link.
+/// Where a process's link leads.
 pub fn link(process: impl std::fmt::Display, name: &str) -> io::Result<PathBuf> {
     fs::read_link(path(process, name))
 }
 
-/// Lists a process's folder; an empty name is `/proc/PID` itself.
+/// Lists a process's folder; an empty name is `/proc/PID`.
 pub fn folder(process: impl std::fmt::Display, name: &str) -> io::Result<ReadDir> {
     fs::read_dir(path(process, name))
 }
@@ -87,13 +86,12 @@ pub fn pids() -> impl Iterator<Item = u32> + use<> {
     pids_in(&root())
 }
 
-/// `proc` has the layout of `/proc`.
 pub(super) fn pids_in(proc: &Path) -> impl Iterator<Item = u32> + use<> {
     let entries = fs::read_dir(proc).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Gives lines without their ends to `take`, one at a time, until it returns `false`.
+/// Gives lines without their ends to `take` until it returns `false`.
 ///
 /// # Errors
 /// Unreadable, or longer than `limit` bytes.
@@ -115,7 +113,6 @@ pub(super) fn each_line_of(
     lines_of(File::open(path)?, &path.display().to_string(), limit, take)
 }
 
-/// Below `/proc` or a folder like it.
 pub(super) fn first_bytes(path: &Path, limit: usize) -> io::Result<FirstBytes> {
     first_bytes_of(File::open(path)?, limit)
 }
@@ -170,7 +167,6 @@ fn too_long(what: &str, limit: usize) -> io::Error {
 mod tests {
     use super::*;
 
-    /// Counts the bytes taken of an endless file.
     struct Endless(u64);
 
     impl Read for Endless {

@@ -86,14 +86,12 @@ impl ProcessError {
     }
 }
 
-/// A live process, or that of a core file.
-///
-/// A core file acts as a process stopped forever; what only a running kernel knows is unknown.
+/// A live process, or that of a core file, which acts as if stopped forever.
 #[derive(Debug)]
 pub struct Process {
     source: ProcessSource,
     pid: u32,
-    /// Thread through which the kernel shows memory and files: the main one, unless that has ended.
+    /// Shows memory and files: the main thread, unless that has ended.
     through: AtomicU32,
     start_time: u64,
     executable: Option<(u64, u64)>,
@@ -113,7 +111,7 @@ impl Process {
     /// Opens the process of a core file.
     ///
     /// # Errors
-    /// Unreadable, no core file, or essential parts damaged.
+    /// Unreadable, no core file, or damaged.
     pub fn open_core(path: &Path) -> Result<Self, CoreError> {
         Ok(Process::of_core(Arc::new(CoreFile::open(path)?)))
     }
@@ -143,7 +141,7 @@ impl Process {
         self.core().is_some()
     }
 
-    /// What is known of the core file so far; `None` for a live process.
+    /// What is known of the core file so far.
     pub fn core_origin(&self) -> Option<CoreOrigin> {
         self.core().map(CoreFile::origin)
     }
@@ -160,7 +158,7 @@ impl Process {
         self.live().ok_or_else(|| ProcessError::Other { action, pid: self.pid, why: why() })
     }
 
-    /// Opens process `pid`; a thread id works too, as for the kernel.
+    /// Opens process `pid`; a thread id works, too.
     pub fn open(pid: u32) -> Result<Self, ProcessError> {
         let number = i32::try_from(pid).map_err(|_| ProcessError::NotFound { pid })?;
         let error = |e| ProcessError::from_proc("open", number, e);
@@ -180,10 +178,10 @@ impl Process {
         })
     }
 
-    /// Another handle of the same process.
+    /// Another handle.
     ///
     /// # Errors
-    /// [`ProcessError::Exited`] if it has ended, even if another process has its pid.
+    /// [`ProcessError::Exited`], even if another process has its pid.
     pub fn reopen(&self) -> Result<Process, ProcessError> {
         if let ProcessSource::Core(core) = &self.source {
             return Ok(Process::of_core(Arc::clone(core)));
@@ -200,12 +198,12 @@ impl Process {
         self.pid
     }
 
-    /// Clock ticks since boot: its identity, with the pid.
+    /// Clock ticks since boot.
     pub fn start_time(&self) -> u64 {
         self.start_time
     }
 
-    /// To about 10 ms; `None` if the kernel gives no uptime.
+    /// To about 10 ms.
     pub fn age(&self) -> Option<Duration> {
         self.live()?;
         let up = procfs::Uptime::current().ok()?.uptime_duration();
@@ -223,12 +221,12 @@ impl Process {
         }
     }
 
-    /// It still runs: same start, no zombie. A core file never ends.
+    /// Same start, and no zombie. A core file never ends.
     pub fn is_alive(&self) -> bool {
         if self.is_core() {
             return true;
         }
-        // A fresh handle: the kept one still describes the old process.
+        // The kept handle still describes the old process.
         let now = procfs::process::Process::new(self.pid as i32).and_then(|p| p.stat());
         let Some(now) = now.ok().filter(|now| now.starttime == self.start_time) else {
             return false;
@@ -251,8 +249,8 @@ impl Process {
         !self.is_alive() || !self.is_core() && auxiliary_vector(self.pid).is_none()
     }
 
-    /// It has not executed a program since it was opened, not even the same one. (Without address
-    /// space layout randomization, that one goes unnoticed.)
+    /// It has not executed a program since, not even the same one (unnoticed without address space
+    /// layout randomization).
     pub fn same_start(&self) -> bool {
         if self.is_core() {
             return true;
@@ -270,7 +268,7 @@ impl Process {
         }
     }
 
-    /// Cached, so that reading them takes at most a tenth of the time.
+    /// Cached: reading them takes at most a tenth of the time.
     pub fn mappings(&self) -> Result<Arc<Mappings>, ProcessError> {
         match &self.source {
             ProcessSource::Live(_) => self.mapped.get(|| Mappings::read(self.through())),
@@ -330,7 +328,7 @@ impl Process {
         Ok(read.bytes.split(|&byte| byte == 0).find_map(value))
     }
 
-    /// User id of its owner.
+    /// Its user id.
     pub fn owner(&self) -> Result<u32, ProcessError> {
         let action = "find the owner of";
         match self.core().and_then(CoreFile::user) {
@@ -339,7 +337,7 @@ impl Process {
         }
     }
 
-    /// Its pids from memspy's pid namespace down to its own; several in a container.
+    /// From memspy's pid namespace down to its own.
     pub fn pids(&self) -> Vec<u32> {
         let nested = self.live().and_then(|live| live.status().ok()?.nspid);
         match nested {
@@ -353,7 +351,7 @@ impl Process {
         self.live()?.stat().ok().and_then(|s| u32::try_from(s.ppid).ok())
     }
 
-    /// Its child processes and their command lines, without unreadable ones.
+    /// Pids and command lines; without unreadable ones.
     pub fn children(&self) -> Vec<(u32, Vec<String>)> {
         let tasks = self.live().and_then(|live| live.tasks().ok());
         let tasks = tasks.into_iter().flatten().flatten();
@@ -365,7 +363,7 @@ impl Process {
         children
     }
 
-    /// All descendants, in order, perhaps without those that end meanwhile.
+    /// Sorted; those that end meanwhile may be missing.
     pub fn descendants(&self) -> Vec<u32> {
         if self.is_core() {
             return Vec::new();
@@ -398,8 +396,8 @@ impl Process {
         own.is_some() && own == auxiliary_vector(other.through())
     }
 
-    /// Opens the mapped inode itself. If the kernel refuses (it needs CAP_CHECKPOINT_RESTORE),
-    /// opens it by name with its user's rights, which fails for a deleted file.
+    /// Opens the mapped inode. If the kernel refuses (it needs CAP_CHECKPOINT_RESTORE), opens it by
+    /// name with its user's rights, which fails for a deleted file.
     pub fn open_mapped(&self, mapping: &Mapping) -> io::Result<File> {
         if let Some(core) = self.core() {
             return core.open_mapped(mapping);
@@ -431,7 +429,6 @@ impl Process {
         self.live_or(action)?.status().map_err(|e| self.error(action, e))
     }
 
-    /// `None` if the kernel did not show it.
     pub(super) fn started_with(&self) -> Option<&[u8]> {
         self.started_with.as_deref()
     }
@@ -445,7 +442,7 @@ impl Process {
     }
 }
 
-/// Nonempty words; bytes that are not UTF-8 become `\xff`. The last word says if the line is cut.
+/// Bytes that are not UTF-8 become `\xff`. The last word says if the line is cut.
 pub(super) fn command_of(pid: u32) -> io::Result<Vec<String>> {
     Ok(command_words(&proc_files::read(pid, "cmdline", MAX_COMMAND_LINE)?))
 }

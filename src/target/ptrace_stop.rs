@@ -1,7 +1,7 @@
 //! Stops all threads of a process for a moment, such that they always continue.
 //!
-//! ptrace(2) seizes instead of attaching: no signal is sent, and when the tracer ends for any
-//! reason, the kernel lets the threads run. SIGSTOP would leave them stopped if memspy were killed.
+//! ptrace(2) seizes them without a signal, and when the tracer ends for any reason, the kernel lets
+//! them run. SIGSTOP would leave them stopped if memspy were killed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,11 +20,11 @@ use super::proc_files;
 use super::process::Process;
 use super::registers::ThreadRegisters;
 
-/// Searches for threads that unstopped threads started meanwhile.
+/// For threads that others started meanwhile.
 const MAX_ROUNDS: usize = 16;
 /// For a thread whose tracer leaves at that moment.
 const MAX_RETRIES: usize = 8;
-/// A thread that takes longer is busy in the kernel (reading a page, in a driver).
+/// What takes longer is busy in the kernel (reading a page, in a driver).
 const STOP_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Why a process could not be stopped. Stopped threads run again.
@@ -79,11 +79,11 @@ pub enum StopError {
 
 /// A process with all threads stopped, until dropped.
 ///
-/// It belongs to the memspy thread that made it, as the kernel requires. That thread's end releases
-/// threads that are still stopped, so use one that ends soon.
+/// Only the memspy thread that made it can release it. That thread's end releases threads that are
+/// still stopped, so use one that ends soon.
 pub struct PtraceStop {
     pid: u32,
-    /// With the pending signal of each.
+    /// Pending signals.
     threads: FxHashMap<i32, Option<Signal>>,
     since: Instant,
     /// When to give up on a thread that does not stop.
@@ -92,8 +92,8 @@ pub struct PtraceStop {
     _of_this_thread: std::marker::PhantomData<*const ()>,
 }
 
-/// A stopped process, usable from any memspy thread. Its [`PtraceStop`] has its own thread, which
-/// ends with this or at the time limit.
+/// A stopped process, usable from any memspy thread. The thread of its [`PtraceStop`] ends with
+/// this or at the time limit.
 pub struct StoppedProcess {
     since: Instant,
     resumed: Resumed,
@@ -102,8 +102,8 @@ pub struct StoppedProcess {
     keeper: Option<JoinHandle<()>>,
 }
 
-/// Whether a stopped process was released. Set before its first thread runs: if unset after a read,
-/// the process was stopped during the read.
+/// A stopped process was released. Set before its first thread runs: if unset after a read, the
+/// process was stopped during the read.
 #[derive(Debug, Clone, Default)]
 pub struct Resumed(Arc<Release>);
 
@@ -176,12 +176,12 @@ impl StoppedProcess {
         Ok((stopped, registers))
     }
 
-    /// Whether the process continued, even after this is gone.
+    /// Whether it continued, even after this is gone.
     pub fn resumed(&self) -> Resumed {
         self.resumed.clone()
     }
 
-    /// Time since the first thread stopped, or until the process continued.
+    /// Time since the first thread stopped, until the process continued.
     pub fn elapsed(&self) -> Duration {
         match self.resumed.0.stopped_for.load(Ordering::SeqCst) {
             0 => self.since.elapsed(),
@@ -189,7 +189,7 @@ impl StoppedProcess {
         }
     }
 
-    /// Releases the process; returns how long it was stopped.
+    /// Releases it; returns how long it was stopped.
     pub fn end(mut self) -> Duration {
         self.let_go();
         self.elapsed()
@@ -198,8 +198,7 @@ impl StoppedProcess {
     fn let_go(&mut self) {
         self.hold = None;
         if let Some(keeper) = self.keeper.take() {
-            // Fails only by a panic, which was printed; the kernel has released the process by
-            // then.
+            // Fails only by a panic, which was printed; the kernel has released the process.
             let _ = keeper.join();
         }
     }
@@ -217,7 +216,7 @@ impl PtraceStop {
         Self::within(process, Duration::MAX)
     }
 
-    /// Stops all threads, or none within `limit`.
+    /// Or none within `limit`.
     fn within(process: &Process, limit: Duration) -> Result<PtraceStop, StopError> {
         let pid = process.pid();
         let since = Instant::now();
@@ -247,12 +246,10 @@ impl PtraceStop {
         Err(StopError::Os { pid, errno: Errno::EAGAIN })
     }
 
-    /// Without threads killed meanwhile.
     fn registers(&self) -> Vec<ThreadRegisters> {
         self.threads.keys().filter_map(|id| ThreadRegisters::of_stopped(*id)).collect()
     }
 
-    /// Seizes and interrupts these threads, then waits for all.
     fn stop(&mut self, ids: &[i32]) -> Result<(), StopError> {
         let mut seized = Vec::with_capacity(ids.len());
         for &id in ids {
@@ -381,6 +378,6 @@ impl Drop for PtraceStop {
                 std::thread::yield_now();
             }
         }
-        // The rest is busy in the kernel; this memspy thread's end releases it.
+        // The rest is busy in the kernel; the end of this memspy thread releases it.
     }
 }

@@ -3,7 +3,7 @@
 use super::process::Process;
 
 /// Index in x86-64 `struct user_regs_struct` (<sys/user.h>) by DWARF number (System V ABI, 3.6.2):
-/// rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, instruction pointer as the return address.
+/// rax, rdx, rcx, rbx, rsi, rdi, rbp, rsp, r8 to r15, instruction pointer.
 const PLACES: [usize; DWARF_REGISTERS] = [10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16];
 /// For unwinding x86-64.
 pub const DWARF_REGISTERS: usize = 17;
@@ -62,7 +62,7 @@ impl ThreadRegisters {
 }
 
 impl Process {
-    /// Of an x86-64 core file's threads; empty for a live process.
+    /// Of a core file (x86-64).
     pub fn core_registers(&self) -> Vec<ThreadRegisters> {
         let threads = self.core().map(|core| core.threads()).unwrap_or_default();
         let of =

@@ -12,7 +12,6 @@ use object::read::elf::SectionHeader;
 
 use super::elf_file::ElfFile;
 
-/// Of notes that describe probes.
 const OWNER: &[u8] = b"stapsdt\0";
 const TYPE: u32 = 3;
 
@@ -56,18 +55,18 @@ const REGISTERS: [([&str; 4], u8, u8); 16] = [
 ];
 
 impl Register {
-    /// By name without `%`; a part of a register gives the whole one.
+    /// By name without `%`; a part gives the whole register.
     pub fn named(name: &str) -> Option<Register> {
         let known = REGISTERS.iter().find(|(names, ..)| names.contains(&name))?;
         Some(Register { index: known.1, perf: known.2 })
     }
 
-    /// Index among the 64-bit words of `struct pt_regs`.
+    /// Index in `struct pt_regs`, in 64-bit words.
     pub fn pt_regs_index(self) -> u8 {
         self.index
     }
 
-    /// Number among the registers that a perf event can sample.
+    /// Number among registers that a perf event samples.
     pub fn perf_number(self) -> u8 {
         self.perf
     }

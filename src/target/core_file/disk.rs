@@ -1,7 +1,7 @@
-//! Reads what a core file leaves out from the files on disk, if they are the mapped ones.
+//! Reads what a core file leaves out from the files on disk.
 //!
-//! The kernel dumps the first page of each mapped ELF file for this check (bit 4 of
-//! `/proc/PID/coredump_filter`): it has the headers and nearly always the build id.
+//! The kernel dumps the first page of each mapped ELF file (bit 4 of `/proc/PID/coredump_filter`),
+//! nearly always with the build id: the file must begin with it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,7 +18,6 @@ use super::super::job_files::{FileError, open_stored};
 
 /// The smallest page size.
 pub(super) const COMPARED: usize = 4096;
-/// Missing files named in messages.
 const MAX_NAMED: usize = 5;
 
 #[derive(Debug, Default)]
@@ -29,12 +28,11 @@ pub(super) struct DiskFiles {
 #[derive(Debug, Clone)]
 pub(super) struct Refusal {
     pub(super) why: String,
-    /// Code and constants are missing, not only data that the program mapped.
+    /// Its code is missing, not only data that the program mapped.
     is_library: bool,
 }
 
 impl DiskFiles {
-    /// Opens `path` if it begins with `first_page`.
     pub(super) fn get(
         &mut self,
         path: &Path,

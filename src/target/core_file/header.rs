@@ -66,7 +66,6 @@ pub(super) fn open(path: &Path) -> Result<File, CoreError> {
 }
 
 impl CoreHeader {
-    /// `path` is for messages.
     pub(super) fn read(path: &Path, file: &File) -> Result<CoreHeader, CoreError> {
         let io = |source: io::Error| CoreError::Io { path: path.to_owned(), source };
         let not_core = |why: String| CoreError::NotCore { path: path.to_owned(), why };
@@ -127,7 +126,7 @@ fn section_info(file: &File, at: u64) -> Option<u64> {
     Some(u64::from(section.sh_info.get(LE)))
 }
 
-/// Returns the ranges, and how many of their bytes a file of `size` bytes lacks.
+/// Also counts the bytes that a file of `size` bytes lacks.
 fn segments(headers: &[ProgramHeader64<LittleEndian>], size: u64) -> (Vec<CoreSegment>, u64) {
     let mut cut = 0_u64;
     let mut segments = Vec::new();
@@ -154,8 +153,8 @@ fn segments(headers: &[ProgramHeader64<LittleEndian>], size: u64) -> (Vec<CoreSe
     (segments, cut)
 }
 
-/// Adds mapped files without a segment: gdb's `gcore` leaves out those it does not dump. Their
-/// permissions are unknown; memory that is not writable counts as code.
+/// gdb's `gcore` leaves out mapped files that it does not dump. Their permissions are unknown;
+/// memory that is not writable counts as code.
 pub(super) fn add_files(segments: &mut Vec<CoreSegment>, files: &[MappedFile]) {
     let mut added = Vec::new();
     for file in files {
@@ -182,7 +181,7 @@ pub(super) fn add_files(segments: &mut Vec<CoreSegment>, files: &[MappedFile]) {
     sort(segments);
 }
 
-/// Sorts by address. Of overlapping segments, which no kernel writes, keeps the first.
+/// Of overlapping segments, which no kernel writes, keeps the first.
 fn sort(segments: &mut Vec<CoreSegment>) {
     segments.sort_by_key(|segment| (segment.start, segment.end));
     let mut last = 0;

@@ -1,8 +1,7 @@
-//! Memory, mappings and threads from a core file of a crashed process or of `gcore`.
+//! The core file of a crashed process, or of `gcore`.
 //!
-//! Code and constants are not in it; `disk.rs` reads them from the files on disk. A core file may
-//! hold anything: sizes are checked, and it is never mapped, for access to a truncated mapping
-//! would kill memspy.
+//! It may hold anything, so sizes are checked, and it is never mapped: access to a truncated
+//! mapping would kill memspy. Code and constants are read from the files on disk (`disk.rs`).
 
 mod disk;
 mod header;
@@ -135,7 +134,6 @@ impl CoreFile {
         })
     }
 
-    /// The main thread's, at most 15 bytes.
     pub(super) fn name(&self) -> &str {
         &self.notes.name
     }
@@ -152,7 +150,6 @@ impl CoreFile {
         }
     }
 
-    /// From the environment at the start.
     pub(super) fn environment(&self, name: &str) -> Option<String> {
         let variables = &self.start.as_ref()?.variables;
         variables.iter().find_map(|it| it.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
@@ -193,13 +190,11 @@ impl CoreFile {
         }
     }
 
-    /// `path` on disk, if it is the mapped file.
     fn on_disk(&self, path: &Path) -> Result<Arc<File>, Refusal> {
-        // The check reads only the core file, so it does not take this lock again.
+        // The check reads only the core file, so it does not lock again.
         self.disk.lock().get(path, &self.bounded, &|| self.first_page_of(path))
     }
 
-    /// `None` if the core file lacks it.
     fn first_page_of(&self, path: &Path) -> Option<Vec<u8>> {
         let mapping = self.mappings.object_at(path)?;
         let mut page = vec![0; disk::COMPARED];
@@ -211,7 +206,7 @@ impl CoreFile {
         self.segments[..next].last().filter(|segment| addr.0 < segment.end)
     }
 
-    /// From the core file alone; `false` if it lacks some bytes.
+    /// `false` if the core file lacks some bytes.
     fn read_dumped(&self, addr: Addr, out: &mut [u8]) -> bool {
         let Some(segment) = self.segment(addr) else { return false };
         let inside = addr.0 - segment.start;
@@ -229,7 +224,7 @@ impl CoreFile {
         }
     }
 
-    /// Fills `out` across adjacent mappings.
+    /// Across adjacent mappings.
     fn fill(&self, mut addr: Addr, mut out: &mut [u8]) -> bool {
         while !out.is_empty() {
             let Some(segment) = self.segment(addr) else { return false };
@@ -277,7 +272,6 @@ impl Memory for CoreFile {
 }
 
 impl Mappings {
-    /// One mapping per segment, with its file from the notes.
     fn of_core(segments: &[CoreSegment], files: &[MappedFile]) -> Mappings {
         let list = segments.iter().map(|segment| {
             let next = files.partition_point(|file| file.start <= segment.start);

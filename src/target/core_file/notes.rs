@@ -1,4 +1,4 @@
-//! Reads a core file's notes: process, threads, mapped files (Linux, fs/binfmt_elf.c).
+//! Process, threads and mapped files from a core file's notes (Linux, fs/binfmt_elf.c).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,11 +14,11 @@ use super::{CoreError, CoreThread};
 const LE: LittleEndian = LittleEndian;
 /// `NT_FILE` of <linux/elf.h>.
 const NT_FILE: NoteType = NoteType(0x4649_4c45);
-/// More than 65,536 threads and mapped files need.
+/// 65,536 threads and mapped files need less.
 const MAX_NOTES: u64 = 256 << 20;
 /// Above `/proc/sys/kernel/threads-max`.
 const MAX_THREADS: usize = 1 << 17;
-/// `AT_PHDR` of <linux/auxvec.h>: address of the program headers.
+/// <linux/auxvec.h>: address of the program headers.
 const AT_PHDR: u64 = 3;
 
 /// Offsets in `struct elf_prstatus` and `struct elf_prpsinfo` (64 bit: x86-64 and ARM64).
@@ -56,7 +56,7 @@ pub(super) struct CoreNotes {
 }
 
 impl CoreNotes {
-    /// `places`: offset, bytes and alignment. `path` is for messages.
+    /// `places`: offset, bytes, alignment.
     pub(super) fn read(
         path: &Path,
         file: &File,
@@ -78,7 +78,7 @@ impl CoreNotes {
                 .map_err(|source| CoreError::Io { path: path.to_owned(), source })?;
             let list = NoteIterator::<FileHeader64<LittleEndian>>::new(LE, *align, &content);
             let Ok(list) = list else { return Err(malformed("its notes are not aligned")) };
-            // Notes before a damaged one are valid; later ones cannot be found.
+            // Notes after a damaged one cannot be found.
             for note in list.map_while(Result::ok) {
                 if !note.name().starts_with(b"CORE") {
                     continue;
@@ -133,11 +133,10 @@ fn thread(status: &[u8]) -> Option<CoreThread> {
     })
 }
 
-/// `NT_FILE`: count, page size; start, end and page offset of each; their names.
+/// `NT_FILE`: count, page size; start, end and page offset of each; names.
 fn mapped_files(note: &[u8]) -> Vec<MappedFile> {
     let (Some(count), Some(page)) = (number(note, 0), number(note, 8)) else { return Vec::new() };
     let (count, entries) = (count as usize, note.get(16..).unwrap_or_default());
-    // A count that does not fit the note is damage.
     let Some((entries, names)) =
         count.checked_mul(24).and_then(|len| entries.split_at_checked(len))
     else {
@@ -157,8 +156,8 @@ fn mapped_files(note: &[u8]) -> Vec<MappedFile> {
         })
         .collect();
     files.sort_by_key(|file| (file.start, file.end));
-    // Of overlapping files, which no kernel writes, keep the first: else each would be cut by all
-    // segments.
+    // Of overlapping files, which no kernel writes, keep the first: else all segments would cut
+    // each.
     let mut last = 0;
     files.retain(|file| {
         let is_free = file.start >= last && file.start < file.end;

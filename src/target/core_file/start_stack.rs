@@ -1,4 +1,4 @@
-//! Arguments and environment that the kernel put onto a program's stack.
+//! Arguments and environment on a program's stack at its start.
 //!
 //! From low to high addresses: number of arguments, pointers to them, null; pointers to variables,
 //! null; auxiliary vector (Linux, fs/binfmt_elf.c, `create_elf_tables`). The core file's copy of
@@ -7,9 +7,9 @@
 use super::super::memory::{Addr, Memory};
 use super::header::CoreSegment;
 
-/// At the top of the stack: arguments and environment have at most 6 MiB.
+/// Arguments and environment have at most 6 MiB.
 const MAX_SEARCHED: u64 = 8 << 20;
-/// Bytes of the auxiliary vector that must match.
+/// Of the auxiliary vector.
 const COMPARED: usize = 64;
 /// Bounds against a damaged stack.
 const MAX_WORDS: usize = 1 << 16;
@@ -22,7 +22,6 @@ pub(super) struct StartStack {
 }
 
 impl StartStack {
-    /// Searches the highest writable memory that is in the file.
     pub(super) fn find(
         memory: &dyn Memory,
         segments: &[CoreSegment],
@@ -39,7 +38,7 @@ impl StartStack {
             .find(|at| bytes[*at..].starts_with(wanted))?;
         let words = words_before(&bytes[..found]);
         let mut lists = words.split(|word| *word == 0);
-        // The word before the vector is the null that ends the environment.
+        // The null before the vector ends the environment.
         lists.next().filter(|list| list.is_empty())?;
         let variables = lists.next()?;
         let rest = lists.next()?;

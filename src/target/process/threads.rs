@@ -1,4 +1,4 @@
-//! The kernel's facts about threads: names, states, waits. Ids are in memspy's pid namespace.
+//! The kernel's facts about threads. Ids are in memspy's pid namespace.
 
 use super::{Process, ProcessError, ProcessSource};
 use crate::target::kernel_wait::KernelWait;
@@ -17,8 +17,7 @@ pub struct OsThread {
     pub state: char,
 }
 
-/// The thread through which the kernel shows `pid`: the main one, else another that runs. `None`:
-/// the process has ended.
+/// The main thread, else another that runs. `None`: the process has ended.
 pub(super) fn shown_through(pid: u32, state: char) -> Option<u32> {
     if !has_ended(state) {
         return Some(pid);
@@ -28,7 +27,7 @@ pub(super) fn shown_through(pid: u32, state: char) -> Option<u32> {
     ids.into_iter().find(|id| state_of(pid, *id).is_some_and(|state| !has_ended(state)))
 }
 
-/// Preferably the main thread; `None`: the process has ended.
+/// `None`: the process has ended.
 pub(in crate::target) fn running_thread(pid: u32) -> Option<u32> {
     shown_through(pid, state_of(pid, pid)?)
 }
@@ -72,7 +71,7 @@ impl Process {
         Ok(threads)
     }
 
-    /// Ids alone: much cheaper than [`Self::threads`].
+    /// Much cheaper than [`Self::threads`].
     pub fn thread_ids(&self) -> std::io::Result<Vec<u32>> {
         if let Some(core) = self.core() {
             return Ok(core.threads().iter().map(|thread| thread.id).collect());
@@ -89,32 +88,32 @@ impl Process {
         }
     }
 
-    /// The scheduling state (`RSDZTtXI`) of thread `id`, if it exists.
+    /// The scheduling state (`RSDZTtXI`).
     pub fn thread_state(&self, id: u32) -> Option<char> {
         self.live()?;
         state_of(self.pid, id)
     }
 
-    /// Thread `id` sleeps (`time.sleep`), by its system call; `None`: unknown.
+    /// It sleeps (`time.sleep`), by its system call.
     pub fn is_asleep(&self, id: u32) -> Option<bool> {
         self.kernel_wait(id).map(|wait| wait == KernelWait::Sleep)
     }
 
-    /// What thread `id` waits for, by its system call; `None`: unknown.
+    /// What it waits for, by its system call.
     pub fn kernel_wait(&self, id: u32) -> Option<KernelWait> {
         self.live()?;
         KernelWait::parse(str::from_utf8(&self.thread_file(id, "syscall")?).ok()?)
     }
 
-    /// How often thread `id` got a processor. `None`: no such thread, or unknown to the kernel.
+    /// How often it got a processor, if the kernel counts.
     pub fn thread_turns(&self, id: u32) -> Option<u64> {
         self.scheduling(id, 2)
     }
 
-    /// How often thread `id` went to sleep. `None` as for [`Self::thread_turns`].
+    /// How often it went to sleep.
     pub fn thread_sleeps(&self, id: u32) -> Option<u64> {
         self.live()?;
-        // The first line is the thread's name, which may not be UTF-8.
+        // The thread's name in line 1 may not be UTF-8.
         let status = self.thread_file(id, "status")?;
         let text = String::from_utf8_lossy(&status);
         let sleeps = text.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
