@@ -5,25 +5,24 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Bytes read at a time, unless one block is larger. Reading copies: if somebody truncates a mapped
-/// file, the kernel kills a program that touches the lost page.
+/// Unless one block is larger. Copied, not mapped: access to a truncated file's lost page would
+/// kill memspy.
 const WINDOW_BYTES: u64 = 1 << 20;
 
 #[derive(Debug)]
 pub(crate) enum WindowError {
     Failed(io::Error),
-    /// The file shrank to this length.
+    /// To this length.
     Shrunk(u64),
 }
 
 #[derive(Debug)]
 pub(crate) enum TraceWindow {
-    /// A file with one range in memory.
+    /// One range is in memory.
     File {
         file: File,
-        /// File offset of the range.
+        /// In the file.
         start: u64,
-        /// The range.
         stretch: Vec<u8>,
     },
     Memory(Arc<[u8]>),
@@ -41,7 +40,7 @@ impl TraceWindow {
         }
     }
 
-    /// The `length` bytes at `offset`, inside the first `total` bytes of the file.
+    /// `length` bytes at `offset`, inside the first `total` bytes of the file.
     pub(crate) fn bytes(
         &mut self,
         offset: u64,
@@ -55,8 +54,7 @@ impl TraceWindow {
                 found.ok_or(WindowError::Shrunk(bytes.len() as u64))
             }
             TraceWindow::File { file, start, stretch } => {
-                // The bytes in memory are good, but little else will be in a file that is being
-                // truncated.
+                // These bytes are good, but little else will be in a file that is being truncated.
                 let now = file.metadata().map_err(WindowError::Failed)?.len();
                 if end > now {
                     return Err(WindowError::Shrunk(now));
