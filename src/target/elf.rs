@@ -183,9 +183,6 @@ impl LoadedObject {
     }
 
     /// Names of the functions that contain `addresses`; `None`: no function of known size.
-    ///
-    /// # Errors
-    /// The file cannot be opened or read.
     pub fn functions_at(
         &self,
         process: &Process,
@@ -197,9 +194,6 @@ impl LoadedObject {
     }
 
     /// All functions of its file, for [`Self::names_of`].
-    ///
-    /// # Errors
-    /// As [`Self::functions_at`].
     pub fn function_table(&self, process: &Process) -> io::Result<Arc<FunctionTable>> {
         let file = process.open_mapped(&self.mapping)?;
         Ok(process.work_on_file(move || FunctionTable::read(file).map(Arc::new))?)

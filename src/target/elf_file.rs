@@ -159,16 +159,17 @@ impl<'a> ElfFile<'a> {
         })
     }
 
-    /// `look` also gets the table's names.
+    /// `visit` also gets the table's names.
     fn find_symbol<T>(
         &self,
-        mut look: impl FnMut(&Sym64<LittleEndian>, &[u8]) -> Option<T>,
+        mut visit: impl FnMut(&Sym64<LittleEndian>, &[u8]) -> Option<T>,
     ) -> io::Result<Option<T>> {
         for kind in [SHT_SYMTAB, SHT_DYNSYM] {
             for table in self.sections.iter().filter(|s| s.sh_type(LE) == kind) {
                 let Some(names) = self.sections.get(table.sh_link(LE) as usize) else { continue };
                 let (bytes, names) = (self.content(table)?, self.content(names)?);
-                if let Some(found) = symbols(&bytes)?.iter().find_map(|symbol| look(symbol, &names))
+                if let Some(found) =
+                    symbols(&bytes)?.iter().find_map(|symbol| visit(symbol, &names))
                 {
                     return Ok(Some(found));
                 }

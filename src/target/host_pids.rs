@@ -72,12 +72,12 @@ impl HostPids {
 /// `true` if unreadable.
 fn may_use_gpu(pid: u32) -> bool {
     let mut is_one = false;
-    let mut look = |line: &[u8]| {
+    let mut check = |line: &[u8]| {
         let holds = |name: &[u8]| line.windows(name.len()).any(|window| window == name);
         is_one = holds(b"nvidia") || holds(b"libcuda");
         !is_one
     };
-    match proc_files::each_line(pid, "maps", MAX_MAPPINGS, &mut look) {
+    match proc_files::each_line(pid, "maps", MAX_MAPPINGS, &mut check) {
         Ok(()) => is_one,
         // The driver may be mapped beyond the limit.
         Err(error) => matches!(
@@ -102,14 +102,14 @@ mod tests {
     }
 
     #[test]
-    fn a_host_pid_of_a_process_without_the_driver_is_unknown() {
+    fn host_pid_of_a_process_without_the_driver_is_unknown() {
         let below = HostPids { initial: false, depth: 0 };
         assert_eq!(below.find(&[std::process::id()]), [None]);
         assert_eq!(below.find(&[0x3fff_fff0]), [None]);
     }
 
     #[test]
-    fn pids_of_an_outer_proc_are_translated_where_it_shows_them() {
+    fn pids_of_an_outer_proc_are_translated_if_shown() {
         // This /proc shows no deeper namespace to translate to.
         let own = Process::myself().unwrap().status().unwrap().nspid.unwrap();
         let below = HostPids { initial: false, depth: own.len() };

@@ -329,9 +329,6 @@ impl Process {
     }
 
     /// Runs `work` on one of its files.
-    ///
-    /// # Errors
-    /// It took too long, or `work` failed.
     pub fn work_on_file<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,

@@ -207,11 +207,11 @@ fn device_file_holders_in(proc: &Path) -> Vec<DeviceFileHolder> {
 
 fn uses_cuda(process: &Path) -> bool {
     let mut found = false;
-    let mut look = |line: &[u8]| {
+    let mut check = |line: &[u8]| {
         found = line.ends_with(UNIFIED_MEMORY.as_bytes());
         !found
     };
-    let read = proc_files::each_line_of(&process.join("maps"), MAX_MAPPINGS, &mut look);
+    let read = proc_files::each_line_of(&process.join("maps"), MAX_MAPPINGS, &mut check);
     // It may be mapped beyond the limit.
     found || read.is_err_and(|error| error.kind() == std::io::ErrorKind::FileTooLarge)
 }

@@ -309,23 +309,23 @@ fn fault_of(error: MemoryError, addr: Addr, len: usize) -> MemoryError {
 
 impl Memory for PageCache {
     fn read(&self, addr: Addr, out: &mut [u8]) -> Result<(), MemoryError> {
-        let mut look = self.reader();
+        let mut reader = self.reader();
         let len = out.len();
         if len == 8 {
-            let word = look.u64(addr).map_err(|error| fault_of(error, addr, len))?;
+            let word = reader.u64(addr).map_err(|error| fault_of(error, addr, len))?;
             out.copy_from_slice(&word.to_le_bytes());
             return Ok(());
         }
-        look.read(addr, out).map_err(|error| fault_of(error, addr, len))
+        reader.read(addr, out).map_err(|error| fault_of(error, addr, len))
     }
 
     fn read_spans(&self, spans: &[AddressRange], mut out: &mut [u8]) -> Result<(), MemoryError> {
-        let mut look = self.reader();
+        let mut reader = self.reader();
         for (index, span) in spans.iter().enumerate() {
             let Some((now, later)) = out.split_at_mut_checked(span.len) else {
                 return Err(MemoryError::Fault { span: *span, index });
             };
-            look.read(span.addr, now).map_err(|error| match error {
+            reader.read(span.addr, now).map_err(|error| match error {
                 MemoryError::Fault { .. } => MemoryError::Fault { span: *span, index },
                 other => other,
             })?;

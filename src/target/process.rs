@@ -109,9 +109,6 @@ enum ProcessSource {
 
 impl Process {
     /// Opens the process of a core file.
-    ///
-    /// # Errors
-    /// Unreadable, no core file, or damaged.
     pub fn open_core(path: &Path) -> Result<Self, CoreError> {
         Ok(Process::of_core(Arc::new(CoreFile::open(path)?)))
     }

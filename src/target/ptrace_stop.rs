@@ -191,11 +191,11 @@ impl StoppedProcess {
 
     /// Releases it; returns how long it was stopped.
     pub fn end(mut self) -> Duration {
-        self.let_go();
+        self.release();
         self.elapsed()
     }
 
-    fn let_go(&mut self) {
+    fn release(&mut self) {
         self.hold = None;
         if let Some(keeper) = self.keeper.take() {
             // Fails only by a panic, which was printed; the kernel has released the process.
@@ -206,7 +206,7 @@ impl StoppedProcess {
 
 impl Drop for StoppedProcess {
     fn drop(&mut self) {
-        self.let_go();
+        self.release();
     }
 }
 
@@ -347,7 +347,7 @@ impl PtraceStop {
             ended @ (WaitStatus::Exited(..) | WaitStatus::Signaled(..)) => Ok(ended),
             // Only stops: it may end between the two calls.
             _ => Ok(match waitid(Id::Pid(thread), now | WaitPidFlag::WSTOPPED)? {
-                // waitpid reports a stop before a signal so.
+                // waitpid reports a stop before a signal like this.
                 WaitStatus::PtraceEvent(pid, signal, 0) => WaitStatus::Stopped(pid, signal),
                 other => other,
             }),

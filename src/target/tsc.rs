@@ -7,7 +7,7 @@ pub fn time_stamp_counter() -> Option<u64> {
     Some(unsafe { std::arch::x86_64::_rdtsc() })
 }
 
-/// None here.
+/// `None`: no such counter.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn time_stamp_counter() -> Option<u64> {
     None

@@ -12,7 +12,7 @@ pub(crate) const MAX_PAYLOAD: usize = 64 << 20;
 pub(crate) const MAX_BODY: usize = MAX_PAYLOAD + (1 << 20);
 /// An empty zstd frame.
 const MIN_BODY: usize = 9;
-/// Every zstd frame begins so (RFC 8878, 3.1.1). After damage a reader searches for it.
+/// Every zstd frame begins with it (RFC 8878, 3.1.1). After damage a reader searches for it.
 pub(crate) const SYNC: [u8; 4] = 0xFD2F_B528u32.to_le_bytes();
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

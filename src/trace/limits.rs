@@ -15,7 +15,7 @@ const MAX_LEVEL: u64 = 1 << 50;
 const MAX_TOTAL: u64 = 1 << 61;
 /// Nanoseconds since the recording began: 36 years.
 const MAX_TIME: u64 = 1 << 60;
-/// The year 2262.
+/// Nanoseconds since 1970: the year 2262.
 const MAX_UNIX: u64 = i64::MAX as u64;
 const MAX_LINE: u32 = i32::MAX as u32;
 

@@ -14,7 +14,7 @@ use super::wire::v1::decode::{DecodeCounts, DecodeStop, RecordDecoder};
 use super::wire::v1::varint::PayloadCursor;
 use crate::model::RecordSink;
 
-/// Of a search for the next good block.
+/// Searched at a time for the next good block.
 const STRIDE: u64 = 1 << 20;
 /// A false block start costs the search the bytes that it claims. The bound is this plus four times
 /// the file: else a file of false starts would cost the square of its size.

@@ -94,9 +94,6 @@ struct RingSegment {
 
 impl TraceRing {
     /// Creates the folder. An existing one is refused or, with `overwrite`, emptied of segments.
-    ///
-    /// # Errors
-    /// It exists, or cannot be created.
     pub fn create(
         folder: &Path,
         keep: Retention,
@@ -162,9 +159,6 @@ impl TraceRing {
     }
 
     /// Ends the opening state and writes it at once.
-    ///
-    /// # Errors
-    /// It could not be written.
     pub fn opened(&mut self) -> io::Result<()> {
         self.flush()?;
         if let Some((segment, _)) = &mut self.open {
@@ -197,9 +191,6 @@ impl TraceRing {
     }
 
     /// Writes buffered records.
-    ///
-    /// # Errors
-    /// They could not be written.
     pub fn flush(&mut self) -> io::Result<()> {
         if let Some((segment, writer)) = &mut self.open {
             writer.flush()?;
@@ -237,9 +228,6 @@ impl TraceRing {
     }
 
     /// Removes all segments, and the folder if it is then empty.
-    ///
-    /// # Errors
-    /// A segment could not be removed.
     pub fn remove(mut self) -> io::Result<()> {
         let open = self.open.take().map(|(segment, _)| segment);
         for segment in self.done.drain(..).chain(open) {

@@ -23,14 +23,14 @@ pub(crate) enum TraceWindow {
         file: File,
         /// In the file.
         start: u64,
-        stretch: Vec<u8>,
+        bytes: Vec<u8>,
     },
     Memory(Arc<[u8]>),
 }
 
 impl TraceWindow {
     pub(crate) fn new(file: File) -> TraceWindow {
-        TraceWindow::File { file, start: 0, stretch: Vec::new() }
+        TraceWindow::File { file, start: 0, bytes: Vec::new() }
     }
 
     pub(crate) fn length(&self) -> io::Result<u64> {
@@ -53,26 +53,26 @@ impl TraceWindow {
                 let found = bytes.get(offset as usize..end as usize);
                 found.ok_or(WindowError::Shrunk(bytes.len() as u64))
             }
-            TraceWindow::File { file, start, stretch } => {
+            TraceWindow::File { file, start, bytes } => {
                 // These bytes are good, but little else will be in a file that is being truncated.
                 let now = file.metadata().map_err(WindowError::Failed)?.len();
                 if end > now {
                     return Err(WindowError::Shrunk(now));
                 }
-                let inside = *start <= offset && end <= *start + stretch.len() as u64;
+                let inside = *start <= offset && end <= *start + bytes.len() as u64;
                 if !inside {
                     let span = WINDOW_BYTES.max(length as u64).min(total.saturating_sub(offset));
-                    stretch.clear();
-                    if span as usize > stretch.capacity()
-                        || stretch.capacity() as u64 > 2 * WINDOW_BYTES
+                    bytes.clear();
+                    if span as usize > bytes.capacity()
+                        || bytes.capacity() as u64 > 2 * WINDOW_BYTES
                     {
                         // Free the old range first, so that there are never two.
-                        *stretch = Vec::with_capacity(span as usize);
+                        *bytes = Vec::with_capacity(span as usize);
                     }
-                    stretch.resize(span as usize, 0);
+                    bytes.resize(span as usize, 0);
                     *start = offset;
-                    if let Err(error) = file.read_exact_at(stretch, offset) {
-                        stretch.clear();
+                    if let Err(error) = file.read_exact_at(bytes, offset) {
+                        bytes.clear();
                         return Err(match error.kind() {
                             io::ErrorKind::UnexpectedEof => {
                                 WindowError::Shrunk(file.metadata().map_or(0, |file| file.len()))
@@ -82,7 +82,7 @@ impl TraceWindow {
                     }
                 }
                 let from = (offset - *start) as usize;
-                stretch.get(from..from + length).ok_or(WindowError::Shrunk(total))
+                bytes.get(from..from + length).ok_or(WindowError::Shrunk(total))
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Reads what a core file leaves out from the files on disk.
 //!
 //! The kernel dumps the first page of each mapped ELF file (bit 4 of `/proc/PID/coredump_filter`),
-//! nearly always with the build id: the file must begin with it.
+//! nearly always with the build id. The file on disk must begin with that page.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -69,12 +69,12 @@ impl DiskFiles {
                 refusal.why
             ))
         };
-        let mut told: Vec<String> = self.known.iter().filter_map(refused).collect();
-        if let Some(more) = told.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
-            told.truncate(MAX_NAMED);
-            told.push(format!("{more} more files were not read either"));
+        let mut sentences: Vec<String> = self.known.iter().filter_map(refused).collect();
+        if let Some(more) = sentences.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
+            sentences.truncate(MAX_NAMED);
+            sentences.push(format!("{more} more files were not read either"));
         }
-        told
+        sentences
     }
 }
 

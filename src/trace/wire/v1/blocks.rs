@@ -1,6 +1,6 @@
 //! Encodes snapshots as edits ([`super::edit_steps`]) of the device's previous snapshot.
 //!
-//! Segments are edited so and, inside a changed segment, its blocks.
+//! So are the blocks of a changed segment.
 
 use super::edit_steps::{BEYOND_PREVIOUS, CHANGE, DROP, KEEP, NEW, StepRun, step};
 use super::varint::{PayloadCursor, fold, put, unfold, unzigzag, zigzag};

@@ -10,7 +10,7 @@ use crate::model::{
 };
 
 /// Bounds a reader's memory.
-pub(crate) const MAX_CHANGES: usize = 1 << 15;
+pub(crate) const MAX_DELTAS: usize = 1 << 15;
 const COLUMNS: usize = 5;
 const TIMES: usize = 1;
 const SIZES: usize = 2;
@@ -59,7 +59,7 @@ impl WireFollowedState {
         clock: &mut BlockClock,
         out: &mut Vec<u8>,
     ) -> Result<(), MalformedPayload> {
-        if changes.len() > MAX_CHANGES {
+        if changes.len() > MAX_DELTAS {
             return Err(TOO_MANY);
         }
         for column in &mut self.columns {
@@ -175,7 +175,7 @@ impl WireFollowedState {
         stack: impl Fn(u32) -> Option<u32>,
     ) -> Result<(), MalformedPayload> {
         changes.clear();
-        let mut columns: [_; COLUMNS] = from.columns(MAX_CHANGES, TOO_MANY)?;
+        let mut columns: [_; COLUMNS] = from.columns(MAX_DELTAS, TOO_MANY)?;
         let kinds = columns[0].0;
         for &kind in kinds {
             let after = clock.decode(columns[TIMES].number()?);
