@@ -1,4 +1,4 @@
-//! `memspy pause` and `memspy resume`: whole cycles, and every way in which they go wrong.
+//! `memspy pause` and `memspy resume`: whole cycles, and every way in which they fail.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
@@ -13,7 +13,7 @@ use crate::support::sim;
 use crate::support::target::Target;
 use memspy::render::json::CheckpointJson;
 
-/// A job on a card of its own, and a folder for memspy's notes.
+/// A job on its own card, and a folder for memspy's notes.
 struct Job {
     target: Target,
     notes: tempfile::TempDir,
@@ -61,7 +61,7 @@ impl Job {
         self.used() == 0
     }
 
-    /// Whether it goes on, and sees the card as NVML does.
+    /// Panics unless it continues and sees the card as NVML does.
     #[track_caller]
     fn goes_on(&mut self) {
         self.target.say("again");
@@ -72,7 +72,7 @@ impl Job {
         assert_eq!(bytes("total") - bytes("free"), self.used());
     }
 
-    /// A memspy that has said `text`.
+    /// A memspy that has printed `text`.
     fn start_memspy(&self, words: &[&str], text: &str) -> Running {
         let mut command = self.command(words, &[]);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -134,7 +134,7 @@ fn a_paused_job_gives_its_memory_away_and_gets_it_back() {
     assert!(paused["process_host_before"].as_u64().unwrap() > 50 << 20);
     assert!(paused["host_available_after"].as_u64().unwrap() > 0);
 
-    // It waits in its next CUDA call, and memspy can look at it as ever.
+    // It waits in its next CUDA call; memspy can still read it.
     job.target.say("again");
     std::thread::sleep(Duration::from_millis(300));
     assert!(job.is_paused());
@@ -274,7 +274,7 @@ fn steps_that_fail_are_taken_back() {
     }
     assert_eq!(std::fs::read_dir(job.notes.path()).unwrap().count(), 0, "no note is left");
 
-    // Not even the way back works: the job waits, and says how to go on.
+    // The way back fails, too: the job waits, and memspy says how to continue.
     job.failing(&["pause"], "checkpoint,unlock").failed(&[
         "the job waits in its next CUDA call, with its memory on the GPU",
         "memspy resume -p",
@@ -313,7 +313,7 @@ fn a_gpu_that_was_filled_meanwhile_keeps_the_job_paused_until_there_is_room() {
     let second = Target::start(second);
     let parts = ["GPU 0 has too little memory free", "stays paused", "memspy devices"];
     job.memspy(&["resume"]).refused(&parts);
-    // Without memspy's note the driver itself finds out.
+    // Without memspy's note the driver itself knows.
     let elsewhere = tempfile::tempdir().unwrap();
     let elsewhere = elsewhere.path().to_str().unwrap();
     let mut resume = job.command(&["resume"], &[("XDG_RUNTIME_DIR", elsewhere)]);

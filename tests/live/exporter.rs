@@ -1,4 +1,5 @@
-//! `memspy exporter` beside real jobs: its figures against `torch.cuda.memory_stats()`, and a real Prometheus that scrapes it.
+//! `memspy exporter` beside real jobs: its figures against `torch.cuda.memory_stats()`, and a real
+//! Prometheus.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -168,7 +169,7 @@ fn the_figures_are_those_of_memory_stats_and_follow_the_job() {
     });
     compare(&text, &after);
     let lines = series(&text, "memspy_line_bytes");
-    // Which line is an estimate; that it is one of the program's, or said to be none, is not.
+    // Which line is an estimate; that it is a line of the program, or marked unknown, is certain.
     let unknown = ["[not seen]", "[before recording]", "[other]"];
     let is_known = |labels: &str| labels.contains("targets/");
     let said = |labels: &str| unknown.iter().any(|name| labels.contains(name));

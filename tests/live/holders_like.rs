@@ -1,4 +1,5 @@
-//! What trumpy and modelsize say of a job, said from outside by their own rules (`memspy graph --like`).
+//! The figures of trumpy and modelsize, computed from outside by their own rules (`memspy graph
+//! --like`).
 
 use std::collections::BTreeMap;
 
@@ -41,7 +42,7 @@ fn what_trumpy_says_is_said_from_outside_and_so_is_the_truth() {
         let part = |name: &str| saved[name].as_u64().unwrap();
         let parts = ["activations", "inputs", "parameters", "buffers"];
         assert_eq!(parts.iter().map(|name| part(name)).sum::<u64>(), part("all"), "{scene}");
-        // trumpy counts weights that are seen through a view, and the input.
+        // trumpy counts weights seen through a view, and the input.
         assert!(part("activations") < by_rule.as_u64().unwrap(), "{scene}");
     }
 }
@@ -63,7 +64,7 @@ fn several_losses_that_are_alive_are_not_summed() {
     for (what, bytes) in &seen {
         assert_eq!(&truth[what], bytes, "{what}");
     }
-    // One by its name, also without its function.
+    // Each by its name, also without its function.
     let one = graph(&target, &["--like", "trumpy", "--loss", "one"]);
     assert_eq!(one["losses"].as_array().unwrap().len(), 1);
     assert_eq!(one["losses"][0]["figures"][0]["memory_for_backward"], truth["one first"]);

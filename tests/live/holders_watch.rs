@@ -1,4 +1,4 @@
-//! Looks again and again (`tensors --every`), and several at once.
+//! Repeated snapshots (`tensors --every`), and several at once.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Stdio};
@@ -33,7 +33,7 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     lines
 }
 
-/// The next line with `text`; panics when none comes.
+/// The next line with `text`.
 #[track_caller]
 fn until(lines: &Receiver<String>, text: &str) -> String {
     let mut seen = Vec::new();

@@ -1,5 +1,5 @@
-//! Answers that would mislead: whose memory it is, what frees it, and how much a tensor keeps,
-//! against the job's own truth.
+//! Answers that once misled: owners, what frees memory, how much a tensor keeps, against the job's
+//! own truth.
 
 use memspy::render::json::{DumpJson, OwnershipJson, SummaryJson};
 use nix::sys::signal::{Signal, kill};
@@ -10,10 +10,10 @@ use crate::support::memspy::{document, memspy_at, wait_until};
 use crate::support::sim;
 use crate::support::target::Target;
 
-/// Builds without optimization on a busy machine take longer than people would wait.
+/// Unoptimized builds on a busy machine take longer than people would wait.
 const NO_LIMIT: [&str; 4] = ["--max-time", "120s", "--max-pause", "60s"];
 
-/// A target of `misleading.py`, and what it said of itself.
+/// A target of `misleading.py`, and its truth.
 fn start(kind: &str) -> (Target, Value) {
     let target = sim::start("misleading.py", &[kind]);
     let told = serde_json::from_str(target.said.last().unwrap()).unwrap();
@@ -40,7 +40,7 @@ fn finding<'a>(summary: &'a Value, kind: &str) -> Option<&'a Value> {
     summary["findings"].as_array().unwrap().iter().find(|finding| finding["kind"] == kind)
 }
 
-/// "256.00 MiB is garbage" of 384: the gradients of garbage parameters live in C++ only; nor was it
+/// "256.00 MiB is garbage" of 384: gradients of garbage parameters exist in C++ only. It was not
 /// said what is garbage.
 #[test]
 fn what_hangs_on_garbage_in_cpp_is_garbage_and_its_class_and_cycle_are_named() {
@@ -60,8 +60,7 @@ fn what_hangs_on_garbage_in_cpp_is_garbage_and_its_class_and_cycle_are_named() {
     }
 }
 
-/// A custom function that keeps its own output: output, node, context and output again were "kept
-/// by a node".
+/// For a custom function that keeps its own output, output, node and context were "kept by a node".
 #[test]
 fn a_context_that_keeps_the_output_of_its_node_is_garbage() {
     let (mut target, _) = start("outputs");
@@ -79,8 +78,8 @@ fn a_context_that_keeps_the_output_of_its_node_is_garbage() {
     assert_eq!((of(".result"), of(".scratch")), (4, 4), "{names:?}");
 }
 
-/// Kept columns show a small part of what they hold; the finding did not appear, as the tensor
-/// below a view shows all of it.
+/// Kept columns show a small part of what they hold; the finding was missing, because the tensor
+/// below a view shows all.
 #[test]
 fn a_strided_view_shows_only_its_own_elements_of_the_storage() {
     let (target, truth) = start("columns");
@@ -90,7 +89,7 @@ fn a_strided_view_shows_only_its_own_elements_of_the_storage() {
     assert!(found["text"].as_str().unwrap().contains("kept.columns["), "{found}");
 }
 
-/// "152.98 MiB is cached and free" was said of what CUDA graphs replay into.
+/// "152.98 MiB is cached and free" described memory that CUDA graphs replay into.
 #[test]
 fn pools_of_cuda_graphs_are_told_by_graph_and_are_not_free() {
     let (target, truth) = start("graphs");
@@ -110,7 +109,7 @@ fn pools_of_cuda_graphs_are_told_by_graph_and_are_not_free() {
     assert!(dump.contains("of it only for private pools"), "{dump}");
 }
 
-/// `-p WORKER` showed the parent's memory as the worker's own.
+/// `-p WORKER` showed the parent's memory as the worker's.
 #[test]
 fn a_forked_child_holds_nothing_and_says_whose_memory_it_shows() {
     let (mut target, truth) = start("forked");
@@ -126,7 +125,7 @@ fn a_forked_child_holds_nothing_and_says_whose_memory_it_shows() {
         assert!(out.contains("holds no GPU memory of its own"), "{words:?}: {out}");
         assert!(out.contains(&parent) && !out.contains("3.00 MiB allocated"), "{words:?}: {out}");
     }
-    // The parent's are its own, and so are those of a job that was forked before CUDA began.
+    // The parent owns its memory, and so does a job forked before CUDA began.
     let own = tensors(&target);
     assert_eq!(
         (&own["copied"], &own["devices"]["cuda:0"]["allocated"]),
@@ -139,7 +138,7 @@ fn a_forked_child_holds_nothing_and_says_whose_memory_it_shows() {
     assert!(dump["allocator"].as_str().unwrap().contains("a process that has ended"), "{dump}");
 }
 
-/// A job without a GPU: the screen was empty, and pointed to nothing.
+/// A job without a GPU: the screen was empty and gave no advice.
 #[test]
 fn a_job_on_the_cpu_has_owners_in_summary_and_dump() {
     let (target, truth) = start("on_cpu");
@@ -160,7 +159,7 @@ fn a_job_on_the_cpu_has_owners_in_summary_and_dump() {
     assert!(only.contains("cpu: ") && !only.contains("cuda"), "{only}");
 }
 
-/// A rank that leads its own session, as torchrun starts each, was not told to be an orphan.
+/// A rank that leads its own session, as under torchrun, was not recognised as an orphan.
 #[test]
 fn a_rank_with_a_session_of_its_own_is_an_orphan_of_its_launcher() {
     let folder = tempfile::tempdir().unwrap();

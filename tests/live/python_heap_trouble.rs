@@ -1,4 +1,4 @@
-//! Heaps that are hard to read: of several interpreters, with a collector at work, out of damaged memory.
+//! Heaps that are hard to read: several interpreters, a running collector, damaged memory.
 
 use crate::support::damaged::Damaged;
 use crate::support::pythons;
@@ -52,7 +52,7 @@ fn damaged_memory_makes_errors_not_panics() {
         let process = Process::open(target.pid()).unwrap();
         let reader = PythonReader::attach_own(&process).unwrap();
         let whole = PageCache::new(Box::new(process.memory()));
-        // As they are: damage soon ends the lists themselves. It may not have come to rest yet.
+        // Undamaged: damage would soon end the lists. It may not have come to rest yet.
         let pause = StoppedProcess::stop(&process).unwrap();
         let objects = reader.heap(&whole).unwrap().objects().to_vec();
         drop(pause);

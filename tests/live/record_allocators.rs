@@ -1,4 +1,4 @@
-//! Recordings of jobs by the state of their allocator: its kinds, devices, and jobs that come to it late or never.
+//! Recordings by state of the allocator: its kinds, devices, and jobs that use it late or never.
 
 use crate::support::memspy::{Recording, collapsed, lines, memspy, memspy_at, total, wait_until};
 use crate::support::target::Target;
@@ -10,7 +10,7 @@ fn stat(target: &[String], device: usize, key: &str) -> u64 {
     truth["devices"][device]["stats"][key].as_u64().unwrap()
 }
 
-/// Lets the target allocate once more while it is recorded, and waits until the trace shows that.
+/// Lets the target allocate while recorded, and waits until the trace shows that.
 fn grow(target: &mut Target, devices: usize) -> (Recording, Vec<String>) {
     let mut recording = Recording::start(target.pid(), &[]);
     recording.wait_for_block();
@@ -135,7 +135,7 @@ fn a_job_that_resets_its_peak() {
     ask("reset_peak", &mut target);
     let low = stat(&ask("truth", &mut target), 0, "allocated_bytes.all.peak");
     assert!(low < highest);
-    // The reset has to be seen before the next rise hides it.
+    // The reset must be seen before the next rise hides it.
     let resets = || lines(recording.trace(), &[])["peak_allocated"]["resets"] == 1;
     wait_until("the reset in the trace", resets);
     ask("hold 2000", &mut target);

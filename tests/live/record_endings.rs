@@ -1,4 +1,4 @@
-//! How recordings end: the target's end, memspy's end by signals, a full disk; what was written stays readable.
+//! Recordings end by the target's end, by signals, by a full disk; what was written stays readable.
 
 use std::process::{Command, Stdio};
 
@@ -21,7 +21,7 @@ fn count(target: &mut Target) -> i64 {
     said["count"].as_i64().unwrap()
 }
 
-/// Whether the trace lacks its end, which is then said once.
+/// Whether the trace lacks its end, and says so once.
 fn ended_abruptly(recording: &Recording) -> bool {
     let mut reader = ::memspy::trace::TraceReader::open(recording.trace()).unwrap();
     let mut profile = ::memspy::analysis::Profile::new();
@@ -162,7 +162,7 @@ fn a_full_disk_is_one_clear_line_and_what_was_written_is_readable() {
     let mut command = pythons::newest_here().target("busy_stacks.py");
     command.args(["--threads", "8"]);
     let target = Target::start(command);
-    // A file size limit is the full disk that needs no rights.
+    // A file size limit acts as a full disk and needs no rights.
     let script = "ulimit -f 20; exec \"$0\" record -r 1000 -p $1 \"${@:2}\"";
     let mut command = Command::new("bash");
     command.args(["-c", script, env!("CARGO_BIN_EXE_memspy"), &target.pid().to_string()]);
@@ -180,7 +180,7 @@ fn a_full_disk_is_one_clear_line_and_what_was_written_is_readable() {
 fn a_full_file_system_is_one_clear_line_and_what_was_written_is_readable() {
     assert!(nix::unistd::geteuid().is_root(), "only root can mount a file system: run it as root");
     let target = start();
-    // A file system of two pages in a mount space of memspy's own.
+    // A file system of two pages in memspy's own mount space.
     let script = "mount -t tmpfs -o size=8k tmpfs /mnt && \"$0\" record -r 1000 -p $1 -o /mnt/t.bin; \
                   code=$?; cp /mnt/t.bin $2; exit $code";
     let copy = tempfile::tempdir().unwrap();
@@ -229,7 +229,7 @@ fn the_job_ends_while_it_trains() {
     assert!(!ended_abruptly(&recording));
 }
 
-/// What NVML's simulated calls ask before they answer: who lists processes never gets an answer.
+/// NVML's simulated calls read this; a list of processes never comes.
 const HANGING_NVML: &str = r#"
 #include <string.h>
 #include <unistd.h>
@@ -240,7 +240,7 @@ int sim_is_listed(const char *list, const char *call) {
 }
 "#;
 
-/// `record` waited for ever for a driver that hangs, and Ctrl-C did not end it.
+/// `record` waited forever for a driver that hangs, and Ctrl-C did not end it.
 #[test]
 fn an_nvml_that_hangs_does_not_hang_memspy() {
     let target = sim::start("recorded_history.py", &["ring"]);

@@ -1,4 +1,4 @@
-//! A flight recorder beside a job on the simulated card: what it waits for, what it keeps, what its report says.
+//! A flight recorder beside a job on the simulated card: triggers, what it keeps, its report.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
     let mut recording = Recording::start(target.pid(), &words);
     recording.wait_for_segment();
     ask(&mut target, "grow 100 8");
-    // A snapshot is read every 50 ms: one has all of it then.
+    // Snapshots come every 50 ms: one has all of it by then.
     std::thread::sleep(std::time::Duration::from_millis(500));
     ask(&mut target, "caught 3000");
     let done = recording.wait().ok();
@@ -40,7 +40,7 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
     let verdict = verdict_of(recording.trace());
     let asked = place(&known, "asked");
     says(&verdict, &["'oom' was met at ", &asked, "4.00 GiB of memory"]);
-    // A handler that does nothing is over before its error can be read, but for luck.
+    // A handler that does nothing usually ends before its error can be read.
     let found = verdict.contains("asked for 2.93 GiB");
     let unknown =
         verdict.contains("These are samples") && verdict.contains("was done with its error");
@@ -49,10 +49,10 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
         &verdict,
         &["1 out-of-memory errors, 1 retries", "live: 1.16 GiB", "the counters say the same"],
     );
-    // What is older than the recording is told by its owners.
+    // Owners of what is older than the recording.
     says(&verdict, &["256.00 MiB", "main: weights \u{2190}", "[before recording]"]);
     says(&verdict, &["main: weights[*]", "of it 2.00 MiB was in wholly free segments"]);
-    // The trace has it all, and can be looked at again.
+    // The trace has all of it and can be read again.
     let trace = recording.trace().to_str().unwrap();
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
     let held = known["held_bytes"].as_u64().unwrap();
@@ -64,7 +64,7 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
     let other = memspy::memspy(&["oom-report", trace, "--until", "allocated>1000M"]).ok();
     says(&other.out, &["'allocated>1000M' was met", " of 4.00 GiB allocated by PyTorch on GPU 0"]);
     assert!(!beside(recording.trace(), "ring").exists());
-    // It goes on.
+    // It continues.
     ask(&mut target, "drop");
     target.finish();
 }
@@ -84,7 +84,7 @@ fn an_error_that_the_job_dies_of_is_told_after_its_death() {
     says(&verdict, &["'oom' was met", &place(&known, "asked"), "live: 1.16 GiB"]);
 }
 
-/// What the report says of the error: size, stack, words.
+/// The report on the error: size, stack, words.
 #[track_caller]
 fn words_of(verdict: &str) -> [&str; 3] {
     let mut lines = verdict.lines().skip_while(|line| *line != "What PyTorch's error says").skip(1);
@@ -237,10 +237,10 @@ fn a_recording_that_goes_on_writes_one_after_the_other() {
     recording.wait_for_segment();
     let trace = recording.trace().to_owned();
     let second = trace.with_file_name("trace-2.bin");
-    // A name that is taken is passed over.
+    // A name in use is skipped.
     std::fs::write(trace.with_file_name("trace-3.bin"), "mine").unwrap();
     let third = trace.with_file_name("trace-4.bin");
-    // One so shortly after another is counted only.
+    // An error so shortly after another is only counted.
     target.say("caught 6000");
     target.say("caught 6000");
     target.read_until_ready();
@@ -266,7 +266,7 @@ fn a_recording_that_goes_on_writes_one_after_the_other() {
 
 #[test]
 fn what_a_killed_recorder_kept_is_readable() {
-    // Long enough on each line for a busy machine to take a sample there.
+    // Long enough on each line for a sample, even on a busy machine.
     let target = sim::start("known_lines.py", &["--pause", "30"]);
     let known: Value = serde_json::from_str(&target.said[0]).unwrap();
     let mut recording = Recording::start(target.pid(), &["--keep", "2s", "-r", "500"]);
@@ -280,7 +280,7 @@ fn what_a_killed_recorder_kept_is_readable() {
     let paths = std::fs::read_dir(&ring).unwrap().map(|entry| entry.unwrap().path());
     let mut segments: Vec<_> = paths.collect();
     segments.sort();
-    // The last one may just have begun, without a sample.
+    // The last one may have just begun, without a sample.
     segments.pop();
     for path in &segments {
         let report = lines(path, &[]);
@@ -291,7 +291,7 @@ fn what_a_killed_recorder_kept_is_readable() {
     let verdict = memspy::memspy(&["oom-report", ring]).ok();
     says(&verdict.out, &["No condition was met", "the recording ended abruptly", "the last "]);
     memspy::memspy(&["flame", ring]).refused(&["folder of segments", "memspy join"]);
-    // The next one does not write over it unless told to.
+    // The next one does not overwrite it unless told to.
     let words = ["record", "--cpu", "10", "--keep", "2s", "-d", "1", "-o", trace];
     memspy::memspy_at(target.pid(), &words[..]).refused_last(&[
         "exists already",
@@ -311,8 +311,8 @@ fn what_a_killed_recorder_kept_is_readable() {
     target.finish();
 }
 
-/// Makes 60 blocks that stay, and churns while `words` keep the last part of it; gives the most bytes seen on the disk,
-/// what the job says it has allocated, and what memspy said.
+/// Makes 60 blocks that stay, and churns while `words` keep the last part. Returns the most bytes
+/// on disk, the bytes that the job says are allocated, and memspy's output.
 fn churned(words: &[&str], at_least: &str) -> (Recording, u64, u64, String) {
     let mut target = sim::start("allocator_load.py", &[]);
     ask(&mut target, "hold 1");
@@ -328,7 +328,7 @@ fn churned(words: &[&str], at_least: &str) -> (Recording, u64, u64, String) {
     let mut most = 0;
     wait_until("many segments", || {
         let files = std::fs::read_dir(&ring).into_iter().flatten().flatten();
-        // One may be removed while it is looked at.
+        // One may be removed meanwhile.
         let sizes = files.flat_map(|e| e.metadata());
         most = most.max(sizes.map(|m| m.len()).sum());
         ring.join(at_least).exists()
@@ -344,10 +344,10 @@ fn churned(words: &[&str], at_least: &str) -> (Recording, u64, u64, String) {
     (recording, most, allocated, done.err)
 }
 
-/// The sum of the blocks in the last map that is kept.
+/// The sum of the blocks in the last kept snapshot.
 fn last_allocated(ring: &Path) -> Option<u64> {
     let segments = trace::segments(ring).unwrap_or_default();
-    // Each is a trace by itself; one may be removed meanwhile.
+    // Each is a trace; one may be removed meanwhile.
     segments.iter().rev().take(3).find_map(|segment| {
         let mut records: Vec<Record> = Vec::new();
         let _ = trace::TraceReader::open(segment).ok()?.replay(&mut records);
@@ -370,7 +370,7 @@ fn a_ring_of_a_given_size_never_takes_more() {
     assert!(report["kept_from_seconds"].as_f64().unwrap() > 1.0, "{}", report["kept_from_seconds"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
     assert_eq!(total(&stacks), allocated);
-    // One that was there before is freed and made again alike: sampling cannot tell that.
+    // An old block was freed and one like it allocated: sampling cannot see that.
     let before = stacks.iter().filter(|s| s.0 == "[before recording]").map(|s| s.1).sum::<u64>();
     assert!(before <= 1024, "{stacks:?}");
 }
@@ -400,7 +400,7 @@ fn an_exact_ring_of_a_given_size_never_takes_more_and_loses_no_stack() {
     assert!(stacks.iter().all(|s| s.0.contains(";hold (")), "{stacks:?}");
 }
 
-/// Records with tables printed into a file; returns what was printed.
+/// Records with tables printed into a file; returns the text.
 fn printed(target: &Target, words: &[&str]) -> (Recording, String) {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out.txt");
@@ -426,7 +426,7 @@ fn the_last_table_printed_is_that_of_the_trace() {
         assert!(!text.contains('\x1b') && !text.contains('\r'));
         for (number, table) in tables.iter().enumerate() {
             says(table, &["the recording so far"]);
-            // The first one may come before the first counters.
+            // The first table may come before the first counters.
             let has_counters = number > 0 || table.contains("GPU 0");
             assert!(!has_counters || table.contains("known_lines.py:"), "{table}");
         }
@@ -448,7 +448,7 @@ fn tables_beside_a_ring_are_of_the_time_since_the_last_one() {
     for (table, length) in tables.iter().zip(["2.0 s", "2.0 s", "1."]) {
         let head = table.lines().next().unwrap();
         assert!(head.contains(&format!("the last {length}")), "{head}");
-        // The peak is the stretch's own: the same memory is allocated again and again.
+        // The interval's own peak: the same memory is allocated again and again.
         says(table, &["peak allocated 256.00 MiB (reached", "256 MiB", "known_lines.py:"]);
     }
     target.finish();
@@ -475,7 +475,7 @@ fn words_that_make_no_sense_together_are_refused() {
         assert_eq!(done.status.code(), Some(2), "{words:?}: {}", done.err);
         assert!(done.err.contains(part), "no '{part}' in {}", done.err);
     }
-    // Beside a job on another card's driver there is no NVML.
+    // Without a job's simulated driver there is no NVML.
     let mut alone = std::process::Command::new(env!("CARGO_BIN_EXE_memspy"));
     alone.args(["record", "-p", &target.pid().to_string(), "--until", "used>90%"]);
     if std::env::var_os("LD_LIBRARY_PATH").is_none() && !Path::new("/dev/nvidiactl").exists() {

@@ -1,4 +1,4 @@
-//! `record -- PROGRAM`: the program runs as it would without memspy, and its exit code is passed on.
+//! `record -- PROGRAM`: the program runs as without memspy, and its exit code is passed on.
 
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -13,7 +13,7 @@ struct Ran {
     folder: tempfile::TempDir,
 }
 
-/// Runs `memspy record WORDS -- PROGRAM` with `$DONE` a file that the program may leave behind.
+/// Runs `memspy record WORDS -- PROGRAM`; `$DONE` names a file that the program may create.
 fn record(words: &[&str], program: &[&str]) -> Ran {
     let folder = tempfile::tempdir().unwrap();
     let trace = folder.path().join("trace.bin");
@@ -103,14 +103,14 @@ fn recording(folder: &std::path::Path, program: &str) -> Child {
     let errors = std::io::BufReader::new(memspy.stderr.take().unwrap());
     let mut lines = std::io::BufRead::lines(errors).map(Result::unwrap);
     assert!(lines.any(|line| line.contains("attached to process")));
-    // Nobody may find the pipe closed.
+    // The pipe must not close.
     std::thread::spawn(move || lines.for_each(drop));
     memspy
 }
 
 #[test]
 fn signals_that_ask_memspy_to_end_reach_the_program_and_its_code_comes_back() {
-    // READY for signals once it has made the file.
+    // READY for signals once it has created the file.
     let wait = "open(os.environ['DONE'], 'w').close()\nfor _ in range(600): time.sleep(0.1)";
     let answers = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n\
                    signal.signal(signal.SIGUSR1, lambda *_: sys.exit(8))";
@@ -159,7 +159,7 @@ fn a_hangup_that_is_ignored_stays_ignored_for_memspy_and_the_program() {
 
 #[test]
 fn a_recording_that_is_over_leaves_the_program_running_to_its_own_end() {
-    // It goes on until memspy has said that the recording is over.
+    // Until memspy has said that the recording is over.
     let script = "import os, time, pathlib\n\
                   while not pathlib.Path(os.environ['DONE']).exists(): time.sleep(0.01)\n\
                   raise SystemExit(6)";

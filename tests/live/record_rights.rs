@@ -1,5 +1,5 @@
-//! A process of another user: what may not be read gets one clear line; memspy as root reads no more for a job than the
-//! job's own user could.
+//! Another user's process: what may not be read gets one clear line. As root, memspy reads for a
+//! job only what its user could.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ fn another_users_process_is_refused_with_the_remedy() {
     target.finish();
 }
 
-/// Only root can start processes as another user: these tests cannot pass without it.
+/// Only root can start processes as another user.
 #[track_caller]
 fn assert_root() {
     assert!(nix::unistd::geteuid().is_root(), "this test has to run as root");
@@ -47,7 +47,7 @@ const NOBODY: u32 = 65534;
 const SECRET: &str = "root:only-root-may-read-this";
 const OPEN: &str = "first line that everybody may read";
 
-/// A folder that everybody may look into, with files in it.
+/// A folder readable by all, with files.
 struct Files(tempfile::TempDir);
 
 impl Files {
@@ -61,7 +61,7 @@ impl Files {
         self.0.path().join(name)
     }
 
-    /// Makes a file of root with these rights; its name.
+    /// Creates root's file with this mode; returns its name.
     fn with(&self, name: &str, text: &str, mode: u32) -> String {
         let path = self.path(name);
         std::fs::write(&path, format!("{text}\nsecond line\n")).unwrap();
@@ -79,7 +79,7 @@ fn job(words: &[&str], files: &[&str]) -> Target {
     })
 }
 
-/// Records `target` for a moment; the source texts in the trace, and what memspy said.
+/// Records `target` for a moment; returns the trace's source texts and memspy's output.
 #[track_caller]
 fn sources(target: &Target) -> (Vec<String>, String) {
     let folder = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ fn sources(target: &Target) -> (Vec<String>, String) {
     (records.into_iter().filter_map(text).collect(), said)
 }
 
-/// Runs a memspy that has to end by itself; what it said.
+/// Runs a memspy that must end by itself; returns its output.
 #[track_caller]
 fn in_time(mut command: Command) -> String {
     let errors = tempfile::NamedTempFile::new().unwrap();
@@ -152,7 +152,7 @@ fn a_recording_and_its_verdict_are_for_their_owner_only_unless_told_otherwise() 
     target.finish();
 }
 
-/// The lines of `/proc/…/status` that say what a thread may do.
+/// A thread's rights, from `/proc/…/status`.
 fn rights(status: &str) -> Vec<(String, u64)> {
     let lines = status.lines().filter_map(|line| line.split_once(":\t"));
     let lines = lines.filter(|(name, _)| ["CapEff", "CapPrm", "NoNewPrivs"].contains(name));
@@ -201,7 +201,7 @@ fn a_program_that_memspy_starts_has_all_the_rights_that_memspy_was_given() {
 fn code_that_opens_files_by_name_is_not_used_beside_another_users_job() {
     assert_root();
     let files = Files::new();
-    // A library with the name of a Python that memspy does not know, in a program that is none.
+    // A library named like an unknown Python, in a program that is no Python.
     let library = files.path("libpython3.6.so");
     let mut compiler = Command::new("cc");
     compiler.args(["-shared", "-x", "c", "/dev/null", "-o"]).arg(&library);
