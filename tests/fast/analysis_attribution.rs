@@ -137,7 +137,7 @@ fn what_the_engine_allocates_is_charged_to_the_stack_that_waits() {
         s.enter(0, "train", 1);
         s.alloc(0, 0, MIB);
         s.enter_in(0, name, file, 800);
-        // A reader may think that a thread that waits is idle.
+        // A reader may take a waiting thread for idle.
         s.threads[0].activity = ThreadActivity::Idle;
         s.thread("other", false);
         s.enter(1, "serve", 7);
@@ -344,7 +344,7 @@ fn the_peak_is_the_counters_and_tells_whether_the_recording_saw_it() {
     assert_eq!(fold.below_peak(), Some(200 * MIB));
 }
 
-/// Without a GIL nobody holds it: `--gil` leaves out everything, and says so.
+/// Without a GIL nobody holds it: `--gil` excludes everything, and says so.
 #[test]
 fn that_nobody_held_the_gil_is_said_where_it_was_asked_for() {
     let mut s = Script::new(100);

@@ -1,11 +1,12 @@
-//! Whose an allocation is that was seen in passing, of a kind that comes only once: what lines of its call make at all, and in which order.
+//! Sites of one-time allocations seen in passing: what lines of their call allocate at all, and in
+//! which order.
 
 use crate::analysis_followed::{MIB, Script, allocated, at, in_mib, stood, went};
 use memspy::model::{
     Definition, FollowedThread, FrameId, Record, StackId, StackNode, StackReading,
 };
 
-/// Two lines of one call: 3 is g called by f, and this one is f called by it.
+/// Two lines of one call: 3 is g called by f, and this is f called by it.
 const OTHER_LINE: u32 = 6;
 
 fn script_with_two_lines() -> Script {
@@ -19,7 +20,7 @@ fn unread(thread: u32) -> FollowedThread {
     at(thread, StackReading::Torn, StackReading::Torn)
 }
 
-/// A call that is written over several lines: the arguments are on one of their own.
+/// A call over several lines: the arguments have their own.
 #[test]
 fn of_two_lines_of_one_call_the_one_that_makes_blocks_made_that_of_a_new_kind() {
     let mut script = script_with_two_lines();
@@ -30,7 +31,7 @@ fn of_two_lines_of_one_call_the_one_that_makes_blocks_made_that_of_a_new_kind() 
     assert_eq!(known.certain, Some(12 * MIB));
 }
 
-/// The states of an optimizer, two for each parameter, whatever its size.
+/// An optimizer's states, two for each parameter, whatever its size.
 fn states(script: &mut Script, sizes: impl IntoIterator<Item = u64>) {
     for size in sizes {
         script.allocates(size, 3_000, stood(OTHER_LINE));
@@ -60,7 +61,7 @@ fn blocks_of_one_change_were_made_in_the_usual_order() {
     assert!(known.certain.is_some_and(|certain| certain < 32 * MIB), "the order is a guess");
 }
 
-/// Kernels are tried out one after the other, each in a loop that fills a buffer of the same size.
+/// Kernels are tried one after the other, each in a loop that fills a buffer of the same size.
 #[test]
 fn in_a_loop_what_was_not_seen_is_of_the_stack_that_made_the_last_ones() {
     let mut script = script_with_two_lines();
@@ -75,7 +76,7 @@ fn in_a_loop_what_was_not_seen_is_of_the_stack_that_made_the_last_ones() {
     assert_eq!(stacks, in_mib(&[("f f", 4)]));
 }
 
-/// A thread that reads from a pipe stands still beside every allocation.
+/// A thread that reads from a pipe waits beside every allocation.
 #[test]
 fn a_thread_that_others_hold_the_lock_beside_is_no_reason_to_leave_out_one_that_could_not_be_read()
 {
@@ -92,7 +93,7 @@ fn a_thread_that_others_hold_the_lock_beside_is_no_reason_to_leave_out_one_that_
     assert_eq!(stacks, in_mib(&[("f", 44)]));
 }
 
-/// Deep within a call a thread does not come to another line of its caller between two polls.
+/// Deep within a call a thread does not reach another line of its caller between two polls.
 #[test]
 fn whoever_makes_such_blocks_elsewhere_did_not_make_one_deep_within_another_call() {
     let mut script = Script::new();

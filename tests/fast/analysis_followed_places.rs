@@ -1,4 +1,5 @@
-//! Whose an allocation is that polls came too late for, or too early: what made such blocks at the same place in the program's run, or at all.
+//! Sites of allocations whose polls came too late or too early: what allocated such blocks at the
+//! same place of the run, or at all.
 
 use crate::analysis_followed::{MIB, Script, allocated, at, freed, in_mib, stood, went};
 use memspy::model::{CounterDelta, StackId, StackReading};
@@ -24,7 +25,7 @@ fn a_thread_that_went_from_one_line_that_makes_such_blocks_to_another_made_it_th
     assert_eq!(stacks, in_mib(&[("f", 2), ("g", 4)]), "f's was seen before");
 }
 
-/// The states of an optimizer, two for each parameter: both polls of the first one's were late once.
+/// An optimizer's states, two for each parameter: both polls of the first one's were late once.
 #[test]
 fn a_thread_that_had_made_nothing_yet_on_the_line_it_went_from_made_it_there() {
     let mut script = Script::new();
@@ -36,7 +37,8 @@ fn a_thread_that_had_made_nothing_yet_on_the_line_it_went_from_made_it_there() {
     assert_eq!(stacks, in_mib(&[("f", 4), ("g", 4)]));
 }
 
-/// Of what is allocated once no iteration tells more: the thread was in the call that makes such blocks, on a line that makes none.
+/// A one-time allocation: the thread was in the call that allocates such blocks, on a line that
+/// allocates none.
 #[test]
 fn what_was_allocated_between_two_lines_is_likely_of_those_that_make_such_blocks_in_that_call() {
     let unread = |before| vec![at(0, StackReading::Whole(StackId(before)), StackReading::Torn)];
@@ -49,7 +51,7 @@ fn what_was_allocated_between_two_lines_is_likely_of_those_that_make_such_blocks
     assert_eq!(stacks, in_mib(&[("f g", 2), ("g f g", 6)]), "3 is in another call");
 }
 
-/// The poll before saw the line ahead of it, and the stack of the one after could not be read.
+/// The poll before saw the line ahead of it; the stack of the one after was unreadable.
 #[test]
 fn an_allocation_is_likely_of_the_stack_that_always_makes_it_at_its_place() {
     let mut script = Script::new();
@@ -63,7 +65,7 @@ fn an_allocation_is_likely_of_the_stack_that_always_makes_it_at_its_place() {
     assert_eq!(stacks, in_mib(&[("f", 14), ("g", 28)]));
 }
 
-/// A thread that sleeps is polled seldom, so that the polls around its next allocation are far apart.
+/// A sleeping thread is polled seldom, so the polls around its next allocation are far apart.
 #[test]
 fn where_a_thread_slept_before_its_allocations_shared_them() {
     let mut script = Script::new();
@@ -75,7 +77,7 @@ fn where_a_thread_slept_before_its_allocations_shared_them() {
     assert_eq!(known.certain, Some(0));
 }
 
-/// What is only ever seen after an allocation may be the line behind it.
+/// A line seen only after an allocation may be the next line.
 #[test]
 fn far_polls_do_not_tell_a_line_from_the_one_behind_it() {
     let mut script = Script::new();
@@ -86,7 +88,8 @@ fn far_polls_do_not_tell_a_line_from_the_one_behind_it() {
     assert_eq!(stacks, in_mib(&[("f", 4), ("g", 4)]));
 }
 
-/// Between two polls a layer's output was allocated and its input freed; in other layers the polls had come in between.
+/// Between two polls a layer's output was allocated and its input freed; in other layers the polls
+/// came in between.
 #[test]
 fn an_allocation_is_likely_of_who_makes_it_at_its_place_whatever_was_freed_beside_it() {
     let mut script = Script::new();
@@ -110,7 +113,8 @@ fn an_allocation_is_likely_of_who_makes_it_at_its_place_whatever_was_freed_besid
     assert_eq!(stacks, in_mib(&[("f", 14), ("g", 4)]));
 }
 
-/// Of `keys = cat(…); values = cat(…)` the poll behind the first comes late now and then, and sees the second.
+/// In `keys = cat(…); values = cat(…)` the poll after the first is sometimes late, and sees the
+/// second.
 #[test]
 fn who_comes_later_is_seen_after_an_allocation_less_often_than_who_made_it() {
     let mut script = Script::new();

@@ -1,4 +1,4 @@
-//! Threads that wait at the samples around an allocation: whom it is charged to, and that nobody is accused.
+//! Attribution of an allocation around which threads wait at the samples.
 
 use crate::analysis_script::{MIB, Script, folded};
 use memspy::analysis::{FoldOptions, Moment, OomReportBuilder, Profile};
@@ -40,7 +40,8 @@ fn sleepy_script(waits: ThreadActivity, seen: u64) -> Script {
     s
 }
 
-/// "Most of what grew in the 6.0 s recorded is held by main (oom.py:5): about 92.03 MiB" of 732 MiB, the rest `[not seen]`.
+/// "Most of what grew in the 6.0 s recorded is held by main (oom.py:5): about 92.03 MiB" of 732
+/// MiB, the rest `[not seen]`.
 #[test]
 fn the_report_on_an_oom_does_not_say_most_of_what_no_sample_saw() {
     let script = sleepy_script(ThreadActivity::Idle, 4 * MIB);
@@ -76,7 +77,7 @@ fn a_thread_asleep_at_both_samples_is_not_charged_with_what_it_allocated_in_betw
         let charged: i64 = lines.functions.iter().flat_map(|f| &f.rows).map(|r| r.allocated).sum();
         assert_eq!(charged, 0, "{waits:?}");
     }
-    // Somebody who works may be it; what a user who asks for idle threads wants is done.
+    // A working thread may be the site; a request for idle threads is followed.
     let fold = folded(&sleepy(ThreadActivity::Active), 0, Moment::Peak);
     assert_eq!(fold["main:1>load_batch:3"], 32 * MIB, "{fold:?}");
 }
@@ -155,7 +156,8 @@ fn a_thread_that_fills_pinned_memory_is_not_charged_with_what_others_allocate() 
     assert_eq!(fold.get("[not seen]"), Some(&(6 * MIB)), "{fold:?}");
 }
 
-/// A sampler that called it asleep in `conv`, because it had slept in `backward` before, made these bytes `[not seen]`.
+/// A sampler that took it for asleep in `conv`, because it had slept in `backward` before, made
+/// these bytes `[not seen]`.
 #[test]
 fn a_thread_that_works_in_one_place_at_both_samples_after_a_wait_for_the_engine_is_charged() {
     let graph = "/x/site-packages/torch/autograd/graph.py";

@@ -1,4 +1,4 @@
-//! Attribution of exact events over simulated processes whose truth is known.
+//! Attribution of exact events over simulated processes with known truth.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ fn the_peak_is_made_of_what_was_live_when_it_was_reached() {
     let high = profile.peak_allocated(CudaIndex(0)).unwrap();
     assert_eq!(high.bytes as u64, 10 * MIB + 1024);
     assert!(matches!(high.reached, PeakTime::Between(a, b) if a == b), "{high:?}");
-    // The leak view: what was there before is left out and told.
+    // The leak view: what was there before is left out, with a note.
     let end = profile.fold(CudaIndex(0), Moment::End, FoldOptions::default()).unwrap();
     assert_eq!((end.total, end.left_out), (2 * MIB, 7 * MIB));
     assert_eq!(text(&profile, &end.stacks[0].path), "main:4");
@@ -73,7 +73,7 @@ fn a_wrong_size_is_set_right_by_the_next_map_at_the_peak_too() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     s.begin();
-    // No counters with this event: the block is taken to be as large as asked for.
+    // No counters with this event: the block is taken to have the requested size.
     s.unsplit = 1024;
     let a = s.malloc_unseen(0, 0, 5 * MIB);
     s.unsplit = 0;
@@ -101,8 +101,7 @@ fn a_size_that_was_read_is_right_whatever_other_threads_allocate_meanwhile() {
     s.enter(0, "main", 1);
     s.enter(1, "other", 1);
     s.begin();
-    // Both are counted before either is told, so the counter grows by both sizes at the first
-    // event.
+    // Both are counted before either event, so the counter grows by both sizes at the first event.
     let sizes = [(0, 5 * MIB), (1, 4 * MIB)];
     let told = sizes.map(|(thread, size)| (thread, size, s.malloc_unseen(thread, 0, size)));
     for (thread, size, address) in told {
@@ -172,7 +171,7 @@ fn short_lived_blocks_can_be_left_out() {
     let young = s.malloc(0, 0, 4 * MIB);
     s.release(0, young);
     s.line(0, 2);
-    // A later, higher peak made by another line: what died before it is no part of it.
+    // A later, higher peak of another line: blocks freed before are not in it.
     s.line(0, 4);
     let long = s.malloc(0, 0, 16 * MIB);
     s.now += 3_000_000_000;

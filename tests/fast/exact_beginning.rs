@@ -1,4 +1,5 @@
-//! Exact events of a job that is recorded from before its allocator began, and what speaks against events that do not add up.
+//! Exact events of a job recorded from before its allocator began, and signs of events that do not
+//! add up.
 
 use crate::analysis_script::{MIB, Script};
 use crate::exact_script::Probed;
@@ -29,7 +30,7 @@ const PEAKS: [&str; 3] =
     ["allocated_bytes.all.peak", "active_bytes.all.peak", "reserved_bytes.all.peak"];
 const SUMS: [&str; 2] = ["allocated_bytes.all.allocated", "allocated_bytes.all.freed"];
 
-/// Bytes of all that was allocated, as the flamegraph has them.
+/// Bytes of all allocations, as in the flamegraph.
 fn churn(profile: &Profile) -> u64 {
     let options = FoldOptions { churn: true, ..FoldOptions::default() };
     profile.fold(DEVICE, Moment::Peak, options).unwrap().total
@@ -44,7 +45,7 @@ fn late(empty: bool) -> Probed {
         s.begin_empty();
     } else {
         s.begin();
-        // The counters of the beginning are not in the recording.
+        // The first counters are not in the recording.
         s.records.retain(|record| !matches!(record, Record::Counters { .. } | Record::Snapshot(_)));
     }
     for _ in 0..4 {
@@ -132,7 +133,7 @@ fn a_peak_of_a_job_recorded_from_its_start_was_not_reached_before_the_recording(
         let head = render::header(profile, DEVICE).join("\n");
         assert!(!head.contains("before the recording"), "{head}");
     }
-    // What the first map has was not there before either.
+    // What the first snapshot has was not there before either.
     let fold = sampled.fold(DEVICE, Moment::Peak, FoldOptions::default()).unwrap();
     assert_eq!(crate::analysis_script::text(&sampled, &fold.stacks[0].path), "main:1");
 }
@@ -153,7 +154,7 @@ fn events_repeat_a_reserved_peak_of_before_the_recording_and_are_not_its_moment(
     assert_eq!(reserved.reached, PeakTime::BeforeRecording);
 }
 
-/// A block is larger than its event can tell, and gone before any map.
+/// A block larger than its event says, gone before any snapshot.
 fn inconsistent() -> Probed {
     let mut s = Probed::new();
     s.exact.frees = FreeTracking::Stacks;
@@ -207,7 +208,7 @@ fn sums_that_equal_the_counters_are_said_to() {
     assert!(head.contains("bytes allocated and freed equal too (2 comparisons)"), "{head}");
 }
 
-/// Events that were lost leave nothing exact either.
+/// Lost events leave nothing exact either.
 #[test]
 fn after_lost_events_nothing_is_exact() {
     let mut s = late(true);
@@ -222,7 +223,8 @@ fn after_lost_events_nothing_is_exact() {
     }
 }
 
-/// Two threads allocate at once: the counter read by the first has what the second's event tells later.
+/// Two threads allocate at once: the first one's counter includes what the second's event reports
+/// later.
 #[test]
 fn an_allocation_under_way_in_another_thread_is_not_counted_twice() {
     let mut s = Probed::new();

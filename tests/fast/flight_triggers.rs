@@ -1,4 +1,4 @@
-//! Conditions come true when they say, once, and not before.
+//! Conditions fire when they should, once, and not before.
 
 use memspy::analysis::{TriggerCondition, TriggerWatch};
 use memspy::model::*;
@@ -126,7 +126,7 @@ fn errors_and_retries_count_from_the_first_look() {
     assert_eq!(fired(&mut watch(&["exit"]), &records), NEVER);
     let mut both = watch(&["retry", "oom"]);
     assert_eq!(fired(&mut both, &records), [3, 4, 6]);
-    // Counts that were begun anew.
+    // Counts that were reset.
     assert_eq!(fired(&mut watch(&["oom"]), &[looks(1, 5, 0), looks(2, 0, 0), looks(3, 1, 0)]), [3]);
 }
 
@@ -206,7 +206,7 @@ fn growth_is_that_of_what_stays() {
     assert!((60 * SECOND..75 * SECOND).contains(&found[0]), "not before a minute: {found:?}");
     assert_eq!(fired(&mut watch(&["growth>70M/min"]), &leak), NEVER);
     assert_eq!(fired(&mut watch(&["growth>1G/h"]), &leak), NEVER, "an hour was not seen");
-    // A level that holds is no growth, and one step is over after a minute.
+    // A constant level is no growth, and a single rise is over after a minute.
     let step = saw(&|time| if time < 90 * SECOND { 0 } else { 500 * MIB });
     let found = fired(&mut watch(&["growth>500M/min"]), &step);
     assert!(found.len() == 1 && found[0] >= 90 * SECOND, "{found:?}");

@@ -11,7 +11,7 @@ use memspy::model::{ProbeBackend, Record, SourceText};
 
 const FILE: &str = "/home/me/job/train.py";
 
-/// A job whose function `train` has this text, and allocates so many MiB on the lines with these texts.
+/// A job whose function `train` has this text, and allocates MiB on the lines with these texts.
 fn job(text: &str, allocations: &[(&str, u64)]) -> Vec<Record> {
     let mut s = Probed::new();
     let line_of =
@@ -118,7 +118,7 @@ fn one_text_on_two_lines_is_matched_by_place_and_another_text_is_another_line() 
     let twice = "def train():\n    x = f()\n    x = f()\n    a = g()\n";
     let other = "def train():\n    x = f()\n    x = f()\n    b = h()\n";
     let job = |text: &str, last: &str| {
-        // The text alone would find the first of both twice.
+        // By text alone, the first of both would be found twice.
         let mut s = Probed::new();
         s.enter(0, "train", 2);
         s.begin();

@@ -1,4 +1,5 @@
-//! The page of `memspy report`: every view of a moment is the same sum, hostile names stay text, and `--redact` leaves out.
+//! The page of `memspy report`: every view of a moment has the same sum, hostile names stay text,
+//! and `--redact` leaves out.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -28,7 +29,7 @@ fn memspy(words: &[&str]) -> (i32, String, String) {
     (done.status.code().unwrap(), text(done.stdout), text(done.stderr))
 }
 
-/// The page of a file.
+/// A file's page.
 fn report_of(trace: &str, words: &[&str]) -> Report {
     let (code, page, err) = memspy(&[&["report", trace, "-o", "-"], words].concat());
     assert_eq!(code, 0, "{err}");
@@ -61,7 +62,7 @@ fn tracks(figures: &Value) -> Vec<&Value> {
     recordings.iter().flat_map(|recording| recording["tracks"].as_array().unwrap()).collect()
 }
 
-/// The bytes of each stack at a moment, as the page adds them up.
+/// Each stack's bytes at a moment, summed as in the page.
 fn live(track: &Value, moment: usize) -> Vec<u64> {
     let mut bytes = vec![0; track["stacks"].as_array().unwrap().len()];
     let column = |name: &str| numbers(&track["spans"][name]);
@@ -81,7 +82,7 @@ fn live(track: &Value, moment: usize) -> Vec<u64> {
         *part = (shared * upto / all - shared * done / all) as u64;
         done = upto;
     }
-    // Blocks whose free was lost are more than the allocator had: they are fitted into that.
+    // Blocks whose free was lost exceed the allocator's level: they are scaled to fit.
     let (total, sum) = (numbers(&track["moments"]["total"])[moment], bytes.iter().sum::<u64>());
     if sum > total {
         let mut done = 0;
@@ -94,7 +95,7 @@ fn live(track: &Value, moment: usize) -> Vec<u64> {
     bytes
 }
 
-/// By the frame that the bytes are charged to: the innermost of the program, else the innermost of all.
+/// By attributed frame: the innermost of the program, else the innermost.
 fn by_line(figures: &Value, track: &Value, live: &[u64]) -> BTreeMap<String, u64> {
     let mut lines = BTreeMap::new();
     for (stack, bytes) in live.iter().enumerate().filter(|(_, bytes)| **bytes > 0) {
@@ -116,7 +117,7 @@ fn by_line(figures: &Value, track: &Value, live: &[u64]) -> BTreeMap<String, u64
     lines
 }
 
-/// Checks every view of every moment; returns how many there were.
+/// Checks every view of every moment; returns their number.
 fn check_sums(report: &Report) -> usize {
     let mut moments = 0;
     for track in tracks(&report.figures) {
@@ -145,7 +146,7 @@ fn check_sums(report: &Report) -> usize {
     moments
 }
 
-/// A job that allocates and frees at random under three lines, from before the recording on.
+/// A job that allocates and frees at random under three lines, from before the recording.
 fn random_exact(seed: u64) -> Probed {
     let mut roll = trace_support::Dice(seed);
     let mut s = Probed::new();
@@ -290,7 +291,7 @@ fn what_no_event_told_of_is_there_as_such_and_leaks_nothing() {
     let lines = by_line(&report.figures, track, &live(track, peak));
     let unknown = lines.iter().find(|(line, _)| line.contains("[no event]")).unwrap();
     assert_eq!(*unknown.1, 40 * MIB);
-    // The page leaves it out of windows: when it was allocated is not known.
+    // The page leaves it out of windows: its allocation time is unknown.
     let remainders = numbers(&track["remainders"]);
     assert_eq!(remainders.len(), 1);
     assert_eq!(live(track, peak)[remainders[0] as usize], 40 * MIB);
@@ -316,7 +317,8 @@ fn stacks_too_small_to_be_seen_are_one_and_keep_their_bytes() {
     assert!(frames.contains("[small: 79 stacks]"), "{frames}");
 }
 
-/// What is older than the recording was in the moments before the snapshot of owners twice, without and with its owner.
+/// Before the snapshot of owners, older memory was in the moments twice, with and without its
+/// owner.
 #[test]
 fn what_is_older_than_a_recording_is_counted_once_where_its_owner_is_learned_later() {
     let mut s = Probed::new();
@@ -375,7 +377,7 @@ fn the_peak_of_a_report_is_that_of_flame_where_several_moments_are_as_high() {
     s.enter(0, "train", 10);
     s.malloc(0, 0, 300 * MIB);
     s.begin();
-    // Of this one the blocks from before are not known yet, of the next one they are.
+    // The older blocks are not known yet here; in the next one they are.
     let _ = s.take_first_map();
     for _ in 0..2 {
         s.now += 500_000_000;
@@ -409,7 +411,7 @@ fn names_of_a_hostile_job_stay_text() {
     for words in [&[][..], &["--title", hostile], &["--redact"]] {
         let report = report(&s.records, words);
         check_sums(&report);
-        // Two elements that end, and nothing of the name between them as markup.
+        // Two elements end, and the names between them are no markup.
         assert_eq!(report.page.matches("</script").count(), 2, "{words:?}");
         assert_eq!(report.page.matches("<script").count(), 2, "{words:?}");
         assert!(!report.page.contains("alert(1)</"), "{words:?}");

@@ -1,4 +1,4 @@
-//! Cut, flipped, overwritten: a damaged trace gives what is whole and says what is not.
+//! A damaged trace (cut, flipped, overwritten) gives its whole parts and reports the rest.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -90,7 +90,7 @@ fn after_a_damaged_block_reading_goes_on_and_what_rests_on_it_is_left_out() {
             summary.records + summary.lost_records + summary.dropped_records,
             records.len() as u64
         );
-        // What remains stands in the order written.
+        // The rest is in the order written.
         let mut rest = all.iter();
         for record in &spelled {
             assert!(rest.any(|r| r == record), "block {block}: {record}");
@@ -134,7 +134,7 @@ fn inserted_removed_and_swapped_stretches_are_seen() {
         [part(0, b[2]), part(b[3], b[4]), part(b[2], b[3]), part(b[4], bytes.len())].concat(),
         // Zeros between two blocks, as a lost disk page leaves.
         [part(0, b[2]), vec![0; 4096], part(b[2], bytes.len())].concat(),
-        // A stretch in the middle of blocks removed.
+        // A range across blocks removed.
         [part(0, b[2] + 30), part(b[4] + 30, bytes.len())].concat(),
     ];
     for (n, bad) in edits.iter().enumerate() {
@@ -177,7 +177,7 @@ fn random_rubbish_after_the_head_is_survived() {
     }
 }
 
-/// A disk with room for so many bytes.
+/// A disk with this much room.
 struct Disk<'a> {
     held: &'a mut Vec<u8>,
     room: usize,
@@ -210,7 +210,7 @@ fn a_full_disk_is_reported_and_leaves_a_readable_trace() {
             Ok(mut writer) => {
                 let first = records.iter().find_map(|r| writer.record(r).err());
                 let first = first.unwrap_or_else(|| writer.flush().unwrap_err().into());
-                // It is not forgotten.
+                // The error stays.
                 let again = writer.record(&records[0]).unwrap_err();
                 assert_eq!(again.io().unwrap().kind(), io::ErrorKind::StorageFull);
                 assert!(writer.finish().is_err());
@@ -236,7 +236,8 @@ fn the_systems_full_device_is_reported() {
 
 #[test]
 fn a_file_of_nothing_but_signs_of_blocks_is_not_searched_for_ever() {
-    // Each states a length that fits and a checksum that does not hold: the square of the file's size to check.
+    // Each has a possible length and a wrong checksum: checking all costs the square of the file's
+    // size.
     let mut bytes = b"MEMSPY\r\n\x01\x00".to_vec();
     let signs = 40_000u32;
     for n in 0..signs {
@@ -245,6 +246,6 @@ fn a_file_of_nothing_but_signs_of_blocks_is_not_searched_for_ever() {
     }
     let (copy, summary) = read(&bytes);
     assert!(copy.is_empty());
-    // The first sign, and that the search was given up.
+    // The first false start, and the end of the search.
     assert_eq!(summary.damaged_places, 2, "{summary:?}");
 }

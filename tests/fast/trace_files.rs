@@ -1,4 +1,4 @@
-//! Files that are no traces, files that exist already, files that change while they are read.
+//! Files that are no traces, that exist already, or that change while read.
 
 use std::fs;
 use std::path::PathBuf;
@@ -127,7 +127,7 @@ fn overwriting_gives_nothing_to_a_hard_link_of_the_old_file() {
     assert_eq!(names.len(), 2, "{names:?}");
 }
 
-/// Gives what is there to another user.
+/// Gives the file to another user.
 fn give_away(path: &std::path::Path) {
     std::os::unix::fs::lchown(path, Some(65534), Some(65534))
         .expect("this test has to run as root");
@@ -157,7 +157,7 @@ fn a_pipe_of_another_user_in_a_folder_of_everybody_gets_nothing() {
         .unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
     give_away(&path);
-    // Somebody reads: so nothing blocks.
+    // With a reader, nothing blocks.
     let _reader = fs::File::options().read(true).write(true).open(&path).unwrap();
     let error = TraceWriter::create(&path, false).err().expect("it is refused");
     assert!(error.to_string().contains("65534"), "{error}");
@@ -250,7 +250,7 @@ fn a_trace_cut_while_memspy_reads_it_is_an_error_and_no_signal() {
     let (directory, path) = place();
     large(&path);
     let bytes = fs::read(&path).unwrap();
-    // When it is cut, and by how much, is up to chance: none of it may end memspy.
+    // When and where it is cut is chance: memspy must survive all of it.
     for round in 0..60 {
         let copy = directory.path().join(format!("copy-{round}"));
         fs::write(&copy, &bytes).unwrap();

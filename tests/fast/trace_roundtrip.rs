@@ -1,4 +1,4 @@
-//! What is written is what is read: every kind of record, any number of blocks.
+//! Written records are read back: every kind, any number of blocks.
 
 use std::ops::ControlFlow;
 

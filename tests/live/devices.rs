@@ -142,7 +142,8 @@ fn the_cache_of_a_job_is_cut_up_as_its_own_snapshot_says() {
     }
 }
 
-/// PyTorch unmaps the free granules of expandable segments, waits for other streams and empties pools that nothing uses.
+/// PyTorch unmaps free granules of expandable segments, waits for other streams and empties unused
+/// pools.
 #[test]
 #[ignore = "takes half a minute, and holders sees what the cache would return: scripts/test.sh --all runs it"]
 fn empty_cache_would_return_what_it_then_returns() {
