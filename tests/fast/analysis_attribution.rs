@@ -27,7 +27,7 @@ fn two_lines() -> Script {
 }
 
 #[test]
-fn each_block_goes_to_the_line_that_stood_while_it_was_allocated() {
+fn each_block_goes_to_the_line_that_allocated_it() {
     let profile = two_lines().profile();
     let fold = folded(&profile, 0, Moment::Peak);
     assert_eq!(fold["[before recording]"], 7 * MIB);
@@ -103,7 +103,7 @@ fn an_interval_between_two_lines_is_shared_to_the_byte() {
 }
 
 #[test]
-fn a_block_freed_and_allocated_again_at_its_address_is_charged_anew() {
+fn reused_addresses_get_a_new_site() {
     let mut s = Script::new(200);
     s.thread("MainThread", true);
     s.enter(0, "main", 1);
@@ -127,7 +127,7 @@ fn a_block_freed_and_allocated_again_at_its_address_is_charged_anew() {
 }
 
 #[test]
-fn what_the_engine_allocates_is_charged_to_the_stack_that_waits() {
+fn engine_allocations_go_to_the_stack_that_waits() {
     for (name, file) in [
         ("_engine_run_backward", "/x/site-packages/torch/autograd/graph.py"),
         ("backward", "/x/site-packages/torch/autograd/__init__.py"),
@@ -203,7 +203,7 @@ fn main_is_preferred_idle_threads_are_not_and_workers_share() {
 }
 
 #[test]
-fn devices_are_kept_apart_and_the_fuller_one_is_the_main_one() {
+fn devices_are_separate_and_the_fuller_one_is_first() {
     let mut s = Script::new(200);
     s.thread("MainThread", true);
     s.enter(0, "main", 1);
@@ -233,7 +233,7 @@ fn devices_are_kept_apart_and_the_fuller_one_is_the_main_one() {
 }
 
 #[test]
-fn without_python_stacks_bytes_are_charged_to_a_root_that_says_so() {
+fn bytes_without_python_stacks_go_to_their_own_root() {
     let mut s = Script::new(200);
     s.thread("MainThread", true);
     s.enter(0, "main", 1);
@@ -250,7 +250,7 @@ fn without_python_stacks_bytes_are_charged_to_a_root_that_says_so() {
 }
 
 #[test]
-fn what_a_degraded_map_lacks_is_unmatched_and_what_it_overlooks_is_not_born_again() {
+fn blocks_missing_in_a_degraded_snapshot_are_not_reborn() {
     let mut s = Script::new(200);
     s.thread("MainThread", true);
     s.enter(0, "main", 1);
@@ -312,7 +312,7 @@ fn a_pending_free_block_is_not_allocated() {
 }
 
 #[test]
-fn the_peak_is_the_counters_and_tells_whether_the_recording_saw_it() {
+fn the_peak_is_the_counters_and_may_precede_the_recording() {
     let mut s = Script::new(200);
     s.thread("MainThread", true);
     s.enter(0, "main", 1);
@@ -346,7 +346,7 @@ fn the_peak_is_the_counters_and_tells_whether_the_recording_saw_it() {
 
 /// Without a GIL nobody holds it: `--gil` excludes everything, and says so.
 #[test]
-fn that_nobody_held_the_gil_is_said_where_it_was_asked_for() {
+fn gil_option_says_that_no_thread_held_the_gil() {
     let mut s = Script::new(100);
     let main = s.thread("MainThread", true);
     s.start();

@@ -246,7 +246,7 @@ fn two_stacks_are_candidates_and_neither_is_certain() {
 
 /// `time.sleep(0.5)` before and after an allocation does not make it the site.
 #[test]
-fn a_stack_seen_long_before_and_long_after_is_not_charged() {
+fn a_stack_seen_long_before_and_after_is_no_site() {
     let mut script = Script::new();
     script.allocates(2, 500_000, stood(0));
     let (stacks, known) = script.end(&[(0, 2)]);
@@ -257,7 +257,7 @@ fn a_stack_seen_long_before_and_long_after_is_not_charged() {
 /// No thread could be read beside it, but one could a moment before; after a longer time that means
 /// nothing.
 #[test]
-fn where_no_stack_could_be_read_the_last_one_stands_in() {
+fn without_a_readable_stack_the_last_one_is_used() {
     let torn = || vec![at(0, StackReading::Torn, StackReading::Torn)];
     let mut script = Script::new();
     script.step = 20_000;
@@ -273,7 +273,7 @@ fn where_no_stack_could_be_read_the_last_one_stands_in() {
 /// cuBLAS allocated its workspace in an engine thread, for 118 us in which no thread returned from
 /// anywhere.
 #[test]
-fn a_thread_that_waits_for_the_engine_waited_all_the_time() {
+fn a_thread_waiting_for_the_engine_waited_all_the_time() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.allocates(2, 118_000, stood(2));
@@ -283,7 +283,7 @@ fn a_thread_that_waits_for_the_engine_waited_all_the_time() {
 }
 
 #[test]
-fn what_was_not_seen_is_likely_of_the_stack_that_makes_such_blocks() {
+fn unseen_allocations_probably_belong_to_the_stack_making_such_blocks() {
     let mut script = Script::new();
     script.allocates(2, 500_000, stood(0));
     for _ in 0..3 {
@@ -296,7 +296,7 @@ fn what_was_not_seen_is_likely_of_the_stack_that_makes_such_blocks() {
 }
 
 #[test]
-fn of_two_threads_the_one_that_held_the_allocators_lock_made_the_change() {
+fn the_thread_that_held_the_allocators_lock_is_the_site() {
     let mut script = Script::new();
     let whole = |stack| StackReading::Whole(StackId(stack));
     let owner = FollowedThread { held_lock: true, ..at(1, whole(1), whole(1)) };
@@ -309,7 +309,7 @@ fn of_two_threads_the_one_that_held_the_allocators_lock_made_the_change() {
 /// Under `torch.compile` copying the stacks of eight threads came so late after the counters that
 /// the program was two lines further.
 #[test]
-fn a_held_lock_does_not_make_a_stack_certain_that_may_be_of_later() {
+fn a_held_lock_proves_no_stack_that_may_be_later() {
     for late in [false, true] {
         let mut script = Script::new();
         script.others_possible = late;
@@ -326,7 +326,7 @@ fn a_held_lock_does_not_make_a_stack_certain_that_may_be_of_later() {
 /// went meanwhile. But a thread inside the allocator does not wait there: the first matrix product
 /// takes cuBLAS's workspace, for which CUDA needs 200 µs.
 #[test]
-fn a_held_lock_makes_a_stack_likely_that_was_seen_long_before_and_after_but_not_certain() {
+fn a_held_lock_makes_a_distant_stack_probable_not_proven() {
     let mut script = Script::new();
     let whole = |stack| StackReading::Whole(StackId(stack));
     let owner = FollowedThread { held_lock: true, ..at(0, whole(0), whole(0)) };
@@ -339,7 +339,7 @@ fn a_held_lock_makes_a_stack_likely_that_was_seen_long_before_and_after_but_not_
 /// `torch.compile`'s thread that waits for its processes got half of what the program allocated
 /// while no thread was seen with the lock.
 #[test]
-fn a_thread_that_never_held_the_lock_was_charged_with_half() {
+fn a_thread_that_never_held_the_lock_gets_nothing() {
     let mut script = Script::new();
     let whole = |stack| StackReading::Whole(StackId(stack));
     let waiting = at(1, whole(1), whole(1));
@@ -359,7 +359,7 @@ fn a_thread_that_never_held_the_lock_was_charged_with_half() {
 /// While the engine ran a backward pass of `torch.compile`, only the thread that waits for its
 /// processes had Python frames.
 #[test]
-fn beside_a_thread_that_waits_for_the_engine_another_is_not_certain() {
+fn beside_a_thread_waiting_for_the_engine_nothing_is_proven() {
     let mut script = Script::new();
     let whole = |stack| StackReading::Whole(StackId(stack));
     let waiting = at(0, whole(2), whole(2));
@@ -380,7 +380,7 @@ fn two_threads_that_may_have_allocated_are_both_candidates() {
 }
 
 #[test]
-fn the_engines_c_code_is_charged_to_the_thread_that_waits_for_it_and_its_python_to_itself() {
+fn engine_c_code_goes_to_the_waiter_python_to_itself() {
     let mut script = Script::new();
     let whole = |stack| StackReading::Whole(StackId(stack));
     let waits = at(0, whole(2), whole(2));
@@ -394,7 +394,7 @@ fn the_engines_c_code_is_charged_to_the_thread_that_waits_for_it_and_its_python_
 }
 
 #[test]
-fn the_last_allocated_is_freed_first_but_then_nothing_is_certain() {
+fn the_last_block_is_freed_first_but_nothing_is_proven() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.allocates(2, 3_000, stood(1));
@@ -408,7 +408,7 @@ fn the_last_allocated_is_freed_first_but_then_nothing_is_certain() {
 /// After `x = g(x)` in a chain of layers the old `x` seemed live and the new one freed: in a conv
 /// net 67 MB were on the batch norm's line instead of the activation's.
 #[test]
-fn what_was_allocated_just_now_is_not_freed_before_what_it_replaces() {
+fn a_new_block_outlives_the_one_it_replaces() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.allocates(2, 3_000, stood(1));
@@ -439,7 +439,7 @@ fn blocks_freed_several_at_once_are_found_by_their_sums() {
 /// Requested bytes are subtracted later than the block; a poll between saw a free of a size that
 /// does not exist, and the block seemed live.
 #[test]
-fn a_free_whose_bytes_asked_for_are_told_by_the_next_change_is_found() {
+fn a_free_with_late_requested_bytes_is_found() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.blocks = vec![(0, 2)];
@@ -456,7 +456,7 @@ fn a_free_whose_bytes_asked_for_are_told_by_the_next_change_is_found() {
 
 /// If nothing was freed before the allocation, the new block cannot have the old one's address.
 #[test]
-fn a_block_at_a_known_address_is_certain_while_no_address_can_have_been_used_again() {
+fn a_block_at_a_never_reused_address_is_proven() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.blocks = vec![(0, 2)];
@@ -470,7 +470,7 @@ fn a_block_at_a_known_address_is_certain_while_no_address_can_have_been_used_aga
 /// Two addresses of three blocks remain, and never fewer than two blocks were live; yet one is
 /// another block.
 #[test]
-fn as_many_blocks_alive_at_all_times_does_not_prove_that_they_are_the_same() {
+fn a_constant_number_of_live_blocks_proves_nothing() {
     let mut script = Script::new();
     for _ in 0..3 {
         script.allocates(2, 3_000, stood(0));
@@ -485,7 +485,7 @@ fn as_many_blocks_alive_at_all_times_does_not_prove_that_they_are_the_same() {
 }
 
 #[test]
-fn a_block_freed_and_allocated_again_at_its_address_has_a_new_maker() {
+fn a_block_at_a_reused_address_has_a_new_site() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.blocks = vec![(0, 2)];

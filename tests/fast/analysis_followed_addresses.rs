@@ -64,7 +64,7 @@ fn like_blocks_of_two_lines_are_told_apart_over_maps() {
 
 /// The tables are unchanged: a block was freed, and another one has its address.
 #[test]
-fn a_block_freed_and_allocated_again_at_its_address_between_two_readings_has_a_new_maker() {
+fn an_address_reused_between_two_reads_has_a_new_site() {
     let mut script = Script::new();
     script.allocates_at(0, 0);
     script.frees(2);
@@ -76,7 +76,7 @@ fn a_block_freed_and_allocated_again_at_its_address_between_two_readings_has_a_n
 
 /// The tables were read in between, in a state that the poller did not see.
 #[test]
-fn an_address_that_was_taken_back_and_given_out_in_one_change_has_a_new_block() {
+fn an_address_reused_within_one_delta_has_a_new_block() {
     let mut script = Script::new();
     script.allocates_at(0, 0);
     script.allocates_at(0, 2);
@@ -99,7 +99,7 @@ pub(crate) fn and_frees(allocations: i64, allocated_mib: u64, freed_mib: i64) ->
 /// The freed block was larger than the one at its address now: an older block of that size seemed
 /// freed.
 #[test]
-fn a_smaller_block_can_have_the_address_of_a_larger_one_that_was_freed() {
+fn a_smaller_block_can_reuse_a_larger_freed_address() {
     let mut script = Script::new();
     script.allocates_a_small_and_a_large_one();
     script.frees(4);
@@ -114,7 +114,7 @@ fn a_smaller_block_can_have_the_address_of_a_larger_one_that_was_freed() {
 /// Two larger ones between two reads. No freed block was as large as the new ones and the one
 /// before, which are all live.
 #[test]
-fn smaller_blocks_can_have_the_addresses_of_larger_ones_of_two_sizes() {
+fn smaller_blocks_can_reuse_addresses_of_two_larger_sizes() {
     let mut script = Script::new();
     script.allocates_one_of(4, 0);
     script.allocates_one_of(6, 4);
@@ -130,7 +130,7 @@ fn smaller_blocks_can_have_the_addresses_of_larger_ones_of_two_sizes() {
 
 /// Several were allocated between two polls.
 #[test]
-fn one_of_several_blocks_can_have_the_address_of_a_larger_one_that_was_freed() {
+fn one_of_several_blocks_can_reuse_a_larger_freed_address() {
     let mut script = Script::new();
     script.allocates_a_small_and_a_large_one();
     script.addresses = read(1, &[8], &[]);
@@ -144,7 +144,7 @@ fn one_of_several_blocks_can_have_the_address_of_a_larger_one_that_was_freed() {
 /// It was freed after it was allocated: the older block at another address is proven to be
 /// untouched.
 #[test]
-fn a_block_that_lived_between_two_readings_leaves_the_others_as_they_were() {
+fn a_block_that_lived_between_reads_leaves_others_unchanged() {
     let mut script = Script::new();
     script.allocates_at(0, 0);
     script.allocates(2, 3_000, stood(1));
@@ -158,7 +158,7 @@ fn a_block_that_lived_between_two_readings_leaves_the_others_as_they_were() {
 /// The tables had one of the two when read. The other's address is proven only if one line
 /// allocated both.
 #[test]
-fn which_of_two_blocks_has_an_address_is_certain_only_if_one_line_made_both() {
+fn addresses_are_proven_only_if_one_line_allocated_both() {
     for (second, certain) in [(1, 0), (0, 2 * MIB)] {
         let mut script = Script::new();
         script.allocates(2, 3_000, stood(0));
@@ -183,7 +183,7 @@ fn blocks_allocated_between_two_polls_are_never_certain() {
 
 /// Many deltas with one read at their end: frees are still known by address.
 #[test]
-fn a_reading_after_many_changes_tells_what_of_the_older_blocks_was_freed() {
+fn a_read_after_many_deltas_shows_which_older_blocks_went() {
     let mut script = Script::new();
     (0..8).for_each(|n| script.allocates_at(n as u32 % 2, 2 * n));
     let odd: Vec<u64> = (0..8).filter(|n| n % 2 == 1).map(|n| 2 * n).collect();
@@ -207,7 +207,7 @@ fn layer(script: &mut Script) {
 
 /// All three are alike: earlier iterations show which of them a delta of several freed.
 #[test]
-fn of_several_like_blocks_in_one_change_the_one_is_freed_that_was_in_earlier_iterations() {
+fn like_blocks_are_freed_as_in_earlier_iterations() {
     let mut script = Script::new();
     for _ in 0..3 {
         layer(&mut script);
@@ -227,7 +227,7 @@ fn of_several_like_blocks_in_one_change_the_one_is_freed_that_was_in_earlier_ite
 /// Something else was freed as well, as in no iteration before, and the second youngest is not the
 /// freed block.
 #[test]
-fn what_is_known_of_earlier_iterations_tells_it_also_where_not_all_of_a_window_is_known() {
+fn earlier_iterations_help_where_a_window_is_partly_known() {
     let mut script = Script::new();
     // Its address is unknown, so a block of its size must be chosen.
     script.allocates(4, 3_000, stood(2));
@@ -252,7 +252,7 @@ fn what_is_known_of_earlier_iterations_tells_it_also_where_not_all_of_a_window_i
 
 /// The 4 MiB were freed before the block was allocated: that free did not end it.
 #[test]
-fn a_free_that_is_known_is_not_taken_for_another_one() {
+fn a_known_free_is_not_taken_for_another() {
     let mut script = Script::new();
     script.allocates_a_small_and_a_large_one();
     script.frees(4);
@@ -265,7 +265,7 @@ fn a_free_that_is_known_is_not_taken_for_another_one() {
 
 /// Earlier iterations allocated it first and freed it then: a delta of both frees no older block.
 #[test]
-fn a_block_that_lived_within_one_change_leaves_the_older_ones_as_they_were() {
+fn a_block_within_one_delta_leaves_older_ones_unchanged() {
     let mut script = Script::new();
     script.allocates_at(0, 0);
     // Its address is unknown, so earlier iterations do not show what was freed.

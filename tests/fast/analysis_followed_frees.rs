@@ -99,7 +99,7 @@ impl Script {
 /// The loss function's variable seemed live after its return, and its callee's result of the same
 /// size freed: 524 MB on the wrong line.
 #[test]
-fn what_a_function_held_in_a_variable_was_not_freed_when_it_returned() {
+fn a_functions_variable_is_freed_when_it_returns() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(4));
     script.allocates(2, 3_000, stood(5));
@@ -114,7 +114,7 @@ fn what_a_function_held_in_a_variable_was_not_freed_when_it_returned() {
 /// seemed to free the state, and the first gradients to stay: 900 MB of 3.5 GB on `[autograd
 /// thread]`.
 #[test]
-fn state_made_in_the_first_step_was_taken_for_gradients_that_are_freed_in_each() {
+fn first_step_state_is_not_taken_for_gradients() {
     let mut script = Script::new();
     let (gradient, state, zero_grad) = (1, 0, 3);
     for step in 0..5 {
@@ -159,7 +159,7 @@ fn the_first_zero_grad_freed_state_in_place_of_gradients() {
 /// remembered, it was never corrected: 1.4 GB of 6.5 GB of transformers' Trainer on `[autograd
 /// thread]`.
 #[test]
-fn state_that_two_lines_may_have_made_stayed_with_the_gradients() {
+fn state_of_two_possible_lines_is_not_left_with_gradients() {
     let mut script = Script::new();
     let (gradient, state, next_line, zero_grad) = (1, 0, 5, 3);
     for step in 0..700 {
@@ -180,7 +180,7 @@ fn state_that_two_lines_may_have_made_stayed_with_the_gradients() {
 /// `q, k = rotate(q, k)` frees the old `q` and `k`. The two youngest blocks were taken, one of
 /// which `v` still has: 201 MB of transformers' Trainer on other lines.
 #[test]
-fn what_an_assignment_of_several_names_drops_was_taken_for_alive() {
+fn blocks_dropped_by_an_assignment_of_several_names_are_freed() {
     let (make_q, make_k, make_v, assignment, after) = (11, 12, 13, 9, 10);
     for is_known_at_once in [true, false] {
         let mut script = Script::new();
@@ -206,7 +206,7 @@ fn what_an_assignment_of_several_names_drops_was_taken_for_alive() {
 /// `result = result + adapter(x) * scale` frees the old `result`. What the adapter keeps for its
 /// backward pass is younger, and was taken: 176 MB of a LoRA on other lines.
 #[test]
-fn what_an_assignment_of_one_name_drops_was_taken_for_alive() {
+fn blocks_dropped_by_an_assignment_of_one_name_are_freed() {
     let (base, adapter, assignment, after) = (9, 10, 7, 8);
     for is_seen_to_move in [true, false] {
         let mut script = Script::new();
@@ -229,7 +229,7 @@ fn what_an_assignment_of_one_name_drops_was_taken_for_alive() {
 /// The function allocates nothing after the assignment, so the program is next seen in its caller:
 /// 302 MB of 3.7 GB of what adapters keep were on other lines.
 #[test]
-fn what_the_last_assignment_of_a_function_drops_was_taken_for_alive() {
+fn blocks_dropped_by_a_functions_last_assignment_are_freed() {
     let (caller, base, adapter, assignment, next) = (0, 9, 10, 7, 11);
     let mut script = Script::new();
     script.adapt(Some(StackId(caller)));
@@ -247,7 +247,7 @@ fn what_the_last_assignment_of_a_function_drops_was_taken_for_alive() {
 /// `q, k = rotate(q, k)`: `q` was freed between two polls, the first of which still saw the program
 /// in `rotate`.
 #[test]
-fn what_was_dropped_just_after_a_call_returned_was_taken_for_alive() {
+fn blocks_dropped_just_after_a_call_returns_are_freed() {
     let (make_q, make_k, make_v, assignment, after, rotate) = (11, 12, 13, 9, 10, 14);
     let mut script = Script::new();
     script.forward();
@@ -268,7 +268,7 @@ fn what_was_dropped_just_after_a_call_returned_was_taken_for_alive() {
 /// A block in one snapshot but not in the next seemed live in the replay if a younger one was like
 /// it.
 #[test]
-fn a_younger_block_was_freed_in_place_of_one_whose_address_is_gone() {
+fn a_block_with_a_vanished_address_is_freed_first() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.blocks = vec![(0, 2)];
@@ -283,7 +283,7 @@ fn a_younger_block_was_freed_in_place_of_one_whose_address_is_gone() {
 /// the last allocation: in a job that had run for a while, 40 of 297 MB older than the recording
 /// seemed to be of the optimizer's last step.
 #[test]
-fn a_parameter_was_said_to_be_freed_and_allocated_anew_in_its_place() {
+fn a_parameter_is_not_freed_and_allocated_again() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(4));
     script.blocks = vec![(0, 2)];
@@ -328,7 +328,7 @@ fn state_that_nobody_makes_anew_was_said_to_be_freed() {
 /// Three snapshots of a rest had gradients, whose address a later gradient has: instead, the
 /// optimizer's state, allocated just before the last of these snapshots, seemed freed.
 #[test]
-fn what_several_maps_of_a_standstill_had_was_said_to_stay_for_ever() {
+fn blocks_in_several_snapshots_of_a_rest_need_not_stay() {
     let (gradient, state, zero_grad) = (1, 0, 3);
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(gradient));
@@ -353,7 +353,7 @@ fn what_several_maps_of_a_standstill_had_was_said_to_stay_for_ever() {
 /// Which of two new blocks has which address is unknown; the guess was kept when one address was
 /// gone.
 #[test]
-fn which_of_two_like_blocks_was_freed_depended_on_a_guess_of_their_addresses() {
+fn freed_like_blocks_do_not_depend_on_guessed_addresses() {
     for left in [0, 2] {
         let mut script = Script::new();
         script.allocates(2, 3_000, stood(0));
@@ -373,7 +373,7 @@ const LAYERS: [(u64, u32); 10] =
 /// Two lines allocate blocks of one size in turn: an unseen one was unattributed, though its place
 /// in the iteration identifies its line.
 #[test]
-fn the_place_in_the_iteration_did_not_tell_who_allocates_there() {
+fn the_place_in_the_iteration_identifies_the_site() {
     let mut script = Script::new();
     for _ in 0..4 {
         script.iteration(&LAYERS);
@@ -392,7 +392,7 @@ fn the_place_in_the_iteration_did_not_tell_who_allocates_there() {
 /// When the poller lost its processor, a delta had several blocks, each attributed to the stack
 /// before or after.
 #[test]
-fn a_change_of_several_blocks_was_not_recognised_as_what_each_iteration_does() {
+fn a_delta_of_several_blocks_is_recognised_from_earlier_iterations() {
     let mut script = Script::new();
     for _ in 0..4 {
         script.iteration(&LAYERS);

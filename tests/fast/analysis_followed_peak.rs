@@ -62,7 +62,7 @@ fn the_peak_between_two_maps_is_drawn() {
 
 /// A function's result is allocated and its inputs are freed before the address tables are read.
 #[test]
-fn the_peak_is_drawn_where_it_is_over_when_the_addresses_are_read() {
+fn the_peak_is_drawn_if_over_when_addresses_are_read() {
     let mut script = two_mib();
     reads_address(&mut script, 10, 8);
     script.allocates(8, 3_000, stood(0));
@@ -84,7 +84,7 @@ fn the_peak_is_drawn_where_it_is_over_when_the_addresses_are_read() {
 
 /// Which block of a size was freed is probable, not proven.
 #[test]
-fn at_the_peak_nothing_is_certain_of_kinds_of_which_one_was_freed() {
+fn at_the_peak_sizes_with_a_free_are_not_proven() {
     let mut script = between_maps();
     script.allocates(30, 3_000, stood(0));
     script.allocates(30, 3_000, stood(1));
@@ -117,7 +117,7 @@ fn a_higher_map_that_comes_later_is_the_peak() {
 }
 
 #[test]
-fn bytes_at_the_peak_of_which_nothing_is_known_are_not_seen() {
+fn unknown_bytes_at_the_peak_are_not_seen() {
     let mut script = Script::new();
     script.allocates(190, 3_000, stood(0));
     script.blocks = vec![(0, 190)];
@@ -152,7 +152,7 @@ fn a_peak_of_which_little_is_known_is_not_drawn() {
 /// Freed; its space and the space behind it are now a larger block at the same address: the tables
 /// are unchanged.
 #[test]
-fn a_block_whose_address_a_larger_one_has_is_not_alive_at_the_peak() {
+fn a_block_whose_address_a_larger_one_has_is_freed() {
     let mut script = two_mib();
     script.frees(2);
     script.addresses =
@@ -174,7 +174,7 @@ fn a_block_whose_address_a_larger_one_has_is_not_alive_at_the_peak() {
 /// One of two like blocks was freed, and a smaller one has its address: the tables are unchanged
 /// until the rest of it is a block as well.
 #[test]
-fn a_block_where_another_one_lies_now_is_not_alive_at_the_peak() {
+fn a_block_overlapped_by_another_is_freed_at_the_peak() {
     let mut script = two_mib();
     reads_address(&mut script, 100, 16);
     script.allocates(16, 3_000, stood(1));
@@ -197,7 +197,7 @@ fn a_block_where_another_one_lies_now_is_not_alive_at_the_peak() {
 /// Two snapshots that the job disturbed: what the first has and the second has not was not in the
 /// complete snapshot before them.
 #[test]
-fn what_came_after_the_last_complete_map_is_not_taken_for_older() {
+fn blocks_after_the_last_complete_snapshot_are_not_older() {
     let mut script = Script::new();
     script.allocates(20, 3_000, stood(0));
     script.allocates(8, 3_000, stood(0));

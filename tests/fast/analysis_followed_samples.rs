@@ -50,7 +50,7 @@ fn unseen_by_polls(activity: ThreadActivity) -> Vec<(String, u64)> {
 /// On two busy processors 64 to 86 % of a followed job were `[not seen]`; samples put most of that
 /// on the right line.
 #[test]
-fn what_the_polls_did_not_see_is_charged_as_the_samples_say() {
+fn allocations_that_polls_missed_are_attributed_by_samples() {
     let stacks = unseen_by_polls(ThreadActivity::Active);
     assert_eq!(stacks.len(), 1, "{stacks:?}");
     assert!(stacks[0].0.starts_with("train") && stacks[0].1 == 40 * MIB, "{stacks:?}");

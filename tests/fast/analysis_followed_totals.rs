@@ -28,7 +28,7 @@ fn what_was_freed_at_once_counts_with_its_stack() {
 }
 
 #[test]
-fn maps_do_not_change_the_totals_and_what_nobody_was_seen_to_allocate_is_not_seen() {
+fn snapshots_leave_totals_unchanged_and_unseen_allocations_stay_not_seen() {
     let mut script = Script::new();
     script.allocates(2, 3_000, stood(0));
     script.blocks = vec![(0, 2)];
@@ -45,7 +45,7 @@ fn maps_do_not_change_the_totals_and_what_nobody_was_seen_to_allocate_is_not_see
 
 /// The program does the same in each step; one was seen as a single delta.
 #[test]
-fn a_change_of_several_allocations_is_charged_as_in_the_steps_before() {
+fn a_delta_of_several_allocations_follows_earlier_steps() {
     let mut script = Script::new();
     for _ in 0..4 {
         for (mib, stack) in [(2, 0), (4, 1), (8, 0), (16, 1), (32, 0)] {
@@ -62,7 +62,7 @@ fn a_change_of_several_allocations_is_charged_as_in_the_steps_before() {
 
 /// Earlier steps freed a block between the allocations; here the free was seen before them.
 #[test]
-fn a_change_of_several_allocations_is_recognised_wherever_the_frees_between_them_were_seen() {
+fn a_delta_of_several_allocations_is_recognised_despite_moved_frees() {
     let mut script = Script::new();
     for _ in 0..4 {
         for (mib, stack) in [(2, 0), (4, 1)] {

@@ -60,7 +60,7 @@ fn memlabs_example() {
 }
 
 #[test]
-fn a_peak_below_an_older_one_is_bounded_from_both_sides() {
+fn a_peak_below_an_older_one_has_two_bounds() {
     let mut s = Script::new(1000);
     s.thread("MainThread", true);
     s.enter(0, "main", 1);
@@ -302,7 +302,7 @@ fn deep_chain(depth: u32, frames: u32) -> Profile {
 }
 
 #[test]
-fn lines_of_a_very_deep_stack_take_time_by_its_depth_and_not_by_its_square() {
+fn lines_of_deep_stacks_take_linear_time() {
     // With quadratic work this was 2^38 steps.
     let table = deep_chain(1 << 19, 1 << 19).lines(CudaIndex(0), &Profile::default_columns());
     let rows: usize = table.unwrap().functions.iter().map(|f| f.rows.len()).sum();

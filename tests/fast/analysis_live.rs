@@ -6,7 +6,7 @@ use memspy::analysis::{LiveStack, PseudoFrame, StackLabel};
 use memspy::model::*;
 
 #[test]
-fn what_lines_and_stacks_hold_adds_up_to_what_is_allocated() {
+fn live_bytes_of_lines_and_stacks_add_up() {
     let live = live(&job());
     let library = |function| {
         let stacks = live.profile().stacks();

@@ -179,7 +179,7 @@ fn of(files: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn an_import_of_a_room_above_is_seen_however_it_is_written() {
+fn every_form_of_importing_a_higher_room_is_found() {
     for text in [
         "use crate::cli::Words;",
         "use crate::{model::Record, cli::Words};",
@@ -204,7 +204,7 @@ fn an_import_of_a_room_above_is_seen_however_it_is_written() {
 }
 
 #[test]
-fn an_import_through_a_re_export_is_one_of_what_is_behind_it() {
+fn an_import_through_a_re_export_counts_as_its_origin() {
     let found = of(&[
         ("src/sampler/mod.rs", "pub use crate::probe::{ProbeBuffer, ProbeProgram as Renamed};"),
         ("src/cli/record.rs", "use crate::sampler::{ProbeBuffer, Renamed};"),
@@ -266,7 +266,7 @@ fn rooms_whose_time_comes_with_the_records_know_no_clock() {
 }
 
 #[test]
-fn code_below_unit_tests_is_read_and_unit_tests_are_not() {
+fn unit_tests_are_skipped_but_not_code_below_them() {
     let text = "#[cfg(test)] mod tests { use crate::cli::Words; fn f() { println!(); } }
                 #[cfg(test)] use crate::cli::Words;
                 fn g() { eprintln!(\"x\"); std::process::exit(1); }";

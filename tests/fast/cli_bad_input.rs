@@ -82,7 +82,7 @@ fn a_process_that_is_not_python() {
 }
 
 #[test]
-fn rights_that_are_missing_are_not_taken_for_a_missing_python() {
+fn missing_rights_are_not_reported_as_a_missing_python() {
     assert!(nix::unistd::geteuid().is_root(), "this test has to run as root");
     let python = Waiting::start("python3", &["-c", "input()"]);
     let process = memspy::target::Process::open(python.0.id()).unwrap();
@@ -120,7 +120,7 @@ fn a_launcher_whose_child_is_python() {
 /// `record -s -o nodir/rank-%r.bin -- PROGRAM` ran the program first, and all reports read their
 /// traces before they checked the name.
 #[test]
-fn a_wrong_name_of_an_output_is_found_before_a_program_is_started_or_a_trace_is_read() {
+fn a_wrong_output_name_is_refused_before_any_work() {
     let folder = tempfile::tempdir().unwrap();
     let started = folder.path().join("started");
     let touch = started.to_str().unwrap();
@@ -266,7 +266,7 @@ fn words_that_make_no_sense_end_with_code_2() {
 }
 
 #[test]
-fn a_full_device_as_standard_output_is_an_error_and_no_panic() {
+fn a_full_output_device_is_an_error_not_a_panic() {
     for words in [
         &["completions", "bash"][..],
         &["completions", "zsh"],
@@ -312,7 +312,7 @@ fn what_a_command_reads_it_does_not_overwrite() {
 }
 
 #[test]
-fn tables_go_into_folders_of_their_own_and_never_through_a_link() {
+fn tables_go_into_their_own_folders_never_through_a_link() {
     use std::os::unix::fs::{PermissionsExt, symlink};
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);

@@ -90,7 +90,7 @@ fn what_a_core_file_says_is_read() {
 }
 
 #[test]
-fn a_core_file_that_is_cut_or_damaged_anywhere_is_no_panic() {
+fn a_damaged_core_file_causes_no_panic() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("core");
     write(&path);
@@ -134,7 +134,7 @@ fn refused(path: &Path, parts: &[&str]) {
 }
 
 #[test]
-fn what_is_no_core_file_is_refused_with_what_it_is() {
+fn other_files_are_refused_with_what_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     refused(&path("missing"), &["cannot read the core file", "No such file"]);

@@ -61,7 +61,7 @@ fn warnings_of(report: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_damaged_trace_is_warned_of_by_every_command_and_in_every_format() {
+fn every_command_and_format_warns_of_a_damaged_trace() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = in_blocks(&sampled(Some(0)));
     let all = borders(&bytes);
@@ -221,7 +221,7 @@ fn recordings() -> [(&'static str, Vec<Record>, Vec<Record>); 2] {
 }
 
 #[test]
-fn a_ring_with_damage_is_not_joined_to_a_trace_that_looks_whole() {
+fn a_damaged_ring_never_joins_to_a_whole_trace() {
     for (kind, records, others) in recordings() {
         let folder = tempfile::tempdir().unwrap();
         let whole = ring(folder.path(), "whole.bin", &records);
@@ -274,7 +274,7 @@ fn profile(records: &[Record]) -> Profile {
 }
 
 #[test]
-fn behind_a_gap_a_joined_recording_knows_what_the_whole_one_knows() {
+fn after_a_gap_a_joined_recording_equals_the_whole_one() {
     for (kind, records, _) in recordings() {
         let folder = tempfile::tempdir().unwrap();
         let whole = ring(folder.path(), "whole.bin", &records);

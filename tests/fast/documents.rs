@@ -65,7 +65,7 @@ fn cells_of_tables_have_no_more_words_than_allowed() {
 }
 
 #[test]
-fn a_long_cell_is_found_where_it_is_in_a_table() {
+fn a_long_cell_of_a_table_is_found() {
     let (long, short) = ("word ".repeat(CELL_WORDS + 1), "word ".repeat(CELL_WORDS));
     let text = format!("{long}\n| a | {long}| {short}|\n```\n| {long}|\n```\n");
     assert_eq!(long_cells(&text), [format!(" {long}")]);

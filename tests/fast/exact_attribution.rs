@@ -19,7 +19,7 @@ fn peak(s: &Probed) -> BTreeMap<String, u64> {
 }
 
 #[test]
-fn the_peak_is_made_of_what_was_live_when_it_was_reached() {
+fn the_peak_has_the_blocks_live_when_it_was_reached() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     s.malloc(0, 0, 7 * MIB);
@@ -69,7 +69,7 @@ fn blocks_larger_than_asked_for_have_their_true_size() {
 }
 
 #[test]
-fn a_wrong_size_is_set_right_by_the_next_map_at_the_peak_too() {
+fn a_snapshot_corrects_a_wrong_size_at_the_peak() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     s.begin();
@@ -95,7 +95,7 @@ fn a_wrong_size_is_set_right_by_the_next_map_at_the_peak_too() {
 }
 
 #[test]
-fn a_size_that_was_read_is_right_whatever_other_threads_allocate_meanwhile() {
+fn a_read_size_is_right_whatever_other_threads_allocate() {
     let mut s = Probed::new();
     s.thread("other", false);
     s.enter(0, "main", 1);
@@ -191,7 +191,7 @@ fn short_lived_blocks_can_be_left_out() {
 }
 
 #[test]
-fn a_line_whose_temporaries_died_keeps_what_it_holds_at_a_later_peak() {
+fn a_line_keeps_its_bytes_at_a_later_peak() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     s.begin();
@@ -373,7 +373,7 @@ pub fn run(seed: &[(u8, u64)]) -> Probed {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
     #[test]
-    fn the_peak_and_all_that_was_allocated_equal_a_naive_account(
+    fn the_peak_and_all_allocations_equal_a_naive_account(
         seed in proptest::collection::vec((any::<u8>(), 1u64..5_000_000), 1..300),
     ) {
         let s = run(&seed);

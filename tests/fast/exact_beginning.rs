@@ -63,7 +63,7 @@ fn late(empty: bool) -> Probed {
 }
 
 #[test]
-fn frees_before_the_first_counters_do_not_double_the_sizes_after_them() {
+fn frees_before_the_first_counters_do_not_double_later_sizes() {
     for empty in [true, false] {
         let profile = late(empty).profile();
         assert_eq!(values(&profile, 2, &SUMS), [exactly(40 * MIB), exactly(40 * MIB)], "{empty}");
@@ -73,7 +73,7 @@ fn frees_before_the_first_counters_do_not_double_the_sizes_after_them() {
 }
 
 #[test]
-fn peaks_before_the_first_counters_are_known_where_the_allocator_began_with_nothing() {
+fn peaks_before_the_first_counters_are_known_for_new_allocators() {
     let profile = late(true).profile();
     assert_eq!(values(&profile, 1, &PEAKS), [exactly(MIB); 3]);
     let reserved = exactly(5 * MIB);
@@ -87,7 +87,7 @@ fn bytes_freed_before_the_first_counters_are_not_none() {
 }
 
 #[test]
-fn a_job_whose_counters_were_never_read_has_a_table_that_is_not_exact() {
+fn a_table_without_counters_is_not_exact() {
     let mut s = Probed::new();
     s.exact.frees = FreeTracking::Stacks;
     s.enter(0, "main", 1);
@@ -107,7 +107,7 @@ fn a_job_whose_counters_were_never_read_has_a_table_that_is_not_exact() {
 }
 
 #[test]
-fn a_peak_of_a_job_recorded_from_its_start_was_not_reached_before_the_recording() {
+fn a_peak_recorded_from_the_start_is_in_the_recording() {
     let exact = late(true).profile();
     let mut s = Script::new(200);
     s.thread("MainThread", true);
@@ -139,7 +139,7 @@ fn a_peak_of_a_job_recorded_from_its_start_was_not_reached_before_the_recording(
 }
 
 #[test]
-fn events_repeat_a_reserved_peak_of_before_the_recording_and_are_not_its_moment() {
+fn a_reserved_peak_from_before_keeps_its_moment() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     let old = s.malloc(0, 0, 300 * MIB);
@@ -173,7 +173,7 @@ fn inconsistent() -> Probed {
 }
 
 #[test]
-fn sums_that_differ_from_the_counters_are_told_in_every_report_and_nothing_is_exact() {
+fn sums_unequal_to_the_counters_make_every_report_inexact() {
     let mut s = inconsistent();
     s.finish();
     let profile = s.profile();
@@ -226,7 +226,7 @@ fn after_lost_events_nothing_is_exact() {
 /// Two threads allocate at once: the first one's counter includes what the second's event reports
 /// later.
 #[test]
-fn an_allocation_under_way_in_another_thread_is_not_counted_twice() {
+fn another_threads_pending_allocation_is_not_counted_twice() {
     let mut s = Probed::new();
     s.exact.frees = FreeTracking::Stacks;
     s.thread("worker", false);

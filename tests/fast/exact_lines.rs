@@ -59,7 +59,7 @@ fn memlabs_example() {
 /// `lines` of a job that uses only the driver said "GPU 0 is not in the recording; it has no GPU at
 /// all", though nobody asked for GPU 0.
 #[test]
-fn lines_of_a_job_without_memory_of_pytorch_say_so_and_not_that_a_gpu_is_missing() {
+fn lines_without_pytorch_memory_do_not_claim_a_missing_gpu() {
     let mut s = Probed::new();
     s.gpus.clear();
     s.enter(0, "main", 1);
@@ -84,7 +84,7 @@ fn lines_of_a_job_without_memory_of_pytorch_say_so_and_not_that_a_gpu_is_missing
 
 /// A line that begins after a free may have begun before it, unless frees have stacks too.
 #[test]
-fn a_line_that_begins_at_a_free_is_bounded_or_with_stacks_exact() {
+fn a_line_beginning_at_a_free_is_bounded_or_exact() {
     let program = |stacks: bool| {
         let mut s = Probed::new();
         s.exact.frees = if stacks { FreeTracking::Stacks } else { FreeTracking::Events };
@@ -172,7 +172,7 @@ fn work_of_the_engine_counts_to_the_line_that_waits() {
 }
 
 #[test]
-fn what_another_thread_allocates_bounds_the_lines_that_may_have_stood() {
+fn another_threads_allocation_bounds_the_lines_possibly_running() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     s.thread("worker", false);
@@ -189,7 +189,7 @@ fn what_another_thread_allocates_bounds_the_lines_that_may_have_stood() {
 }
 
 #[test]
-fn what_was_reached_before_a_threads_first_event_may_belong_to_its_line() {
+fn a_peak_before_the_first_event_may_be_the_lines() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     let old = s.malloc(0, 0, 10 * MIB);
@@ -249,7 +249,7 @@ fn columns_are_those_that_events_tell_of() {
 
 /// Python returns to a statement's first line when its parts are done, without an event.
 #[test]
-fn the_first_line_of_a_statement_of_several_is_not_exact_without_an_event_at_its_end() {
+fn a_statements_first_line_needs_an_event_at_its_end() {
     let program = |text: Option<&str>| {
         let mut s = Probed::new();
         s.exact.frees = FreeTracking::Stacks;
@@ -289,7 +289,7 @@ fn the_first_line_of_a_statement_of_several_is_not_exact_without_an_event_at_its
 
 /// The sums of a line that runs three times, and the greatest of one time.
 #[test]
-fn sums_of_a_loop_are_not_taken_for_what_one_run_did() {
+fn sums_of_a_loop_are_not_taken_for_one_run() {
     let mut s = Probed::new();
     s.exact.frees = FreeTracking::Stacks;
     s.enter(0, "main", 1);
@@ -324,7 +324,7 @@ fn sums_of_a_loop_are_not_taken_for_what_one_run_did() {
 
 /// 62 of the 108 keys follow from allocations and frees; the others say that they do not.
 #[test]
-fn all_columns_that_follow_from_events_are_told_to_the_byte() {
+fn all_columns_that_follow_from_events_are_exact() {
     let mut s = Probed::new();
     s.exact.frees = FreeTracking::Stacks;
     s.enter(0, "main", 1);

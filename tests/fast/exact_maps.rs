@@ -6,7 +6,7 @@ use memspy::analysis::{FoldOptions, Moment};
 use memspy::model::*;
 
 #[test]
-fn events_in_flight_around_a_map_are_not_taken_for_lost() {
+fn pending_events_around_a_snapshot_are_not_lost() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     let old = s.malloc(0, 0, 6 * MIB);
@@ -36,7 +36,7 @@ fn events_in_flight_around_a_map_are_not_taken_for_lost() {
 }
 
 #[test]
-fn a_free_just_before_the_first_map_is_not_taken_for_lost() {
+fn a_free_just_before_the_first_snapshot_is_not_lost() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     let old = s.malloc(0, 0, 6 * MIB);
@@ -57,7 +57,7 @@ fn a_free_just_before_the_first_map_is_not_taken_for_lost() {
 }
 
 #[test]
-fn a_free_that_was_long_under_way_at_the_first_map_is_no_free_without_an_event() {
+fn a_free_pending_at_the_first_snapshot_has_its_event() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     let old = s.malloc(0, 0, 6 * MIB);
@@ -79,7 +79,7 @@ fn a_free_that_was_long_under_way_at_the_first_map_is_no_free_without_an_event()
 }
 
 #[test]
-fn a_block_of_the_first_map_that_is_ahead_of_its_event_was_not_there_before() {
+fn a_first_snapshots_block_before_its_event_is_not_old() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     s.malloc(0, 0, 6 * MIB);
@@ -204,7 +204,7 @@ fn without_free_events_the_highest_map_is_drawn() {
 /// Probes attached in the middle of a step, whose peak all later steps reach again: the picture
 /// showed that step, half of it unknown.
 #[test]
-fn of_peaks_of_one_height_that_one_is_shown_whose_stacks_are_known() {
+fn of_equal_peaks_the_one_with_known_stacks_is_shown() {
     let mut s = Probed::new();
     s.enter(0, "main", 1);
     s.begin();

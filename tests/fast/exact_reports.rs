@@ -199,7 +199,7 @@ fn the_head_says_which_options_lower_the_detail() {
 /// Without BPF an event has the last sampled stack: the flamegraph of such a trace was called
 /// "exact".
 #[test]
-fn the_flamegraph_of_stacks_taken_from_samples_calls_them_a_guess() {
+fn a_flamegraph_from_samples_calls_its_stacks_a_guess() {
     let mut s = training();
     for record in &mut s.records {
         if let Record::ExactSettings(exact) = record {
@@ -325,7 +325,7 @@ fn bytes_of_sampled_stacks_add_up_to_the_exact_total() {
 }
 
 #[test]
-fn an_oom_report_is_of_the_last_refusal_and_not_of_one_that_was_satisfied_before() {
+fn an_oom_report_describes_the_last_unsatisfied_refusal() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     s.begin();

@@ -171,7 +171,7 @@ fn a_sampled_recording_says_that_it_has_no_events() {
 }
 
 #[test]
-fn a_snapshot_is_of_one_process_and_a_device_has_to_be_there() {
+fn a_snapshot_needs_one_process_and_an_existing_device() {
     let exact = exact();
     let trace = exact.trace.to_str().unwrap();
     let (code, _, err) = exact.memspy(&["export", trace, trace, "-f", "memory-viz"]);
@@ -216,7 +216,7 @@ fn perfetto_has_the_counters_over_time() {
 }
 
 #[test]
-fn perfetto_shows_the_peak_of_an_exact_recording_between_two_readings_of_the_counters() {
+fn perfetto_shows_an_exact_peak_between_two_counter_reads() {
     let exact = exact();
     let file = exact.json(&["perfetto"]);
     let allocated: Vec<u64> = file["traceEvents"]

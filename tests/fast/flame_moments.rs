@@ -159,7 +159,7 @@ fn moments_that_are_not_there_are_refused() {
 }
 
 #[test]
-fn a_moment_before_the_first_reading_and_a_trace_cut_before_it_say_so() {
+fn a_moment_without_any_snapshot_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let mut s = Script::new(100);
     s.thread("MainThread", true);
@@ -203,7 +203,7 @@ fn a_sampled_recording_has_moments_and_no_stretches() {
 
 /// `flame --gpu 3` drew the driver's figure of the process, though no such GPU is in the recording.
 #[test]
-fn memory_of_the_driver_is_not_drawn_as_that_of_a_gpu_asked_for() {
+fn driver_memory_is_not_drawn_as_a_requested_gpus() {
     let folder = tempfile::tempdir().unwrap();
     let taken = |s: &mut Probed| {
         let memory_kind = MemoryKind::Driver(None);

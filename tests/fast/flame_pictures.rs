@@ -107,7 +107,7 @@ fn a_title_and_a_least_width_are_those_asked_for() {
 }
 
 #[test]
-fn a_difference_is_red_where_it_grew_and_blue_where_it_shrank() {
+fn differences_are_red_for_growth_and_blue_for_shrinkage() {
     let recordings = Recordings::new();
     // The lines of forward have moved: it is the same function.
     let folded =

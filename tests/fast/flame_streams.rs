@@ -108,7 +108,7 @@ fn sampled() -> Vec<Record> {
 }
 
 #[test]
-fn the_streams_of_a_moment_add_up_to_what_is_drawn_without_them() {
+fn streams_of_a_moment_add_up_to_the_whole() {
     let folder = tempfile::tempdir().unwrap();
     let sum = |roots: &[(String, u64)]| -> u64 { roots.iter().map(|(_, bytes)| bytes).sum() };
     let mut apart = 0;
@@ -165,7 +165,7 @@ fn what_has_no_stream_is_refused_in_one_line() {
 }
 
 #[test]
-fn categories_add_up_to_what_the_allocator_held_and_are_refused_where_not_recorded() {
+fn categories_add_up_and_are_refused_if_not_recorded() {
     let folder = tempfile::tempdir().unwrap();
     let mut records = sampled();
     let trace = write(&folder, "without.bin", &records);

@@ -13,7 +13,7 @@ use memspy::model::*;
 use memspy::trace::{Retention, segments};
 
 #[test]
-fn what_is_kept_is_the_end_of_the_recording_record_by_record() {
+fn the_kept_part_is_the_recordings_end_record_by_record() {
     for seed in 0..4 {
         let whole = Loop::story(seed, 6000);
         let keep = Duration::from_secs(3);
@@ -115,7 +115,7 @@ fn each_device_keeps_its_blocks() {
 }
 
 #[test]
-fn blocks_made_before_what_is_kept_stay_with_the_lines_that_made_them() {
+fn blocks_from_before_the_kept_part_keep_their_lines() {
     let script = training(200, 1);
     let (whole, keep) = (script.profile(), Retention::Time(Duration::from_secs(2)));
     let (kept, (begun, _)) = kept(&script.records, keep);
@@ -145,7 +145,7 @@ fn blocks_made_before_what_is_kept_stay_with_the_lines_that_made_them() {
 }
 
 #[test]
-fn wherever_a_recording_is_cut_and_ends_its_blocks_stay_with_their_makers() {
+fn wherever_a_recording_is_cut_blocks_keep_their_sites() {
     let sampled = training(120, 2).records;
     let exact = probed(3, 700, SLOW).records.clone();
     let mut dice = Dice(5);
@@ -162,7 +162,7 @@ fn wherever_a_recording_is_cut_and_ends_its_blocks_stay_with_their_makers() {
 }
 
 #[test]
-fn each_batch_of_events_goes_on_from_what_was_handed_on() {
+fn each_batch_of_events_continues_the_previous_one() {
     for (stacks_every, frees) in
         [(0, FreeTracking::Events), (MIB, FreeTracking::Events), (0, FreeTracking::Snapshots)]
     {
@@ -204,7 +204,7 @@ fn goes_on(records: &[Record]) {
 }
 
 #[test]
-fn the_lines_of_what_is_kept_have_the_figures_of_that_time() {
+fn lines_of_the_kept_part_have_that_times_figures() {
     let script = training(200, 1);
     let (kept, _) = kept(&script.records, Retention::Time(Duration::from_secs(2)));
     let kept = profile(&kept);

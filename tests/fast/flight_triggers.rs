@@ -131,7 +131,7 @@ fn errors_and_retries_count_from_the_first_look() {
 }
 
 #[test]
-fn a_level_fires_when_it_is_exceeded_and_again_after_it_fell() {
+fn a_level_fires_when_exceeded_and_again_after_a_fall() {
     let levels = [100, 500, 501, 600, 501, 499, 700];
     let records: Vec<Record> =
         levels.iter().zip(1..).map(|(&level, time)| allocated(time, level * MIB)).collect();
@@ -149,7 +149,7 @@ fn a_level_fires_when_it_is_exceeded_and_again_after_it_fell() {
 }
 
 #[test]
-fn a_peak_between_two_looks_counts_but_not_one_from_before() {
+fn a_peak_between_two_reads_counts_but_no_earlier_one() {
     let peaks =
         |time, allocated_peak| counters(time, Levels { allocated_peak, ..Levels::default() });
     let mut watch = watch(&["allocated>500M"]);

@@ -38,7 +38,7 @@ const LARGE: u64 = 1 << 59;
 
 /// `flame --diff` failed in inferno's colour scale, `oom-report` in its table of owners.
 #[test]
-fn sizes_beyond_all_memory_are_no_panic_in_differences_and_tables_of_owners() {
+fn huge_sizes_cause_no_panic_in_differences_and_owner_tables() {
     let folder = tempfile::tempdir().unwrap();
     let (trace, sound) = (folder.path().join("trace"), folder.path().join("sound"));
     let text = |path: &Path| path.to_str().unwrap().to_owned();
@@ -92,7 +92,7 @@ fn records_of_every_kind() -> Vec<Record> {
 
 /// A sum wrapped, or panicked in a build with checks; the answer was nonsense.
 #[test]
-fn a_size_a_count_or_a_time_that_cannot_be_is_refused_where_a_trace_is_read() {
+fn an_impossible_size_count_or_time_is_refused_when_read() {
     let mut tried = 0;
     let mut taken = Vec::new();
     for record in records_of_every_kind() {

@@ -69,7 +69,7 @@ fn each(mut check: impl FnMut(&str, &Pair, bool)) {
 }
 
 #[test]
-fn a_name_cannot_command_the_terminal_nor_add_a_line_to_a_report() {
+fn a_name_cannot_command_the_terminal_or_add_a_line() {
     each(|name, pair, is_exact| {
         for words in TEXT.iter().filter(|words| !is_exact || words[0] != "iterations") {
             let (plain, hostile) = pair.run(words);
@@ -109,7 +109,7 @@ fn json_is_valid_and_has_the_names_as_they_are() {
 }
 
 #[test]
-fn a_cell_of_csv_is_no_formula_and_no_second_row() {
+fn a_csv_cell_is_no_formula_and_no_second_row() {
     let is_number = |cell: &str| cell.parse::<f64>().is_ok() && !cell.ends_with("inf");
     each(|name, pair, is_exact| {
         for words in [&["lines", "--format", "csv"][..], &["iterations", "--format", "csv"]] {
@@ -141,7 +141,7 @@ fn a_cell_of_csv_is_no_formula_and_no_second_row() {
 }
 
 #[test]
-fn a_folded_stack_has_the_frames_and_the_bytes_that_it_had() {
+fn a_folded_stack_keeps_its_frames_and_bytes() {
     let shape = |text: &str| -> Vec<(usize, u64)> {
         let line = |line: &str| {
             let (stack, bytes) = line.rsplit_once(' ').unwrap();
@@ -259,7 +259,7 @@ fn names_of_files_cannot_command_the_terminal_either() {
 
 /// `iterations --parameters` was accepted, and showed no parameters.
 #[test]
-fn iterations_print_the_parameters_that_are_asked_for_or_why_there_are_none() {
+fn iterations_print_requested_parameters_or_why_there_are_none() {
     let pair = Pair::of(&[sampled(None)], "");
     let told = |words: &[&str]| {
         let out = pair.run(words).0.out;

@@ -79,7 +79,7 @@ fn lines_that_moved_are_compared_with_themselves() {
 }
 
 #[test]
-fn a_trace_whose_stacks_are_from_samples_is_not_called_exact_in_a_diff() {
+fn a_diff_does_not_call_sampled_stacks_exact() {
     let (before, mut after) = jobs();
     for record in &mut after {
         if let Record::ExactSettings(exact) = record {
@@ -114,7 +114,7 @@ fn the_differences_of_all_lines_are_that_of_the_whole() {
 }
 
 #[test]
-fn one_text_on_two_lines_is_matched_by_place_and_another_text_is_another_line() {
+fn equal_text_is_matched_by_place_and_other_text_differs() {
     let twice = "def train():\n    x = f()\n    x = f()\n    a = g()\n";
     let other = "def train():\n    x = f()\n    x = f()\n    b = h()\n";
     let job = |text: &str, last: &str| {

@@ -123,7 +123,7 @@ fn in_short_names_who_holds_and_not_who_allocated_last() {
 
 /// Memory allocated after that snapshot is more than any owner holds.
 #[test]
-fn nobody_is_named_where_most_was_allocated_after_the_last_look_at_owners() {
+fn no_owner_is_named_for_memory_after_the_last_snapshot() {
     let text = page(true, 1000);
     let short = text.lines().skip_while(|line| *line != "In short").nth(1).unwrap();
     assert!(short.contains("was allocated by train (train.py:12)"), "{short}");
@@ -132,7 +132,7 @@ fn nobody_is_named_where_most_was_allocated_after_the_last_look_at_owners() {
 }
 
 #[test]
-fn without_owners_the_line_that_allocated_most_is_not_said_to_hold_it() {
+fn without_owners_the_greatest_line_is_not_called_an_owner() {
     let text = page(false, 1000);
     let short = text.lines().skip_while(|line| *line != "In short").nth(1).unwrap();
     assert!(short.contains("was allocated by train (train.py:12)"), "{short}");
@@ -140,7 +140,7 @@ fn without_owners_the_line_that_allocated_most_is_not_said_to_hold_it() {
 }
 
 #[test]
-fn all_bytes_of_the_device_are_in_the_rows_and_nothing_contradicts_itself() {
+fn rows_have_all_bytes_of_the_device_without_contradiction() {
     for with_owners in [true, false] {
         let text = page(with_owners, 1000);
         let all = sum_below(&text, "  all 2.93 GiB:");

@@ -135,7 +135,7 @@ fn names_can_be_full_without_lines_or_by_thread() {
 }
 
 #[test]
-fn the_collapsed_format_has_one_stack_a_line_and_adds_up() {
+fn the_collapsed_format_has_one_stack_per_line() {
     let profile = training().profile();
     let folded = profile.fold(CudaIndex(0), Moment::Peak, FoldOptions::default()).unwrap();
     let mut out = Vec::new();
@@ -207,7 +207,7 @@ fn ranked(profile: &Profile, all: bool, options: &LinesOptions) -> String {
 }
 
 #[test]
-fn lines_ranks_the_programs_own_lines_instead_of_listing_thousands_from_libraries_on() {
+fn lines_ranks_the_programs_own_lines_not_those_of_libraries() {
     let profile = training().profile();
     let text = ranked(&profile, false, &LinesOptions { width: Some(100), ..Default::default() });
     println!("{text}");
@@ -326,7 +326,7 @@ fn look_until_the_driver_answered(process: ProcessUsage) -> ProcessSnapshot {
 }
 
 #[test]
-fn dump_folds_idle_threads_to_a_line_each_instead_of_beginning_with_their_stacks() {
+fn dump_folds_idle_threads_to_a_line_each() {
     let mut script = Script::new(200);
     script.thread("MainThread", true);
     script.enter(0, "<module>", 40);
@@ -358,7 +358,7 @@ fn dump_folds_idle_threads_to_a_line_each_instead_of_beginning_with_their_stacks
 
 /// A common end of an evaluation: the finding named a library's variable, without advice.
 #[test]
-fn predictions_that_transformers_keeps_on_the_gpu_come_with_what_moves_them_to_the_cpu() {
+fn predictions_kept_on_the_gpu_come_with_the_transformers_option() {
     let told = |owner: &str| {
         let mut watch = GrowthWatch::default();
         for step in 1..=4 {
@@ -387,7 +387,7 @@ fn predictions_that_transformers_keeps_on_the_gpu_come_with_what_moves_them_to_t
 /// An evaluation's cache went from 74 to 32 GiB between the two reads: "42.23 GiB unmapped
 /// (asleep)", and in another "the process holds 3.14 GiB outside PyTorch".
 #[test]
-fn memory_that_a_job_gives_back_while_the_driver_is_asked_is_not_said_to_be_asleep() {
+fn memory_returned_during_the_driver_query_is_not_called_asleep() {
     // A thread may have been in cudaMalloc: the driver's figure may be of another moment.
     let mut moved = look_until_the_driver_answered(ProcessUsage::Bytes(900 * MIB));
     let before = &moved.devices()[0];
@@ -407,7 +407,7 @@ fn memory_that_a_job_gives_back_while_the_driver_is_asked_is_not_said_to_be_asle
 }
 
 #[test]
-fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
+fn a_dump_shows_where_memory_is_and_what_is_unknown() {
     let text = |look: &ProcessSnapshot| {
         let mut out = Vec::new();
         let unknown = Err("PyTorch is not loaded".to_owned());
@@ -449,7 +449,7 @@ fn a_dump_says_where_the_memory_is_and_what_is_unknown() {
 }
 
 #[test]
-fn the_summary_names_the_commands_to_run_next_and_says_that_sampled_lines_are_a_guess() {
+fn the_summary_suggests_commands_and_calls_sampled_lines_a_guess() {
     let profile = training().profile();
     let mut out = Vec::new();
     render::summary(&mut out, &profile, "job.memspy", 12 * MIB).unwrap();
@@ -491,7 +491,7 @@ fn nothing_allocated_is_an_error_not_an_empty_picture() {
 }
 
 #[test]
-fn a_flame_title_does_not_call_a_moment_below_the_peak_the_peak() {
+fn a_flame_title_calls_only_the_peak_the_peak() {
     let mut script = training();
     let mut maps = 0;
     script.records.retain(|record| {

@@ -187,7 +187,7 @@ fn every_view_of_every_moment_is_the_same_sum() {
 }
 
 #[test]
-fn the_stacks_of_the_peak_and_of_the_end_are_those_that_allocated() {
+fn peak_and_end_have_the_stacks_that_allocated() {
     for seed in 0..4 {
         let mut s = random_exact(seed);
         let end = s.held();
@@ -246,7 +246,7 @@ fn what_was_allocated_is_live_leaked_or_churned() {
 }
 
 #[test]
-fn a_sample_of_the_allocations_is_shared_out_to_the_byte() {
+fn a_sample_of_allocations_is_distributed_to_the_byte() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     s.exact.stacks_every = 8 * MIB;
@@ -274,7 +274,7 @@ fn a_sample_of_the_allocations_is_shared_out_to_the_byte() {
 }
 
 #[test]
-fn what_no_event_told_of_is_there_as_such_and_leaks_nothing() {
+fn memory_without_events_is_shown_and_is_no_leak() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     s.begin();
@@ -299,7 +299,7 @@ fn what_no_event_told_of_is_there_as_such_and_leaks_nothing() {
 }
 
 #[test]
-fn stacks_too_small_to_be_seen_are_one_and_keep_their_bytes() {
+fn stacks_too_small_to_be_seen_are_merged() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     s.begin();
@@ -320,7 +320,7 @@ fn stacks_too_small_to_be_seen_are_one_and_keep_their_bytes() {
 /// Before the snapshot of owners, older memory was in the moments twice, with and without its
 /// owner.
 #[test]
-fn what_is_older_than_a_recording_is_counted_once_where_its_owner_is_learned_later() {
+fn older_memory_is_counted_once_if_its_owner_comes_later() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     let weights = s.malloc(0, 0, 300 * MIB);
@@ -372,7 +372,7 @@ fn what_is_older_than_a_recording_is_counted_once_where_its_owner_is_learned_lat
 }
 
 #[test]
-fn the_peak_of_a_report_is_that_of_flame_where_several_moments_are_as_high() {
+fn of_equal_peaks_report_and_flame_show_the_same() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     s.malloc(0, 0, 300 * MIB);
@@ -422,7 +422,7 @@ fn names_of_a_hostile_job_stay_text() {
 }
 
 #[test]
-fn a_redacted_report_has_no_paths_no_source_no_host_and_no_command() {
+fn a_redacted_report_has_no_paths_source_host_or_command() {
     let mut s = Probed::new();
     s.enter(0, "train", 10);
     s.enter_in(0, "step", "/secret/place/other/train.py", 20);
@@ -448,7 +448,7 @@ fn a_redacted_report_has_no_paths_no_source_no_host_and_no_command() {
 }
 
 #[test]
-fn a_report_that_cannot_be_made_says_why_in_one_line() {
+fn a_failed_report_says_why_in_one_line() {
     let mut s = Script::new(100);
     s.thread("MainThread", true);
     s.start();
@@ -474,7 +474,7 @@ fn a_report_that_cannot_be_made_says_why_in_one_line() {
 }
 
 #[test]
-fn a_recording_that_ended_abruptly_is_shown_with_a_warning_and_ranks_share_a_page() {
+fn an_abrupt_end_gives_a_warning_ranks_share_pages() {
     let mut s = random_exact(3);
     s.finish();
     let mut cut = s.records.clone();

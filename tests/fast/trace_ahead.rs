@@ -85,7 +85,7 @@ fn whole_and_damaged_traces_come_out_as_on_one_thread() {
 }
 
 #[test]
-fn an_error_of_the_sink_ends_it_at_the_same_record() {
+fn a_sinks_error_ends_it_at_the_same_record() {
     let records: Vec<Record> = (0..60).map(|n| events(2_000, n)).collect();
     let mut bytes = blocks_of(&records, 7);
     // Damage after the last taken record is not reported.
@@ -99,7 +99,7 @@ fn an_error_of_the_sink_ends_it_at_the_same_record() {
 }
 
 #[test]
-fn a_record_too_large_to_wait_beside_others_is_given_like_any() {
+fn a_record_too_large_to_queue_is_given_like_any() {
     let mut records: Vec<Record> = (0..6).map(|n| events(1 << 16, n)).collect();
     records.insert(3, events(1, 2));
     assert!(records[0].bytes_held() > 4 << 20, "{}", records[0].bytes_held());
@@ -148,7 +148,7 @@ fn a_file_that_shrinks_while_it_is_read_says_so() {
 }
 
 #[test]
-fn a_panic_of_the_sink_is_passed_on_and_leaves_no_thread() {
+fn a_sinks_panic_is_passed_on_and_leaves_no_thread() {
     struct Panicking;
     impl RecordSink for Panicking {
         fn record(&mut self, _: &Record) -> SinkResult {

@@ -9,7 +9,7 @@ use memspy::model::{Record, RecordSink, SinkError};
 use memspy::trace::{TraceReader, TraceWriter};
 
 #[test]
-fn cut_at_any_byte_it_gives_the_records_of_its_whole_blocks() {
+fn cut_anywhere_it_gives_the_records_of_whole_blocks() {
     cut_everywhere(&Loop::story(10, 150), 40);
     cut_everywhere(&Allocations::story(Likeness::Training, 10, 20, 30), 8);
 }
@@ -35,7 +35,7 @@ fn cut_everywhere(records: &[Record], each: usize) {
 }
 
 #[test]
-fn with_any_bit_flipped_it_gives_nothing_that_was_not_written() {
+fn with_a_flipped_bit_it_gives_only_written_records() {
     let records = Loop::story(11, 45);
     let bytes = blocks_of(&records, 40);
     let written: HashSet<String> = spelled_out(&records).into_iter().collect();
@@ -68,7 +68,7 @@ fn with_any_bit_flipped_it_gives_nothing_that_was_not_written() {
 }
 
 #[test]
-fn after_a_damaged_block_reading_goes_on_and_what_rests_on_it_is_left_out() {
+fn after_a_damaged_block_only_its_dependents_are_left_out() {
     let records = Loop::story(12, 400);
     let bytes = blocks_of(&records, 100);
     let borders = borders(&bytes);
@@ -149,7 +149,7 @@ fn inserted_removed_and_swapped_stretches_are_seen() {
 }
 
 #[test]
-fn zeros_at_the_end_are_damage_and_bytes_after_the_trailer_are_counted() {
+fn trailing_zeros_are_damage_and_bytes_after_the_trailer_counted() {
     let bytes = write(&Loop::story(15, 300));
     let last = borders(&bytes)[borders(&bytes).len() - 2];
     let (_, summary) = read(&[&bytes[..last], &[0; 500]].concat());
@@ -235,7 +235,7 @@ fn the_systems_full_device_is_reported() {
 }
 
 #[test]
-fn a_file_of_nothing_but_signs_of_blocks_is_not_searched_for_ever() {
+fn the_search_in_a_file_of_false_starts_ends() {
     // Each has a possible length and a wrong checksum: checking all costs the square of the file's
     // size.
     let mut bytes = b"MEMSPY\r\n\x01\x00".to_vec();

@@ -221,7 +221,7 @@ fn exact_records_made_by_hand_read_as_their_prose_says() {
 }
 
 #[test]
-fn records_of_native_frames_made_by_hand_read_as_their_prose_says() {
+fn native_frame_records_made_by_hand_read_as_specified() {
     let bytes = file(&[&[
         HEAD,
         b"\x03\x06\x01f\x01a\x03\x09",
@@ -450,7 +450,7 @@ fn by_time(records: &[Record]) -> HashMap<u64, (EventKind, Option<String>)> {
 }
 
 #[test]
-fn a_lost_block_takes_its_own_events_only_and_no_event_gets_a_wrong_site() {
+fn a_lost_block_takes_only_its_own_events() {
     let records = Allocations::story(Likeness::Varied, 21, 40, 512);
     let mut writer = TraceWriter::new(Vec::new()).unwrap();
     for (n, record) in records.iter().enumerate() {

@@ -361,7 +361,7 @@ fn payloads_that_do_not_follow_the_format_are_damage() {
 }
 
 #[test]
-fn a_payload_said_to_be_huge_is_refused_without_making_room_for_it() {
+fn a_payload_of_false_huge_size_is_refused_without_allocation() {
     // Frame header with an eight-byte content size of 2^60.
     let mut body = vec![0x28, 0xB5, 0x2F, 0xFD, 0xE0];
     body.extend_from_slice(&(1u64 << 60).to_le_bytes());

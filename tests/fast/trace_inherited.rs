@@ -146,7 +146,7 @@ fn the_golden_file_still_reads() {
 }
 
 #[test]
-fn makers_whose_description_was_lost_are_lost_and_their_blocks_stay() {
+fn lost_origins_leave_their_blocks() {
     let whole = in_two_blocks(by_hand(), 6, &[0, 7, 1, 5, 0, 0, 1, 1, 1]);
     assert_eq!(read(&whole).0, expected());
     // The block with the definitions is missing.

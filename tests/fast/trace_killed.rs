@@ -96,7 +96,7 @@ fn up_to(count: usize) -> Vec<Record> {
 }
 
 #[test]
-fn a_recording_killed_within_its_first_second_keeps_a_third_of_it() {
+fn a_recording_killed_in_its_first_second_keeps_a_third() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("early.trace");
     let mut writer = TraceWriter::create(&path, false).unwrap().with_early_blocks();

@@ -15,7 +15,7 @@ fn pieces(bytes: &[u8]) -> Vec<&[u8]> {
 }
 
 #[test]
-fn blocks_of_another_recording_are_damage_however_well_their_numbers_fit() {
+fn blocks_of_another_recording_are_damage_despite_fitting_numbers() {
     // The same records written twice: two recordings that differ in nothing else.
     let records = Loop::story(21, 300);
     let (own, other) = (blocks_of(&records, 40), blocks_of(&records, 40));
@@ -43,7 +43,7 @@ fn blocks_of_another_recording_are_damage_however_well_their_numbers_fit() {
 }
 
 #[test]
-fn a_trace_of_before_recordings_had_a_number_is_read_as_it_was() {
+fn a_trace_without_a_recording_number_reads_unchanged() {
     let gap = b"\x1a\x04\x02\x00\x01a";
     let heads = [&[0, 7, 0, 0, 0, 0, 0, 0, 0][..], &[0, 7, 1, 1, 0, 0, 0, 0, 0]];
     let (records, summary) = read(&file(&[&[heads[0], gap], &[heads[1], gap]]));

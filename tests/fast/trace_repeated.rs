@@ -73,7 +73,7 @@ fn kept_maps(blocks: u64, times: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_record_that_is_repeated_costs_its_bytes_share_and_what_follows_is_read() {
+fn a_repeated_record_costs_its_bytes_share() {
     let times = 1_200_000;
     let bytes = kept_maps(250, times);
     let (counter, summary) = replay(&bytes);
@@ -87,7 +87,7 @@ fn a_record_that_is_repeated_costs_its_bytes_share_and_what_follows_is_read() {
 }
 
 #[test]
-fn a_map_that_is_kept_for_a_second_of_a_fast_recording_is_read() {
+fn a_snapshot_kept_in_a_fast_recording_is_read() {
     // Ten thousand blocks, a hundred times.
     let (counter, summary) = replay(&kept_maps(10_000, 100));
     assert_eq!((summary.damaged_places, counter.snapshots, counter.gaps), (0, 101, 1));

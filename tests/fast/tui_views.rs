@@ -204,7 +204,7 @@ fn holders_are_listed_by_category_with_the_pause_they_cost() {
 }
 
 #[test]
-fn m_sets_a_mark_and_a_column_shows_what_changed_since() {
+fn m_marks_a_moment_and_a_column_shows_changes_since() {
     let live = live(&job());
     let mut state = state();
     press(&mut state, KeyCode::Char('h'));
@@ -494,7 +494,7 @@ fn intervals_and_the_ways_to_quit() {
 }
 
 #[test]
-fn a_recording_that_begins_anew_keeps_sums_marks_and_the_past() {
+fn a_restarted_recording_keeps_sums_marks_and_the_past() {
     let script = job();
     let mut live = live(&script);
     let (elapsed, samples) = (live.elapsed(), live.counts().samples);

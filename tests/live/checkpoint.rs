@@ -120,7 +120,7 @@ impl Done {
 }
 
 #[test]
-fn a_paused_job_gives_its_memory_away_and_gets_it_back() {
+fn a_paused_job_gives_up_its_memory_and_recovers_it() {
     let mut job = Job::start(&[]);
     let used = job.used();
     assert!(used > 1 << 29);
@@ -164,8 +164,8 @@ fn a_paused_job_gives_its_memory_away_and_gets_it_back() {
 }
 
 #[test]
-#[ignore = "takes half a minute, and a_paused_job_gives_its_memory_away_and_gets_it_back sees one GPU: scripts/test.sh --all runs it"]
-fn all_gpus_of_a_job_and_memory_of_every_kind_go_and_come_back() {
+#[ignore = "takes half a minute, and a_paused_job_gives_up_its_memory_and_recovers_it sees one GPU: scripts/test.sh --all runs it"]
+fn all_gpus_and_memory_of_every_kind_go_and_return() {
     for mode in ["two_devices", "expandable", "graph_pool", "async_backend"] {
         let mut job = Job::start_in(mode, &[]);
         let count = if mode == "two_devices" { 2 } else { 1 };
@@ -184,7 +184,7 @@ fn all_gpus_of_a_job_and_memory_of_every_kind_go_and_come_back() {
 
 #[test]
 #[ignore = "takes long, and the others pause and resume: scripts/test.sh --all runs it"]
-fn pausing_for_a_time_resumes_by_itself_or_when_told_to_end() {
+fn a_timed_pause_resumes_by_itself_or_on_request() {
     let mut job = Job::start(&[]);
     let begun = Instant::now();
     let done = job.memspy(&["pause", "--for", "1s"]).ok();
@@ -203,7 +203,7 @@ fn pausing_for_a_time_resumes_by_itself_or_when_told_to_end() {
 }
 
 #[test]
-fn a_killed_memspy_leaves_a_paused_job_that_can_be_resumed() {
+fn a_killed_memspy_leaves_a_resumable_paused_job() {
     let mut job = Job::start(&[]);
     let running = job.start_memspy(&["pause", "--for", "10m"], "if memspy is killed");
     running.signal(Signal::SIGKILL);
@@ -217,7 +217,7 @@ fn a_killed_memspy_leaves_a_paused_job_that_can_be_resumed() {
 }
 
 #[test]
-fn a_pause_ends_when_another_program_resumes_the_job_or_the_job_ends() {
+fn a_pause_ends_with_the_job_or_by_another_program() {
     let mut job = Job::start(&[]);
     let running = job.start_memspy(&["pause", "--for", "10m"], "resuming it after");
     job.memspy(&["resume"]).ok();
@@ -232,7 +232,7 @@ fn a_pause_ends_when_another_program_resumes_the_job_or_the_job_ends() {
 
 #[test]
 #[ignore = "takes long, and steps_that_fail_are_taken_back sees steps that fail: scripts/test.sh --all runs it"]
-fn a_job_whose_kernels_do_not_end_in_time_goes_on() {
+fn a_job_whose_kernels_do_not_end_in_time_continues() {
     let mut job = Job::start(&[("SIM_CUDA_DRAIN_MS", "5000")]);
     job.memspy(&["pause", "--lock-timeout", "0.2s"]).failed(&[
         "did not come to a rest within 0.2 s",
@@ -253,7 +253,7 @@ fn ctrl_c_before_the_move_lets_the_job_go_on() {
 }
 
 #[test]
-fn a_host_with_too_little_memory_is_found_before_anything_is_done() {
+fn too_little_host_memory_is_found_before_anything_is_done() {
     let mut job = Job::start(&[]);
     job.memspy(&["pause", "--keep-free", "100000G"]).refused(&[
         "the host has too little memory",
@@ -303,7 +303,7 @@ fn steps_that_fail_are_taken_back() {
 
 #[test]
 #[ignore = "takes long: scripts/test.sh --all runs it"]
-fn a_gpu_that_was_filled_meanwhile_keeps_the_job_paused_until_there_is_room() {
+fn a_full_gpu_keeps_the_job_paused_until_freed() {
     let mut job = Job::start(&[("SIM_CUDA_TOTAL_BYTES", "1500M")]);
     job.memspy(&["pause"]).ok();
     let environment = std::fs::read(format!("/proc/{}/environ", job.target.pid())).unwrap();

@@ -84,7 +84,7 @@ fn equals_truth(found: &Value, truth: &Value) {
 }
 
 #[test]
-fn a_core_file_of_a_crashed_job_tells_what_the_job_said_of_itself() {
+fn a_crashed_jobs_core_file_equals_what_it_said() {
     let folder = tempfile::tempdir().unwrap();
     // Not forked: that process would have another command line.
     let target = Target::start(sim::command("crashed.py", &[folder.path().to_str().unwrap()]));
@@ -118,7 +118,7 @@ fn a_core_file_of_a_crashed_job_tells_what_the_job_said_of_itself() {
 }
 
 #[test]
-fn a_core_file_that_gcore_would_write_tells_the_same_and_the_job_goes_on() {
+fn a_core_file_like_gcores_equals_the_continuing_job() {
     let folder = tempfile::tempdir().unwrap();
     let mut target = sim::start("crashed.py", &[folder.path().to_str().unwrap()]);
     let truth = truth(&target);
@@ -216,7 +216,7 @@ fn value_of(core: &Path) -> (Process, Option<u32>) {
 }
 
 #[test]
-fn a_library_that_was_replaced_since_the_crash_is_not_read_from_the_disk() {
+fn a_library_replaced_since_the_crash_is_not_read() {
     let program = Program::compile();
     let core = program.core();
     let (process, value) = value_of(&core);
@@ -239,7 +239,7 @@ fn a_library_that_was_replaced_since_the_crash_is_not_read_from_the_disk() {
 }
 
 #[test]
-fn a_core_file_of_a_program_without_python_is_refused_in_one_line() {
+fn a_core_file_without_python_is_refused_in_one_line() {
     let program = Program::compile();
     dump(&program.core(), &[]).refused(&["core", "not a Python", "gdb"]);
 }

@@ -50,7 +50,7 @@ fn rows(out: &str) -> Vec<BTreeMap<String, String>> {
 }
 
 #[test]
-fn csv_has_the_keys_of_nvidia_smi_and_the_memory_that_pytorch_sees() {
+fn csv_has_the_keys_of_nvidia_smi_and_pytorchs_memory() {
     let target = sim::start("allocator_truth.py", &["two_devices"]);
     let truth = truth(&target);
     let out = devices(&target, &["--format", "csv"]).out;
@@ -99,7 +99,7 @@ fn fragmentation_of(snapshot: &Value) -> BTreeMap<&'static str, u64> {
 }
 
 #[test]
-fn the_cache_of_a_job_is_cut_up_as_its_own_snapshot_says() {
+fn a_jobs_cache_is_fragmented_as_its_own_snapshot_says() {
     for mode in ["plain", "expandable", "graph_pool", "two_devices", "streams"] {
         let target = sim::start("allocator_truth.py", &[mode]);
         let truth = truth(&target);
@@ -214,7 +214,7 @@ fn what_two_jobs_use_of_a_card_adds_up() {
 }
 
 #[test]
-fn the_parts_belong_to_one_moment_also_of_a_job_at_work() {
+fn parts_belong_to_one_moment_even_in_a_busy_job() {
     let mut target = sim::start("allocator_load.py", &[]);
     // Longer than the snapshots; killed after them.
     for request in ["hold 10", "churn 600 1500"] {
@@ -299,7 +299,7 @@ fn a_process_without_pytorch_has_its_memory_outside_of_it() {
 }
 
 #[test]
-fn what_the_driver_does_not_answer_is_unknown_and_not_0() {
+fn unanswered_driver_queries_are_unknown_not_0() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     let absent = "nvmlDeviceGetTemperature,nvmlDeviceGetUtilizationRates,nvmlDeviceGetMemoryInfo_v2,\
                   nvmlDeviceGetComputeRunningProcesses,nvmlDeviceGetPerformanceState";
@@ -351,7 +351,7 @@ fn pids_of_another_namespace_are_never_taken_for_processes_here() {
 }
 
 #[test]
-fn what_a_job_has_on_a_gpu_that_cannot_be_identified_is_still_told() {
+fn a_jobs_memory_on_an_unidentified_gpu_is_shown() {
     let mut job = sim::command("allocator_truth.py", &["plain"]);
     job.env("CUDA_VISIBLE_DEVICES", "MIG-of-another-machine");
     let target = Target::start(job);
@@ -395,7 +395,7 @@ fn mig_devices_are_listed_below_their_gpu() {
 }
 
 #[test]
-fn looks_are_repeated_until_ctrl_c_or_the_end_of_the_job() {
+fn snapshots_repeat_until_ctrl_c_or_the_jobs_end() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     let folder = tempfile::tempdir().unwrap();
     let start = |words: &[&str], name: &str| {
@@ -429,7 +429,7 @@ fn looks_are_repeated_until_ctrl_c_or_the_end_of_the_job() {
 }
 
 #[test]
-fn without_a_driver_or_a_process_there_is_one_clear_line() {
+fn without_driver_or_process_there_is_one_clear_line() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut without = std::process::Command::new(root.join("scripts/with-sim"));
     without.args([env!("CARGO_BIN_EXE_memspy"), "devices"]).env("SIM_CUDA_DEVICES", "0");
@@ -440,7 +440,7 @@ fn without_a_driver_or_a_process_there_is_one_clear_line() {
 }
 
 #[test]
-fn memory_unmapped_under_the_allocator_is_told_instead_of_nothing_outside_pytorch() {
+fn memory_unmapped_under_the_allocator_is_shown() {
     let mut target = sim::start("asleep.py", &[]);
     let device = |target: &Target| holders_of(target, "dump")["devices"][0].clone();
     let awake = device(&target);
@@ -498,7 +498,7 @@ fn a_process_whose_launcher_is_gone_is_named_an_orphan() {
 }
 
 #[test]
-fn dump_says_asleep_of_a_thread_in_time_sleep_and_not_that_its_activity_is_unknown() {
+fn dump_shows_a_thread_in_time_sleep_as_asleep() {
     let (mut target, _) = crate::support::oom::start(&[]);
     target.say("settle 60");
     let pid = target.pid().to_string();
@@ -510,7 +510,7 @@ fn dump_says_asleep_of_a_thread_in_time_sleep_and_not_that_its_activity_is_unkno
 
 #[test]
 #[ignore = "takes long: scripts/test.sh --all runs it"]
-fn a_gpu_on_which_the_process_has_nothing_is_one_line() {
+fn a_gpu_without_memory_of_the_process_is_one_line() {
     let mut command = sim::command("holders_truth.py", &["--device", "cuda:1"]);
     command.env("SIM_CUDA_DEVICES", "2");
     let target = Target::start(command);

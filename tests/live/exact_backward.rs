@@ -90,7 +90,7 @@ fn two_threads() {
 /// Probes exist before PyTorch's libraries are initialised: the engine's current node cannot be
 /// located yet.
 #[test]
-fn a_job_that_is_recorded_from_its_start_has_autograd_nodes() {
+fn a_job_recorded_from_its_start_has_autograd_nodes() {
     let job = "import torch\n\
         model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))).cuda()\n\
         for _ in range(20): model(torch.randn(8, 64, device='cuda')).sum().backward()\n";

@@ -126,7 +126,7 @@ fn a_target_that_forks_and_executes_goes_on() {
 }
 
 #[test]
-fn a_job_that_makes_code_faster_than_it_can_be_read_does_not_keep_a_recording_from_its_end() {
+fn code_created_faster_than_readable_does_not_delay_the_end() {
     let target = sim::start("new_code.py", &[]);
     let mut recording = Recording::start_exact(target.pid(), &["-d", "1"]);
     let done = recording.wait();

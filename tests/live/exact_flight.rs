@@ -53,7 +53,7 @@ fn checked(known: &Value, recording: &Recording) {
 }
 
 #[test]
-fn an_error_that_the_job_survives_is_told_to_the_byte() {
+fn an_error_that_the_job_survives_is_exact() {
     let (mut target, known, recording) = run_out("caught 3000");
     target.read_until_ready();
     checked(&known, &recording);
@@ -75,7 +75,7 @@ fn what_the_error_says_stands_beside_what_the_driver_refused() {
 }
 
 #[test]
-fn an_error_that_the_job_dies_of_is_told_to_the_byte() {
+fn an_error_that_ends_the_job_is_exact() {
     let (mut target, known, recording) = run_out("fatal 3000");
     assert_eq!(target.wait().code(), Some(1));
     checked(&known, &recording);
@@ -89,7 +89,7 @@ fn a_job_that_dies_at_once_leaves_its_last_look() {
 }
 
 #[test]
-fn a_limit_of_the_job_itself_is_told_from_a_refusal() {
+fn the_jobs_own_limit_is_told_from_a_refusal() {
     let (mut target, _) = oom::start(&["--fraction", "0.2"]);
     let mut recording = Recording::start_exact(target.pid(), &["--until", "oom"]);
     recording.wait_for_block();
@@ -102,7 +102,7 @@ fn a_limit_of_the_job_itself_is_told_from_a_refusal() {
 }
 
 #[test]
-fn where_the_driver_is_not_probed_nothing_is_said_of_it() {
+fn without_driver_probes_the_driver_is_not_mentioned() {
     let (mut target, _) = oom::start(&["--observer"]);
     let words = ["--probes", "perf-only", "--keep", "5s", "--until", "oom"];
     let mut recording = Recording::start_exact(target.pid(), &words);
@@ -128,7 +128,7 @@ fn resident(pid: u32) -> u64 {
 
 #[test]
 #[ignore = "takes half a minute: scripts/test.sh --all runs it"]
-fn stacks_that_never_come_again_do_not_take_ever_more_memory() {
+fn stacks_that_never_return_do_not_take_ever_more_memory() {
     // 120 frames each, hardly two alike: some 5 million numbers in all.
     const PORTIONS: u32 = 20;
     const PORTION: u32 = 2000;

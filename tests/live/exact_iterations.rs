@@ -92,7 +92,7 @@ fn in_their_steps(records: &[Record], epochs: bool) -> usize {
 
 #[test]
 #[ignore = "takes long, and every_iteration_that_a_variable_counts_has_its_own_peak sees one CPython: scripts/test.sh --all runs it"]
-fn steps_stand_between_the_events_that_they_separate_on_cpythons_old_and_new() {
+fn steps_are_between_their_events_on_old_and_new_cpythons() {
     for python in pythons::some_versions() {
         let library = python.fake_allocator("steps");
         for (request, variable, epoch) in [
@@ -118,7 +118,7 @@ fn steps_stand_between_the_events_that_they_separate_on_cpythons_old_and_new() {
 }
 
 #[test]
-#[ignore = "takes half a minute, and every_step_of_a_loop_is_listed_with_its_own_end sees loops: scripts/test.sh --all runs it"]
+#[ignore = "takes half a minute, and every_step_of_a_loop_is_listed_with_its_end sees loops: scripts/test.sh --all runs it"]
 fn every_iteration_that_a_variable_counts_has_its_own_peak() {
     for (request, variable, epochs) in [
         ("local", "epoch_of:step", true),
@@ -183,7 +183,7 @@ fn every_iteration_that_an_optimizer_counts_has_its_own_peak() {
 }
 
 #[test]
-fn intermediate_gradients_are_what_the_backward_pass_itself_made_and_freed() {
+fn intermediate_gradients_are_allocated_and_freed_by_the_backward_pass() {
     let mut target = sim::start("iterations_truth.py", &[]);
     let mut recording = Recording::start_exact(target.pid(), &["--iter-var", "counted"]);
     target.say("named 50");
@@ -206,7 +206,7 @@ fn intermediate_gradients_are_what_the_backward_pass_itself_made_and_freed() {
 
 #[test]
 #[ignore = "takes long, and holders sees what is saved for the backward pass: scripts/test.sh --all runs it"]
-fn feature_maps_are_told_as_the_look_with_most_allocated_saw_them() {
+fn feature_maps_are_those_of_the_fullest_snapshot() {
     for exact in [true, false] {
         let mut target = sim::start("iterations_truth.py", &[]);
         let words = ["--iter-var", "counted", "--owners=50"];
@@ -254,7 +254,7 @@ fn feature_maps_are_told_as_the_look_with_most_allocated_saw_them() {
 }
 
 #[test]
-fn without_programs_in_the_kernel_steps_are_seen_now_and_then() {
+fn without_bpf_steps_are_seen_from_time_to_time() {
     let mut target = sim::start("iterations_truth.py", &[]);
     let words = ["--probes", "perf-only", "--iter-var", "counted"];
     let mut recording = Recording::start_exact(target.pid(), &words);
@@ -272,7 +272,7 @@ fn without_programs_in_the_kernel_steps_are_seen_now_and_then() {
 /// `iterations` omitted the last step of a loop and, in exact recordings, the first; in sampled
 /// ones the end of a step was the begin of the next.
 #[test]
-fn every_step_of_a_loop_is_listed_with_its_own_end() {
+fn every_step_of_a_loop_is_listed_with_its_end() {
     for exact in [false, true] {
         let mut target = sim::start("iterations_truth.py", &[]);
         let words = ["--iter-var", "counted_in_function:number"];
@@ -315,7 +315,7 @@ fn every_step_of_a_loop_is_listed_with_its_own_end() {
 
 #[test]
 #[ignore = "takes half a minute: scripts/test.sh --all runs it"]
-fn a_step_that_is_under_way_at_the_end_of_the_recording_is_listed_as_that() {
+fn a_step_unfinished_at_the_end_is_listed_as_that() {
     for exact in [false, true] {
         let mut target = sim::start("iterations_truth.py", &[]);
         let words: &[&str] = if exact { &["--exact"] } else { &["-r", "1000"] };

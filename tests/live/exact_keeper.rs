@@ -180,7 +180,7 @@ fn a_memspy_killed_while_its_probes_are_removed_leaves_none() {
 }
 
 #[test]
-fn a_keeper_is_waited_for_and_its_death_takes_nothing_away() {
+fn a_dying_keeper_is_awaited_and_takes_no_events() {
     let mut target = sim::start("exact_torch.py", &[]);
     for way in ["uprobe-multi", "perf-bpf"] {
         let mut recording = Recording::start_exact(target.pid(), &["--probes", way]);
@@ -233,7 +233,7 @@ fn without_a_keeper_memspy_places_its_probes_itself() {
 }
 
 #[test]
-fn doctor_says_whether_probes_can_be_kept_and_nobody_else_can_ask_for_it() {
+fn doctor_reports_on_the_keeper_which_nobody_else_can_use() {
     let target = sim::start("exact_torch.py", &[]);
     let said = memspy_at(target.pid(), &["doctor"]).ok().out;
     assert!(said.contains("another process of memspy can keep the probes"), "{said}");

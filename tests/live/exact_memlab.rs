@@ -58,7 +58,7 @@ fn recorded_from_its_start(script: &str, arguments: &[&str]) -> Recording {
 
 /// The first allocations come before memspy can know where the allocator's counters are.
 #[test]
-fn memlabs_example_recorded_from_the_programs_start_has_no_unknown_peaks() {
+fn memlabs_example_recorded_from_its_start_has_no_unknown_peaks() {
     let recording = recorded_from_its_start("memlab_readme.py", &[]);
     let keys = ["active_bytes.all.peak", "reserved_bytes.all.peak", "allocated_bytes.all.freed"];
     let report = lines(recording.trace(), &["--columns", &keys.join(",")]);

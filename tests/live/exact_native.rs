@@ -146,7 +146,7 @@ fn is_as_the_program_says(exact: &Exact) {
 }
 
 #[test]
-fn large_allocations_have_the_operators_and_autograd_functions_that_made_them() {
+fn large_allocations_have_their_operators_and_autograd_functions() {
     let mut target = sim::start("exact_native.py", &[]);
     let (recording, truth) = record(&mut target, &["--native"]);
     let exact = Exact::read(recording.trace());
@@ -201,7 +201,7 @@ fn large_allocations_have_the_operators_and_autograd_functions_that_made_them() 
 }
 
 #[test]
-fn allocations_of_the_driver_by_a_program_without_python_have_native_frames() {
+fn driver_allocations_without_python_have_native_frames() {
     let folder = tempfile::tempdir().unwrap();
     let mut target = super::exact_driver::driver_api(folder.path());
     let mut recording = Recording::start_exact(target.pid(), &["--native", "--native-from", "1"]);
@@ -220,7 +220,7 @@ fn allocations_of_the_driver_by_a_program_without_python_have_native_frames() {
 }
 
 #[test]
-fn a_copy_that_finds_no_room_takes_no_allocation_with_it() {
+fn a_stack_copy_without_room_loses_no_allocation() {
     const COUNT: u64 = 4000;
     let mut target = sim::start("exact_native.py", &[]);
     let mut recording = Recording::start_exact(target.pid(), &["--native"]);
@@ -257,7 +257,7 @@ fn a_copy_that_finds_no_room_takes_no_allocation_with_it() {
 }
 
 #[test]
-fn without_bpf_programs_memspy_says_that_there_are_no_native_frames() {
+fn without_bpf_memspy_says_that_native_frames_are_missing() {
     let target = sim::start("exact_native.py", &[]);
     let mut recording =
         Recording::start_exact(target.pid(), &["--native", "--probes", "perf-only"]);
@@ -266,7 +266,7 @@ fn without_bpf_programs_memspy_says_that_there_are_no_native_frames() {
 }
 
 #[test]
-#[ignore = "large_allocations_have_the_operators_and_autograd_functions_that_made_them sees one CPython: scripts/test.sh --all runs it"]
+#[ignore = "large_allocations_have_their_operators_and_autograd_functions sees one CPython: scripts/test.sh --all runs it"]
 fn native_frames_stand_where_they_belong_in_every_version() {
     for environment in crate::support::versions::environments() {
         if environment.cuda {

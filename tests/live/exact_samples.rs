@@ -110,7 +110,7 @@ fn what_new_threads_allocate_unseen_is_told_by_the_counters() {
 }
 
 #[test]
-fn where_bpf_is_refused_samples_take_its_place_and_say_so() {
+fn where_bpf_is_refused_samples_replace_it_and_say_so() {
     let mut target = sim::start("exact_torch.py", &[]);
     let mut command = without_bpf();
     command.args(["record", "--exact", "-p", &target.pid().to_string()]);

@@ -72,7 +72,7 @@ fn four_threads_in_bursts_are_recorded_to_the_byte() {
 }
 
 #[test]
-fn threads_at_work_are_compared_although_they_never_rest_and_reset_the_counters() {
+fn busy_threads_are_compared_despite_resets_of_the_counters() {
     let mut target = sim::start("busy_server.py", &["--resets"]);
     ask(&mut target, "start");
     let mut recording = Recording::start_exact(target.pid(), &[]);

@@ -105,7 +105,7 @@ fn every_stack_is_the_programs_own() {
 
 #[test]
 #[ignore = "takes long: scripts/test.sh --all runs it"]
-fn stacks_too_deep_are_cut_at_their_outer_end_and_say_so() {
+fn too_deep_stacks_are_cut_at_the_outer_end() {
     for python in pythons::one_per_version() {
         let (exact, truth) = record(&python, "deep");
         let seen: Vec<Seen> = by_thread(&exact).into_values().flatten().collect();
@@ -146,7 +146,7 @@ fn code_objects_that_die_at_once_are_never_mistaken() {
 const FLOOD: u64 = 1_000_000;
 
 #[test]
-fn a_flood_is_recorded_whole_and_what_is_lost_is_counted_to_the_event() {
+fn a_flood_is_recorded_and_lost_events_are_counted_exactly() {
     let python = pythons::newest_here();
     let library = python.fake_allocator("flood");
     let (_, there) = python.folder();

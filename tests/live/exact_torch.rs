@@ -118,7 +118,7 @@ fn tables_come_after_so_many_calls_of_a_function() {
 }
 
 #[test]
-fn what_is_live_at_the_end_is_what_the_allocator_holds() {
+fn live_blocks_at_the_end_equal_the_allocators() {
     let mut target = start();
     let mut recording = record(&target, &[]);
     ask(&mut target, "train 3");

@@ -71,7 +71,7 @@ fn export(trace: &Path, format: &str, name: &str) -> PathBuf {
 }
 
 #[test]
-fn every_format_of_one_small_trace_is_opened_by_its_real_reader() {
+fn every_format_of_a_trace_opens_in_its_real_reader() {
     let folder = tempfile::tempdir().unwrap();
     let trace = two_lines(folder.path());
     for format in ["memory-viz", "speedscope", "pprof", "csv", "json"] {
@@ -199,7 +199,7 @@ fn perfettos_own_trace_processor_reads_one_small_trace() {
 
 #[test]
 #[ignore = "trains for some time and loads Perfetto's page: run by scripts/test.sh --all; the small trace above is read always"]
-fn perfettos_own_trace_processor_has_the_peaks_of_the_process_and_of_its_steps() {
+fn perfetto_has_the_peaks_of_the_process_and_its_steps() {
     let mut target = sim::start("iterations_truth.py", &[]);
     let words = ["--iter-var", "epoch_of:step", "--epoch-var", "local:epoch"];
     let mut recording = Recording::start_exact(target.pid(), &words);

@@ -40,7 +40,7 @@ fn check(label: &str, (target, known): (Target, KnownStacks)) {
 
 #[test]
 #[ignore = "takes long, and levels_believed_follow_each_other_without_a_gap sees stacks change: scripts/test.sh --all runs it"]
-fn a_callee_is_believed_only_under_the_line_that_calls_it() {
+fn a_callee_is_accepted_only_under_its_calling_line() {
     for python in pythons::one_per_version() {
         check(&python.label, KnownStacks::pairs(&python, None));
     }
@@ -57,7 +57,7 @@ fn levels_believed_follow_each_other_without_a_gap() {
 /// innermost one.
 #[test]
 #[ignore = "takes long, and levels_believed_follow_each_other_without_a_gap sees stacks change: scripts/test.sh --all runs it"]
-fn functions_called_through_c_are_believed_only_under_those_that_call_them() {
+fn functions_called_through_c_are_accepted_only_under_their_callers() {
     for python in pythons::one_per_version() {
         check(&python.label, KnownStacks::calls(&python));
     }

@@ -84,7 +84,7 @@ fn every_tensor_has_its_names_and_the_categories_add_up() {
 }
 
 #[test]
-fn what_a_collection_would_free_and_the_cache_return_is_told() {
+fn memory_freed_by_a_collection_or_the_cache_is_shown() {
     let (mut target, _) = start("holders_truth.py", &[]);
     let before = &tensors(&target, &[])["devices"]["cuda:0"];
     assert_eq!(before["garbage"], 0);
@@ -120,7 +120,7 @@ const LOOKS: u32 = 8;
 const MANY_LOOKS: u32 = 60;
 
 #[test]
-fn a_job_in_full_run_is_looked_at_again_and_again_and_goes_on() {
+fn a_busy_job_survives_repeated_snapshots() {
     let (mut target, _) = start("holders_truth.py", &[]);
     let pid = target.pid();
     target.say("train");
@@ -205,7 +205,7 @@ fn tracked(look: &Value) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_gpu_mem_track_logs_is_seen_from_outside_line_by_line() {
+fn lines_of_gpu_mem_track_are_seen_from_outside() {
     let (mut target, mut truth) = start("memtrack.py", &[]);
     let mut last = BTreeSet::new();
     let mut points = 0;
@@ -236,7 +236,7 @@ fn what_gpu_mem_track_logs_is_seen_from_outside_line_by_line() {
 }
 
 #[test]
-fn what_comes_and_goes_is_listed_with_the_line_the_job_is_at() {
+fn new_and_gone_tensors_are_listed_with_the_current_line() {
     let (mut target, _) = start("holders_truth.py", &[]);
     let mut command = crate::support::memspy::command(Some(target.pid()));
     command.args([
@@ -366,7 +366,7 @@ fn what_refers_to_a_tensor_is_what_the_collector_says() {
 }
 
 #[test]
-fn what_a_node_keeps_is_alive_by_the_result_it_made() {
+fn a_nodes_tensors_are_kept_alive_by_its_result() {
     let (target, _) = start("trumpy_scenes.py", &["mlp"]);
     let look: Value =
         serde_json::from_str(&memspy_at(target.pid(), &["graph", "--json"]).ok().out).unwrap();

@@ -26,7 +26,7 @@ fn graph(target: &Target, words: &[&str]) -> Value {
 
 #[test]
 #[ignore = "takes half a minute: scripts/test.sh --all runs it"]
-fn what_trumpy_says_is_said_from_outside_and_so_is_the_truth() {
+fn trumpys_figure_and_the_truth_are_both_shown() {
     for scene in ["mlp", "cnn", "transformer", "resnet50"] {
         let (target, truth) = start("trumpy_scenes.py", &[scene]);
         let by_rule = &truth["memory_for_backward"];
@@ -105,7 +105,7 @@ fn what_modelsize_estimates_is_in_the_graph() {
 }
 
 #[test]
-fn modelsize_counts_modules_not_nodes_or_says_that_it_is_not_known() {
+fn modelsize_counts_modules_not_nodes_or_says_unknown() {
     for (model, unknown) in [
         ("mixed", None),
         ("middle", None),

@@ -24,7 +24,7 @@ fn names_by_id(target: &Target) -> BTreeMap<String, Vec<String>> {
 /// `weakref.finalize`, hooks of all modules and list items beyond the eighth were "[a Tensor
 /// without a name]".
 #[test]
-fn tensors_in_hooks_contexts_locals_of_threads_tasks_and_tees_have_names() {
+fn tensors_in_hooks_contexts_threads_tasks_and_tees_have_names() {
     let (target, truth) = start();
     let names = names_by_id(&target);
     let mut wrong = Vec::new();
@@ -42,7 +42,7 @@ fn tensors_in_hooks_contexts_locals_of_threads_tasks_and_tees_have_names() {
 /// These were "[a Tensor without a name]": more than eight steps from a variable; in an iterator of
 /// a loop, a C queue, ctypes, a DLPack capsule or the table of signal handlers.
 #[test]
-fn tensors_far_from_every_variable_and_those_that_c_code_keeps_have_names() {
+fn distant_tensors_and_those_kept_by_c_code_have_names() {
     let target = sim::start("far_names.py", &[]);
     let truth: Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
     let look = memspy_at(target.pid(), &["tensors", "--json"]).ok().out;
@@ -121,7 +121,7 @@ fn referrers_finds_what_tensors_finds() {
 }
 
 #[test]
-fn referrers_looks_for_all_tensors_of_a_name_not_only_sixteen() {
+fn referrers_searches_all_tensors_of_a_name_not_only_sixteen() {
     let (target, truth) = start();
     let cached = truth["cached"].as_array().unwrap();
     let said = memspy_at(target.pid(), &["referrers", "work: cache[…]"]).ok().out;

@@ -73,7 +73,7 @@ fn is_timestamp(text: &str) -> bool {
 }
 
 #[test]
-fn cpu_tensors_that_were_listed_are_not_dropped_when_the_first_gpu_tensor_comes() {
+fn listed_cpu_tensors_stay_when_the_first_gpu_tensor_comes() {
     let mut target = sim::start("watched.py", &[]);
     let watch = Watch::start(&target, &["--each"]);
     until(&watch.out, "[1000, 1000]");

@@ -26,7 +26,7 @@ fn is_clean(done: &Done, what: &str) {
 }
 
 #[test]
-fn names_of_a_running_job_reach_no_terminal_as_they_are() {
+fn a_running_jobs_names_are_escaped_for_terminals() {
     // All attacks in one name; Python allows no NUL in a class name.
     let harm = HOSTILE.concat().replace('\0', "");
     let target = job(&harm);
@@ -102,7 +102,7 @@ fn bounded_look(pid: u32, words: &[&str]) -> Done {
 }
 
 #[test]
-fn a_command_line_that_is_as_long_as_the_job_likes_is_cut() {
+fn a_command_line_of_any_length_is_cut() {
     for (what, bytes) in [("zeros", 3u64 << 30), ("words", 50 << 20), ("word", 50 << 20)] {
         let mut job = sim::python();
         job.arg("tests/targets/long_command_line.py").args([what, &bytes.to_string()]);

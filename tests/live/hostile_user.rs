@@ -86,7 +86,7 @@ fn holds_secret(path: &Path) -> bool {
 }
 
 #[test]
-fn a_job_of_another_user_gets_no_file_no_terminal_and_no_memory_of_roots_memspy() {
+fn a_hostile_users_job_gets_nothing_from_roots_memspy() {
     assert!(nix::unistd::geteuid().is_root(), "only root can start a job of another user");
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o777)).unwrap();

@@ -133,7 +133,7 @@ fn leaks_are_named_in_the_first_three_rows() {
 }
 
 #[test]
-fn a_graph_that_a_list_of_losses_keeps_is_traced_to_the_list() {
+fn a_list_of_losses_is_found_behind_its_graph() {
     let mut target = sim::start("leaks.py", &[]);
     leak(&mut target, &[("losses", "")]);
     let words = [&["graph"][..], &NO_LIMIT].concat();
@@ -153,7 +153,7 @@ fn a_graph_that_a_list_of_losses_keeps_is_traced_to_the_list() {
 
 #[test]
 #[ignore = "takes long, and every_scene_is_seen_as_it_says_on_a_gpu sees groups of owners: scripts/test.sh --all runs it"]
-fn a_dump_names_the_owners_in_groups_and_each_storage_where_asked() {
+fn a_dump_groups_owners_and_lists_storages_on_request() {
     let mut target = sim::start("leaks.py", &[]);
     leak(&mut target, &[("sessions", "")]);
     let dump = |words: &[&str]| memspy_at(target.pid(), &[words, &NO_LIMIT].concat()).ok().out;

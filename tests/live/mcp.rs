@@ -51,7 +51,7 @@ impl Drop for Server {
 }
 
 #[test]
-fn calls_are_answered_with_the_documents_of_the_commands_and_failures_with_their_line() {
+fn calls_return_the_commands_documents_or_their_error_line() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     let pid = target.pid();
     let mut server = Server::start(Some(pid), &["--no-stop"]);
@@ -92,7 +92,7 @@ fn calls_are_answered_with_the_documents_of_the_commands_and_failures_with_their
 }
 
 #[test]
-fn a_call_that_is_cancelled_is_not_answered_and_leaves_no_program_behind() {
+fn a_cancelled_call_has_no_answer_and_leaves_no_program() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     let mut server = Server::start(Some(target.pid()), &[]);
     server.call(1, "growth", &json!({"pid": target.pid(), "duration": "200s"}));
@@ -123,7 +123,7 @@ fn children(pid: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_server_that_is_ended_in_any_way_leaves_no_call_behind() {
+fn a_server_ended_in_any_way_leaves_no_call_behind() {
     let target = sim::start("allocator_truth.py", &["plain"]);
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {
         let mut server = Server::start(Some(target.pid()), &[]);
@@ -151,7 +151,7 @@ fn a_server_that_is_ended_in_any_way_leaves_no_call_behind() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_answered_and_the_next_one_is_understood() {
+fn a_too_long_message_is_answered_and_the_next_works() {
     let mut server = Server::start(None, &[]);
     let long = json!({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": "x".repeat(3 << 20)});
     server.send(&long);

@@ -43,7 +43,7 @@ fn finding<'a>(summary: &'a Value, kind: &str) -> Option<&'a Value> {
 /// "256.00 MiB is garbage" of 384: gradients of garbage parameters exist in C++ only. It was not
 /// said what is garbage.
 #[test]
-fn what_hangs_on_garbage_in_cpp_is_garbage_and_its_class_and_cycle_are_named() {
+fn memory_behind_cpp_garbage_is_garbage_with_class_and_cycle() {
     let (mut target, _) = start("trials");
     let seen = tensors(&target);
     let told = summary(target.pid());
@@ -62,7 +62,7 @@ fn what_hangs_on_garbage_in_cpp_is_garbage_and_its_class_and_cycle_are_named() {
 
 /// For a custom function that keeps its own output, output, node and context were "kept by a node".
 #[test]
-fn a_context_that_keeps_the_output_of_its_node_is_garbage() {
+fn a_context_that_keeps_its_nodes_output_is_garbage() {
     let (mut target, _) = start("outputs");
     let seen = tensors(&target);
     let freed = collected(&mut target);
@@ -81,7 +81,7 @@ fn a_context_that_keeps_the_output_of_its_node_is_garbage() {
 /// Kept columns show a small part of what they hold; the finding was missing, because the tensor
 /// below a view shows all.
 #[test]
-fn a_strided_view_shows_only_its_own_elements_of_the_storage() {
+fn a_strided_view_shows_only_its_own_elements() {
     let (target, truth) = start("columns");
     let told = summary(target.pid());
     let found = finding(&told, "large storages").unwrap_or_else(|| panic!("{told}"));
@@ -91,7 +91,7 @@ fn a_strided_view_shows_only_its_own_elements_of_the_storage() {
 
 /// "152.98 MiB is cached and free" described memory that CUDA graphs replay into.
 #[test]
-fn pools_of_cuda_graphs_are_told_by_graph_and_are_not_free() {
+fn pools_of_cuda_graphs_are_listed_and_not_free() {
     let (target, truth) = start("graphs");
     let seen = tensors(&target);
     let pools = seen["private_pools"].as_array().unwrap();
@@ -111,7 +111,7 @@ fn pools_of_cuda_graphs_are_told_by_graph_and_are_not_free() {
 
 /// `-p WORKER` showed the parent's memory as the worker's.
 #[test]
-fn a_forked_child_holds_nothing_and_says_whose_memory_it_shows() {
+fn a_forked_child_owns_nothing_and_names_the_owner() {
     let (mut target, truth) = start("forked");
     let child = truth["child"].as_u64().unwrap() as u32;
     let told = summary(child);
@@ -140,7 +140,7 @@ fn a_forked_child_holds_nothing_and_says_whose_memory_it_shows() {
 
 /// A job without a GPU: the screen was empty and gave no advice.
 #[test]
-fn a_job_on_the_cpu_has_owners_in_summary_and_dump() {
+fn a_cpu_job_has_owners_in_summary_and_dump() {
     let (target, truth) = start("on_cpu");
     let words = [&["summary", "--for", "600ms"][..], &NO_LIMIT].concat();
     let screen = memspy_at(target.pid(), &words).ok().out;
@@ -161,7 +161,7 @@ fn a_job_on_the_cpu_has_owners_in_summary_and_dump() {
 
 /// A rank that leads its own session, as under torchrun, was not recognised as an orphan.
 #[test]
-fn a_rank_with_a_session_of_its_own_is_an_orphan_of_its_launcher() {
+fn a_rank_with_its_own_session_is_its_launchers_orphan() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("card");
     let script = "exec 3<&0; export LAUNCHER=$$; \

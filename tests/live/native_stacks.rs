@@ -76,7 +76,7 @@ fn is_as_the_program_says(stack: &[String]) {
 }
 
 #[test]
-fn frames_of_c_stand_between_those_of_python_in_every_version() {
+fn c_frames_are_between_python_frames_in_every_version() {
     let (mut whole, mut apart) = (0, Vec::new());
     for python in pythons::one_per_version() {
         let target = start(&python);
@@ -101,7 +101,7 @@ fn frames_of_c_stand_between_those_of_python_in_every_version() {
 }
 
 #[test]
-fn a_core_file_has_the_same_native_frames_and_the_text_has_them_in_their_order() {
+fn a_core_file_has_the_same_native_frames_in_order() {
     let target = start(&pythons::newest_here());
     let folder = tempfile::tempdir().unwrap();
     let core = folder.path().join("core");

@@ -122,7 +122,7 @@ fn spawn(mut command: Command) -> std::process::Child {
 }
 
 #[test]
-fn a_process_killed_while_it_stands_still_does_not_wait_for_memspy() {
+fn a_stopped_process_that_is_killed_does_not_await_memspy() {
     for _ in 0..if everything_is_there() { 20 } else { 8 } {
         let mut target = Target::start(pythons::newest_here().target("paused.py"));
         let process = Process::open(target.pid()).unwrap();

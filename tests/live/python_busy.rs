@@ -80,7 +80,7 @@ fn check(label: &str, (target, known): (Target, KnownStacks)) {
 
 #[test]
 #[ignore = "takes long, and levels_follow_each_other_without_a_gap sees calls: scripts/test.sh --all runs it"]
-fn a_callee_is_seen_only_under_the_line_that_calls_it() {
+fn a_callee_is_seen_only_under_its_calling_line() {
     for python in pythons::some_versions() {
         check(&format!("pairs, {}", python.label), KnownStacks::pairs(&python, None));
     }

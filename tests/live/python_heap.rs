@@ -203,7 +203,7 @@ fn read_large(python: &Python) {
 }
 
 #[test]
-fn a_target_that_runs_is_told_from_one_that_stands_still() {
+fn a_running_target_is_told_from_a_resting_one() {
     for python in std::iter::once(pythons::newest_here()).chain(pythons::free_threaded()) {
         read_running(&python);
     }

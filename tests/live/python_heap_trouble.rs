@@ -8,7 +8,7 @@ use memspy::target::{Addr, PageCache, Process, StoppedProcess};
 use serde_json::Value;
 
 #[test]
-fn every_interpreter_is_seen_and_a_collector_at_work_is_noticed() {
+fn every_interpreter_and_a_running_collector_are_seen() {
     for python in pythons::one_per_version() {
         let label = &python.label;
         let mut target = Target::start(python.target("heap_trouble.py"));

@@ -248,7 +248,7 @@ fn started(script: &str, arguments: &[&str]) -> Target {
 }
 
 #[test]
-fn a_function_of_very_many_lines_is_read_or_has_no_line_and_its_callers_have() {
+fn a_very_long_function_is_read_or_has_no_line() {
     // The table of 700,000 lines has some 3 MiB; more than 20 MiB are not read.
     for (more, is_read) in [("3145728", true), ("20971520", false)] {
         let target = started("long_table.py", &[more]);
@@ -265,7 +265,7 @@ fn a_function_of_very_many_lines_is_read_or_has_no_line_and_its_callers_have() {
 }
 
 #[test]
-fn a_job_whose_main_thread_has_ended_while_others_run_is_alive() {
+fn a_job_whose_main_thread_has_ended_is_alive() {
     let target = started("main_thread_ended.py", &[]);
     let process = Process::open(target.pid()).unwrap();
     assert!(process.is_alive() && process.same_start());
@@ -282,7 +282,7 @@ fn a_job_whose_main_thread_has_ended_while_others_run_is_alive() {
 }
 
 #[test]
-fn an_interpreter_that_another_thread_runs_does_not_hide_the_thread_that_made_it() {
+fn an_interpreter_run_by_another_thread_hides_no_thread() {
     let mut tried = 0;
     for python in pythons::one_per_version() {
         let target = Target::start(python.target("sub_interpreter.py"));

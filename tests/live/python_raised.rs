@@ -85,7 +85,7 @@ fn check(python: &Python) {
 }
 
 #[test]
-fn an_error_is_found_while_it_is_raised_handled_or_the_cause_of_another() {
+fn an_error_is_found_while_raised_handled_or_chained() {
     for python in pythons::one_per_version() {
         check(&python);
     }

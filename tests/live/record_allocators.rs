@@ -42,7 +42,7 @@ fn expandable_segments() {
 }
 
 #[test]
-fn of_two_devices_the_fuller_one_is_shown_unless_another_is_asked_for() {
+fn the_fuller_of_two_devices_is_shown_by_default() {
     let mut target = sim::start("allocator_truth.py", &["two_devices"]);
     let (recording, said) = grow(&mut target, 2);
     let peaks = [0, 1].map(|device| stat(&said, device, "allocated_bytes.all.peak"));
@@ -96,7 +96,7 @@ fn a_job_that_comes_to_cuda_after_memspy() {
 }
 
 #[test]
-fn a_python_without_pytorch_gives_stacks_only_and_the_reports_say_why() {
+fn a_python_without_pytorch_gives_stacks_and_reports_say_why() {
     let mut command = pythons::newest_here().target("busy_stacks.py");
     command.args(["--steady", "--threads", "1"]);
     let target = Target::start(command);

@@ -79,7 +79,7 @@ fn a_target_that_executes_python_again_is_another_program() {
 }
 
 #[test]
-fn children_of_the_target_live_on_and_so_does_the_recording() {
+fn the_targets_children_and_the_recording_live_on() {
     let mut target = start();
     let mut recording = Recording::start(target.pid(), &[]);
     target.say("fork 3");
@@ -109,7 +109,7 @@ fn signals_that_ask_for_an_end_get_a_whole_trace() {
 }
 
 #[test]
-fn a_recording_killed_as_soon_as_it_is_attached_holds_its_first_moments() {
+fn a_recording_killed_at_once_holds_its_first_moments() {
     let target = crate::support::sim::start("iterations_truth.py", &[]);
     let exact = ["--exact", "--iter-var", "counted"];
     for words in [&[][..], &["--keep", "5s"], &exact, &["--exact", "--keep", "5s"]] {
@@ -141,7 +141,7 @@ fn a_recording_killed_as_soon_as_it_is_attached_holds_its_first_moments() {
 }
 
 #[test]
-fn memspy_is_killed_at_any_moment_and_the_job_goes_on() {
+fn memspy_is_killed_at_any_moment_and_the_job_continues() {
     let mut target = start();
     let random = || std::time::UNIX_EPOCH.elapsed().unwrap().subsec_nanos() as u64 / 7 % 1500;
     for moment in [0, 7, random(), 150, random(), 1210, random()] {
@@ -158,7 +158,7 @@ fn memspy_is_killed_at_any_moment_and_the_job_goes_on() {
 }
 
 #[test]
-fn a_full_disk_is_one_clear_line_and_what_was_written_is_readable() {
+fn a_full_disk_gives_one_line_and_stays_readable() {
     let mut command = pythons::newest_here().target("busy_stacks.py");
     command.args(["--threads", "8"]);
     let target = Target::start(command);
@@ -177,7 +177,7 @@ fn a_full_disk_is_one_clear_line_and_what_was_written_is_readable() {
 }
 
 #[test]
-fn a_full_file_system_is_one_clear_line_and_what_was_written_is_readable() {
+fn a_full_file_system_is_one_line_and_readable() {
     assert!(nix::unistd::geteuid().is_root(), "only root can mount a file system: run it as root");
     let target = start();
     // A file system of two pages in memspy's own mount space.

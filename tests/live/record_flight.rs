@@ -26,7 +26,7 @@ fn place(known: &Value, name: &str) -> String {
 }
 
 #[test]
-fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
+fn a_survived_error_has_its_line_and_live_memory() {
     let (mut target, known) = oom::start(&["--observer"]);
     let words = ["--keep", "5s", "--until", "oom", "--owners"];
     let mut recording = Recording::start(target.pid(), &words);
@@ -70,7 +70,7 @@ fn an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live() {
 }
 
 #[test]
-fn an_error_that_the_job_dies_of_is_told_after_its_death() {
+fn a_fatal_error_is_reported_after_the_jobs_death() {
     let (mut target, known) = oom::start(&["--observer"]);
     let mut recording =
         Recording::start(target.pid(), &["--keep", "5s", "--until", "oom", "--until", "exit"]);
@@ -93,8 +93,8 @@ fn words_of(verdict: &str) -> [&str; 3] {
 }
 
 #[test]
-#[ignore = "errors are told at one rate of sampling in an_error_that_the_job_survives_is_told_with_its_line_and_what_was_live: scripts/test.sh --all runs it"]
-fn an_error_tells_what_it_asked_for_and_where_at_any_rate_of_sampling() {
+#[ignore = "errors are told at one rate of sampling in a_survived_error_has_its_line_and_live_memory: scripts/test.sh --all runs it"]
+fn an_error_has_size_and_site_at_any_sampling_rate() {
     for (request, rate, callers) in [
         ("handled 5000", "100", "handled ("),
         ("handled 5000", "1000", "handled ("),
@@ -127,7 +127,7 @@ fn an_error_tells_what_it_asked_for_and_where_at_any_rate_of_sampling() {
 }
 
 #[test]
-fn an_error_out_of_a_library_names_the_line_of_the_program_too() {
+fn an_error_in_a_library_also_names_the_programs_line() {
     let (mut target, known) = oom::start(&[]);
     let mut recording = Recording::start(target.pid(), &["--until", "oom"]);
     recording.wait_for_block();
@@ -141,7 +141,7 @@ fn an_error_out_of_a_library_names_the_line_of_the_program_too() {
 }
 
 #[test]
-fn every_recording_of_one_that_goes_on_has_the_words_of_its_own_error() {
+fn every_continued_recording_has_its_own_errors_words() {
     let (mut target, known) = oom::start(&[]);
     let words =
         ["--keep", "4s", "--until", "oom", "--on-trigger", "continue", "--max-reports", "2"];
@@ -166,7 +166,7 @@ fn every_recording_of_one_that_goes_on_has_the_words_of_its_own_error() {
 
 #[test]
 #[ignore = "limits are seen in exact_flight: scripts/test.sh --all runs it"]
-fn a_limit_of_the_job_itself_is_told_from_a_full_device() {
+fn the_jobs_own_limit_is_told_from_a_full_device() {
     let (mut target, known) = oom::start(&["--observer", "--fraction", "0.2"]);
     let mut recording = Recording::start(target.pid(), &["--until", "oom"]);
     recording.wait_for_block();
@@ -228,7 +228,7 @@ fn each_condition_comes_true_in_its_time_and_not_before() {
 }
 
 #[test]
-#[ignore = "one that goes on is seen in every_recording_of_one_that_goes_on_has_the_words_of_its_own_error: scripts/test.sh --all runs it"]
+#[ignore = "one that goes on is seen in every_continued_recording_has_its_own_errors_words: scripts/test.sh --all runs it"]
 fn a_recording_that_goes_on_writes_one_after_the_other() {
     let (mut target, _) = oom::start(&[]);
     let words =
@@ -359,7 +359,7 @@ fn last_allocated(ring: &Path) -> Option<u64> {
 }
 
 #[test]
-#[ignore = "the size of a ring is seen in an_exact_ring_of_a_given_size_never_takes_more_and_loses_no_stack: scripts/test.sh --all runs it"]
+#[ignore = "the size of a ring is seen in an_exact_ring_never_exceeds_its_size_or_loses_stacks: scripts/test.sh --all runs it"]
 fn a_ring_of_a_given_size_never_takes_more() {
     let words = ["--keep", "64K", "-r", "500"];
     let (recording, most, allocated, said) = churned(&words, "00000010.memspy");
@@ -377,7 +377,7 @@ fn a_ring_of_a_given_size_never_takes_more() {
 
 #[test]
 #[ignore = "conditions are seen to come true in each_condition_comes_true_in_its_time_and_not_before: scripts/test.sh --all runs it"]
-fn a_time_may_have_a_size_as_its_bound_and_what_counted_is_told() {
+fn a_time_bound_may_have_a_size_bound_too() {
     let words = ["--keep", "10min", "--keep", "64K", "-r", "500"];
     let (recording, most, allocated, said) = churned(&words, "00000010.memspy");
     assert!(most > 32_000 && most < 90_000, "{most} bytes");
@@ -389,7 +389,7 @@ fn a_time_may_have_a_size_as_its_bound_and_what_counted_is_told() {
 }
 
 #[test]
-fn an_exact_ring_of_a_given_size_never_takes_more_and_loses_no_stack() {
+fn an_exact_ring_never_exceeds_its_size_or_loses_stacks() {
     let (recording, most, allocated, _) =
         churned(&["--exact", "--keep", "200K"], "00000012.memspy");
     assert!(most > 100_000 && most < 260_000, "{most} bytes");
@@ -413,7 +413,7 @@ fn printed(target: &Target, words: &[&str]) -> (Recording, String) {
 }
 
 #[test]
-#[ignore = "takes long, and tables_beside_a_ring_are_of_the_time_since_the_last_one sees tables: scripts/test.sh --all runs it"]
+#[ignore = "takes long, and tables_beside_a_ring_cover_the_time_since_the_last sees tables: scripts/test.sh --all runs it"]
 fn the_last_table_printed_is_that_of_the_trace() {
     let target = sim::start("known_lines.py", &["--pause", "10"]);
     for words in [
@@ -439,7 +439,7 @@ fn the_last_table_printed_is_that_of_the_trace() {
 }
 
 #[test]
-fn tables_beside_a_ring_are_of_the_time_since_the_last_one() {
+fn tables_beside_a_ring_cover_the_time_since_the_last() {
     let target = sim::start("known_lines.py", &["--pause", "10"]);
     let (_recording, text) =
         printed(&target, &["-d", "5.2", "--keep", "2s", "--print-every", "2s"]);

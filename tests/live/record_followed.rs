@@ -62,7 +62,7 @@ fn bytes_of(stacks: &[(String, u64)], part: &str) -> u64 {
 
 /// Sampled 200 times a second, this job was said to allocate in `time.sleep`, "100 % to one stack".
 #[test]
-fn a_function_that_sleeps_is_not_charged_with_what_another_one_allocates() {
+fn a_sleeping_function_gets_nothing_that_another_allocates() {
     let (truth, recording, said) = followed("sleepy", &["--cpu", "100"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
     let proven = collapsed(recording.trace(), &["--at", "end", "--proven"]);
@@ -85,7 +85,7 @@ fn a_function_that_sleeps_is_not_charged_with_what_another_one_allocates() {
 /// With plain samples: they cannot see who allocates in between, and do not blame the sleeping
 /// line.
 #[test]
-fn samples_of_a_function_that_sleeps_do_not_charge_it_with_what_another_one_allocates() {
+fn samples_give_a_sleeping_function_nothing_that_another_allocates() {
     let (truth, recording, said) = followed("sleepy", &["-r", "200"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
     eprintln!("{stacks:?}: {said}");
@@ -109,7 +109,7 @@ fn samples_of_a_function_that_sleeps_do_not_charge_it_with_what_another_one_allo
 /// Lines of `torch.compile`'s code that allocate its buffers end before a poll sees them; their
 /// text identifies them.
 #[test]
-fn buffers_of_generated_code_are_on_the_lines_that_make_them() {
+fn buffers_of_generated_code_are_on_their_own_lines() {
     let (truth, recording, said) = followed("generated", &["--cpu", "100"]);
     let stacks = collapsed(recording.trace(), &["--at", "end"]);
     let certain = collapsed(recording.trace(), &["--at", "end", "--proven"]);
@@ -137,7 +137,7 @@ fn buffers_of_generated_code_are_on_the_lines_that_make_them() {
 
 /// Whatever was missed, deltas add up to what the allocator counted.
 #[test]
-fn recordings_follow_by_default_and_the_changes_join_without_a_gap() {
+fn recordings_follow_by_default_and_deltas_join_without_a_gap() {
     let (truth, recording, said) = followed("sleepy", &[]);
     assert!(said.contains("following PyTorch's allocator with at most"), "{said}");
     assert!(said.contains("followed: "), "{said}");
@@ -166,7 +166,7 @@ fn recordings_follow_by_default_and_the_changes_join_without_a_gap() {
 }
 
 #[test]
-fn a_transformer_that_trains_is_followed_as_pytorchs_own_history_says() {
+fn a_training_transformer_equals_pytorchs_own_history() {
     let shares = check_against_history("train");
     let HistoryShares { total, right, on_line, is_well_seen } = shares;
     assert!(right > total / 10, "{right} of {total} bytes are on the right stack");
@@ -185,13 +185,13 @@ fn transformers_trainer_is_followed_as_pytorchs_own_history_says() {
 
 #[test]
 #[ignore = "two jobs like it are followed always: scripts/test.sh --all runs it"]
-fn a_conv_net_with_changing_shapes_is_followed_as_pytorchs_own_history_says() {
+fn a_conv_net_with_changing_shapes_equals_pytorchs_own_history() {
     check_against_history("images");
 }
 
 #[test]
 #[ignore = "takes long, and transformers_trainer_is_followed_as_pytorchs_own_history_says sees another job: scripts/test.sh --all runs it"]
-fn a_model_that_generates_is_followed_as_pytorchs_own_history_says() {
+fn a_generating_model_equals_pytorchs_own_history() {
     check_against_history("decode");
 }
 

@@ -21,7 +21,7 @@ fn looks(recording: &Recording) -> usize {
 /// A failure was not reported; 'flame --by owner' then asked for the option that had been given.
 #[test]
 #[ignore = "takes long: scripts/test.sh --all runs it"]
-fn a_recording_that_ends_before_its_first_snapshot_of_owners_says_so() {
+fn a_recording_without_a_snapshot_of_owners_says_so() {
     for how in [&[][..], &["--exact"]] {
         let target = sim::start("holders_truth.py", &[]);
         let words = [&["--owners", "-d", "10ms"], how].concat();
@@ -35,7 +35,7 @@ fn a_recording_that_ends_before_its_first_snapshot_of_owners_says_so() {
 }
 
 #[test]
-fn a_job_that_imports_for_long_is_not_stopped_in_vain_and_its_owners_come_as_it_allocates() {
+fn a_slowly_importing_job_is_not_stopped_in_vain() {
     let mut target = sim::start("late_cuda.py", &[]);
     let mut recording = Recording::start(target.pid(), &["--owners"]);
     let samples = |recording: &Recording| {
@@ -125,7 +125,7 @@ fn holders_are_recorded_within_their_budget_and_drawn_by_module() {
 }
 
 #[test]
-fn what_has_no_name_is_told_by_the_line_that_made_it_in_exact_recordings() {
+fn in_exact_recordings_nameless_memory_has_its_allocating_line() {
     let mut target = sim::start("holders_truth.py", &[]);
     let mut recording = Recording::start_exact(target.pid(), &["--owners=50"]);
     let said: serde_json::Value = serde_json::from_str(target.said.first().unwrap()).unwrap();
@@ -210,7 +210,7 @@ fn iterations_have_the_peaks_that_the_job_saw() {
 
 #[test]
 #[ignore = "takes half a minute, and iterations are seen in the others and in exact_iterations: scripts/test.sh --all runs it"]
-fn without_an_optimizers_counter_variables_lines_and_the_counters_tell_iterations() {
+fn without_an_optimizers_counter_other_signs_count_iterations() {
     let source = std::fs::read_to_string("tests/targets/holders_truth.py").unwrap();
     let line =
         1 + source.lines().position(|l| l.contains("# The line that a test looks for")).unwrap();
@@ -292,7 +292,7 @@ fn a_recording_without_looks_says_how_to_have_them() {
 /// and backward.
 #[test]
 #[ignore = "takes half a minute: scripts/test.sh --all runs it"]
-fn looks_fall_to_the_end_of_the_forward_pass_once_the_shape_of_the_steps_is_known() {
+fn snapshots_come_at_the_end_of_the_forward_pass() {
     const ROUND: usize = 8;
     for exact in [false, true] {
         let mut target = sim::start("holders_truth.py", &[]);
@@ -337,7 +337,7 @@ fn looks_fall_to_the_end_of_the_forward_pass_once_the_shape_of_the_steps_is_know
 /// no steps were counted.
 #[test]
 #[ignore = "takes long, and counters are seen in the others: scripts/test.sh --all runs it"]
-fn a_trainer_or_a_scheduler_counts_the_steps_of_an_optimizer_that_keeps_its_counter_on_the_gpu() {
+fn steps_of_an_optimizer_with_a_gpu_counter_are_counted() {
     for (request, counted_by, words) in [
         ("trainer", "trainer", "global_step of transformers' TrainerState"),
         ("scheduler", "scheduler", "each may be several real steps, or an epoch"),
@@ -425,18 +425,18 @@ fn wait_for_level(recording: &Recording, allocated: u64) {
 
 #[test]
 #[ignore = "the same is seen of an exact recording: scripts/test.sh --all runs it"]
-fn what_is_older_than_a_sampled_recording_is_told_by_owner_to_the_byte() {
+fn memory_older_than_a_sampled_recording_has_exact_owners() {
     check_before_by_owner(&["-r", "200", "--owners=1"]);
 }
 
 #[test]
-fn what_is_older_than_an_exact_recording_is_told_by_owner_to_the_byte() {
+fn memory_older_than_an_exact_recording_has_exact_owners() {
     check_before_by_owner(&["--exact", "--owners=1"]);
 }
 
 #[test]
 #[ignore = "the same is seen of an exact recording: scripts/test.sh --all runs it"]
-fn what_is_older_than_a_followed_recording_is_told_by_owner_to_the_byte() {
+fn memory_older_than_a_followed_recording_has_exact_owners() {
     check_before_by_owner(&["--owners=1"]);
 }
 

@@ -36,7 +36,7 @@ fn allocated(trace: &Path) -> Option<i64> {
 }
 
 #[test]
-fn processes_called_so_are_recorded_also_those_that_start_or_rename_themselves_later() {
+fn matching_processes_are_recorded_even_if_later_started_or_renamed() {
     let folder = tempfile::tempdir().unwrap();
     let mut target = sim::start("renamed.py", &[]);
     let name = format!("ray::Test{}", target.pid());

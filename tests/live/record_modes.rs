@@ -41,7 +41,7 @@ fn asked(target: &mut Target, request: &str) -> Value {
 
 /// The trial of exact stacks is part of the recording.
 #[test]
-fn a_slow_job_gets_exact_stacks_without_an_option_and_its_bytes_are_torchs_own() {
+fn a_slow_job_gets_exact_stacks_by_default() {
     let mut target = sim::start("exact_torch.py", &[]);
     let mut recording = Recording::start(target.pid(), AUTO);
     recording.wait_for("probes are in place");
@@ -61,7 +61,7 @@ fn a_slow_job_gets_exact_stacks_without_an_option_and_its_bytes_are_torchs_own()
 }
 
 #[test]
-fn a_job_that_allocates_all_the_time_is_not_recorded_exactly_and_no_probe_is_left() {
+fn a_constantly_allocating_job_is_not_recorded_exactly() {
     let mut target = busy();
     let mut recording = Recording::start(target.pid(), &[AUTO, &["-d", "6"]].concat());
     recording.wait_for("exact stacks would cost ");
@@ -99,7 +99,7 @@ fn without_the_rights_for_probes_the_mode_says_so() {
 
 /// Requested exact stacks continue at any cost, with a warning and its remedy.
 #[test]
-fn exact_stacks_that_were_asked_for_stay_and_tell_what_they_cost() {
+fn requested_exact_stacks_stay_and_report_their_cost() {
     let mut target = busy();
     let mut recording = Recording::start_exact(target.pid(), &["-d", "2"]);
     let done = recording.wait().ok();

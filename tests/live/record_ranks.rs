@@ -71,7 +71,7 @@ fn peak(trace: &Path, gpu: u32) -> (i64, Option<u32>) {
 
 #[test]
 #[ignore = "takes long, and ranks_together reads the traces of ranks: scripts/test.sh --all runs it"]
-fn every_rank_of_a_data_parallel_job_has_its_trace_and_workers_have_none() {
+fn every_data_parallel_rank_has_a_trace_and_workers_none() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let job = ["ddp", folder.to_str().unwrap(), "--seconds", "2"];
@@ -107,7 +107,7 @@ fn every_rank_of_a_data_parallel_job_has_its_trace_and_workers_have_none() {
 }
 
 #[test]
-fn a_launchers_pid_names_the_ranks_below_it_instead_of_showing_an_empty_table() {
+fn a_launchers_pid_names_the_ranks_below_it() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
     let mut launcher = on_two_cards();
@@ -208,7 +208,7 @@ fn a_rank_that_is_killed_ends_its_own_trace_only() {
 }
 
 #[test]
-fn who_is_importing_pytorch_is_no_member_yet_and_who_uses_the_driver_alone_is_one() {
+fn importing_processes_are_no_members_yet_driver_users_are() {
     let folder = tempfile::tempdir().unwrap();
     let record = |pid: u32, name: &str| {
         let mut command = command(Some(pid));
@@ -248,7 +248,7 @@ fn one_name_for_several_files_is_refused() {
 }
 
 #[test]
-fn a_condition_of_one_rank_is_said_with_its_rank_and_told_in_the_traces_of_the_others() {
+fn one_ranks_condition_is_noted_in_all_traces() {
     let folder = tempfile::tempdir().unwrap();
     let mut launcher = sim::command("uneven.py", &[]);
     launcher.env("SIM_CUDA_DEVICES", "2");

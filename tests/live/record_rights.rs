@@ -122,7 +122,7 @@ fn in_time(mut command: Command) -> String {
 }
 
 #[test]
-fn a_recording_and_its_verdict_are_for_their_owner_only_unless_told_otherwise() {
+fn a_recording_and_its_verdict_are_private_by_default() {
     let target = Target::start(pythons::newest_here().target("life.py"));
     let folder = tempfile::tempdir().unwrap();
     let record = |words: &[&str]| {
@@ -160,7 +160,7 @@ fn rights(status: &str) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_recorder_that_is_root_keeps_only_the_rights_it_needs() {
+fn a_recorder_of_root_keeps_only_the_rights_it_needs() {
     assert_root();
     const SYS_PTRACE: u64 = 1 << 19;
     const NOT_NEEDED: u64 = 1 << 16 | 1 << 21 | 1 << 12; // SYS_MODULE, SYS_ADMIN, NET_ADMIN
@@ -187,7 +187,7 @@ fn a_recorder_that_is_root_keeps_only_the_rights_it_needs() {
 }
 
 #[test]
-fn a_program_that_memspy_starts_has_all_the_rights_that_memspy_was_given() {
+fn a_program_started_by_memspy_has_all_of_its_rights() {
     let folder = tempfile::tempdir().unwrap();
     let program = "import time; time.sleep(0.5); print(open('/proc/self/status').read())";
     let mut command = crate::support::memspy::command(None);
@@ -198,7 +198,7 @@ fn a_program_that_memspy_starts_has_all_the_rights_that_memspy_was_given() {
 }
 
 #[test]
-fn code_that_opens_files_by_name_is_not_used_beside_another_users_job() {
+fn code_that_opens_named_files_avoids_other_users_jobs() {
     assert_root();
     let files = Files::new();
     // A library named like an unknown Python, in a program that is no Python.
@@ -232,7 +232,7 @@ fn code_that_opens_files_by_name_is_not_used_beside_another_users_job() {
 }
 
 #[test]
-fn a_file_that_only_root_may_read_gets_into_no_trace_of_another_users_job() {
+fn roots_private_file_gets_into_no_other_users_trace() {
     assert_root();
     let files = Files::new();
     let secret = files.with("secret.py", SECRET, 0o600);
@@ -251,7 +251,7 @@ fn a_file_that_only_root_may_read_gets_into_no_trace_of_another_users_job() {
 }
 
 #[test]
-fn a_link_in_a_jobs_own_root_does_not_lead_out_of_it() {
+fn a_link_in_a_jobs_root_does_not_lead_outside() {
     assert_root();
     let files = Files::new();
     let outside = files.with("outside.py", SECRET, 0o644);
@@ -269,7 +269,7 @@ fn a_link_in_a_jobs_own_root_does_not_lead_out_of_it() {
 }
 
 #[test]
-fn a_pipe_or_a_device_that_a_job_names_as_its_source_stops_nothing() {
+fn a_pipe_or_device_named_as_source_stops_nothing() {
     assert_root();
     let files = Files::new();
     let pipe = files.path("pipe.py");

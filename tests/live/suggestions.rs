@@ -25,7 +25,7 @@ fn paste(pid: u32, command_line: &str, folder: &Path) -> Done {
 }
 
 #[test]
-fn what_a_summary_and_a_recording_suggest_runs_as_it_stands() {
+fn what_summary_and_recording_suggest_runs_unchanged() {
     let target = sim::start("shell_names.py", &[]);
     let pid = target.pid();
     let folder = tempfile::tempdir().unwrap();
@@ -64,7 +64,7 @@ fn what_a_summary_and_a_recording_suggest_runs_as_it_stands() {
 
 /// A line wider than the terminal was cut or broken within a word; a warning appeared twice.
 #[test]
-fn on_a_terminal_text_is_wrapped_between_words_and_a_warning_is_told_once() {
+fn terminal_text_wraps_between_words_and_warnings_appear_once() {
     const WIDTH: usize = 72;
     let target = sim::start("shell_names.py", &[]);
     let folder = tempfile::tempdir().unwrap();

@@ -18,7 +18,7 @@ fn truth(target: &mut Target) -> Value {
 /// The page said 335.86 MiB where the allocator's peak was 269.21: a block that one snapshot missed
 /// was counted twice.
 #[test]
-fn caches_that_grow_have_one_peak_and_it_is_the_allocators() {
+fn growing_caches_have_one_peak_the_allocators() {
     let mut target = sim::start("growing_caches.py", &[]);
     let before = truth(&mut target);
     let mut recording = Recording::start(target.pid(), &[]);
@@ -36,7 +36,7 @@ fn caches_that_grow_have_one_peak_and_it_is_the_allocators() {
 
 /// Reserved memory climbs each epoch while allocated memory is flat: each creates a stream.
 #[test]
-fn streams_made_again_and_again_are_named_with_the_lines_that_took_their_cache() {
+fn streams_created_repeatedly_are_named_with_their_lines() {
     let mut target = sim::start("stream_per_epoch.py", &[]);
     let truth = truth(&mut target);
     let words = [&["summary", "--json", "--for", "2s"][..], &NO_LIMIT].concat();

@@ -121,7 +121,7 @@ fn is_one_instant(map: &AllocatorSnapshot, blocks: usize) {
 }
 
 #[test]
-fn maps_of_a_job_that_allocates_without_pause_are_one_instants_truth() {
+fn snapshots_of_a_busy_job_are_one_instants_truth() {
     let (mut target, mut reader) = start();
     for held in [0, 600] {
         target.say(&format!("hold {held}"));

@@ -73,7 +73,7 @@ fn memory_asleep_under_vllm_is_told_by_its_tags() {
 }
 
 #[test]
-fn the_cache_that_sleeps_beside_woken_weights_is_told_by_the_drivers_figure() {
+fn sleeping_cache_beside_awake_weights_shows_in_drivers_figure() {
     let mut target = sim::start("vllm_asleep.py", &[]);
     let truth: Value = serde_json::from_str(target.said.last().unwrap()).unwrap();
     say(&mut target, "sleep_cache");

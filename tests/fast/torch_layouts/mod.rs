@@ -104,7 +104,7 @@ fn every_layout_is_found() {
 }
 
 #[test]
-fn a_device_without_blocks_or_with_cached_ones_only_is_found() {
+fn a_device_without_allocated_blocks_is_found() {
     let cached = segment(0x7000_0000_0000, true, PoolId::default(), &[(2 * MIB, 0, 'i')]);
     for layout in &LAYOUTS {
         reads_back(layout, &[Vec::new()]);
