@@ -251,9 +251,6 @@ fn open_exact(name: &Path) -> Result<File, FileError> {
 
 impl Process {
     /// Whether files can be read with its user's rights.
-    ///
-    /// # Errors
-    /// Why not.
     pub fn check_files(&self) -> Result<(), FileError> {
         if self.core().is_some() {
             return Err(FileError::Io(io::Error::other("a core file holds no files")));
@@ -275,9 +272,6 @@ impl Process {
     }
 
     /// Rights that outlive the process.
-    ///
-    /// # Errors
-    /// As [`Process::read_file`].
     pub fn files(&self) -> Result<JobFiles, FileError> {
         if self.core().is_some() {
             // The file on disk may be another version, or another machine's.
@@ -289,9 +283,6 @@ impl Process {
     }
 
     /// Reads with kept rights, which may be outdated.
-    ///
-    /// # Errors
-    /// As [`Process::read_file`].
     pub fn read_from(
         &self,
         files: &JobFiles,

@@ -136,7 +136,7 @@ fn named_launcher(proc: &Path, variable: &str, own: ProcessRelations) -> Option<
     (is_gone && pid != own.parent).then(|| (pid, name.to_owned()))
 }
 
-/// The parent adopts orphans and is no launcher, which runs the same program.
+/// Whether the parent adopts orphans. (A launcher runs the same program.)
 fn is_adopted(proc: &Path, own: ProcessRelations) -> bool {
     let name = text(proc, own.parent, "comm", MAX_FIELDS);
     let program = |pid: u32| fs::read_link(proc.join(pid.to_string()).join("exe")).ok();

@@ -50,7 +50,7 @@ pub(super) struct CachedPages {
     pub(super) resumed: Option<Resumed>,
     /// The copying ends then, unless the copy beside it takes longer.
     until: Option<(Instant, CopyProgress)>,
-    /// Later pages than these are late.
+    /// Pages planned, and pages copied while the process was stopped.
     planned: usize,
     copied: usize,
     pub(super) refused: u64,

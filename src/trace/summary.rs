@@ -16,8 +16,7 @@ pub struct ReplaySummary {
     pub bytes: u64,
     /// Records with tags of a later memspy, skipped.
     pub unknown_tags: u64,
-    /// Damaged places: bytes before the last good block in no good block, or after it in no
-    /// unfinished one.
+    /// Damaged places: bytes outside good blocks, except an unfinished block at the end.
     pub damaged_places: u64,
     /// Known missing blocks, each of at most about a second.
     pub lost_blocks: u64,

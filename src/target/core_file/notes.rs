@@ -156,8 +156,7 @@ fn mapped_files(note: &[u8]) -> Vec<MappedFile> {
         })
         .collect();
     files.sort_by_key(|file| (file.start, file.end));
-    // Of overlapping files, which no kernel writes, keep the first: else all segments would cut
-    // each.
+    // No kernel writes overlapping files. Keep the first: else each segment would cut all of them.
     let mut last = 0;
     files.retain(|file| {
         let is_free = file.start >= last && file.start < file.end;

@@ -1,6 +1,5 @@
 //! Encodes snapshots as edits ([`super::edit_steps`]) of the device's previous snapshot.
-//!
-//! So are the blocks of a changed segment.
+//! Blocks of a changed segment are edited likewise.
 
 use super::edit_steps::{BEYOND_PREVIOUS, CHANGE, DROP, KEEP, NEW, StepRun, step};
 use super::varint::{PayloadCursor, fold, put, unfold, unzigzag, zigzag};
