@@ -1,5 +1,4 @@
-//! All outputs of memspy agree on one peak of a trace: the same bytes, the same moment, and live
-//! blocks that add up to it.
+//! All outputs of memspy agree on one peak of a trace: bytes, moment, and live blocks that add up.
 
 use std::io::Read;
 use std::path::Path;
@@ -32,7 +31,7 @@ pub fn page_figures(page: &str) -> Value {
     serde_json::from_str(&json).unwrap()
 }
 
-/// The same for a trace that may have no PyTorch memory, or none with known blocks.
+/// For a trace that may have no PyTorch memory, or none with known blocks.
 #[track_caller]
 pub fn one_peak_if_any(trace: &Path) {
     let words = ["export", "-f", "json", "-o", "-", trace.to_str().unwrap()];

@@ -1,5 +1,4 @@
-//! Records of a recording whose beginning was dropped: its keyframe and the condition that ended
-//! it.
+//! The keyframe, and the condition that ended what it replaces.
 
 use std::sync::Arc;
 
@@ -24,10 +23,10 @@ const SITE: u8 = 4;
 const SEEN: u8 = 5;
 const BEFORE_OWNED: u8 = 6;
 const SEEN_CONTESTED: u8 = 7;
-/// Least bytes of a block; bounds what a false count makes a reader allocate.
+/// Bounds what a false count makes a reader allocate.
 const MIN_BLOCK_BYTES: usize = 7;
 
-/// Appends the fields after the time.
+/// Without the time.
 pub(crate) fn encode(what: &Keyframe, out: &mut Vec<u8>) -> Result<(), MalformedPayload> {
     put(out, what.allocation_sources.len() as u64);
     for allocation_source in &what.allocation_sources {
@@ -125,7 +124,7 @@ fn put_blocks(
     Ok(())
 }
 
-/// Reads the fields after the time.
+/// Without the time.
 pub(crate) fn decode(
     from: &mut PayloadCursor<'_>,
     time: Nanos,
@@ -157,7 +156,7 @@ pub(crate) fn decode(
     Ok(Keyframe { time, allocation_sources, memory })
 }
 
-/// Reads a number of items, each of at least `least` bytes.
+/// Each item has at least `least` bytes.
 fn count(from: &mut PayloadCursor<'_>, least: usize) -> Result<usize, MalformedPayload> {
     let count = usize::try_from(from.number()?).unwrap_or(usize::MAX);
     match count <= from.left() / least {
@@ -216,7 +215,6 @@ fn get_source(
     })
 }
 
-/// Takes `count` from `room`; an error if it is larger.
 fn take_room(count: usize, room: &mut usize) -> Result<usize, MalformedPayload> {
     *room = room.checked_sub(count).ok_or(TOO_MANY_BLOCKS)?;
     Ok(count)
