@@ -191,7 +191,7 @@ def server(args, verdicts):
             verdicts.equal(f"{name}: allocations", recording.events()["allocations"],
                            grown("allocation.all.allocated") + grown("segment.all.allocated"))
             verdicts.equal(f"{name}: total bytes allocated", recording.total("--total-allocated"), grown("allocated_bytes.all.allocated"))
-            verdicts.equal(f"{name}: peak", exact["peak_allocated"]["seen_in_recording"], after["allocated_bytes.all.peak"])
+            verdicts.equal(f"{name}: peak", exact["peak_allocated"]["bytes"], after["allocated_bytes.all.peak"])
             verdicts.equal(f"{name}: bytes of the stacks at the peak", recording.total(), after["allocated_bytes.all.peak"])
             # Blocks older than the recording are not in its final state.
             verdicts.equal(f"{name}: live bytes", recording.total("--at", "end") + before["allocated_bytes.all.current"],
