@@ -103,7 +103,7 @@ fn every_command_has_a_section_of_its_own() {
 #[test]
 fn every_finding_has_a_section_of_its_own() {
     let page = std::fs::read_to_string("docs/findings.md").unwrap();
-    let source = std::fs::read_to_string("src/render/findings.rs").unwrap();
+    let source = std::fs::read_to_string("src/render/summary/findings.rs").unwrap();
     // `Finding::Grows { growth } => (`, and on the next line its kind.
     let arms = source.split("Finding::").skip(1).filter_map(|arm| arm.split_once("=> ("));
     let kinds: Vec<&str> = arms

@@ -8,7 +8,7 @@ use crate::model::{
     AllocationHistory, Block, BlockState, DeviceHistory, HistoryAction, HistoryEvent, HistoryFrame,
     Segment,
 };
-use crate::render::RenderError;
+use crate::render::shared::RenderError;
 
 /// Writes the snapshot as a pickle for pytorch.org/memory_viz and torch/cuda/_memory_viz.py.
 pub fn history_pickle(out: &mut dyn Write, history: &AllocationHistory) -> Result<(), RenderError> {

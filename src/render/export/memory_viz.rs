@@ -8,7 +8,7 @@ use super::pickle::{PickleMemo, PickleWriter};
 use super::{ExportedFrame, frames};
 use crate::analysis::{BlockEvent, DeviceBlocks, MomentBlocks, Profile};
 use crate::model::{Block, BlockState, CudaIndex, Segment};
-use crate::render::RenderError;
+use crate::render::shared::RenderError;
 
 /// Most devices with a trace. No machine has as many; a damaged recording may name any number.
 const MAX_DEVICES: u32 = 1024;

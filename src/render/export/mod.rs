@@ -1,5 +1,18 @@
 //! The memory of a moment in the formats that other tools open.
 
+use crate::analysis::{AllocatedStack, FoldedProfile, Moment, Profile, StackLabel};
+use crate::model::CudaIndex;
+use crate::render::shared::{FrameLabels, one_line};
+pub use history::{history_json, history_pickle};
+pub use memory_viz::memory_viz;
+pub use perfetto::perfetto;
+pub use pprof::pprof;
+pub use speedscope::speedscope;
+pub use table::{
+    ExportFrameJson, ExportJson, ExportMomentJson, ExportStackJson, export_csv, export_json,
+};
+pub use tables::{ExportedTable, TableExport};
+
 mod history;
 mod memory_viz;
 mod parquet_file;
@@ -9,19 +22,6 @@ mod pprof;
 mod speedscope;
 mod table;
 mod tables;
-
-use crate::analysis::{AllocatedStack, FoldedProfile, Moment, Profile, StackLabel};
-use crate::model::CudaIndex;
-
-use super::label::{FrameLabels, one_line};
-
-pub use history::{history_json, history_pickle};
-pub use memory_viz::memory_viz;
-pub use perfetto::perfetto;
-pub use pprof::pprof;
-pub use speedscope::speedscope;
-pub use table::{export_csv, export_json};
-pub use tables::{ExportedTable, TableExport};
 
 /// What one device of one process held at a moment, to be exported.
 #[derive(Debug)]

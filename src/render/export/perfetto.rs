@@ -8,8 +8,7 @@ use serde::Serialize;
 
 use crate::analysis::Profile;
 use crate::model::{CudaIndex, Nanos};
-use crate::render::RenderError;
-use crate::render::interchange::json_line;
+use crate::render::shared::{RenderError, json_line};
 
 /// A whole document.
 #[derive(Serialize)]

@@ -10,7 +10,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 
 use super::{ExportedDevice, ExportedFrame};
-use crate::render::RenderError;
+use crate::render::shared::RenderError;
 
 /// A protocol buffers message under construction.
 #[derive(Debug, Default)]

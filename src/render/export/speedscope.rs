@@ -8,8 +8,7 @@ use std::io::Write;
 use serde::Serialize;
 
 use super::{ExportedDevice, ExportedFrame};
-use crate::render::RenderError;
-use crate::render::interchange::json_line;
+use crate::render::shared::{RenderError, json_line};
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]

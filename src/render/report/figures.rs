@@ -10,8 +10,7 @@ use super::summary::{SummarySharpness, certainty, counted_peak, facts, sharpness
 use super::{ReportOptions, ReportedRecording};
 use crate::analysis::report::{BlockSpan, MemoryTrack, SegmentMap};
 use crate::model::{BlockState, CudaIndex, MemoryKind, Nanos, OwnedOnDevice, TensorCategory};
-use crate::render::escape::visible;
-use crate::render::warnings::warnings;
+use crate::render::shared::{visible, warnings};
 
 /// Most iterations listed singly, and most owners of a snapshot.
 const MAX_ITERATIONS: usize = 3000;

@@ -4,22 +4,19 @@
 //! the figures. The figures are JSON, compressed, in base64, so no name from a target reaches the
 //! markup. The page inserts text as text, never as markup.
 
+use crate::analysis::Profile;
+use crate::analysis::report::{MemoryTrack, RecordingSurvey};
+use crate::render::shared::{RenderError, visible};
+use base64_lines::Base64Lines;
+use figures::PageFigures;
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use std::io::Write;
+
 mod base64_lines;
 mod figures;
 mod names;
 mod summary;
-
-use std::io::Write;
-
-use flate2::Compression;
-use flate2::write::GzEncoder;
-
-use super::RenderError;
-use super::escape::visible;
-use crate::analysis::Profile;
-use crate::analysis::report::{MemoryTrack, RecordingSurvey};
-use base64_lines::Base64Lines;
-use figures::PageFigures;
 
 /// One recording of a report.
 #[derive(Debug)]

@@ -7,8 +7,7 @@ use serde::Serialize;
 
 use crate::analysis::{Profile, StackLabel};
 use crate::model::{FunctionId, is_library};
-use crate::render::escape::visible;
-use crate::render::label::{FrameLabels, short_file};
+use crate::render::shared::{FrameLabels, short_file, visible};
 
 /// Most characters of source text: for the program's own files, and for libraries.
 const MAX_OWN_SOURCE: usize = 3 << 20;

@@ -5,11 +5,10 @@ use serde::Serialize;
 use super::ReportedRecording;
 use super::names::sentence;
 use crate::model::{AllocatorBackend, CudaIndex};
-use crate::render::certainty::certainty_at_peak;
-use crate::render::clock::utc;
-use crate::render::exact::{events_line, notes};
-use crate::render::header::{end_text, following_line, sampling_line};
-use crate::render::label::one_line;
+use crate::render::shared::{
+    certainty_at_peak, end_text, events_line, exact_notes as notes, following_line, one_line,
+    sampling_line, utc,
+};
 
 /// How precisely a recording knows its allocation sites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

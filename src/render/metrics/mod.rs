@@ -1,0 +1,433 @@
+//! Serves `memspy exporter`: figures of jobs as OpenMetrics, or in Prometheus's older text format.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::render::shared::one_line;
+
+/// Longest label value, in characters, as the job chooses the names.
+const MAX_LABEL: usize = 200;
+
+/// Bytes under a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedBytes {
+    /// The name: a line, or an owner.
+    pub name: String,
+    /// What the memory is for; `None` where the name says it.
+    pub category: Option<String>,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// One GPU of a job. Sizes in bytes; unknown (`None`) has no series.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ExportedGpu {
+    /// Its number in the job.
+    pub gpu: Option<u32>,
+    /// Its number in nvidia-smi.
+    pub device: Option<u32>,
+    /// Its model.
+    pub model: Option<String>,
+    /// `torch.cuda.memory_allocated()`.
+    pub allocated: Option<u64>,
+    /// `torch.cuda.memory_reserved()`.
+    pub reserved: Option<u64>,
+    /// `torch.cuda.max_memory_allocated()`.
+    pub allocated_peak: Option<u64>,
+    /// `torch.cuda.max_memory_reserved()`.
+    pub reserved_peak: Option<u64>,
+    /// `inactive_split_bytes.all.current` of `torch.cuda.memory_stats()`.
+    pub inactive_split: Option<u64>,
+    /// `num_alloc_retries` of `torch.cuda.memory_stats()`.
+    pub retries: Option<u64>,
+    /// `num_ooms` of `torch.cuda.memory_stats()`.
+    pub ooms: Option<u64>,
+    /// What the process holds beside PyTorch's allocator.
+    pub outside: Option<u64>,
+    /// What other processes hold.
+    pub others: Option<u64>,
+    /// Memory of the device.
+    pub total: Option<u64>,
+    /// Free on the device.
+    pub free: Option<u64>,
+    /// Free in PyTorch's cache, by the last snapshot of blocks.
+    pub cached_free: Option<u64>,
+    /// The largest free block in it.
+    pub largest_free: Option<u64>,
+    /// What the largest lines of the program hold, and `[other]`: an estimate.
+    pub lines: Vec<NamedBytes>,
+    /// How the lines of bytes allocated since memspy began are known: three rows.
+    pub attribution: Vec<NamedBytes>,
+    /// What the largest owners hold, and `[other]`.
+    pub owners: Vec<NamedBytes>,
+    /// How long the job was stopped for the snapshot of its owners, in seconds.
+    pub owner_stop: Option<f64>,
+}
+
+impl ExportedGpu {
+    /// Part of the free cache outside its largest block; 0 if one block has all of it.
+    fn fragmentation(&self) -> Option<f64> {
+        let (free, largest) = (self.cached_free?, self.largest_free?);
+        (free > 0).then(|| 1.0 - largest.min(free) as f64 / free as f64)
+    }
+}
+
+/// One process.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ExportedJob {
+    /// Its pid.
+    pub pid: u32,
+    /// Its rank, where it has one.
+    pub rank: Option<u32>,
+    /// Its command line.
+    pub command: String,
+    /// Version of its PyTorch.
+    pub pytorch: Option<String>,
+    /// Samples taken.
+    pub samples: u64,
+    /// Reads that failed, or that the job changed during every attempt.
+    pub failed_reads: u64,
+    /// Its GPUs.
+    pub gpus: Vec<ExportedGpu>,
+}
+
+/// The text format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MetricsFormat {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// Prometheus 0.0.4, for older readers and `promtool check metrics`.
+    Prometheus,
+}
+
+/// Its HTTP content type.
+pub fn metrics_content_type(format: MetricsFormat) -> &'static str {
+    match format {
+        MetricsFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        MetricsFormat::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+    }
+}
+
+/// The figures of all jobs.
+///
+/// # Errors Never: it writes to memory.
+pub fn metrics_text(jobs: &[ExportedJob], format: MetricsFormat) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(ExportedJobs(jobs.to_vec())));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(match format {
+        MetricsFormat::OpenMetrics => text,
+        MetricsFormat::Prometheus => prometheus_text(&text),
+    })
+}
+
+/// A family of series.
+struct SeriesFamily {
+    name: &'static str,
+    unit: Option<Unit>,
+    kind: MetricType,
+    help: &'static str,
+}
+
+impl SeriesFamily {
+    const fn bytes(name: &'static str, help: &'static str) -> SeriesFamily {
+        SeriesFamily { name, unit: Some(Unit::Bytes), kind: MetricType::Gauge, help }
+    }
+
+    const fn ratio(name: &'static str, help: &'static str) -> SeriesFamily {
+        SeriesFamily { name, unit: None, kind: MetricType::Gauge, help }
+    }
+
+    const fn seconds(name: &'static str, help: &'static str) -> SeriesFamily {
+        SeriesFamily { name, unit: Some(Unit::Seconds), kind: MetricType::Gauge, help }
+    }
+
+    const fn counter(name: &'static str, help: &'static str) -> SeriesFamily {
+        SeriesFamily { name, unit: None, kind: MetricType::Counter, help }
+    }
+}
+
+type SeriesLabels = Vec<(&'static str, String)>;
+
+/// A value of a series.
+#[derive(Clone, Copy)]
+enum SeriesValue {
+    Count(u64),
+    Part(f64),
+}
+
+/// A figure of a GPU: its family, and its getter.
+type GpuFigure = (SeriesFamily, fn(&ExportedGpu) -> Option<SeriesValue>);
+
+fn count(value: Option<u64>) -> Option<SeriesValue> {
+    value.map(SeriesValue::Count)
+}
+
+/// All figures that are one number a GPU.
+fn gpu_figures() -> Vec<GpuFigure> {
+    vec![
+        (
+            SeriesFamily::bytes(
+                "memspy_allocated",
+                "Allocated by the program in PyTorch: torch.cuda.memory_allocated()",
+            ),
+            |gpu| count(gpu.allocated),
+        ),
+        (
+            SeriesFamily::bytes(
+                "memspy_reserved",
+                "Held by PyTorch's caching allocator: torch.cuda.memory_reserved()",
+            ),
+            |gpu| count(gpu.reserved),
+        ),
+        (
+            SeriesFamily::bytes(
+                "memspy_allocated_peak",
+                "torch.cuda.max_memory_allocated(): since the job last reset its peaks",
+            ),
+            |gpu| count(gpu.allocated_peak),
+        ),
+        (
+            SeriesFamily::bytes(
+                "memspy_reserved_peak",
+                "torch.cuda.max_memory_reserved(): since the job last reset its peaks",
+            ),
+            |gpu| count(gpu.reserved_peak),
+        ),
+        (
+            SeriesFamily::bytes(
+                "memspy_inactive_split",
+                "Free pieces of segments that are also in use: inactive_split_bytes.all.current of torch.cuda.memory_stats()",
+            ),
+            |gpu| count(gpu.inactive_split),
+        ),
+        (
+            SeriesFamily::bytes(
+                "memspy_cached_free",
+                "Free in the caching allocator, by the last map of its blocks",
+            ),
+            |gpu| count(gpu.cached_free),
+        ),
+        (
+            SeriesFamily::bytes(
+                "memspy_largest_free_block",
+                "The largest free block of the caching allocator, by the last map of its blocks",
+            ),
+            |gpu| count(gpu.largest_free),
+        ),
+        (
+            SeriesFamily::ratio(
+                "memspy_fragmentation_ratio",
+                "Part of the free cache that is not in its largest block; no series where nothing is free",
+            ),
+            |gpu| gpu.fragmentation().map(SeriesValue::Part),
+        ),
+        (
+            SeriesFamily::bytes(
+                "memspy_outside_pytorch",
+                "Held by the process beside PyTorch's allocator: CUDA context, libraries, other allocators",
+            ),
+            |gpu| count(gpu.outside),
+        ),
+        (
+            SeriesFamily::bytes(
+                "memspy_other_processes",
+                "Held by other processes on the same device",
+            ),
+            |gpu| count(gpu.others),
+        ),
+        (SeriesFamily::bytes("memspy_device_total", "Memory of the device"), |gpu| {
+            count(gpu.total)
+        }),
+        (SeriesFamily::bytes("memspy_device_free", "Free on the device"), |gpu| count(gpu.free)),
+        (
+            SeriesFamily::counter(
+                "memspy_alloc_retries",
+                "Driver allocations that failed and were tried again after the cache was freed: num_alloc_retries",
+            ),
+            |gpu| count(gpu.retries),
+        ),
+        (
+            SeriesFamily::counter(
+                "memspy_ooms",
+                "Out-of-memory errors that PyTorch threw: num_ooms",
+            ),
+            |gpu| count(gpu.ooms),
+        ),
+        (
+            SeriesFamily::seconds(
+                "memspy_owner_look_stop",
+                "For how long the job stood still for the last look at its owners",
+            ),
+            |gpu| gpu.owner_stop.map(SeriesValue::Part),
+        ),
+    ]
+}
+
+/// What is encoded.
+#[derive(Debug)]
+struct ExportedJobs(Vec<ExportedJob>);
+
+impl Collector for ExportedJobs {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
+        let of_jobs = |labels: fn(&ExportedJob) -> SeriesLabels, value: fn(&ExportedJob) -> u64| {
+            let one = |job: &ExportedJob| (labels(job), SeriesValue::Count(value(job)));
+            self.0.iter().map(one).collect::<Vec<_>>()
+        };
+        let process = SeriesFamily {
+            name: "memspy_process_info",
+            unit: None,
+            kind: MetricType::Gauge,
+            help: "A process that is watched, what it runs, and its PyTorch; always 1",
+        };
+        write(&mut encoder, &process, &of_jobs(info_labels, |_| 1))?;
+        let samples = SeriesFamily::counter("memspy_samples", "Samples taken of the process");
+        write(&mut encoder, &samples, &of_jobs(job_labels, |job| job.samples))?;
+        let failed = SeriesFamily::counter(
+            "memspy_failed_reads",
+            "Reads of the process that failed, or during which it changed what was read",
+        );
+        write(&mut encoder, &failed, &of_jobs(job_labels, |job| job.failed_reads))?;
+        for (family, read) in gpu_figures() {
+            let one = |job, gpu| read(gpu).map(|value| (gpu_labels(job, gpu), value));
+            let series: Vec<_> =
+                self.gpus().filter_map(|(job, gpu): (&ExportedJob, _)| one(job, gpu)).collect();
+            write(&mut encoder, &family, &series)?;
+        }
+        let lines = SeriesFamily::bytes(
+            "memspy_line",
+            "ESTIMATE from samples: live bytes by the line of the program that allocated them; the greatest lines, and [other]",
+        );
+        write(&mut encoder, &lines, &self.named("line", |gpu| &gpu.lines))?;
+        let attributed = SeriesFamily::bytes(
+            "memspy_attributed",
+            "Live bytes allocated since memspy began, by whether their line is proven, probable or unattributed",
+        );
+        let series = self.named("evidence", |gpu| &gpu.attribution);
+        write(&mut encoder, &attributed, &series)?;
+        let owners = SeriesFamily::bytes(
+            "memspy_owner",
+            "Bytes by owner at the last look (--owners); the greatest owners, and [other]",
+        );
+        write(&mut encoder, &owners, &self.named("owner", |gpu| &gpu.owners))
+    }
+}
+
+impl ExportedJobs {
+    fn gpus(&self) -> impl Iterator<Item = (&ExportedJob, &ExportedGpu)> {
+        self.0.iter().flat_map(|job| job.gpus.iter().map(move |gpu| (job, gpu)))
+    }
+
+    /// Series by name; equal names are summed.
+    fn named(
+        &self,
+        key: &'static str,
+        of: fn(&ExportedGpu) -> &Vec<NamedBytes>,
+    ) -> Vec<(SeriesLabels, SeriesValue)> {
+        let mut series: Vec<(SeriesLabels, SeriesValue)> = Vec::new();
+        for (job, gpu) in self.gpus() {
+            let before = series.len();
+            for row in of(gpu) {
+                let mut labels = gpu_labels(job, gpu);
+                if let Some(category) = &row.category {
+                    labels.push(("category", label(category)));
+                }
+                labels.push((key, label(&row.name)));
+                match series[before..].iter_mut().find(|(known, _)| *known == labels) {
+                    Some((_, SeriesValue::Count(bytes))) => *bytes += row.bytes,
+                    _ => series.push((labels, SeriesValue::Count(row.bytes))),
+                }
+            }
+        }
+        series
+    }
+}
+
+fn job_labels(job: &ExportedJob) -> SeriesLabels {
+    let mut labels = vec![("pid", job.pid.to_string())];
+    labels.extend(job.rank.map(|rank| ("rank", rank.to_string())));
+    labels
+}
+
+fn info_labels(job: &ExportedJob) -> SeriesLabels {
+    let mut labels = job_labels(job);
+    labels.push(("command", label(&job.command)));
+    labels.extend(job.pytorch.as_ref().map(|version| ("pytorch", label(version))));
+    labels
+}
+
+fn gpu_labels(job: &ExportedJob, gpu: &ExportedGpu) -> SeriesLabels {
+    let mut labels = job_labels(job);
+    labels.extend(gpu.gpu.map(|number| ("gpu", number.to_string())));
+    labels.extend(gpu.device.map(|number| ("device", number.to_string())));
+    labels.extend(gpu.model.as_ref().map(|model| ("model", label(model))));
+    labels
+}
+
+/// Text from a job as a label: one line without control characters, of bounded length.
+fn label(text: &str) -> String {
+    let text = one_line(text);
+    match text.char_indices().nth(MAX_LABEL) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text,
+    }
+}
+
+/// Writes the series of a family, if there are any.
+fn write(
+    encoder: &mut DescriptorEncoder<'_>,
+    family: &SeriesFamily,
+    series: &[(SeriesLabels, SeriesValue)],
+) -> fmt::Result {
+    if series.is_empty() {
+        return Ok(());
+    }
+    let mut metric =
+        encoder.encode_descriptor(family.name, family.help, family.unit.as_ref(), family.kind)?;
+    for (labels, value) in series {
+        let one = metric.encode_family(labels)?;
+        match (value, family.kind) {
+            (SeriesValue::Count(count), MetricType::Counter) => {
+                ConstCounter::new(*count).encode(one)?
+            }
+            (SeriesValue::Count(count), _) => ConstGauge::new(*count).encode(one)?,
+            (SeriesValue::Part(part), _) => ConstGauge::new(*part).encode(one)?,
+        }
+    }
+    Ok(())
+}
+
+/// OpenMetrics in Prometheus's older format: counters are named with `_total`, without units or end
+/// mark.
+fn prometheus_text(text: &str) -> String {
+    let counters: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .collect();
+    let mut older = String::with_capacity(text.len());
+    for line in text.lines() {
+        let comment = |keyword: &str| line.strip_prefix(keyword)?.split_once(' ');
+        let named = comment("# TYPE ").map(|it| ("# TYPE ", it));
+        match named.or_else(|| comment("# HELP ").map(|it| ("# HELP ", it))) {
+            Some((keyword, (name, rest))) if counters.contains(&name) => {
+                older.push_str(&format!("{keyword}{name}_total {rest}"));
+            }
+            None if line == "# EOF" || line.starts_with("# UNIT ") => continue,
+            _ => older.push_str(line),
+        }
+        older.push('\n');
+    }
+    older
+}
+
+#[cfg(test)]
+#[path = "open_metrics_tests.rs"]
+mod tests;
