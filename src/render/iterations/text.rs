@@ -29,6 +29,24 @@ pub fn iterations_text(
         writeln!(out, "highest peak: {peak} in step {}", named(highest))?;
     }
     writeln!(out)?;
+    table(out, &all, device, limit)?;
+    writeln!(out)?;
+    for note in notes(profile, &all) {
+        writeln!(out, "{note}")?;
+    }
+    if with_parameters {
+        parameters(out, &all, device)?;
+    }
+    Ok(())
+}
+
+/// Writes the last `limit` iterations (0: all), a row each.
+fn table(
+    out: &mut dyn Write,
+    all: &[Cow<'_, Iteration>],
+    device: CudaIndex,
+    limit: usize,
+) -> Result<(), RenderError> {
     let has_epochs = all.iter().any(|iteration| iteration.epoch.is_some());
     writeln!(
         out,
@@ -63,38 +81,42 @@ pub fn iterations_text(
         );
         writeln!(out, "{}", row.trim_end())?;
     }
-    writeln!(out)?;
-    writeln!(
-        out,
-        "~ at a peak: at least that; without: the step's own peak, to the byte (the allocator's mark rose to it, or every event was seen)."
-    )?;
-    writeln!(
-        out,
-        "~ at its end, cached: as last seen before the end, something was allocated, freed or reserved between that and the first sample after it."
-    )?;
+    Ok(())
+}
+
+/// What the marks and columns of the table mean, and when an iteration ends.
+fn notes(profile: &Profile, all: &[Cow<'_, Iteration>]) -> Vec<String> {
+    let mut notes = vec![
+        "~ at a peak: at least that; without: the step's own peak, to the byte (the allocator's mark rose to it, or every event was seen).",
+        "~ at its end, cached: as last seen before the end, something was allocated, freed or reserved between that and the first sample after it.",
+    ];
     let ends = |end| all.iter().any(|iteration| iteration.end == end);
     if ends(IterationEnd::NotSeen) {
-        writeln!(
-            out,
-            "+: still under way when the recording ended, or the loop was over: its end is unknown, its figures are those until then."
-        )?;
+        notes.push(
+            "+: still under way when the recording ended, or the loop was over: its end is unknown, its figures are those until then.",
+        );
     }
     if ends(IterationEnd::VariableGone) {
-        writeln!(
-            out,
-            "*: ended when the variable was there no more (its function returned), some hundredths of a second after the time given, or less."
-        )?;
+        notes.push(
+            "*: ended when the variable was there no more (its function returned), some hundredths of a second after the time given, or less.",
+        );
     }
-    writeln!(
-        out,
+    notes.extend([
         "intermediate: intermediate gradients, the most that blocks held at once which were allocated while an autograd node was \
-         evaluated and freed by the backward pass within the step; -: not known (only exact recordings tell), or no node was seen."
-    )?;
-    writeln!(
-        out,
-        "feature maps: saved for backward, and results of autograd nodes that only Python keeps (among the other tensors): the most in any snapshot of the step."
-    )?;
-    let clock = match (profile.iteration_clock(), profile.step_clock()) {
+         evaluated and freed by the backward pass within the step; -: not known (only exact recordings tell), or no node was seen.",
+        "feature maps: saved for backward, and results of autograd nodes that only Python keeps (among the other tensors): the most in any snapshot of the step.",
+    ]);
+    let seen = match profile.steps_at_events() {
+        true => "exactly between two allocations or frees",
+        false => "within the time between two samples",
+    };
+    let end = format!("An iteration ends when {}; seen {seen}.", end_event(profile));
+    notes.into_iter().map(str::to_owned).chain([end]).collect()
+}
+
+/// The event that ends an iteration.
+fn end_event(profile: &Profile) -> String {
+    match (profile.iteration_clock(), profile.step_clock()) {
         (IterationClock::Steps, Some(StepSource::Variable)) => {
             "the loop's variable changes".to_owned()
         }
@@ -112,16 +134,7 @@ pub fn iterations_text(
             "{} allocations are made: after as many the counters have the same values again ({} of {} samples that far apart agree)",
             period.allocations, period.equal, period.compared
         ),
-    };
-    let seen = match profile.steps_at_events() {
-        true => "exactly between two allocations or frees",
-        false => "within the time between two samples",
-    };
-    writeln!(out, "An iteration ends when {clock}; seen {seen}.")?;
-    if with_parameters {
-        parameters(out, &all, device)?;
     }
-    Ok(())
 }
 
 /// How many steps there are, by what they are counted, and how long one takes.

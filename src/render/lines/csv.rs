@@ -5,9 +5,23 @@ use std::io::Write;
 use rustc_hash::FxHashMap;
 
 use super::text::{selected, source_lines};
-use crate::analysis::{BoundedValue, LineTable, Profile, RankedLine};
+use crate::analysis::{BoundedValue, LineRow, LineTable, Profile, RankedLine};
 use crate::model::{Frame, StatField, StatKey};
 use crate::render::shared::{CsvSheet, RenderError};
+
+/// Columns of every table, after those of the statistics.
+const REST: [&str; 10] = [
+    "allocated",
+    "freed",
+    "live_at_peak",
+    "live_at_peak_own",
+    "estimated",
+    "samples",
+    "source",
+    "library",
+    "live_at_peak_with_libraries",
+    "allocated_with_libraries",
+];
 
 /// Writes one row per line seen. Each requested column becomes three: the value, `.exact`, and
 /// `.upper`, empty without a limit. `estimated` covers allocated, freed and live bytes.
@@ -18,19 +32,7 @@ pub fn lines_csv(
     functions: &[String],
 ) -> Result<(), RenderError> {
     let mut csv = CsvSheet::new(out);
-    let mut head: Vec<String> = ["device", "file", "function", "line"].map(String::from).into();
-    for key in &table.columns {
-        head.extend([key.to_string(), format!("{key}.exact"), format!("{key}.upper")]);
-        if has_runs(profile, *key) {
-            let parts = ["", ".exact", ".upper"];
-            head.extend(parts.map(|part| format!("{key}.one_run{part}")));
-        }
-    }
-    let rest = ["allocated", "freed", "live_at_peak", "live_at_peak_own", "estimated"];
-    head.extend(rest.into_iter().chain(["samples", "source"]).map(String::from));
-    let ranked = ["library", "live_at_peak_with_libraries", "allocated_with_libraries"];
-    head.extend(ranked.map(String::from));
-    csv.write_record(&head)?;
+    csv.write_record(head(profile, table))?;
     let ranking = profile.rank_lines(table, false)?;
     let by_frame: FxHashMap<Frame, &RankedLine> =
         ranking.rows.iter().map(|row| (row.frame, row)).collect();
@@ -45,13 +47,7 @@ pub fn lines_csv(
                 function.name.to_string(),
                 line.to_string(),
             ];
-            for cell in &row.cells {
-                let value = cell.untold.is_none().then_some(cell.value);
-                record.extend(bounded_csv(value));
-                if has_runs(profile, cell.key) {
-                    record.extend(bounded_csv(cell.one_run));
-                }
-            }
+            record.extend(statistics(profile, row));
             record.extend([
                 row.allocated.to_string(),
                 row.freed.map_or_else(String::new, |freed| freed.to_string()),
@@ -72,6 +68,32 @@ pub fn lines_csv(
     }
     csv.flush()?;
     Ok(())
+}
+
+fn head(profile: &Profile, table: &LineTable) -> Vec<String> {
+    let mut head: Vec<String> = ["device", "file", "function", "line"].map(String::from).into();
+    for key in &table.columns {
+        head.extend([key.to_string(), format!("{key}.exact"), format!("{key}.upper")]);
+        if has_runs(profile, *key) {
+            let parts = ["", ".exact", ".upper"];
+            head.extend(parts.map(|part| format!("{key}.one_run{part}")));
+        }
+    }
+    head.extend(REST.map(String::from));
+    head
+}
+
+/// The requested statistics of a line.
+fn statistics(profile: &Profile, row: &LineRow) -> Vec<String> {
+    let mut cells = Vec::new();
+    for cell in &row.cells {
+        let value = cell.untold.is_none().then_some(cell.value);
+        cells.extend(bounded_csv(value));
+        if has_runs(profile, cell.key) {
+            cells.extend(bounded_csv(cell.one_run));
+        }
+    }
+    cells
 }
 
 /// Whether the table also shows the largest single execution of a line.

@@ -1,6 +1,6 @@
 //! Findings as sentences with their numbers, and the command that shows more.
 
-use crate::analysis::{Finding, HoldingCycle, OwnerGrowth, PrivatePool, ReservedIn};
+use crate::analysis::{Finding, HoldingCycle, OwnerGroup, OwnerGrowth, PrivatePool, ReservedIn};
 use crate::render::owners::{group_label, pool_users};
 use crate::render::shared::{bytes, count, number, one_line, suggestion, suggestion_on};
 
@@ -25,140 +25,153 @@ pub struct FindingText {
 
 /// A finding about process `pid` in words.
 pub fn finding_text(finding: &Finding, pid: u32) -> FindingText {
-    let listed = |names: &[String]| {
-        let shown: Vec<&str> = names.iter().take(MAX_NAMES).map(String::as_str).collect();
-        match names.len() > MAX_NAMES {
-            true => format!("{} and {} more", shown.join(", "), names.len() - MAX_NAMES),
-            false => shown.join(", "),
+    FindingText {
+        kind: kind(finding),
+        bytes: finding.weight(),
+        text: one_line(&sentence(finding)),
+        command: command(finding, pid),
+    }
+}
+
+fn kind(finding: &Finding) -> &'static str {
+    match finding {
+        Finding::Grows { .. } => "grows",
+        Finding::GraphsKept { .. } => "graphs kept",
+        Finding::Garbage { .. } => "garbage",
+        Finding::GraphPools { .. } => "graph pools",
+        Finding::Fragmented { .. } => "fragmented",
+        Finding::IdleStreams { .. } => "idle streams",
+        Finding::ReservedGrows { .. } => "reserved grows",
+        Finding::Outside { .. } => "outside PyTorch",
+        Finding::OtherProcesses { .. } => "other processes",
+        Finding::OptimizersTwice { .. } => "optimizers twice",
+        Finding::ModelsTwice { .. } => "models twice",
+        Finding::LargeStorages { .. } => "large storages",
+        Finding::GradientsInEval { .. } => "gradients in eval",
+    }
+}
+
+/// The command that shows more.
+fn command(finding: &Finding, pid: u32) -> String {
+    let (command, options): (&str, &[&str]) = match finding {
+        Finding::Grows { growth } => return why(growth, pid),
+        Finding::OtherProcesses { .. } => return suggestion(["devices"]),
+        Finding::GraphsKept { .. } => ("graph", &[]),
+        Finding::GradientsInEval { .. } => ("tensors", &[]),
+        Finding::Garbage { .. } | Finding::LargeStorages { .. } => ("tensors", &["--each"]),
+        Finding::OptimizersTwice { .. } | Finding::ModelsTwice { .. } => {
+            ("tensors", &["--limit", "0"])
         }
+        Finding::GraphPools { .. }
+        | Finding::IdleStreams { .. }
+        | Finding::ReservedGrows { .. } => ("dump", &["--cache"]),
+        Finding::Fragmented { .. } => ("dump", &[]),
+        Finding::Outside { .. } => ("devices", &[]),
     };
-    let (kind, text, command) = match finding {
-        Finding::Grows { growth } => (
-            "grows",
-            match growth.may_be_one_step() {
-                true => format!(
-                    "{} rose by {} while observed: one long step may do that",
-                    group_label(&growth.group),
-                    rate(growth)
-                ),
-                false => format!(
-                    "{} grows by {}{}",
-                    group_label(&growth.group),
-                    rate(growth),
-                    known_remedy(growth)
-                ),
-            },
-            why(growth, pid),
+    suggestion_on(pid, command, options)
+}
+
+fn sentence(finding: &Finding) -> String {
+    match finding {
+        Finding::Grows { growth } => grows(growth),
+        Finding::GraphsKept { group } => graphs_kept(group),
+        Finding::Garbage { bytes: size, storages, cycles } => garbage(*size, *storages, cycles),
+        Finding::GraphPools { pools } => pools_text(pools),
+        Finding::Fragmented { gpu, cached, blocks, largest, releasable } => format!(
+            "GPU {gpu}: {} is cached and free, but in {} of at most {}; empty_cache() would return {}",
+            bytes(*cached),
+            number(*blocks, "block"),
+            bytes(*largest),
+            bytes(*releasable)
         ),
-        Finding::GraphsKept { group } => (
-            "graphs kept",
-            format!(
-                "{} results in {} keep their autograd graphs, {} of saved tensors: store .item() or .detach()",
-                count(group.members),
-                group.owner,
-                bytes(group.size.bytes)
-            ),
-            suggestion_on(pid, "graph", &[]),
-        ),
-        Finding::Garbage { bytes: size, storages, cycles } => (
-            "garbage",
-            format!(
-                "{} in {} is garbage in reference cycles: gc.collect() would free it{}",
-                bytes(*size),
-                number(*storages, "storage"),
-                cycles_text(cycles)
-            ),
-            suggestion_on(pid, "tensors", &["--each"]),
-        ),
-        Finding::GraphPools { pools } => {
-            ("graph pools", pools_text(pools), suggestion_on(pid, "dump", &["--cache"]))
+        Finding::IdleStreams { gpu, streams, bytes: size, grown } => {
+            idle_streams(*gpu, *streams, *size, grown.as_ref())
         }
-        Finding::Fragmented { gpu, cached, blocks, largest, releasable } => (
-            "fragmented",
-            format!(
-                "GPU {gpu}: {} is cached and free, but in {} of at most {}; empty_cache() would return {}",
-                bytes(*cached),
-                number(*blocks, "block"),
-                bytes(*largest),
-                bytes(*releasable)
-            ),
-            suggestion_on(pid, "dump", &[]),
+        Finding::ReservedGrows { grown } => format!(
+            "GPU {}: {}, while what is allocated does not grow",
+            grown.gpu,
+            reserved_grew(grown)
         ),
-        Finding::IdleStreams { gpu, streams, bytes: size, grown } => (
-            "idle streams",
-            format!(
-                "GPU {gpu}: {} streams with nothing in use hold {} of cache ({} each) that work on another stream cannot \
-                 use{}: make a stream once, not each time",
-                count(*streams),
-                bytes(*size),
-                bytes(size / streams.max(&1)),
-                grown
-                    .as_ref()
-                    .map_or_else(String::new, |grown| format!("; {}", reserved_grew(grown)))
-            ),
-            suggestion_on(pid, "dump", &["--cache"]),
+        Finding::Outside { gpu, bytes: size } => format!(
+            "GPU {gpu}: the process holds {} outside PyTorch; a CUDA context and NCCL take 0.4 to 2 GiB",
+            bytes(*size)
         ),
-        Finding::ReservedGrows { grown } => (
-            "reserved grows",
-            format!(
-                "GPU {}: {}, while what is allocated does not grow",
-                grown.gpu,
-                reserved_grew(grown)
-            ),
-            suggestion_on(pid, "dump", &["--cache"]),
+        Finding::OtherProcesses { gpu, bytes: size, total } => {
+            format!("GPU {gpu}: other processes hold {} of {}", bytes(*size), bytes(*total))
+        }
+        Finding::OptimizersTwice { names, bytes: size } => format!(
+            "{} optimizers have state for the same parameters ({}): {} more than one needs",
+            names.len(),
+            listed(names),
+            bytes(*size)
         ),
-        Finding::Outside { gpu, bytes: size } => (
-            "outside PyTorch",
-            format!(
-                "GPU {gpu}: the process holds {} outside PyTorch; a CUDA context and NCCL take 0.4 to 2 GiB",
-                bytes(*size)
-            ),
-            suggestion_on(pid, "devices", &[]),
+        Finding::ModelsTwice { names, bytes: size } => format!(
+            "{} models have the same modules ({}): the copies have {} of parameters",
+            names.len(),
+            listed(names),
+            bytes(*size)
         ),
-        Finding::OtherProcesses { gpu, bytes: size, total } => (
-            "other processes",
-            format!("GPU {gpu}: other processes hold {} of {}", bytes(*size), bytes(*total)),
-            suggestion(["devices"]),
+        Finding::LargeStorages { name, storages, bytes: size } => {
+            large_storages(name, *storages, *size)
+        }
+        Finding::GradientsInEval { model, bytes: size } => format!(
+            "{} of gradients are kept of {model}, which is in eval(): zero_grad(set_to_none=True) frees them",
+            bytes(*size)
         ),
-        Finding::OptimizersTwice { names, bytes: size } => (
-            "optimizers twice",
-            format!(
-                "{} optimizers have state for the same parameters ({}): {} more than one needs",
-                names.len(),
-                listed(names),
-                bytes(*size)
-            ),
-            suggestion_on(pid, "tensors", &["--limit", "0"]),
-        ),
-        Finding::ModelsTwice { names, bytes: size } => (
-            "models twice",
-            format!(
-                "{} models have the same modules ({}): the copies have {} of parameters",
-                names.len(),
-                listed(names),
-                bytes(*size)
-            ),
-            suggestion_on(pid, "tensors", &["--limit", "0"]),
-        ),
-        Finding::LargeStorages { name, storages, bytes: size } => (
-            "large storages",
-            format!(
-                "{} in {} is shown by no tensor: {name} is a part of a larger one; .clone() keeps only the part",
-                bytes(*size),
-                number(*storages, "storage")
-            ),
-            suggestion_on(pid, "tensors", &["--each"]),
-        ),
-        Finding::GradientsInEval { model, bytes: size } => (
-            "gradients in eval",
-            format!(
-                "{} of gradients are kept of {model}, which is in eval(): zero_grad(set_to_none=True) frees them",
-                bytes(*size)
-            ),
-            suggestion_on(pid, "tensors", &[]),
-        ),
-    };
-    FindingText { kind, bytes: finding.weight(), text: one_line(&text), command }
+    }
+}
+
+fn listed(names: &[String]) -> String {
+    let shown: Vec<&str> = names.iter().take(MAX_NAMES).map(String::as_str).collect();
+    match names.len() > MAX_NAMES {
+        true => format!("{} and {} more", shown.join(", "), names.len() - MAX_NAMES),
+        false => shown.join(", "),
+    }
+}
+
+fn grows(growth: &OwnerGrowth) -> String {
+    let (owner, rate) = (group_label(&growth.group), rate(growth));
+    match growth.may_be_one_step() {
+        true => format!("{owner} rose by {rate} while observed: one long step may do that"),
+        false => format!("{owner} grows by {rate}{}", known_remedy(growth)),
+    }
+}
+
+fn graphs_kept(group: &OwnerGroup) -> String {
+    format!(
+        "{} results in {} keep their autograd graphs, {} of saved tensors: store .item() or .detach()",
+        count(group.members),
+        group.owner,
+        bytes(group.size.bytes)
+    )
+}
+
+fn garbage(size: u64, storages: u64, cycles: &[HoldingCycle]) -> String {
+    format!(
+        "{} in {} is garbage in reference cycles: gc.collect() would free it{}",
+        bytes(size),
+        number(storages, "storage"),
+        cycles_text(cycles)
+    )
+}
+
+fn idle_streams(gpu: u32, streams: u64, size: u64, grown: Option<&ReservedIn>) -> String {
+    format!(
+        "GPU {gpu}: {} streams with nothing in use hold {} of cache ({} each) that work on another stream cannot \
+         use{}: make a stream once, not each time",
+        count(streams),
+        bytes(size),
+        bytes(size / streams.max(1)),
+        grown.map_or_else(String::new, |grown| format!("; {}", reserved_grew(grown)))
+    )
+}
+
+fn large_storages(name: &str, storages: u64, size: u64) -> String {
+    format!(
+        "{} in {} is shown by no tensor: {name} is a part of a larger one; .clone() keeps only the part",
+        bytes(size),
+        number(storages, "storage")
+    )
 }
 
 /// The cycles that hold the garbage: class and path.
