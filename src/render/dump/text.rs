@@ -96,8 +96,17 @@ pub fn dump_text(
         writeln!(out, "\n{how}")?;
     }
     write_threads(out, look, options)?;
+    write_missed(out, look, !devices.is_empty())
+}
+
+/// Writes what could not be read, and why.
+fn write_missed(
+    out: &mut dyn Write,
+    look: &ProcessSnapshot,
+    has_devices: bool,
+) -> Result<(), RenderError> {
     for missed in look.missed() {
-        if look.core().is_some() && missed.reader == ReaderKind::Gpu && !devices.is_empty() {
+        if look.core().is_some() && missed.reader == ReaderKind::Gpu && has_devices {
             continue; // It was told of each device.
         }
         let why = match &missed.why {

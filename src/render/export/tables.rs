@@ -171,101 +171,136 @@ impl<'a> TableExport<'a> {
 
     /// Writes one of its tables.
     pub fn write(&self, table: ExportedTable, out: &mut dyn Write) -> io::Result<()> {
-        let mut file = ParquetFile::new(out, &table.columns())?;
-        let host = self.start.map_or(ParquetCell::Null, |start| ParquetCell::Text(&start.host));
-        let rank = self.start.and_then(|start| start.rank).map(u64::from);
-        let pid = self.start.map(|start| u64::from(start.pid));
-        let mut row = |cells: &[ParquetCell<'_>]| {
-            let mut all = vec![rank.into(), pid.into(), host.clone()];
-            all.extend_from_slice(cells);
-            file.row(&all)
-        };
-        let began = self.start.map(|start| start.unix_nanos);
-        let unix = |time: u64| began.map(|began| began.saturating_add(time));
-        let number = |of: &[u32], stack: Option<u32>| {
-            stack.and_then(|stack| of.get(stack as usize)).map(|stack| u64::from(*stack))
+        let start = self.start;
+        let mut rows = TableRows {
+            file: ParquetFile::new(out, &table.columns())?,
+            recording: [
+                start.and_then(|start| start.rank).map(u64::from).into(),
+                start.map(|start| u64::from(start.pid)).into(),
+                start.map_or(ParquetCell::Null, |start| ParquetCell::Text(&start.host)),
+            ],
         };
         match table {
-            ExportedTable::Events => {
-                for (device, blocks) in &self.whole.devices {
-                    for event in &blocks.events {
-                        row(&[
-                            u64::from(device.0).into(),
-                            event.time.0.into(),
-                            unix(event.time.0).into(),
-                            ParquetCell::Text(if event.is_free { "free" } else { "alloc" }),
-                            event.address.into(),
-                            event.size.into(),
-                            number(&self.of_whole, event.stack).into(),
-                        ])?;
-                    }
-                }
-            }
-            ExportedTable::Samples => {
-                for sample in self.samples {
-                    row(&[
-                        u64::from(sample.device.0).into(),
-                        sample.time.0.into(),
-                        unix(sample.time.0).into(),
-                        ParquetCell::Integer(sample.allocated),
-                        ParquetCell::Integer(sample.allocated_peak),
-                        ParquetCell::Integer(sample.reserved),
-                        ParquetCell::Integer(sample.active),
-                        ParquetCell::Integer(sample.requested),
-                        ParquetCell::Integer(sample.inactive_split),
-                        ParquetCell::Integer(sample.alloc_retries),
-                        ParquetCell::Integer(sample.ooms),
-                    ])?;
-                }
-            }
-            ExportedTable::Blocks => {
-                for (device, blocks) in &self.moment.devices {
-                    for segment in &blocks.segments {
-                        for block in &segment.blocks {
-                            let stack = blocks.stack_of.get(&block.address).copied();
-                            let state = match block.state {
-                                BlockState::Allocated => "active_allocated",
-                                BlockState::PendingFree => "active_pending_free",
-                                BlockState::Inactive => "inactive",
-                            };
-                            let stack = stack.filter(|_| block.state == BlockState::Allocated);
-                            row(&[
-                                u64::from(device.0).into(),
-                                ParquetCell::Text(self.name),
-                                ParquetCell::Fraction(self.seconds),
-                                segment.address.into(),
-                                segment.size.into(),
-                                ParquetCell::Text(if segment.small { "small" } else { "large" }),
-                                segment.stream.into(),
-                                block.address.into(),
-                                block.size.into(),
-                                block.requested.into(),
-                                ParquetCell::Text(state),
-                                number(&self.of_moment, stack).into(),
-                            ])?;
-                        }
-                    }
-                }
-            }
-            ExportedTable::Stacks => {
-                for (stack, frames) in (0u64..).zip(&self.stacks) {
-                    for (depth, frame) in (0u64..).zip(frames) {
-                        row(&[stack.into(), depth.into(), u64::from(*frame).into()])?;
-                    }
-                }
-            }
-            ExportedTable::Frames => {
-                for (number, frame) in (0u64..).zip(&self.frames) {
-                    let file = Some(frame.file.as_str()).filter(|file| !file.is_empty());
-                    row(&[
-                        number.into(),
-                        ParquetCell::Text(&frame.name),
-                        file.map_or(ParquetCell::Null, ParquetCell::Text),
-                        Some(u64::from(frame.line)).filter(|line| *line > 0).into(),
-                    ])?;
-                }
+            ExportedTable::Events => self.events(&mut rows)?,
+            ExportedTable::Samples => self.samples(&mut rows)?,
+            ExportedTable::Blocks => self.blocks(&mut rows)?,
+            ExportedTable::Stacks => self.stacks(&mut rows)?,
+            ExportedTable::Frames => self.frames(&mut rows)?,
+        }
+        rows.file.finish()
+    }
+
+    fn events(&self, rows: &mut TableRows<'_>) -> io::Result<()> {
+        for (device, blocks) in &self.whole.devices {
+            for event in &blocks.events {
+                rows.push(&[
+                    u64::from(device.0).into(),
+                    event.time.0.into(),
+                    self.unix(event.time.0).into(),
+                    ParquetCell::Text(if event.is_free { "free" } else { "alloc" }),
+                    event.address.into(),
+                    event.size.into(),
+                    number(&self.of_whole, event.stack).into(),
+                ])?;
             }
         }
-        file.finish()
+        Ok(())
+    }
+
+    fn samples(&self, rows: &mut TableRows<'_>) -> io::Result<()> {
+        for sample in self.samples {
+            rows.push(&[
+                u64::from(sample.device.0).into(),
+                sample.time.0.into(),
+                self.unix(sample.time.0).into(),
+                ParquetCell::Integer(sample.allocated),
+                ParquetCell::Integer(sample.allocated_peak),
+                ParquetCell::Integer(sample.reserved),
+                ParquetCell::Integer(sample.active),
+                ParquetCell::Integer(sample.requested),
+                ParquetCell::Integer(sample.inactive_split),
+                ParquetCell::Integer(sample.alloc_retries),
+                ParquetCell::Integer(sample.ooms),
+            ])?;
+        }
+        Ok(())
+    }
+
+    fn blocks(&self, rows: &mut TableRows<'_>) -> io::Result<()> {
+        for (device, blocks) in &self.moment.devices {
+            let all = blocks.segments.iter();
+            for (segment, block) in
+                all.flat_map(|it| it.blocks.iter().map(move |block| (it, block)))
+            {
+                let stack = blocks.stack_of.get(&block.address).copied();
+                let state = match block.state {
+                    BlockState::Allocated => "active_allocated",
+                    BlockState::PendingFree => "active_pending_free",
+                    BlockState::Inactive => "inactive",
+                };
+                let stack = stack.filter(|_| block.state == BlockState::Allocated);
+                rows.push(&[
+                    u64::from(device.0).into(),
+                    ParquetCell::Text(self.name),
+                    ParquetCell::Fraction(self.seconds),
+                    segment.address.into(),
+                    segment.size.into(),
+                    ParquetCell::Text(if segment.small { "small" } else { "large" }),
+                    segment.stream.into(),
+                    block.address.into(),
+                    block.size.into(),
+                    block.requested.into(),
+                    ParquetCell::Text(state),
+                    number(&self.of_moment, stack).into(),
+                ])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn stacks(&self, rows: &mut TableRows<'_>) -> io::Result<()> {
+        for (stack, frames) in (0u64..).zip(&self.stacks) {
+            for (depth, frame) in (0u64..).zip(frames) {
+                rows.push(&[stack.into(), depth.into(), u64::from(*frame).into()])?;
+            }
+        }
+        Ok(())
+    }
+
+    fn frames(&self, rows: &mut TableRows<'_>) -> io::Result<()> {
+        for (number, frame) in (0u64..).zip(&self.frames) {
+            let file = Some(frame.file.as_str()).filter(|file| !file.is_empty());
+            rows.push(&[
+                number.into(),
+                ParquetCell::Text(&frame.name),
+                file.map_or(ParquetCell::Null, ParquetCell::Text),
+                Some(u64::from(frame.line)).filter(|line| *line > 0).into(),
+            ])?;
+        }
+        Ok(())
+    }
+
+    /// A time of the recording in nanoseconds since 1970.
+    fn unix(&self, time: u64) -> Option<u64> {
+        self.start.map(|start| start.unix_nanos.saturating_add(time))
+    }
+}
+
+/// The exported number of a stack.
+fn number(of: &[u32], stack: Option<u32>) -> Option<u64> {
+    stack.and_then(|stack| of.get(stack as usize)).map(|stack| u64::from(*stack))
+}
+
+/// A table's file. Each row begins with the columns that name the recording.
+struct TableRows<'a> {
+    file: ParquetFile<'a>,
+    recording: [ParquetCell<'a>; 3],
+}
+
+impl TableRows<'_> {
+    fn push(&mut self, cells: &[ParquetCell<'_>]) -> io::Result<()> {
+        let mut all: Vec<ParquetCell<'_>> = self.recording.to_vec();
+        all.extend_from_slice(cells);
+        self.file.row(&all)
     }
 }

@@ -50,25 +50,7 @@ pub(super) fn tree_text(
     if lines.is_empty() {
         return Err(RenderError::Empty);
     }
-    let mut nodes = vec![TextNode::default()];
-    for line in lines {
-        let Some((stack, bytes)) = line.rsplit_once(' ') else { continue };
-        let bytes: u64 = bytes.parse().unwrap_or(0);
-        let mut path: Vec<&str> = stack.split(';').collect();
-        if style.inverted {
-            path.reverse();
-        }
-        let mut at = 0;
-        nodes[0].bytes += bytes;
-        for name in path {
-            let next = nodes.len();
-            at = *nodes[at].children.entry(name.to_owned()).or_insert(next);
-            if at == next {
-                nodes.push(TextNode::default());
-            }
-            nodes[at].bytes += bytes;
-        }
-    }
+    let nodes = tree(lines, style.inverted);
     for head in heads {
         writeln!(EscapeGuard::text(&mut *out), "{head}")?;
     }
@@ -114,6 +96,30 @@ pub(super) fn tree_text(
         open.extend(shown.into_iter().rev().map(line));
     }
     Ok(())
+}
+
+/// The nodes of the tree; the first one is the root.
+fn tree(lines: &[String], inverted: bool) -> Vec<TextNode> {
+    let mut nodes = vec![TextNode::default()];
+    for line in lines {
+        let Some((stack, bytes)) = line.rsplit_once(' ') else { continue };
+        let bytes: u64 = bytes.parse().unwrap_or(0);
+        let mut path: Vec<&str> = stack.split(';').collect();
+        if inverted {
+            path.reverse();
+        }
+        let mut at = 0;
+        nodes[0].bytes += bytes;
+        for name in path {
+            let next = nodes.len();
+            at = *nodes[at].children.entry(name.to_owned()).or_insert(next);
+            if at == next {
+                nodes.push(TextNode::default());
+            }
+            nodes[at].bytes += bytes;
+        }
+    }
+    nodes
 }
 
 /// Text before and after a line: red from half of the memory, yellow from a tenth, dim for what is

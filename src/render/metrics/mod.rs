@@ -1,5 +1,7 @@
 //! Serves `memspy exporter`: figures of jobs as OpenMetrics, or in Prometheus's older text format.
 
+mod figures;
+
 use std::fmt;
 
 use prometheus_client::collector::Collector;
@@ -8,9 +10,12 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::Registry;
 
 use crate::render::shared::one_line;
+use figures::{
+    FAILED_READS, GPU_FIGURES, NAMED_FIGURES, PROCESS, SAMPLES, SeriesFamily, SeriesValue,
+};
 
 /// Longest label value, in characters, as the job chooses the names.
 const MAX_LABEL: usize = 200;
@@ -129,148 +134,7 @@ pub fn metrics_text(jobs: &[ExportedJob], format: MetricsFormat) -> Result<Strin
     })
 }
 
-/// A family of series.
-struct SeriesFamily {
-    name: &'static str,
-    unit: Option<Unit>,
-    kind: MetricType,
-    help: &'static str,
-}
-
-impl SeriesFamily {
-    const fn bytes(name: &'static str, help: &'static str) -> SeriesFamily {
-        SeriesFamily { name, unit: Some(Unit::Bytes), kind: MetricType::Gauge, help }
-    }
-
-    const fn ratio(name: &'static str, help: &'static str) -> SeriesFamily {
-        SeriesFamily { name, unit: None, kind: MetricType::Gauge, help }
-    }
-
-    const fn seconds(name: &'static str, help: &'static str) -> SeriesFamily {
-        SeriesFamily { name, unit: Some(Unit::Seconds), kind: MetricType::Gauge, help }
-    }
-
-    const fn counter(name: &'static str, help: &'static str) -> SeriesFamily {
-        SeriesFamily { name, unit: None, kind: MetricType::Counter, help }
-    }
-}
-
 type SeriesLabels = Vec<(&'static str, String)>;
-
-/// A value of a series.
-#[derive(Clone, Copy)]
-enum SeriesValue {
-    Count(u64),
-    Part(f64),
-}
-
-/// A figure of a GPU: its family, and its getter.
-type GpuFigure = (SeriesFamily, fn(&ExportedGpu) -> Option<SeriesValue>);
-
-fn count(value: Option<u64>) -> Option<SeriesValue> {
-    value.map(SeriesValue::Count)
-}
-
-/// All figures that are one number a GPU.
-fn gpu_figures() -> Vec<GpuFigure> {
-    vec![
-        (
-            SeriesFamily::bytes(
-                "memspy_allocated",
-                "Allocated by the program in PyTorch: torch.cuda.memory_allocated()",
-            ),
-            |gpu| count(gpu.allocated),
-        ),
-        (
-            SeriesFamily::bytes(
-                "memspy_reserved",
-                "Held by PyTorch's caching allocator: torch.cuda.memory_reserved()",
-            ),
-            |gpu| count(gpu.reserved),
-        ),
-        (
-            SeriesFamily::bytes(
-                "memspy_allocated_peak",
-                "torch.cuda.max_memory_allocated(): since the job last reset its peaks",
-            ),
-            |gpu| count(gpu.allocated_peak),
-        ),
-        (
-            SeriesFamily::bytes(
-                "memspy_reserved_peak",
-                "torch.cuda.max_memory_reserved(): since the job last reset its peaks",
-            ),
-            |gpu| count(gpu.reserved_peak),
-        ),
-        (
-            SeriesFamily::bytes(
-                "memspy_inactive_split",
-                "Free pieces of segments that are also in use: inactive_split_bytes.all.current of torch.cuda.memory_stats()",
-            ),
-            |gpu| count(gpu.inactive_split),
-        ),
-        (
-            SeriesFamily::bytes(
-                "memspy_cached_free",
-                "Free in the caching allocator, by the last map of its blocks",
-            ),
-            |gpu| count(gpu.cached_free),
-        ),
-        (
-            SeriesFamily::bytes(
-                "memspy_largest_free_block",
-                "The largest free block of the caching allocator, by the last map of its blocks",
-            ),
-            |gpu| count(gpu.largest_free),
-        ),
-        (
-            SeriesFamily::ratio(
-                "memspy_fragmentation_ratio",
-                "Part of the free cache that is not in its largest block; no series where nothing is free",
-            ),
-            |gpu| gpu.fragmentation().map(SeriesValue::Part),
-        ),
-        (
-            SeriesFamily::bytes(
-                "memspy_outside_pytorch",
-                "Held by the process beside PyTorch's allocator: CUDA context, libraries, other allocators",
-            ),
-            |gpu| count(gpu.outside),
-        ),
-        (
-            SeriesFamily::bytes(
-                "memspy_other_processes",
-                "Held by other processes on the same device",
-            ),
-            |gpu| count(gpu.others),
-        ),
-        (SeriesFamily::bytes("memspy_device_total", "Memory of the device"), |gpu| {
-            count(gpu.total)
-        }),
-        (SeriesFamily::bytes("memspy_device_free", "Free on the device"), |gpu| count(gpu.free)),
-        (
-            SeriesFamily::counter(
-                "memspy_alloc_retries",
-                "Driver allocations that failed and were tried again after the cache was freed: num_alloc_retries",
-            ),
-            |gpu| count(gpu.retries),
-        ),
-        (
-            SeriesFamily::counter(
-                "memspy_ooms",
-                "Out-of-memory errors that PyTorch threw: num_ooms",
-            ),
-            |gpu| count(gpu.ooms),
-        ),
-        (
-            SeriesFamily::seconds(
-                "memspy_owner_look_stop",
-                "For how long the job stood still for the last look at its owners",
-            ),
-            |gpu| gpu.owner_stop.map(SeriesValue::Part),
-        ),
-    ]
-}
 
 /// What is encoded.
 #[derive(Debug)]
@@ -282,42 +146,19 @@ impl Collector for ExportedJobs {
             let one = |job: &ExportedJob| (labels(job), SeriesValue::Count(value(job)));
             self.0.iter().map(one).collect::<Vec<_>>()
         };
-        let process = SeriesFamily {
-            name: "memspy_process_info",
-            unit: None,
-            kind: MetricType::Gauge,
-            help: "A process that is watched, what it runs, and its PyTorch; always 1",
-        };
-        write(&mut encoder, &process, &of_jobs(info_labels, |_| 1))?;
-        let samples = SeriesFamily::counter("memspy_samples", "Samples taken of the process");
-        write(&mut encoder, &samples, &of_jobs(job_labels, |job| job.samples))?;
-        let failed = SeriesFamily::counter(
-            "memspy_failed_reads",
-            "Reads of the process that failed, or during which it changed what was read",
-        );
-        write(&mut encoder, &failed, &of_jobs(job_labels, |job| job.failed_reads))?;
-        for (family, read) in gpu_figures() {
-            let one = |job, gpu| read(gpu).map(|value| (gpu_labels(job, gpu), value));
+        write(&mut encoder, &PROCESS, &of_jobs(info_labels, |_| 1))?;
+        write(&mut encoder, &SAMPLES, &of_jobs(job_labels, |job| job.samples))?;
+        write(&mut encoder, &FAILED_READS, &of_jobs(job_labels, |job| job.failed_reads))?;
+        for figure in GPU_FIGURES {
+            let one = |job, gpu| figure.read(gpu).map(|value| (gpu_labels(job, gpu), value));
             let series: Vec<_> =
                 self.gpus().filter_map(|(job, gpu): (&ExportedJob, _)| one(job, gpu)).collect();
-            write(&mut encoder, &family, &series)?;
+            write(&mut encoder, &figure.family, &series)?;
         }
-        let lines = SeriesFamily::bytes(
-            "memspy_line",
-            "ESTIMATE from samples: live bytes by the line of the program that allocated them; the greatest lines, and [other]",
-        );
-        write(&mut encoder, &lines, &self.named("line", |gpu| &gpu.lines))?;
-        let attributed = SeriesFamily::bytes(
-            "memspy_attributed",
-            "Live bytes allocated since memspy began, by whether their line is proven, probable or unattributed",
-        );
-        let series = self.named("evidence", |gpu| &gpu.attribution);
-        write(&mut encoder, &attributed, &series)?;
-        let owners = SeriesFamily::bytes(
-            "memspy_owner",
-            "Bytes by owner at the last look (--owners); the greatest owners, and [other]",
-        );
-        write(&mut encoder, &owners, &self.named("owner", |gpu| &gpu.owners))
+        for (family, key, rows) in NAMED_FIGURES {
+            write(&mut encoder, &family, &self.named(key, rows))?;
+        }
+        Ok(())
     }
 }
 

@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use super::accounting::largest_holder;
 use super::report::live_rows;
 use crate::analysis::{
-    ExactProfile, FoldedProfile, FreeFit, OomDevice, OomReport, Profile, PseudoFrame, StackLabel,
-    UnusableReason, free_on_device, requested_bytes,
+    AllocatorCache, ExactProfile, FoldedProfile, FreeFit, OomDevice, OomReport, Profile,
+    PseudoFrame, StackLabel, UnusableReason, free_on_device, requested_bytes,
 };
 use crate::model::{MemoryKind, ProcessUsage, RaisedError};
 use crate::render::shared::{FrameLabels, bytes, number, percent};
@@ -182,66 +182,87 @@ fn reasons(
     device: &OomDevice,
     asked: Option<u64>,
 ) -> Vec<String> {
-    let mut reasons = Vec::new();
-    let on = format!("GPU {}", device.device.0);
-    if let Some(usage) = &device.usage
-        && let ProcessUsage::Bytes(own) = usage.process
-        && usage.used.saturating_sub(own) > usage.total / 20
-    {
-        let others = bytes(usage.used - own);
-        reasons.push(format!("{on}: other processes use {others} of the device."));
-    }
+    let mut reasons: Vec<String> = other_processes(device).into_iter().collect();
     if let (Some(cache), Some(asked)) = (&device.cache, asked) {
-        let size = bytes(asked);
-        let free = free_at_refusal(report, device).unwrap_or(cache.cut.all.free);
-        if free < asked {
-            reasons.push(format!(
-                "{on}: the cache had {} free in all, less than the {size} asked for: the memory is held. \
-                 Keep less of it, or ask for less at once (a smaller batch).",
-                bytes(free)
-            ));
-        } else if cache.cut.largest_free < asked {
-            reasons.push(format!(
-                "{on}: {} were free in the cache, but no block had {size}: the cache is fragmented \
-                 (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True often helps).",
-                bytes(free)
-            ));
-        } else if fit(report, device).is_some_and(|fit| fit.largest_usable < fit.needed) {
-            reasons.push(format!(
-                "{on}: {} were free in the cache, with a block of {}, but none that a request of {size} may use (below).",
-                bytes(free),
-                bytes(cache.cut.largest_free)
-            ));
-        }
-        let retries = device.counters.as_ref().map_or(0, |counters| counters.num_alloc_retries);
-        if retries > 0 {
-            // Only a snapshot of that moment gives the amount.
-            let rest = match free_at_refusal(report, device) {
-                Some(free) => format!("; {} stayed free between blocks in use", bytes(free)),
-                None => String::new(),
-            };
-            reasons.push(format!(
-                "{on}: torch.cuda.empty_cache() before would have changed nothing: PyTorch returns what is wholly free \
-                 itself before it gives up{rest}."
-            ));
-        }
+        reasons.extend(unfit_cache(report, device, cache, asked));
+        reasons.extend(emptying_is_useless(report, device));
     }
+    reasons.extend(own_limit(profile, report, device));
+    let on = format!("GPU {}: ", device.device.0);
+    reasons.into_iter().map(|reason| on.clone() + &reason).collect()
+}
+
+fn other_processes(device: &OomDevice) -> Option<String> {
+    let usage = device.usage.as_ref()?;
+    let ProcessUsage::Bytes(own) = usage.process else { return None };
+    let is_much = usage.used.saturating_sub(own) > usage.total / 20;
+    is_much.then(|| format!("other processes use {} of the device.", bytes(usage.used - own)))
+}
+
+/// Why the cache had no block for the request.
+fn unfit_cache(
+    report: &OomReport,
+    device: &OomDevice,
+    cache: &AllocatorCache,
+    asked: u64,
+) -> Option<String> {
+    let size = bytes(asked);
+    let free = free_at_refusal(report, device).unwrap_or(cache.cut.all.free);
+    if free < asked {
+        Some(format!(
+            "the cache had {} free in all, less than the {size} asked for: the memory is held. \
+             Keep less of it, or ask for less at once (a smaller batch).",
+            bytes(free)
+        ))
+    } else if cache.cut.largest_free < asked {
+        Some(format!(
+            "{} were free in the cache, but no block had {size}: the cache is fragmented \
+             (PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True often helps).",
+            bytes(free)
+        ))
+    } else if fit(report, device).is_some_and(|fit| fit.largest_usable < fit.needed) {
+        Some(format!(
+            "{} were free in the cache, with a block of {}, but none that a request of {size} may use (below).",
+            bytes(free),
+            bytes(cache.cut.largest_free)
+        ))
+    } else {
+        None
+    }
+}
+
+fn emptying_is_useless(report: &OomReport, device: &OomDevice) -> Option<String> {
+    let retries = device.counters.as_ref().map_or(0, |counters| counters.num_alloc_retries);
+    if retries <= 0 {
+        return None;
+    }
+    // Only a snapshot of that moment gives the amount.
+    let rest = match free_at_refusal(report, device) {
+        Some(free) => format!("; {} stayed free between blocks in use", bytes(free)),
+        None => String::new(),
+    };
+    Some(format!(
+        "torch.cuda.empty_cache() before would have changed nothing: PyTorch returns what is wholly free \
+         itself before it gives up{rest}."
+    ))
+}
+
+/// The device had memory, so a limit of the job's own refused the request.
+fn own_limit(profile: &Profile, report: &OomReport, device: &OomDevice) -> Option<String> {
+    let usage = device.usage.as_ref().filter(|_| device.cache.is_some())?;
     // NVML's figure may be older; PyTorch asked when the request failed.
     let free_then = errors(report).find_map(|error| free_on_device(&error.text));
-    if device.cache.is_some()
-        && let Some(usage) = &device.usage
-        && report.refused.is_empty()
-        && free_then.unwrap_or(usage.free).min(usage.free) > usage.total / 20
-    {
-        let why = match sees_refusals(profile) {
-            true => "and the driver refused nothing",
-            false => "as last seen",
-        };
-        reasons.push(format!(
-            "{on}: the device had {} free, {why}: a limit of the job's own \
-             (torch.cuda.set_per_process_memory_fraction) or a request larger than that.",
-            bytes(usage.free)
-        ));
+    let is_much = free_then.unwrap_or(usage.free).min(usage.free) > usage.total / 20;
+    if !report.refused.is_empty() || !is_much {
+        return None;
     }
-    reasons
+    let why = match sees_refusals(profile) {
+        true => "and the driver refused nothing",
+        false => "as last seen",
+    };
+    Some(format!(
+        "the device had {} free, {why}: a limit of the job's own \
+         (torch.cuda.set_per_process_memory_fraction) or a request larger than that.",
+        bytes(usage.free)
+    ))
 }

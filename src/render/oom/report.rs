@@ -11,8 +11,8 @@ use crate::analysis::{
     recorded_owner_groups, requested_bytes,
 };
 use crate::model::{
-    Frame, FunctionId, MemoryKind, Nanos, OwnedOnDevice, OwnershipBreakdown, ProcessUsage,
-    RaisedError, StackId,
+    DeviceUsage, Frame, FunctionId, MemoryKind, Nanos, OwnedOnDevice, OwnershipBreakdown,
+    ProcessUsage, RaisedError, StackId,
 };
 use crate::render::owners::{group_rows, outside_recorded, write_rows};
 use crate::render::shared::{
@@ -245,25 +245,7 @@ impl OomReportText<'_> {
         let total = optional_bytes(device.total);
         writeln!(out, "\nGPU {}{name}, {total} of memory", device.device.0)?;
         match &device.usage {
-            Some(usage) => {
-                let others = match &usage.process {
-                    ProcessUsage::Bytes(own) => format!(
-                        "this process {}, other processes {}",
-                        bytes(*own),
-                        bytes(usage.used.saturating_sub(*own))
-                    ),
-                    ProcessUsage::Unknown(why) => {
-                        format!("this process's part is unknown: {}", one_line(why))
-                    }
-                };
-                writeln!(
-                    out,
-                    "  in use {}, free {}; {others} (NVML, {})",
-                    bytes(usage.used),
-                    bytes(usage.free),
-                    self.before(usage.time)
-                )?;
-            }
+            Some(usage) => self.usage(out, usage)?,
             None => writeln!(out, "  what is in use on the device is unknown: NVML does not say")?,
         }
         if let Some(counters) = &device.counters {
@@ -299,6 +281,26 @@ impl OomReportText<'_> {
             }
             None => Ok(()),
         }
+    }
+
+    fn usage(&self, out: &mut dyn Write, usage: &DeviceUsage) -> io::Result<()> {
+        let others = match &usage.process {
+            ProcessUsage::Bytes(own) => format!(
+                "this process {}, other processes {}",
+                bytes(*own),
+                bytes(usage.used.saturating_sub(*own))
+            ),
+            ProcessUsage::Unknown(why) => {
+                format!("this process's part is unknown: {}", one_line(why))
+            }
+        };
+        writeln!(
+            out,
+            "  in use {}, free {}; {others} (NVML, {})",
+            bytes(usage.used),
+            bytes(usage.free),
+            self.before(usage.time)
+        )
     }
 
     /// The peak of allocated bytes, as in all reports; the allocator's own mark if that is older

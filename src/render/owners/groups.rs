@@ -164,16 +164,17 @@ fn pattern_label(group: &OwnerGroup, index: usize) -> String {
     }))
 }
 
+enum GroupHead<'a> {
+    Group(&'a OwnerGroup),
+    Other(&'a str),
+}
+
 /// The rows of groups and of memory in no tensor, `most` at most.
 pub(crate) fn group_rows(
     groups: &[&OwnerGroup],
     others: &[(String, u64)],
     most: usize,
 ) -> Vec<GroupRow> {
-    enum GroupHead<'a> {
-        Group(&'a OwnerGroup),
-        Other(&'a str),
-    }
     let mut heads: Vec<(u64, GroupHead<'_>)> =
         groups.iter().map(|group| (group.size.bytes, GroupHead::Group(group))).collect();
     let others = others.iter().filter(|(_, size)| *size > 0);
@@ -183,23 +184,8 @@ pub(crate) fn group_rows(
     // The parts of the largest groups deserve rows more than many small groups.
     let max_heads = if most == usize::MAX { most } else { (most * 3 / 5).max(1) };
     let left_out = heads.split_off(heads.len().min(max_heads));
-    let mut room = most.saturating_sub(heads.len() + usize::from(!left_out.is_empty()));
-    let mut parts: Vec<(u64, usize, usize)> = Vec::new();
-    for (row, (_, head)) in heads.iter().enumerate() {
-        if let GroupHead::Group(group) = head
-            && group.patterns.len() > 1
-        {
-            let most = if most == usize::MAX { most } else { MAX_PATTERNS };
-            let worth = |size: u64| most == usize::MAX || size.saturating_mul(MIN_PART) >= all;
-            let sizes = group.patterns.iter().map(|pattern| pattern.size.bytes).enumerate();
-            let listed = sizes.take(most).filter(|(_, size)| worth(*size));
-            parts.extend(listed.map(|(index, size)| (size, row, index)));
-        }
-    }
-    parts.sort_by_key(|(size, row, index)| (Reverse(*size), *row, *index));
-    room = room.min(parts.len());
-    parts.truncate(room);
-    parts.sort_by_key(|(_, row, index)| (*row, *index));
+    let room = most.saturating_sub(heads.len() + usize::from(!left_out.is_empty()));
+    let parts = listed_parts(&heads, most, room, all);
     let mut rows = Vec::new();
     for (number, (size, head)) in heads.iter().enumerate() {
         let (group, text) = match head {
@@ -228,6 +214,32 @@ pub(crate) fn group_rows(
         rows.push(GroupRow { bytes: size, size: None, text, is_part: false });
     }
     rows
+}
+
+/// The patterns that get a row, the largest `room` of them: size, index of the head, index in its
+/// group.
+fn listed_parts(
+    heads: &[(u64, GroupHead<'_>)],
+    most: usize,
+    room: usize,
+    all: u64,
+) -> Vec<(u64, usize, usize)> {
+    let mut parts: Vec<(u64, usize, usize)> = Vec::new();
+    for (row, (_, head)) in heads.iter().enumerate() {
+        if let GroupHead::Group(group) = head
+            && group.patterns.len() > 1
+        {
+            let most = if most == usize::MAX { most } else { MAX_PATTERNS };
+            let worth = |size: u64| most == usize::MAX || size.saturating_mul(MIN_PART) >= all;
+            let sizes = group.patterns.iter().map(|pattern| pattern.size.bytes).enumerate();
+            let listed = sizes.take(most).filter(|(_, size)| worth(*size));
+            parts.extend(listed.map(|(index, size)| (size, row, index)));
+        }
+    }
+    parts.sort_by_key(|(size, row, index)| (Reverse(*size), *row, *index));
+    parts.truncate(room);
+    parts.sort_by_key(|(_, row, index)| (*row, *index));
+    parts
 }
 
 /// Memory of a device that is in no tensor.

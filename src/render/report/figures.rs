@@ -8,7 +8,9 @@ use serde::Serialize;
 use super::names::{PageFile, PageFrame, PageNames, sentence};
 use super::summary::{SummarySharpness, certainty, counted_peak, facts, sharpness};
 use super::{ReportOptions, ReportedRecording};
-use crate::analysis::report::{BlockSpan, MemoryTrack, SegmentMap};
+use crate::analysis::report::{
+    BlockSpan, ChurnedBytes, LevelColumn, LevelHistory, MemoryTrack, SegmentMap,
+};
 use crate::model::{BlockState, CudaIndex, MemoryKind, Nanos, OwnedOnDevice, TensorCategory};
 use crate::render::shared::{visible, warnings};
 
@@ -247,21 +249,8 @@ fn page_track(
     let usage = of_device.and_then(|device| recording.survey.usage().get(&device.nvml_index?));
     let usage = usage.into_iter().flatten();
     let surveyed = recording.survey.levels().find(|(kind, _)| *kind == track.kind);
-    let levels = surveyed.as_ref().map(|(_, memory)| {
-        let columns = memory.levels.columns();
-        let (from, width) = memory.levels.scale();
-        let column = |value: fn(&crate::analysis::report::LevelColumn) -> Option<u64>| {
-            columns.iter().map(|column| column.as_ref().and_then(value)).collect()
-        };
-        PageLevels {
-            from: micros(from),
-            width: width.0 as f64 / 1e3,
-            highest: column(|column| Some(column.highest)),
-            lowest: column(|column| Some(column.lowest)),
-            reserved: column(|column| column.reserved),
-        }
-    });
-    let changes = surveyed.map_or(&[][..], |(_, memory)| &memory.reserved_changes[..]);
+    let surveyed = surveyed.map(|(_, memory)| memory);
+    let changes = surveyed.map_or(&[][..], |memory| &memory.reserved_changes[..]);
     let tree = StackTree::new(number, recording, track, names);
     let marked = |mark: fn(&crate::analysis::report::ReportStack) -> bool| {
         let marked = (0u32..).zip(&track.stacks).filter(|(_, stack)| mark(stack));
@@ -273,43 +262,68 @@ fn page_track(
         capacity: of_device.and_then(|device| device.total),
         certainty: device.and_then(|device| certainty(recording, device)),
         counted_peak: device.and_then(|device| counted_peak(recording, device)),
-        levels: levels.unwrap_or(PageLevels {
-            from: 0,
-            width: 1.0,
-            highest: Vec::new(),
-            lowest: Vec::new(),
-            reserved: Vec::new(),
-        }),
+        levels: page_levels(surveyed.map(|memory| &memory.levels)),
         usage: usage.map(|usage| (micros(usage.time), usage.used, usage.process)).collect(),
         reserved_changes: changes.iter().map(|(time, by)| (micros(*time), *by)).collect(),
-        moments: PageMoments {
-            time: track.moments.iter().map(|moment| micros(moment.time)).collect(),
-            total: track.moments.iter().map(|moment| moment.total).collect(),
-            reserved: track.moments.iter().map(|moment| moment.reserved).collect(),
-            shared: track.moments.iter().map(|moment| moment.shared).collect(),
-            peak: track.peak().unwrap_or(0),
-        },
+        moments: page_moments(track),
         parents: tree.parents,
         nodes: tree.nodes,
         stacks: tree.stacks,
         estimates: marked(|stack| stack.is_estimate),
         remainders: marked(|stack| stack.is_remainder),
         spans: spans(&track.spans),
-        churned: track.churned.as_ref().map(|churned| {
-            let span = churned.iter().map(|bytes| BlockSpan {
-                stack: bytes.stack,
-                from: bytes.before,
-                to: 0,
-                bytes: bytes.bytes,
-                count: bytes.count,
-            });
-            let mut columns = spans(&span.collect::<Vec<_>>());
-            columns.to.clear();
-            columns
-        }),
+        churned: track.churned.as_deref().map(churned_spans),
         looks: device.map_or(Vec::new(), |device| looks(recording, device)),
         maps: track.maps.iter().map(page_map).collect(),
     }
+}
+
+fn page_levels(levels: Option<&LevelHistory>) -> PageLevels {
+    let Some(levels) = levels else {
+        return PageLevels {
+            from: 0,
+            width: 1.0,
+            highest: Vec::new(),
+            lowest: Vec::new(),
+            reserved: Vec::new(),
+        };
+    };
+    let columns = levels.columns();
+    let (from, width) = levels.scale();
+    let column = |value: fn(&LevelColumn) -> Option<u64>| {
+        columns.iter().map(|column| column.as_ref().and_then(value)).collect()
+    };
+    PageLevels {
+        from: micros(from),
+        width: width.0 as f64 / 1e3,
+        highest: column(|column| Some(column.highest)),
+        lowest: column(|column| Some(column.lowest)),
+        reserved: column(|column| column.reserved),
+    }
+}
+
+fn page_moments(track: &MemoryTrack) -> PageMoments {
+    let moments = &track.moments;
+    PageMoments {
+        time: moments.iter().map(|moment| micros(moment.time)).collect(),
+        total: moments.iter().map(|moment| moment.total).collect(),
+        reserved: moments.iter().map(|moment| moment.reserved).collect(),
+        shared: moments.iter().map(|moment| moment.shared).collect(),
+        peak: track.peak().unwrap_or(0),
+    }
+}
+
+fn churned_spans(churned: &[ChurnedBytes]) -> PageSpans {
+    let span = churned.iter().map(|bytes| BlockSpan {
+        stack: bytes.stack,
+        from: bytes.before,
+        to: 0,
+        bytes: bytes.bytes,
+        count: bytes.count,
+    });
+    let mut columns = spans(&span.collect::<Vec<_>>());
+    columns.to.clear();
+    columns
 }
 
 fn spans(spans: &[BlockSpan]) -> PageSpans {

@@ -4,7 +4,8 @@ use std::fmt;
 
 use super::label::one_line;
 use super::size::number;
-use crate::analysis::{Profile, RecordingWarning};
+use crate::analysis::{ByteBalance, Profile, RecordingWarning};
+use crate::model::{CudaIndex, RecordingGap};
 
 /// The warnings for the head of a report, each a sentence.
 pub fn warnings(profile: &Profile) -> Vec<String> {
@@ -16,6 +17,38 @@ fn was(count: u64, noun: &str) -> String {
     format!("{} {}", number(count, noun), if count == 1 { "was" } else { "were" })
 }
 
+fn gap_text(gap: &RecordingGap) -> String {
+    format!(
+        "the recording has a gap: records are missing between {:.3} and {:.3} s ({})",
+        gap.from.seconds(),
+        gap.to.seconds(),
+        gap.why
+    )
+}
+
+fn failed_owners_text(count: u64, why: &str) -> String {
+    match count {
+        1 => format!("a snapshot of the owners failed: {}", one_line(why)),
+        _ => format!("{count} snapshots of the owners failed: {}", one_line(why)),
+    }
+}
+
+fn unbalanced_text(device: CudaIndex, balance: ByteBalance) -> String {
+    format!(
+        "GPU {}: the bytes of blocks are off: the allocator counted {:+} bytes allocated and {:+} freed \
+         beyond what the events come to, so no figure is exact",
+        device.0, balance.allocated, balance.freed
+    )
+}
+
+fn torn_text(device: CudaIndex, torn: u64, all: u64) -> String {
+    format!(
+        "GPU {}: {torn} of {all} snapshots were read while the job changed them: lines and blocks may be off by what changed \
+         meanwhile; totals and the peak are the allocator's own counters",
+        device.0
+    )
+}
+
 impl fmt::Display for RecordingWarning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -23,13 +56,7 @@ impl fmt::Display for RecordingWarning {
             RecordingWarning::NoEnd => f.write_str(
                 "the recording ended abruptly (or goes on): what follows is up to its last whole block",
             ),
-            RecordingWarning::Gap(gap) => write!(
-                f,
-                "the recording has a gap: records are missing between {:.3} and {:.3} s ({})",
-                gap.from.seconds(),
-                gap.to.seconds(),
-                gap.why
-            ),
+            RecordingWarning::Gap(gap) => f.write_str(&gap_text(gap)),
             RecordingWarning::MoreGaps(more) => write!(f, "the recording has {more} more gaps"),
             RecordingWarning::NoGilSeen => f.write_str(
                 "no thread was seen holding the GIL (a free-threaded Python has none), so --gil leaves all of them out",
@@ -43,11 +70,8 @@ impl fmt::Display for RecordingWarning {
                 "{} lost: the recording could not keep up; what they told is missing",
                 was(*lost, "event")
             ),
-            RecordingWarning::FailedOwners { count: 1, why } => {
-                write!(f, "a snapshot of the owners failed: {}", one_line(why))
-            }
             RecordingWarning::FailedOwners { count, why } => {
-                write!(f, "{count} snapshots of the owners failed: {}", one_line(why))
+                f.write_str(&failed_owners_text(*count, why))
             }
             RecordingWarning::WithoutEvent { device, allocated, freed } => write!(
                 f,
@@ -60,24 +84,18 @@ impl fmt::Display for RecordingWarning {
                 "GPU {}: known blocks exceed what the allocator counts by up to {bytes} bytes: frees were not seen",
                 device.0
             ),
-            RecordingWarning::Unbalanced { device, balance } => write!(
-                f,
-                "GPU {}: the bytes of blocks are off: the allocator counted {:+} bytes allocated and {:+} freed \
-                 beyond what the events come to, so no figure is exact",
-                device.0, balance.allocated, balance.freed
-            ),
+            RecordingWarning::Unbalanced { device, balance } => {
+                f.write_str(&unbalanced_text(*device, *balance))
+            }
             RecordingWarning::NotCompared { device } => write!(
                 f,
                 "GPU {}: the first blocks came before the allocator's counters could be read, and nothing was compared \
                  with these later: blocks may be larger than shown",
                 device.0
             ),
-            RecordingWarning::TornSnapshots { device, torn, all } => write!(
-                f,
-                "GPU {}: {torn} of {all} snapshots were read while the job changed them: lines and blocks may be off by what changed \
-                 meanwhile; totals and the peak are the allocator's own counters",
-                device.0
-            ),
+            RecordingWarning::TornSnapshots { device, torn, all } => {
+                f.write_str(&torn_text(*device, *torn, *all))
+            }
             RecordingWarning::UnknownFrees(count) => {
                 write!(f, "{} freed whose allocation was not seen", was(*count, "block"))
             }
