@@ -59,21 +59,21 @@ pub struct MovedDeviceJson {
     pub process_after: Option<u64>,
 }
 
-/// A move of a job's GPU memory to the host or back. Bytes; `None` is unknown.
+/// A move of GPU memory to the host or back. Bytes; `None` is unknown.
 pub struct CheckpointFigures<'a> {
     /// The job.
     pub pid: u32,
     /// Devices, before and after.
     pub devices: &'a [(GpuDevice, DeviceUsage, DeviceUsage)],
-    /// Host memory of the process before and after.
+    /// Host memory of the process, before and after.
     pub process_host: (Option<u64>, Option<u64>),
-    /// Host memory still available to it before and after.
+    /// Host memory available to it, before and after.
     pub host_available: (Option<u64>, Option<u64>),
-    /// The steps that were performed, in order.
+    /// The steps, in order.
     pub steps: &'a [(&'a str, Duration)],
 }
 
-/// Writes what changed, without a heading.
+/// Writes what changed.
 pub fn move_text(out: &mut dyn Write, report: &CheckpointFigures<'_>) -> io::Result<()> {
     let out = &mut EscapeGuard::text(out);
     for (device, before, after) in report.devices {
@@ -104,7 +104,7 @@ pub fn move_text(out: &mut dyn Write, report: &CheckpointFigures<'_>) -> io::Res
     writeln!(out, "  {}", steps.join(", "))
 }
 
-/// Writes the report as JSON in one line: sizes in bytes, times in seconds.
+/// Writes the report as one line of JSON: bytes and seconds.
 pub fn move_json(
     out: &mut dyn Write,
     report: &CheckpointFigures<'_>,
@@ -156,7 +156,6 @@ fn usage(usage: &ProcessUsage) -> String {
     }
 }
 
-/// A time in the unit that suits it.
 fn time(took: Duration) -> String {
     match took.as_secs_f64() {
         seconds if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),

@@ -1,4 +1,4 @@
-//! The table of `memspy diff`: what two moments hold by line, function, stack or owner.
+//! `memspy diff`: the memory of two moments by line, function, stack or owner.
 
 use std::io::Write;
 
@@ -11,10 +11,10 @@ use crate::render::shared::{
     short_file, short_signed_bytes, signed_bytes,
 };
 
-/// Characters of a stack that are shown.
+/// Longest stack shown, in characters.
 const MAX_STACK: usize = 110;
 
-/// What the rows of a comparison by code are.
+/// The rows of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiffRows {
     /// Lines of the program.
@@ -23,8 +23,7 @@ pub enum DiffRows {
     Functions,
     /// Whole stacks.
     Stacks {
-        /// Whether steps on two lines of a function differ: only when both moments are of one
-        /// recording.
+        /// Whether the line of a step matters: only within one recording.
         with_lines: bool,
     },
 }
@@ -32,13 +31,13 @@ pub enum DiffRows {
 /// How a comparison is shown.
 #[derive(Debug, Clone, Copy)]
 pub struct DiffStyle<'a> {
-    /// Which moments: `at the peak`.
+    /// The moments: `at the peak`.
     pub moments: &'a str,
     /// Whether long stacks are shown whole.
     pub whole_stacks: bool,
-    /// At most this many rows.
+    /// Most rows.
     pub limit: Option<usize>,
-    /// Whether file names are shown in full, and matched so.
+    /// Whether files are shown and matched with their full path.
     pub full_filenames: bool,
 }
 
@@ -92,14 +91,14 @@ pub fn diff_text(
     write_changes(out, &changes, noun, style)
 }
 
-/// A snapshot of the owners that is compared.
+/// One of the two snapshots of owners.
 #[derive(Debug, Clone)]
 pub struct ComparedOwners<'a> {
     /// A file and a device.
     pub label: &'a str,
     /// The snapshot.
     pub stacks: &'a OwnerStacks,
-    /// Which of the recorded snapshots it is: `the last`.
+    /// Which recorded snapshot it is: `the last`.
     pub which: String,
 }
 
@@ -147,8 +146,7 @@ fn write_totals(
     Ok(())
 }
 
-/// Writes the rows. Together with the summary lines below, they add up to the totals of both
-/// moments.
+/// The rows and the sums below add up to the totals of both moments.
 fn write_changes(
     out: &mut dyn Write,
     changes: &[MemoryChange],
@@ -220,8 +218,8 @@ fn place(row: &MemoryChange, whole_stacks: bool) -> (String, String) {
     }
 }
 
-/// A stack on one line, innermost step first. A long one loses callers in libraries first, then the
-/// outermost steps.
+/// A stack on one line, innermost step first. A long one loses library callers first, then the
+/// outermost.
 fn stack(steps: &[StackStep], is_whole: bool) -> String {
     let joined = |steps: &[&str]| steps.join(" < ");
     let whole: Vec<&str> = steps.iter().map(|step| &*step.text).collect();
@@ -237,7 +235,7 @@ fn stack(steps: &[StackStep], is_whole: bool) -> String {
             false => short.push(&step.text),
         }
     }
-    // Leaves room for the ellipsis.
+    // Room for the ellipsis.
     let fits = |steps: &[&str]| joined(steps).chars().count() + 4 <= MAX_STACK;
     let is_cut = joined(&short).chars().count() > MAX_STACK;
     while is_cut && short.len() > 1 && !fits(&short) {

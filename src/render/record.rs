@@ -1,4 +1,4 @@
-//! The lines printed when a recording is over.
+//! The end of `memspy record`: what was recorded.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use crate::render::shared::{
 };
 
 /// Writes what was recorded and what to do next. `file` is the trace as the user named it, `size`
-/// its length in bytes.
+/// its bytes.
 pub fn summary(
     out: &mut dyn Write,
     profile: &Profile,
@@ -69,7 +69,7 @@ pub fn summary(
     Ok(())
 }
 
-/// The arguments that record the same job exactly: the process while it runs, else its program.
+/// The arguments that record the job exactly: the process while it runs, else its program.
 fn exact_words(profile: &Profile) -> Vec<String> {
     let mut words: Vec<String> = ["record", "--exact"].map(str::to_owned).into();
     let has_ended = profile.end().is_some_and(|end| {

@@ -1,4 +1,4 @@
-//! The machine's GPUs as CSV with nvidia-smi's names. Sizes in bytes; unknown is empty.
+//! The GPUs as CSV, named as nvidia-smi names them. Bytes; unknown is empty.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use crate::analysis::{DeviceBreakdown, DeviceSnapshot};
 use crate::model::DeviceStatus;
 use crate::render::shared::{CsvSheet, RenderError};
 
-/// Columns of every row: query keys of nvidia-smi.
+/// Query keys of nvidia-smi.
 const KEYS: [&str; 13] = [
     "timestamp",
     "name",
@@ -24,7 +24,7 @@ const KEYS: [&str; 13] = [
     "memory.used",
 ];
 
-/// Further columns when processes were asked for; `index` is nvidia-smi's too.
+/// Further columns of processes; `index` is nvidia-smi's too.
 const PROCESS_KEYS: [&str; 17] = [
     "index",
     "pid",
@@ -45,7 +45,7 @@ const PROCESS_KEYS: [&str; 17] = [
     "releasable_bytes",
 ];
 
-/// Writes the CSV header; `processes` adds the columns for processes.
+/// Writes the CSV header, with the columns of processes if asked.
 pub fn devices_csv_head(out: &mut dyn Write, processes: bool) -> Result<(), RenderError> {
     let mut csv = CsvSheet::new(out);
     let more: &[&str] = if processes { &PROCESS_KEYS } else { &[] };
@@ -54,7 +54,7 @@ pub fn devices_csv_head(out: &mut dyn Write, processes: bool) -> Result<(), Rend
     Ok(())
 }
 
-/// Writes one row per GPU; with `processes`, one for each GPU of each process asked for.
+/// Writes a row per GPU; with `processes`, a row per GPU of each process.
 pub fn devices_csv(
     out: &mut dyn Write,
     view: &DevicesView<'_>,

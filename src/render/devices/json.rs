@@ -1,4 +1,4 @@
-//! The machine's GPUs as JSON: `memspy devices --json`. Sizes in bytes; unknown is `null`.
+//! `memspy devices --json`. Bytes; unknown is `null`.
 
 use std::io::Write;
 
@@ -233,9 +233,7 @@ impl From<&MissedObservation> for MissedJson {
     }
 }
 
-/// Writes the GPUs as JSON.
-///
-/// In many lines if `pretty`, else in one.
+/// Writes the GPUs as JSON, in many lines if `pretty`.
 pub fn devices_json(
     out: &mut dyn Write,
     view: &DevicesView<'_>,

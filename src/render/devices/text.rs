@@ -1,4 +1,4 @@
-//! The machine's GPUs, who uses them, and what a process has on them, as text.
+//! The GPUs, their processes, and the memory of each process, as text.
 
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
@@ -12,15 +12,15 @@ use crate::render::shared::{
     tag_rows,
 };
 
-/// The machine's GPUs at one moment.
+/// The GPUs at one moment.
 pub struct DevicesView<'a> {
-    /// The local time, as nvidia-smi writes it.
+    /// Local time, as nvidia-smi writes it.
     pub timestamp: &'a str,
     /// All GPUs.
     pub devices: &'a [DeviceStatus],
-    /// What was read of each process asked for.
+    /// The processes asked for.
     pub targets: &'a [DevicesTarget],
-    /// Processes that hold a GPU and were left behind.
+    /// Processes that hold a GPU after their launcher ended.
     pub left_behind: &'a [LeftBehind],
 }
 
@@ -28,15 +28,14 @@ pub struct DevicesView<'a> {
 pub struct DevicesTarget {
     /// Its pid.
     pub pid: u32,
-    /// Whether memspy has paused it, and for how long, if known.
+    /// Whether memspy paused it, and for how long, if known.
     pub paused: Option<Option<Duration>>,
-    /// What was read of it.
+    /// Its snapshot.
     pub look: ProcessSnapshot,
 }
 
 impl DevicesView<'_> {
-    /// The devices that a process uses, where their memory is, and the driver's figures of each;
-    /// `None` when the machine's device is not known.
+    /// The devices that a process uses, with the driver's figures; `None` for an unknown device.
     pub(super) fn used(
         &self,
         target: &DevicesTarget,
@@ -61,7 +60,7 @@ impl DevicesView<'_> {
     }
 }
 
-/// Whether a process has memory on a device; what cannot be distinguished counts as used.
+/// Assumes use where NVML cannot tell.
 fn is_used(pid: u32, listed: &DeviceProcesses, device: &DeviceSnapshot) -> bool {
     let sure = |listed: &Vec<DeviceProcess>| {
         listed.iter().all(|p| p.pid.is_some()) && !listed.iter().any(|p| p.pid == Some(pid))
@@ -108,8 +107,7 @@ pub fn devices_text(out: &mut dyn Write, view: &DevicesView<'_>) -> Result<(), R
     Ok(())
 }
 
-/// Who started a left-behind process, and when it started. Once its starter has ended, the kernel
-/// no longer names it.
+/// Its launcher and start. The kernel forgets a launcher that has ended.
 fn orphan_text(process: &LeftBehind) -> String {
     let launcher = process.launcher.map_or_else(String::new, |launcher| {
         let evidence = process.evidence.as_deref().map_or_else(String::new, one_line);
@@ -127,7 +125,7 @@ fn orphan_text(process: &LeftBehind) -> String {
     launcher + &started
 }
 
-/// A moment in local time, as nvidia-smi writes it.
+/// Local time, as nvidia-smi writes it.
 pub(super) fn local_time(time: SystemTime) -> String {
     chrono::DateTime::<chrono::Local>::from(time).format("%Y/%m/%d %H:%M:%S").to_string()
 }
@@ -157,7 +155,7 @@ fn row(status: &DeviceStatus) -> Vec<String> {
     ]
 }
 
-/// Columns as wide as their widest cell; text columns are flush left, all others right.
+/// Columns fit their widest cell; those in `left` are flush left.
 fn write_table(out: &mut dyn Write, rows: &[Vec<String>], left: &[usize]) -> io::Result<()> {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
@@ -250,7 +248,6 @@ fn process_row(gpu: &str, process: &DeviceProcess) -> Vec<String> {
     vec![gpu.to_owned(), pid, kind.to_owned(), optional_bytes(process.bytes), command]
 }
 
-/// A command line, cut where it becomes too long for a table.
 fn short(command: &str) -> String {
     const MAX_COMMAND_LEN: usize = 100;
     let line = one_line(command);

@@ -1,4 +1,4 @@
-//! A process at one moment as JSON: sizes in bytes, unknown is `null`.
+//! `memspy dump --json`. Bytes; unknown is `null`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -237,7 +237,7 @@ pub fn dump_json(
     let runtime = process.runtime();
     JsonDocument::new(DumpJson {
         pid: start.map(|s| s.pid),
-        // A core file may come from anywhere.
+        // A core file may come from any host.
         host: start.filter(|_| process.core().is_none()).map(|s| s.host.clone()),
         core: process.core().map(|core| CoreJson {
             file: core.file.clone(),
@@ -259,7 +259,6 @@ pub fn dump_json(
     .write(out, true)
 }
 
-/// What each device's memory is for, as of the last snapshot.
 fn by_owner(snapshot: &OwnershipSnapshot, options: &DumpOptions) -> DumpOwnersJson {
     DumpOwnersJson {
         seconds_before_driver: options.owners_age.map(|age| age.as_secs_f64()),
@@ -324,7 +323,7 @@ fn device(device: &DeviceSnapshot) -> DumpDeviceJson {
     }
 }
 
-/// The keys of `torch.cuda.memory_stats`.
+/// By the keys of `torch.cuda.memory_stats`.
 fn memory_stats(counters: &AllocatorCounters) -> BTreeMap<String, Option<i64>> {
     let mut stats: BTreeMap<String, Option<i64>> =
         StatKey::all().map(|key| (key.to_string(), Some(key.value_in(counters)))).collect();

@@ -1,4 +1,4 @@
-//! Stacks with frames of compiled code, as JSON.
+//! Stacks with frames of compiled code, as text and JSON.
 
 use std::io::Write;
 
@@ -64,11 +64,10 @@ pub struct MixedFrameJson {
     pub address: Option<u64>,
 }
 
-/// Threads without Python that get their own line.
+/// Threads without Python that get a line.
 const MAX_OTHERS: usize = 8;
 
-/// `at::native::add (libtorch_cpu.so)`, in full as in `--json`; `?? (libc.so.6+0x1234)` for a
-/// function without a name.
+/// `at::native::add (libtorch_cpu.so)`, or `?? (libc.so.6+0x1234)` without a name.
 fn native_text(frame: &NativeFrame) -> String {
     let NativeFrame { function, module, address } = frame;
     match (function, module) {
@@ -81,7 +80,6 @@ fn native_text(frame: &NativeFrame) -> String {
     }
 }
 
-/// Writes the frames of a thread.
 pub(super) fn write_frames(
     out: &mut dyn Write,
     stack: &MixedStack,
@@ -114,8 +112,7 @@ pub(super) fn write_frames(
     Ok(())
 }
 
-/// Writes the threads that run no Python, one line each or (`whole`) with their stacks; and how
-/// long all were stopped.
+/// Writes the threads without Python, with their stacks if `whole`, and the length of the stop.
 pub(super) fn write_rest(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
@@ -159,7 +156,7 @@ pub(super) fn write_rest(
     }
 }
 
-/// The native part beside the stacks of Python threads; `None` if it was not requested.
+/// `None` if not requested.
 pub(super) fn native_json(look: &ProcessSnapshot, labels: &FrameLabels<'_>) -> Option<NativeJson> {
     let (stacks, unknown) = match look.mixed_stacks()? {
         Ok(stacks) => (Some(stacks), None),
@@ -179,7 +176,7 @@ pub(super) fn native_json(look: &ProcessSnapshot, labels: &FrameLabels<'_>) -> O
     })
 }
 
-/// One stack; `labels` belong to its table.
+/// `labels` belong to the table of the stack.
 pub(super) fn stack_json(stack: &MixedStack, labels: &FrameLabels<'_>) -> MixedStackJson {
     MixedStackJson {
         frames: stack.frames.iter().map(|frame| frame_json(frame, labels)).collect(),

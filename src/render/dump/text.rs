@@ -1,4 +1,4 @@
-//! A process at one moment as text: its GPU memory, the owners, and the threads with their stacks.
+//! `memspy dump` as text: memory, owners, threads.
 
 use std::io::Write;
 use std::time::Duration;
@@ -22,32 +22,31 @@ use crate::render::shared::{
     in_sentence, one_line, optional_bytes, suggestion_on, tag_rows,
 };
 
-/// The owners, or why they are not known.
+/// The owners, or why they are unknown.
 pub type OwnersOrReason = Result<OwnershipSnapshot, String>;
 
 /// What is shown.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DumpOptions {
-    /// Only this device of the target.
+    /// Only this device.
     pub gpu: Option<CudaIndex>,
     /// Whole file names.
     pub full_filenames: bool,
-    /// The whole stacks of idle threads.
+    /// Whole stacks of idle threads.
     pub idle: bool,
-    /// The cached free blocks by size.
+    /// Cached free blocks by size.
     pub cache: bool,
     /// Single storages instead of groups.
     pub each: bool,
-    /// How long the owners and blocks were read before the driver's figures and the stacks.
+    /// How long before the driver's figures the owners were read.
     pub owners_age: Option<Duration>,
 }
 
-/// Owner groups listed.
 const MAX_OWNERS: usize = 10;
 /// Idle threads with their own line.
 const MAX_IDLE: usize = 8;
 
-/// Writes a process as text: where the memory is, what owns it, and then the stacks.
+/// Writes the process: memory, owners, stacks.
 pub fn dump_text(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
@@ -99,7 +98,6 @@ pub fn dump_text(
     write_missed(out, look, !devices.is_empty())
 }
 
-/// Writes what could not be read, and why.
 fn write_missed(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
@@ -129,14 +127,14 @@ fn core_text(core: &CoreOrigin) -> String {
     format!("Core file {}{signal}\n", one_line(&core.file))
 }
 
-/// The signal that this thread received in a core file.
+/// The signal of this thread in a core file.
 fn signal_of<'a>(look: &'a ProcessSnapshot, thread: &ThreadSnapshot) -> Option<&'a str> {
     let core = look.core()?;
     let id = look.stacks().get_thread(thread.thread)?.os_id;
     core.signal.as_deref().filter(|_| id.is_some() && id == core.thread.map(u64::from))
 }
 
-/// The stacks of active threads; one line for each idle thread.
+/// Stacks of active threads, a line for each idle one.
 fn write_threads(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
@@ -171,7 +169,6 @@ fn write_threads(
     write_rest(out, look, &mixed_labels, options.idle)
 }
 
-/// One line for each idle thread.
 fn write_idle(
     out: &mut dyn Write,
     look: &ProcessSnapshot,
@@ -212,7 +209,7 @@ fn write_on_cpu(
     Ok(())
 }
 
-/// The commands that show more of a process; none for a core file.
+/// The commands that show more; none for a core file.
 fn whole_lists(look: &ProcessSnapshot) -> String {
     match look.start().filter(|_| look.core().is_none()) {
         Some(start) => {
@@ -223,7 +220,6 @@ fn whole_lists(look: &ProcessSnapshot) -> String {
     }
 }
 
-/// What is allocated on a device by owner.
 fn write_owners(
     out: &mut dyn Write,
     owners: &OwnersOrReason,
@@ -242,7 +238,7 @@ fn write_owners(
         .find(|(at, _)| at.is_cuda() && at.index.map(u32::from) == Some(index.0));
     let Some((at, sums)) = found else { return Ok(()) };
     let Some(allocated) = sums.allocated else { return Ok(()) };
-    // Marks figures that are of two moments.
+    // The figures are of two moments.
     let earlier = match options.owners_age {
         Some(age) if device.allocated != Some(allocated) => {
             format!(" {:.2} s earlier", age.as_secs_f64())
@@ -282,7 +278,7 @@ pub(super) fn labels(look: &ProcessSnapshot, full_filenames: bool) -> FrameLabel
     }
 }
 
-/// Labels for stacks with native frames, which have their own table.
+/// Stacks with native frames have a table of their own.
 pub(super) fn mixed_labels(look: &ProcessSnapshot, full_filenames: bool) -> FrameLabels<'_> {
     let own = look.mixed_stacks().and_then(Result::ok).map(|it| &it.table);
     FrameLabels { stacks: own.unwrap_or(look.stacks()), ..labels(look, full_filenames) }
@@ -311,7 +307,7 @@ fn thread_text(look: &ProcessSnapshot, thread: &ThreadSnapshot) -> String {
     let name = name.map_or_else(String::new, |n| format!(": \"{}\"", one_line(n)));
     let gil = if thread.gil { "+gil" } else { "" };
     let activity = match look.core() {
-        // Nothing is active in a core file; the stack shows what the thread did.
+        // No thread of a core file is active.
         Some(_) => signal_of(look, thread).unwrap_or("no signal"),
         None => activity_text(thread.activity, thread.asleep),
     };
@@ -327,7 +323,7 @@ pub(super) fn activity_text(activity: ThreadActivity, asleep: bool) -> &'static 
     }
 }
 
-/// Writes the line of a device on which the process has nothing; `false` for another device.
+/// `false` if the process has memory on the device.
 fn write_unused_device(out: &mut dyn Write, device: &DeviceSnapshot) -> std::io::Result<bool> {
     if !device.is_unused() {
         return Ok(false);
@@ -356,7 +352,7 @@ fn device_name(device: &DeviceSnapshot) -> String {
     format!("{index}, {}, {}", one_line(name), optional_bytes(device.total))
 }
 
-/// ` of runners[64].graph`: what a private pool belongs to, as far as the owners show.
+/// ` of runners[64].graph`: what a private pool belongs to.
 fn users(owners: &OwnersOrReason, pool: PoolId) -> String {
     let Ok(snapshot) = owners else { return String::new() };
     let users: Vec<PoolUser> =

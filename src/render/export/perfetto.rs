@@ -1,5 +1,4 @@
-//! Trace events in JSON for ui.perfetto.dev and chrome://tracing: counters over time, iterations as
-//! slices.
+//! Trace events for ui.perfetto.dev and chrome://tracing: counters over time, iterations as slices.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -10,7 +9,6 @@ use crate::analysis::{Iteration, IterationLevels, Profile};
 use crate::model::{CudaIndex, Nanos};
 use crate::render::shared::{RenderError, json_line};
 
-/// A whole document.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct TraceDocument {
@@ -19,14 +17,13 @@ struct TraceDocument {
     other_data: TraceOrigin,
 }
 
-/// Where a document comes from.
 #[derive(Serialize)]
 struct TraceOrigin {
     exporter: &'static str,
     began_unix_nanos: u64,
 }
 
-/// An event, without the fields that its phase does not use.
+/// Without the fields that its phase does not use.
 #[derive(Serialize)]
 struct TraceEvent {
     name: String,
@@ -45,7 +42,7 @@ struct TraceEvent {
     args: EventArguments,
 }
 
-/// The kind of event, by the format's letter.
+/// By the format's letter.
 #[derive(Serialize)]
 enum EventPhase {
     #[serde(rename = "M")]
@@ -56,7 +53,6 @@ enum EventPhase {
     Slice,
 }
 
-/// What an event says.
 #[derive(Serialize)]
 #[serde(untagged)]
 enum EventArguments {
@@ -69,14 +65,13 @@ fn micros(time: Nanos) -> f64 {
     time.0 as f64 / 1e3
 }
 
-/// Writes the allocator's counters over time and the iterations of each named recording, for one
-/// device or all.
+/// Writes counters over time and iterations of each recording, for one device or all.
 pub fn perfetto(
     out: &mut dyn Write,
     recordings: &[(&str, &Profile)],
     device: Option<CudaIndex>,
 ) -> Result<(), RenderError> {
-    // Each recording has its own clock; wall time aligns them.
+    // Wall time aligns the recordings, as each has its own clock.
     let began = |profile: &Profile| profile.start().map_or(0, |start| start.unix_nanos);
     let first = recordings.iter().map(|(_, profile)| began(profile)).min().unwrap_or(0);
     let mut events = Vec::new();
@@ -107,7 +102,7 @@ pub fn perfetto(
     json_line(out, &TraceDocument { trace_events: events, display_time_unit: "ms", other_data })
 }
 
-/// Whose events they are, and by how many nanoseconds its clock is behind the document's.
+/// The process of events, and how many nanoseconds its clock is behind the document's.
 struct ProcessOrigin {
     pid: u32,
     offset: u64,

@@ -79,10 +79,9 @@ pub struct ExportFrameJson {
     pub line: Option<u32>,
 }
 
-/// Live bytes, and if known, bytes allocated and allocations.
+/// Live bytes; bytes allocated and allocations, if known.
 type StackValues = (u64, u64, Option<u64>);
 
-/// The values of each stack.
 fn rows(device: &ExportedDevice<'_>) -> Vec<(Vec<ExportedFrame>, StackValues)> {
     let mut rows: BTreeMap<Vec<ExportedFrame>, StackValues> = BTreeMap::new();
     for stack in &device.folded.stacks {
@@ -94,7 +93,7 @@ fn rows(device: &ExportedDevice<'_>) -> Vec<(Vec<ExportedFrame>, StackValues)> {
         row.2 = stack.count.map(|count| row.2.unwrap_or(0) + count);
     }
     let mut rows: Vec<_> = rows.into_iter().collect();
-    // The largest first.
+    // Largest first.
     rows.sort_by(|(a, of_a), (b, of_b)| (of_b.0, of_b.1, a).cmp(&(of_a.0, of_a.1, b)));
     rows
 }

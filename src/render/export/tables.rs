@@ -1,9 +1,7 @@
-//! A recording as five tables for an engine that analyses many: events, samples, blocks, stacks and
-//! frames.
+//! A recording as five tables.
 //!
-//! Each row names its recording (`rank`, `pid`, `host`), so the files of all ranks of a job form
-//! one table. Stack numbers (`stack_id`) and frame numbers (`frame_id`) belong to one recording:
-//! join them with `pid` and `host` as well.
+//! Each row names its recording (`rank`, `pid`, `host`), so the files of all ranks form one table.
+//! Join `stack_id` and `frame_id` with `pid` and `host`: they belong to one recording.
 
 use std::io::{self, Write};
 
@@ -14,16 +12,16 @@ use super::{ExportedFrame, frames};
 use crate::analysis::{CounterSample, Moment, MomentBlocks, Profile};
 use crate::model::{BlockState, RecordingStart};
 
-/// The tables, by their names.
+/// The tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExportedTable {
-    /// Every allocation and free of PyTorch (exact recordings).
+    /// Allocations and frees of an exact recording.
     Events,
-    /// The allocator's counters whenever they were read.
+    /// The allocator's counters at each reading.
     Samples,
-    /// The blocks of the moment, each with its segment and stack.
+    /// The blocks of the moment, with segment and stack.
     Blocks,
-    /// A row for every frame of every stack.
+    /// The frames of the stacks.
     Stacks,
     /// Functions, files and lines.
     Frames,
@@ -101,28 +99,28 @@ impl ExportedTable {
     }
 }
 
-/// A recording, ready to be written as tables.
+/// A recording as tables.
 #[derive(Debug)]
 pub struct TableExport<'a> {
     start: Option<&'a RecordingStart>,
-    /// All events, up to the end.
+    /// All events.
     whole: &'a MomentBlocks,
     /// The blocks of the moment.
     moment: &'a MomentBlocks,
     name: &'static str,
     seconds: f64,
     samples: &'a [CounterSample],
-    /// The frames of each stack, the innermost first, by number.
+    /// Frame numbers of each stack, innermost first.
     stacks: Vec<Vec<u32>>,
     frames: Vec<ExportedFrame>,
-    /// The table numbers of the stacks of `whole` and of `moment`.
+    /// The exported numbers of the stacks of `whole` and `moment`.
     of_whole: Vec<u32>,
     of_moment: Vec<u32>,
 }
 
 impl<'a> TableExport<'a> {
-    /// Tables of `profile`: all its events are in `whole`; `at` has the blocks of `moment`, at
-    /// `seconds` after the beginning.
+    /// `whole` has all events of `profile`; `at` has the blocks of `moment`, `seconds` after the
+    /// start.
     pub fn new(
         profile: &'a Profile,
         whole: &'a MomentBlocks,
@@ -169,7 +167,7 @@ impl<'a> TableExport<'a> {
         export
     }
 
-    /// Writes one of its tables.
+    /// Writes one table.
     pub fn write(&self, table: ExportedTable, out: &mut dyn Write) -> io::Result<()> {
         let start = self.start;
         let mut rows = TableRows {
@@ -280,7 +278,7 @@ impl<'a> TableExport<'a> {
         Ok(())
     }
 
-    /// A time of the recording in nanoseconds since 1970.
+    /// Nanoseconds since 1970.
     fn unix(&self, time: u64) -> Option<u64> {
         self.start.map(|start| start.unix_nanos.saturating_add(time))
     }
@@ -291,7 +289,7 @@ fn number(of: &[u32], stack: Option<u32>) -> Option<u64> {
     stack.and_then(|stack| of.get(stack as usize)).map(|stack| u64::from(*stack))
 }
 
-/// A table's file. Each row begins with the columns that name the recording.
+/// Each row begins with the columns that name the recording.
 struct TableRows<'a> {
     file: ParquetFile<'a>,
     recording: [ParquetCell<'a>; 3],

@@ -1,4 +1,4 @@
-//! The folded format: one line per stack, `root;frame;leaf BYTES`.
+//! The folded format: a line per stack, `root;frame;leaf BYTES`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -6,12 +6,12 @@ use std::io::Write;
 use crate::analysis::{FoldedProfile, Profile, StackLabel};
 use crate::render::shared::{EscapeGuard, FrameLabels, RenderError, one_line};
 
-/// How the frames of a flamegraph are named.
+/// How frames are named.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct NameStyle {
-    /// Whether file names are shown with their full path.
+    /// Whether files are shown with their full path.
     pub full_filenames: bool,
-    /// Whether frames are functions without lines, so that a function's lines become one frame.
+    /// Frames are functions without lines.
     pub functions_only: bool,
 }
 
@@ -29,7 +29,7 @@ pub fn collapsed(
     Ok(())
 }
 
-/// The name of one frame, escaped for the folded format.
+/// Escaped for the folded format.
 pub(super) fn label_text(labels: &FrameLabels<'_>, label: &StackLabel, style: NameStyle) -> String {
     let text = match *label {
         StackLabel::Thread(thread) => labels.thread(thread),
@@ -45,8 +45,8 @@ pub(super) fn label_text(labels: &FrameLabels<'_>, label: &StackLabel, style: Na
     step(&text)
 }
 
-/// Escapes a frame's text: `;` would begin another frame, and a number after a final blank would be
-/// read as a count (a line may have two).
+/// Escapes `;`, which would begin a frame, and the blank before a last number, which would be a
+/// count.
 pub(super) fn step(text: &str) -> String {
     let text = without_separator(text);
     match text.trim_end().rsplit_once(' ') {
@@ -55,7 +55,7 @@ pub(super) fn step(text: &str) -> String {
     }
 }
 
-/// The same for a text that never ends a stack, such as a rank's.
+/// For text that never ends a stack, such as a rank's.
 pub(super) fn without_separator(text: &str) -> String {
     one_line(text).replace(';', ":")
 }
@@ -65,7 +65,7 @@ fn is_count(text: &str) -> bool {
     whole.bytes().chain(part.bytes()).all(|b| b.is_ascii_digit())
 }
 
-/// Stacks as text with their bytes; stacks with the same text are summed.
+/// Stacks with the same text are summed.
 pub(super) fn stacks(
     profile: &Profile,
     folded: &FoldedProfile,

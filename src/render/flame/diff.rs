@@ -1,4 +1,4 @@
-//! A differential flamegraph of two moments: red where memory grew, blue where it shrank.
+//! A differential flamegraph: red where memory grew, blue where it shrank.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use super::picture::{FlamePicture, draw};
 use crate::analysis::ComparedMoment;
 use crate::render::shared::{EscapeGuard, RenderError, bytes};
 
-/// Bytes of both moments by stack. Frames are functions without lines, as lines may have moved.
+/// Frames have no lines, as these may have moved.
 fn both(
     before: ComparedMoment<'_>,
     after: ComparedMoment<'_>,
@@ -27,8 +27,7 @@ fn both(
     both
 }
 
-/// The most bytes drawn for a stack: 1 PiB, so that thousands of such stacks stay in inferno's
-/// scale.
+/// 1 PiB a stack: thousands of such stacks stay in inferno's scale.
 const MAX_DRAWN: u64 = 1 << 50;
 
 /// Draws `after`, coloured by each function's difference from `before`.
@@ -41,7 +40,7 @@ pub fn flame_diff(
 ) -> Result<(), RenderError> {
     let both = both(before, after, style);
     let gone: u64 = both.values().filter(|(_, after)| *after == 0).map(|(before, _)| before).sum();
-    // inferno multiplies a difference by 150; impossibly large values are capped.
+    // inferno multiplies a difference by 150.
     let drawn = |bytes: &u64| (*bytes).min(MAX_DRAWN);
     let lines: Vec<String> = both
         .iter()
@@ -62,7 +61,7 @@ pub fn flame_diff(
     draw(out, &lines, title, subtitle, "Function:", picture)
 }
 
-/// Writes both moments in the folded format with two counts, as `difffolded.pl` and inferno do.
+/// Writes both moments with two counts, as `difffolded.pl` and inferno do.
 pub fn collapsed_diff(
     out: &mut dyn Write,
     before: ComparedMoment<'_>,

@@ -1,4 +1,4 @@
-//! The flamegraph: a self-contained SVG with human-readable sizes.
+//! The flamegraph: a self-contained SVG with sizes in binary units.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -18,21 +18,21 @@ use crate::render::shared::{
     percent,
 };
 
-/// Characters of a subtitle that a picture of 1,200 pixels shows whole.
+/// Characters of a subtitle that fit 1,200 pixels.
 const MAX_SUBTITLE: usize = 165;
 
 /// How a flamegraph is drawn.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FlamePicture {
-    /// A text tree instead of SVG.
+    /// Text tree instead of SVG.
     pub text: bool,
-    /// Whether the text tree goes to a colour terminal.
+    /// Colours for a terminal.
     pub color: bool,
-    /// Whether the allocating lines come first, followed by their callers.
+    /// Whether the allocating lines come first, then their callers.
     pub inverted: bool,
-    /// The smallest share of the whole at which a frame is drawn, in percent.
+    /// The smallest frame drawn, in percent of the whole.
     pub min_width: Option<f64>,
-    /// The title; `None` for a default that names the content.
+    /// The title; `None` for the default.
     pub title: Option<String>,
     /// The name of the moment; `None` for the folded moment's own.
     pub moment: Option<String>,
@@ -55,14 +55,14 @@ pub fn flame(
     draw(out, &lines, title(folded, named), subtitle(folded, named), "Line:", picture)
 }
 
-/// The memory of one of several ranks.
+/// One of several ranks.
 #[derive(Debug, Clone, Copy)]
 pub struct RankMemory<'a> {
-    /// What to call it.
+    /// Its name.
     pub label: &'a str,
     /// Its recording.
     pub profile: &'a Profile,
-    /// Its memory at a moment of its own.
+    /// Its memory at its own moment.
     pub folded: &'a FoldedProfile,
 }
 
@@ -79,7 +79,7 @@ pub enum RankMode {
     Streams,
 }
 
-/// Draws the bytes of several ranks, each at its own moment.
+/// Draws several ranks, each at its own moment.
 pub fn flame_of_ranks(
     out: &mut dyn Write,
     ranks: &[RankMemory<'_>],
@@ -111,12 +111,11 @@ pub fn flame_of_ranks(
     draw(out, &lines, title, sizes.collect::<Vec<_>>().join(", "), "Line:", picture)
 }
 
-/// `1 rank`, `2 ranks`.
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Writes the bytes of several ranks in the folded format.
+/// Writes several ranks in the folded format.
 pub fn collapsed_of_ranks(
     out: &mut dyn Write,
     ranks: &[RankMemory<'_>],
@@ -148,7 +147,7 @@ fn rank_lines(ranks: &[RankMemory<'_>], how: RankMode, style: NameStyle) -> Vec<
     lines.into_iter().chain(sums).map(|(stack, bytes)| format!("{stack} {bytes}")).collect()
 }
 
-/// Draws the owners of the bytes of a moment.
+/// Draws the owners of a moment.
 pub fn owners_flame(
     out: &mut dyn Write,
     profile: &Profile,
@@ -174,7 +173,7 @@ pub fn owners_flame(
     draw(out, &lines, title, subtitle, "Owner:", picture)
 }
 
-/// Writes the owners of the bytes of a moment in the folded format.
+/// Writes the owners of a moment in the folded format.
 pub fn owners_collapsed(
     out: &mut dyn Write,
     profile: &Profile,
@@ -231,7 +230,7 @@ pub(super) fn draw(
     options.count_name = "bytes".to_owned();
     options.name_type = name_type.to_owned();
     options.colors = Palette::Basic(BasicPalette::Mem);
-    // Makes the same recording give the same picture.
+    // The same recording gives the same picture.
     options.deterministic = true;
     options.text_truncate_direction = TextTruncateDirection::Right;
     let mut svg = Vec::new();
@@ -258,7 +257,7 @@ fn title(folded: &FoldedProfile, named: Option<&str>) -> String {
     if let (Moment::Peak, Some(peak)) = (folded.moment, folded.true_peak)
         && folded.total < peak
     {
-        // Names the moment that was seen, which is not the peak.
+        // The moment that was seen, which is not the peak.
         return format!("{what} near its peak of {}: {}{place}", bytes(peak), bytes(folded.total));
     }
     let moment = match (folded.moment, folded.memory) {
@@ -269,12 +268,12 @@ fn title(folded: &FoldedProfile, named: Option<&str>) -> String {
     format!("{what} {moment}: {}{place}", bytes(folded.total))
 }
 
-/// What the peak is: the allocator keeps a mark of its own, which can be older than the recording.
+/// The allocator's mark can be older than the recording.
 fn peak_name(folded: &FoldedProfile) -> &'static str {
     if folded.peak_was_read { "the highest level read" } else { "the allocator's own peak" }
 }
 
-/// As many parts of a subtitle as a picture shows whole, the first ones first.
+/// The first parts of a subtitle, as many as fit.
 fn fit_picture(subtitle: String) -> String {
     let mut text = String::new();
     for part in subtitle.split("; ") {
@@ -288,7 +287,7 @@ fn fit_picture(subtitle: String) -> String {
     text
 }
 
-/// Which moment, how far below the peak, how sharp: the most important first.
+/// Moment, distance from the peak, certainty: the most important first.
 fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
     let snapshot = &folded.snapshot;
     if let Some(memory) = folded.memory {
@@ -299,7 +298,7 @@ fn subtitle(folded: &FoldedProfile, named: Option<&str>) -> String {
         return format!("{evidence}; until {:.3} s", snapshot.time.seconds());
     }
     let below = match (folded.below_peak(), folded.true_peak) {
-        // The peak so far is not the recording's peak.
+        // Not the recording's peak.
         _ if named.is_some() => "the last snapshot before this time".to_owned(),
         (Some(0), _) => peak_name(folded).to_owned(),
         (Some(below), Some(peak)) => format!(
@@ -360,8 +359,7 @@ fn exact_subtitle(folded: &FoldedProfile, memory: MemoryGroup, named: Option<&st
     text
 }
 
-/// The option that finds the owners of memory older than the recording, where much of that is
-/// unknown.
+/// How to find the owners of memory older than the recording.
 fn older_owners_advice(folded: &FoldedProfile) -> &'static str {
     let is_known = !folded.before_by_owner().is_empty();
     match !is_known && percent(folded.before_without_owner(), folded.total) >= MUCH_BEFORE {
@@ -370,8 +368,8 @@ fn older_owners_advice(folded: &FoldedProfile) -> &'static str {
     }
 }
 
-/// Writes inferno's SVG with the size in binary units before each `N bytes` of its tooltips (its
-/// script shows them as details too). Text of another form stays unchanged.
+/// Writes inferno's SVG with a binary size before each `N bytes` of its tooltips, which its script
+/// shows as details. Other text stays as it is.
 fn write_with_sizes(out: &mut dyn Write, svg: &[u8]) -> std::io::Result<()> {
     const OPEN: &[u8] = b"<title>";
     const CLOSE: &[u8] = b"</title>";
@@ -397,7 +395,7 @@ fn write_with_sizes(out: &mut dyn Write, svg: &[u8]) -> std::io::Result<()> {
     out.write_all(rest)
 }
 
-/// The size in a tooltip `NAME (1,234 bytes, 5.00%)`, and its position.
+/// The size in `NAME (1,234 bytes, 5.00%)`, and its position.
 fn size_in(title: &[u8]) -> Option<(usize, u64)> {
     let at = title.iter().rposition(|&b| b == b'(')? + 1;
     let text = std::str::from_utf8(&title[at..]).ok()?;

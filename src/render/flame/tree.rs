@@ -1,4 +1,4 @@
-//! A flamegraph for the terminal: a tree of stacks with their sizes.
+//! A flamegraph for the terminal: a tree of stacks with sizes.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -6,41 +6,44 @@ use std::io::Write;
 
 use crate::render::shared::{EscapeGuard, RenderError, percent, short_bytes};
 
-/// The default for the smallest share shown, in percent.
+/// The smallest share shown by default, in percent.
 const MIN_PERCENT: f64 = 1.0;
 
-/// A frame below others.
 #[derive(Debug, Default)]
 struct TextNode {
     bytes: u64,
     children: BTreeMap<String, usize>,
 }
 
-/// How the tree is drawn.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct TreeStyle {
-    /// Whether the allocating lines come first.
+    /// The allocating lines come first.
     pub(super) inverted: bool,
-    /// The smallest share of the whole that is shown, in percent; `None` for [`MIN_PERCENT`].
+    /// The smallest share shown, in percent.
     pub(super) min_percent: Option<f64>,
-    /// Whether the terminal shows colours.
     pub(super) color: bool,
 }
 
-/// A line of the tree that is still to be written.
+/// A line still to be written.
 enum PendingLine<'a> {
-    /// A node's number, name and depth, and whether it is the only callee of the line above.
-    Node { at: usize, name: &'a str, depth: usize, is_only: bool },
-    /// The sum of what is too small to show, after all that is larger.
-    Small { count: usize, bytes: u64, depth: usize },
+    Node {
+        at: usize,
+        name: &'a str,
+        depth: usize,
+        is_only: bool,
+    },
+    /// Sums the nodes too small to show.
+    Small {
+        count: usize,
+        bytes: u64,
+        depth: usize,
+    },
 }
 
-/// Marks the only callee of the line above and keeps its column: stacks are deep and terminals
-/// narrow.
+/// Marks the only callee of the line above, in the same column: stacks are deep, terminals narrow.
 const ONLY: &str = "└ ";
 
-/// Writes folded lines, `a;b;c BYTES`, as a tree, the largest first; frames with the same bytes
-/// share a column.
+/// Writes folded lines, `a;b;c BYTES`, as a tree, the largest first.
 pub(super) fn tree_text(
     out: &mut dyn Write,
     lines: &[String],
@@ -60,13 +63,13 @@ pub(super) fn tree_text(
     let mut write = |bytes: u64, depth: usize, name: &str| -> Result<(), RenderError> {
         let (share, indent) = (percent(bytes, whole), "  ".repeat(depth));
         let line = format!("{:>10} {share:>5.1} %  {indent}{name}", short_bytes(bytes));
-        // The colours are memspy's own, so they go around the guarded text.
+        // memspy's own colours go around the guarded text.
         let (color, end) = if style.color { color_of(share, name) } else { ("", "") };
         out.write_all(color.as_bytes())?;
         write!(EscapeGuard::text(&mut *out), "{line}")?;
         Ok(writeln!(out, "{end}")?)
     };
-    // Not recursive, as stacks can be very deep.
+    // No recursion: stacks can be very deep.
     let mut open = vec![PendingLine::Node { at: 0, name: "all", depth: 0, is_only: false }];
     while let Some(line) = open.pop() {
         let (at, depth) = match line {
@@ -98,7 +101,7 @@ pub(super) fn tree_text(
     Ok(())
 }
 
-/// The nodes of the tree; the first one is the root.
+/// The first node is the root.
 fn tree(lines: &[String], inverted: bool) -> Vec<TextNode> {
     let mut nodes = vec![TextNode::default()];
     for line in lines {
@@ -122,8 +125,7 @@ fn tree(lines: &[String], inverted: bool) -> Vec<TextNode> {
     nodes
 }
 
-/// Text before and after a line: red from half of the memory, yellow from a tenth, dim for what is
-/// not code.
+/// Red from half of the memory, yellow from a tenth, dim for what is not code.
 fn color_of(share: f64, name: &str) -> (&'static str, &'static str) {
     let color = match share {
         _ if name.starts_with('[') => "\x1b[2m",

@@ -28,11 +28,11 @@ const FIXED: [&str; 17] = [
     "begin_is_known",
     "end",
 ];
-/// Columns of a snapshot, beside the categories and the parameters.
+/// Columns of a snapshot, beside categories and parameters.
 const SNAPSHOT: [&str; 4] =
     ["in no tensor", "feature maps", "snapshot_allocated", "snapshot_below_peak"];
 
-/// Writes all iterations as CSV, in bytes; snapshot figures are empty for an iteration without one.
+/// Writes all iterations; snapshot cells are empty for an iteration without one.
 pub fn iterations_csv(
     out: &mut dyn Write,
     profile: &Profile,
@@ -83,7 +83,7 @@ fn fixed_cells(iteration: &Iteration, reached: IterationLevels, counted_by: &str
     ]
 }
 
-/// The categories, the other figures of the snapshot, and each parameter with its gradient.
+/// Categories, other snapshot figures, each parameter and its gradient.
 fn snapshot_cells(
     held: Option<&OwnedInIteration>,
     reached: IterationLevels,

@@ -92,7 +92,7 @@ pub struct ParameterJson {
     pub gradient: u64,
 }
 
-/// Writes all iterations as JSON, in bytes; without a snapshot its figures are `null`.
+/// Writes all iterations, in bytes; figures of a missing snapshot are `null`.
 pub fn iterations_json(
     out: &mut dyn Write,
     profile: &Profile,

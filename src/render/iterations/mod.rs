@@ -1,4 +1,4 @@
-//! `memspy iterations`: training iterations as a table, CSV and JSON.
+//! `memspy iterations` as text, CSV and JSON.
 
 mod csv;
 mod json;
@@ -13,13 +13,13 @@ pub use csv::iterations_csv;
 pub use json::{IterationJson, IterationsJson, ParameterJson, iterations_json};
 pub use text::iterations_text;
 
-/// All iterations, and the one under way if that is known.
+/// All iterations, with the unfinished one.
 fn listed(profile: &Profile) -> Vec<Cow<'_, Iteration>> {
     let whole = profile.iterations().0.iter().map(Cow::Borrowed);
     whole.chain(profile.iteration_under_way().map(Cow::Owned)).collect()
 }
 
-/// What counts the steps, in the words of exports.
+/// The step counter, as exports name it.
 fn counted_by(profile: &Profile) -> String {
     match (profile.iteration_clock(), profile.step_clock()) {
         (IterationClock::Steps, Some(StepSource::Variable)) => "variable".to_owned(),
@@ -31,8 +31,7 @@ fn counted_by(profile: &Profile) -> String {
     }
 }
 
-/// How many bytes below the peak the snapshot was; negative where the peak is not known to be so
-/// high.
+/// Bytes below the peak; negative where the peak is only a lower limit.
 fn below_peak(held: &OwnedInIteration, reached: IterationLevels) -> i64 {
     reached.peak_allocated - held.allocated as i64
 }

@@ -10,7 +10,7 @@ use crate::analysis::{
 use crate::model::{CudaIndex, StepSource};
 use crate::render::shared::{EscapeGuard, RenderError, count, header, one_line, signed_bytes};
 
-/// Writes the last `limit` iterations (0: all), and the one with the highest peak.
+/// Writes the last `limit` iterations (0: all) and the one with the highest peak.
 pub fn iterations_text(
     out: &mut dyn Write,
     profile: &Profile,
@@ -40,7 +40,6 @@ pub fn iterations_text(
     Ok(())
 }
 
-/// Writes the last `limit` iterations (0: all), a row each.
 fn table(
     out: &mut dyn Write,
     all: &[Cow<'_, Iteration>],
@@ -84,7 +83,7 @@ fn table(
     Ok(())
 }
 
-/// What the marks and columns of the table mean, and when an iteration ends.
+/// The legend of the table, and the event that ends an iteration.
 fn notes(profile: &Profile, all: &[Cow<'_, Iteration>]) -> Vec<String> {
     let mut notes = vec![
         "~ at a peak: at least that; without: the step's own peak, to the byte (the allocator's mark rose to it, or every event was seen).",
@@ -114,7 +113,6 @@ fn notes(profile: &Profile, all: &[Cow<'_, Iteration>]) -> Vec<String> {
     notes.into_iter().map(str::to_owned).chain([end]).collect()
 }
 
-/// The event that ends an iteration.
 fn end_event(profile: &Profile) -> String {
     match (profile.iteration_clock(), profile.step_clock()) {
         (IterationClock::Steps, Some(StepSource::Variable)) => {
@@ -137,7 +135,7 @@ fn end_event(profile: &Profile) -> String {
     }
 }
 
-/// How many steps there are, by what they are counted, and how long one takes.
+/// Number of steps, their counter, and the time of one.
 fn summary(
     out: &mut dyn Write,
     profile: &Profile,
@@ -176,7 +174,7 @@ fn summary(
         more => format!("; {} later ones are left out", count(more)),
     };
     writeln!(out, "{} {what}, counted by {by}{left_out}", count(steps(&mut all.iter())))?;
-    // The first may include a wait, and the end of the last is unknown.
+    // The first may include a wait; the end of the last is unknown.
     let is_timed = |iteration: &&Cow<'_, Iteration>| {
         iteration.begin_is_known && iteration.end != IterationEnd::NotSeen
     };
@@ -195,7 +193,6 @@ fn summary(
     Ok(())
 }
 
-/// What a snapshot shows, and how far below the peak it was.
 fn held_by(held: &OwnedInIteration, reached: IterationLevels) -> String {
     let below = below_peak(held, reached);
     let place = match below {

@@ -1,5 +1,5 @@
-//! What `--json` prints: a struct for every document, with its name and version. `docs/json.md` is
-//! generated from these files.
+//! What `--json` prints: the structs, which are defined beside the text of their commands.
+//! `docs/json.md` is generated from them.
 
 #[cfg(test)]
 mod schema_tests;

@@ -9,7 +9,7 @@ use crate::analysis::{BoundedValue, LineRow, LineTable, Profile, RankedLine};
 use crate::model::{Frame, StatField, StatKey};
 use crate::render::shared::{CsvSheet, RenderError};
 
-/// Columns of every table, after those of the statistics.
+/// Columns after the statistics.
 const REST: [&str; 10] = [
     "allocated",
     "freed",
@@ -23,8 +23,8 @@ const REST: [&str; 10] = [
     "allocated_with_libraries",
 ];
 
-/// Writes one row per line seen. Each requested column becomes three: the value, `.exact`, and
-/// `.upper`, empty without a limit. `estimated` covers allocated, freed and live bytes.
+/// Writes a row per line. Each statistic has three columns: the value, `.exact`, and `.upper`,
+/// empty without a limit. `estimated` covers allocated, freed and live bytes.
 pub fn lines_csv(
     out: &mut dyn Write,
     profile: &Profile,
@@ -83,7 +83,6 @@ fn head(profile: &Profile, table: &LineTable) -> Vec<String> {
     head
 }
 
-/// The requested statistics of a line.
 fn statistics(profile: &Profile, row: &LineRow) -> Vec<String> {
     let mut cells = Vec::new();
     for cell in &row.cells {
@@ -96,12 +95,12 @@ fn statistics(profile: &Profile, row: &LineRow) -> Vec<String> {
     cells
 }
 
-/// Whether the table also shows the largest single execution of a line.
+/// Whether the column also has the largest single execution of a line.
 fn has_runs(profile: &Profile, key: StatKey) -> bool {
     profile.exact().is_some() && matches!(key.field, StatField::Allocated | StatField::Freed)
 }
 
-/// The value, whether it is exact, and its upper limit; empty where it is not known.
+/// Value, `.exact`, `.upper`.
 fn bounded_csv(value: Option<BoundedValue>) -> [String; 3] {
     let Some(BoundedValue { value, exact, upper }) = value else {
         return [String::new(), false.to_string(), String::new()];

@@ -317,7 +317,7 @@ impl From<HighWater> for HighWaterJson {
     }
 }
 
-/// Writes the table as one JSON object; sizes in bytes, unknown is `null`.
+/// Writes the table as one JSON object; bytes, unknown is `null`.
 pub fn lines_json(
     out: &mut dyn Write,
     profile: &Profile,
@@ -366,7 +366,7 @@ pub fn lines_json(
     .write(out, true)
 }
 
-/// The lines of the program, largest first; library code counts for the line that called it.
+/// Largest first; library code counts for the line that called it.
 fn ranked_json(profile: &Profile, ranking: &LineRanking, names: &[String]) -> Vec<RankedLineJson> {
     let labels = FrameLabels::new(profile, false);
     let total = ranking.moment.map(|(_, total)| total);
@@ -427,7 +427,6 @@ fn cell_json(cell: &LineCell) -> LineCellJson {
     }
 }
 
-/// The numbers that a report gives about exact events.
 fn exact_json(profile: &Profile, exact: &ExactProfile, device: CudaIndex) -> ExactRecordingJson {
     let options = exact.exact();
     let totals = profile.end().and_then(|end| end.totals.exact);

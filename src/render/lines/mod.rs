@@ -1,4 +1,4 @@
-//! `memspy lines`: the memory of each line, for one process and for the ranks of a job.
+//! `memspy lines`: the memory of each line, of a process or of all ranks.
 
 mod csv;
 mod json;

@@ -1,4 +1,4 @@
-//! The ranked table of lines as text, for one process.
+//! The ranked lines of one process, as text.
 
 use std::io::Write;
 
@@ -13,10 +13,9 @@ use crate::render::shared::{
     count, number, one_line, percent, short_bytes, short_signed_bytes, warnings, wrapped,
 };
 
-/// The advice.
 pub(super) const OLDER_OWNERS_ADVICE: &str = "Whose [before recording] is: record with --owners.";
 
-/// Rows shown when no number is asked for.
+/// Default number of rows.
 pub const RANKED_ROWS: usize = 25;
 
 /// Writes the ranking of one process's lines.
@@ -77,7 +76,7 @@ pub fn ranked_lines_text(
     Ok(())
 }
 
-/// A peak, marked `~` where it is a lower limit; `?` if unknown.
+/// `~` marks a lower limit.
 pub(super) fn peak_text(peak: Option<BoundedValue>) -> String {
     peak.map_or_else(
         || "?".to_owned(),
@@ -85,7 +84,7 @@ pub(super) fn peak_text(peak: Option<BoundedValue>) -> String {
     )
 }
 
-/// The peak, its time, how much of it has lines, and how certain that is.
+/// The peak, its time, the part with known lines, the certainty.
 pub(super) fn headline(profile: &Profile, table: &LineTable, ranking: &LineRanking) -> String {
     let how = match profile.exact() {
         Some(exact) if table.doubt.is_none() => {
@@ -197,7 +196,7 @@ pub(super) fn filter_text(names: &[String]) -> String {
     }
 }
 
-/// `part` of `whole` in at most three digits.
+/// At most three digits.
 fn share(part: u64, whole: u64) -> String {
     let value = percent(part, whole);
     match value {
@@ -207,7 +206,7 @@ fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// `train.py:123`, and the source of the line, or its function where the recording has no source.
+/// `train.py:123` and its source, or its function if the source is unknown.
 pub(super) fn place(profile: &Profile, row: &RankedLine, full: bool) -> (String, String) {
     let Some(function) = profile.stacks().get_function(row.frame.function) else {
         return (format!("[unknown function {}]", row.frame.function.0), String::new());

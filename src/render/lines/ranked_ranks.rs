@@ -1,4 +1,4 @@
-//! The ranked table of lines as text, for the ranks of a job.
+//! The ranked lines of all ranks, as text.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -13,12 +13,12 @@ use crate::render::shared::{
     warnings, wrapped,
 };
 
-/// The key of a line in all ranks: file, the function's first line and name, line number.
+/// File, first line and name of the function, line.
 type LineKey<'a> = (&'a str, u32, &'a str, u32);
-/// A line in the ranks that have it, by their index.
+/// A line by rank.
 type RankRows<'a> = Vec<(usize, &'a RankedLine)>;
 
-/// Writes the lines of all ranks as one ranking, by the sum of live bytes at each rank's peak.
+/// Writes the lines of all ranks, by the sum of live bytes at each rank's peak.
 pub fn ranked_rank_lines_text(
     out: &mut dyn Write,
     ranks: &[(RankLines<'_>, &LineRanking)],
@@ -69,7 +69,6 @@ pub fn ranked_rank_lines_text(
     Ok(())
 }
 
-/// Writes the headline and the warnings of one rank.
 fn write_rank(
     out: &mut dyn Write,
     rank: &RankLines<'_>,
@@ -89,7 +88,6 @@ fn write_rank(
     Ok(())
 }
 
-/// The lines that allocated in any rank, each with its rows of all ranks, in the wanted order.
 fn rows<'a>(
     ranks: &'a [(RankLines<'_>, &LineRanking)],
     order: LineOrder,
@@ -119,8 +117,7 @@ fn rows<'a>(
     rows
 }
 
-/// The sum, the greatest and the least of live bytes, the sum of allocated bytes, and the greatest
-/// peak.
+/// Sum, greatest and least of live bytes; allocated bytes; greatest peak.
 fn cells(all: &[RankLines<'_>], found: &RankRows<'_>) -> [String; 5] {
     let about = |rank: usize| if all[rank].table.estimated { "~" } else { "" };
     let live = |rank: usize| found.iter().find(|r| r.0 == rank).map_or(0, |r| r.1.live);

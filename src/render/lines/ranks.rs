@@ -1,4 +1,4 @@
-//! The table of the lines of several ranks: the most and the least of each line, and the sum.
+//! The lines of several ranks: greatest and least of each line, and the sum.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -120,7 +120,7 @@ pub struct RankValueJson {
     pub rank: Option<String>,
 }
 
-/// A rank among others, and its own table.
+/// A rank and its table.
 #[derive(Debug, Clone, Copy)]
 pub struct RankLines<'a> {
     /// `rank 3`.
@@ -131,7 +131,7 @@ pub struct RankLines<'a> {
     pub table: &'a LineTable,
 }
 
-/// The rows of a function with their source, and its own lines.
+/// Line number, source and figures.
 type FunctionRows<'a> = Vec<(u32, Option<&'a str>, Option<&'a RankRow>)>;
 
 /// Writes the table as text.
@@ -182,7 +182,6 @@ pub fn rank_lines_text(
     Ok(())
 }
 
-/// The peaks of the ranks in one line.
 pub(super) fn balance(ranks: &[RankLines<'_>]) -> String {
     let peak = |rank: &RankLines<'_>| rank.table.allocated.bytes;
     let sum: i64 = ranks.iter().map(peak).sum();
@@ -229,7 +228,7 @@ fn text<'a>(
         let label = ranks.get(rank).map_or("?", |rank| rank.label);
         one_line(label.strip_prefix("rank ").unwrap_or(label))
     };
-    // Greatest and least, each with its rank, and the sum.
+    // Greatest and least with their ranks, and the sum.
     type Show<'s> = &'s dyn Fn(BoundedValue) -> String;
     let group = |head: String, show: Show<'_>, of: &dyn Fn(&RankRow) -> Option<RankValues>| {
         let of_rank = |which: fn(&RankValues) -> (BoundedValue, usize)| {
@@ -267,14 +266,13 @@ fn text<'a>(
     FunctionText::with_columns(rows, columns, extras, width, most)
 }
 
-/// Whether all ranks that have it have the same value.
 fn is_even(all: &RankValues) -> bool {
     all.greatest.0 == all.least.0 && all.greatest.0.exact
 }
 
-/// Writes one row per line seen in any rank. Each requested column, and `live_at_peak`, becomes
-/// eleven: `.greatest`, `.least` and `.sum`, each with `.exact` and `.upper` (empty without a
-/// limit), the first two with `.rank`.
+/// Writes a row per line. Each statistic, and `live_at_peak`, has eleven columns: `.greatest`,
+/// `.least` and `.sum`, each with `.exact` and `.upper` (empty without a limit), the first two with
+/// `.rank`.
 pub fn rank_lines_csv(
     out: &mut dyn Write,
     ranks: &[RankLines<'_>],
@@ -324,7 +322,7 @@ pub fn rank_lines_csv(
     Ok(())
 }
 
-/// Writes the table as one JSON object; sizes in bytes, unknown is `null`.
+/// Writes the table as one JSON object; bytes, unknown is `null`.
 pub fn rank_lines_json(
     out: &mut dyn Write,
     ranks: &[RankLines<'_>],

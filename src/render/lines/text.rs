@@ -1,4 +1,4 @@
-//! The table of lines as text: source, peaks and bars, function by function.
+//! The table of lines as text: functions with source, peaks and bars.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -11,26 +11,26 @@ use crate::render::shared::{
     EscapeGuard, FrameLabels, RenderError, bytes, count, header, one_line, scaled, signed_bytes,
 };
 
-/// What the table shows, and its width.
+/// What the table shows.
 #[derive(Debug, Clone, Default)]
 pub struct LinesOptions {
-    /// Characters per line; the least important columns are dropped first. `None`: nothing is cut.
+    /// Characters per line; `None` cuts nothing.
     pub width: Option<usize>,
-    /// Only functions whose name or file contains one of these; all when empty.
+    /// Parts of names or files of the functions shown; all if empty.
     pub functions: Vec<String>,
-    /// At most this many functions; `None` for all.
+    /// Most functions.
     pub limit: Option<usize>,
-    /// Whether file names are shown with their full path.
+    /// Whether files are shown with their full path.
     pub full_filenames: bool,
 }
 
 const BAR: usize = 8;
 const MIN_SOURCE_WIDTH: usize = 24;
-/// Lines shown around one with figures, and the longest gap shown without a mark.
+/// Lines shown around one with figures, and the longest gap shown.
 const CONTEXT_LINES: usize = 2;
 const FEW: usize = 6;
 
-/// Writes the table as text.
+/// Writes the table.
 pub fn lines_text(
     out: &mut dyn Write,
     profile: &Profile,
@@ -68,7 +68,7 @@ pub fn lines_text(
     Ok(())
 }
 
-/// The functions whose name or file contains one of `names`.
+/// Functions whose name or file contains one of `names`.
 pub(super) fn selected<'a>(
     profile: &'a Profile,
     table: &'a LineTable,
@@ -85,7 +85,7 @@ pub(super) fn selected<'a>(
         .collect()
 }
 
-/// The source lines of a function with their numbers; only those seen when there is no source.
+/// All source lines with their figures; without source, only those with figures.
 pub(super) fn source_lines<'a>(
     profile: &'a Profile,
     function: &'a LineFunction,
@@ -93,7 +93,7 @@ pub(super) fn source_lines<'a>(
     with_source(profile.source(function.function), &function.rows, |row| row.line)
 }
 
-/// The same for rows of any kind; `line` gives a row's line number.
+/// `line` gives a row's line number.
 pub(super) fn with_source<'a, R>(
     source: Option<&'a SourceText>,
     rows: &'a [R],
@@ -117,14 +117,13 @@ pub(super) fn with_source<'a, R>(
     lines
 }
 
-/// One function's part of the text.
 pub(super) struct FunctionText<'a> {
-    /// Number and source of each line, and the value of its bar, if it has figures.
+    /// Line number, source, value of the bar.
     lines: Vec<(u32, Option<&'a str>, Option<i64>)>,
     columns: Vec<LineColumn>,
     source_width: usize,
     has_source: bool,
-    /// The greatest value of the first column in the whole table: a full bar.
+    /// A full bar: the greatest value of the first column in the whole table.
     most: i64,
 }
 
@@ -193,7 +192,7 @@ impl<'a> FunctionText<'a> {
         FunctionText::with_columns(lines.collect(), columns, extras, width, most)
     }
 
-    /// Keeps these columns, and as many `extras` as leave room for the source.
+    /// Keeps as many `extras` as leave room for the source.
     pub(super) fn with_columns(
         lines: Vec<(u32, Option<&'a str>, Option<i64>)>,
         mut columns: Vec<LineColumn>,
@@ -206,7 +205,7 @@ impl<'a> FunctionText<'a> {
         };
         let width = width.unwrap_or(usize::MAX);
         let mut room = width.saturating_sub(taken(&columns));
-        // Drops the least important columns until the source has room.
+        // The last are the least important.
         while !extras.is_empty()
             && room < MIN_SOURCE_WIDTH + extras.iter().map(|c| c.width + 2).sum::<usize>()
         {
@@ -223,8 +222,7 @@ impl<'a> FunctionText<'a> {
         }
     }
 
-    /// Which lines are shown: the first one, those with figures, and those around them. A gap of
-    /// only a few lines is shown too.
+    /// The first line, lines with figures, their neighbours, and short gaps.
     fn shown(&self) -> Vec<bool> {
         let count = self.lines.len();
         let mut shown = vec![false; count];
@@ -285,7 +283,6 @@ impl LineColumn {
     }
 }
 
-/// The two lines above a column.
 pub(super) fn column_head(key: StatKey) -> [String; 2] {
     let known = match (key.metric, key.pool, key.field) {
         (Metric::AllocatedBytes, Pool::All, StatField::Peak) => Some("allocated"),
@@ -301,8 +298,7 @@ pub(super) fn column_head(key: StatKey) -> [String; 2] {
     }
 }
 
-/// A value: plain when exact; `~` when it is at least that; `≤` its upper limit where that reads
-/// differently.
+/// Plain if exact; `~` for a lower limit; `≤` for the upper limit where it reads differently.
 pub(super) fn cell(key: StatKey, value: BoundedValue) -> String {
     let text = |v: i64| {
         if key.metric.is_bytes() { signed_bytes(v) } else { v.to_string() }
@@ -313,7 +309,7 @@ pub(super) fn cell(key: StatKey, value: BoundedValue) -> String {
     }
     match value.upper {
         Some(upper) if text(upper) != low => {
-            // One unit is enough when both have the same.
+            // One unit if both have the same.
             let (number, unit) = scaled(value.value.unsigned_abs());
             let same =
                 key.metric.is_bytes() && value.value >= 0 && unit == scaled(upper.unsigned_abs()).1;
@@ -377,7 +373,6 @@ fn footer(out: &mut dyn Write, table: &LineTable, exact: bool) -> std::io::Resul
     Ok(())
 }
 
-/// Why values are unknown, one sentence for each reason.
 fn unknown_notes(table: &LineTable) -> Vec<String> {
     let rows = table.functions.iter().flat_map(|function| &function.rows);
     let cells = rows.flat_map(|row| &row.cells);

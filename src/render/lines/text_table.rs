@@ -3,10 +3,9 @@
 use std::borrow::Cow;
 use std::io::Write;
 
-/// Least columns for source text beside a location; with fewer it has its own line.
+/// Least columns for source beside a location; with fewer it gets its own line.
 const MIN_SOURCE: usize = 18;
 
-/// A table of figures, locations and source text that fits a width.
 pub(super) struct TextTable<'a, const N: usize> {
     heads: [&'a str; N],
     rows: Vec<([String; N], String, String)>,
@@ -32,7 +31,7 @@ impl<'a, const N: usize> TextTable<'a, N> {
             widths.push(cells.chain(head.split('/').map(length)).max().unwrap_or(0));
         }
         let place = self.rows.iter().map(|row| length(&row.1)).max().unwrap_or(0);
-        // Drops the last columns to make room; a location is never cut, as it says where to look.
+        // Drops the last columns; never cuts a location.
         let taken = |widths: &[usize]| widths.iter().map(|w| w + 2).sum::<usize>();
         if let Some(width) = width {
             while widths.len() > 2 && taken(&widths) + place > width {
@@ -76,7 +75,6 @@ impl<'a, const N: usize> TextTable<'a, N> {
     }
 }
 
-/// The beginning of a source line, as far as there is room.
 fn beginning(source: &str, room: Option<usize>) -> Cow<'_, str> {
     match room.filter(|room| source.chars().count() > *room) {
         Some(room) => {

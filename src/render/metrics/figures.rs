@@ -1,11 +1,10 @@
-//! The families of series that `memspy exporter` serves, and where each figure is from.
+//! The series of `memspy exporter` and their sources.
 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Unit;
 
 use super::{ExportedGpu, NamedBytes};
 
-/// A family of series.
 pub(super) struct SeriesFamily {
     pub(super) name: &'static str,
     pub(super) unit: Option<Unit>,
@@ -31,7 +30,6 @@ impl SeriesFamily {
     }
 }
 
-/// A value of a series.
 #[derive(Clone, Copy)]
 pub(super) enum SeriesValue {
     Count(u64),
@@ -47,7 +45,6 @@ enum FigureOf {
     Part(PartOf),
 }
 
-/// A figure of a GPU: its family, and its getter.
 pub(super) struct GpuFigure {
     pub(super) family: SeriesFamily,
     of: FigureOf,
@@ -78,7 +75,7 @@ impl GpuFigure {
     }
 }
 
-/// All figures that are one number a GPU, in the order of the output.
+/// One number a GPU, in the order of the output.
 pub(super) const GPU_FIGURES: [GpuFigure; 15] = [
     GpuFigure::bytes(
         "memspy_allocated",
@@ -159,7 +156,7 @@ pub(super) const FAILED_READS: SeriesFamily = SeriesFamily::counter(
     "Reads of the process that failed, or during which it changed what was read",
 );
 
-/// A figure that has a number for each name: its family, the label of the name, and its rows.
+/// A number for each name; the label of the name.
 pub(super) type NamedFigure = (SeriesFamily, &'static str, fn(&ExportedGpu) -> &Vec<NamedBytes>);
 
 pub(super) const NAMED_FIGURES: [NamedFigure; 3] = [

@@ -1,4 +1,4 @@
-//! Serves `memspy exporter`: figures of jobs as OpenMetrics, or in Prometheus's older text format.
+//! `memspy exporter`: OpenMetrics, or Prometheus's older text format.
 
 mod figures;
 
@@ -17,21 +17,21 @@ use figures::{
     FAILED_READS, GPU_FIGURES, NAMED_FIGURES, PROCESS, SAMPLES, SeriesFamily, SeriesValue,
 };
 
-/// Longest label value, in characters, as the job chooses the names.
+/// The job chooses the names.
 const MAX_LABEL: usize = 200;
 
 /// Bytes under a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedBytes {
-    /// The name: a line, or an owner.
+    /// A line or an owner.
     pub name: String,
-    /// What the memory is for; `None` where the name says it.
+    /// The category; `None` where the name says it.
     pub category: Option<String>,
     /// Bytes.
     pub bytes: u64,
 }
 
-/// One GPU of a job. Sizes in bytes; unknown (`None`) has no series.
+/// A GPU of a job. Bytes; unknown (`None`) has no series.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExportedGpu {
     /// Its number in the job.
@@ -54,50 +54,50 @@ pub struct ExportedGpu {
     pub retries: Option<u64>,
     /// `num_ooms` of `torch.cuda.memory_stats()`.
     pub ooms: Option<u64>,
-    /// What the process holds beside PyTorch's allocator.
+    /// Held outside PyTorch's allocator.
     pub outside: Option<u64>,
-    /// What other processes hold.
+    /// Held by other processes.
     pub others: Option<u64>,
     /// Memory of the device.
     pub total: Option<u64>,
     /// Free on the device.
     pub free: Option<u64>,
-    /// Free in PyTorch's cache, by the last snapshot of blocks.
+    /// Free in PyTorch's cache at the last snapshot.
     pub cached_free: Option<u64>,
-    /// The largest free block in it.
+    /// Its largest free block.
     pub largest_free: Option<u64>,
-    /// What the largest lines of the program hold, and `[other]`: an estimate.
+    /// Live bytes of the largest lines, and `[other]`: an estimate.
     pub lines: Vec<NamedBytes>,
-    /// How the lines of bytes allocated since memspy began are known: three rows.
+    /// Bytes allocated since memspy began: proven, probable, unattributed.
     pub attribution: Vec<NamedBytes>,
-    /// What the largest owners hold, and `[other]`.
+    /// Bytes of the largest owners, and `[other]`.
     pub owners: Vec<NamedBytes>,
-    /// How long the job was stopped for the snapshot of its owners, in seconds.
+    /// Seconds that the job was stopped for the snapshot of its owners.
     pub owner_stop: Option<f64>,
 }
 
 impl ExportedGpu {
-    /// Part of the free cache outside its largest block; 0 if one block has all of it.
+    /// Part of the free cache outside its largest block.
     fn fragmentation(&self) -> Option<f64> {
         let (free, largest) = (self.cached_free?, self.largest_free?);
         (free > 0).then(|| 1.0 - largest.min(free) as f64 / free as f64)
     }
 }
 
-/// One process.
+/// A process.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ExportedJob {
     /// Its pid.
     pub pid: u32,
-    /// Its rank, where it has one.
+    /// Its rank, if any.
     pub rank: Option<u32>,
     /// Its command line.
     pub command: String,
-    /// Version of its PyTorch.
+    /// Its PyTorch.
     pub pytorch: Option<String>,
     /// Samples taken.
     pub samples: u64,
-    /// Reads that failed, or that the job changed during every attempt.
+    /// Reads that failed or that the job changed.
     pub failed_reads: u64,
     /// Its GPUs.
     pub gpus: Vec<ExportedGpu>,
@@ -122,7 +122,9 @@ pub fn metrics_content_type(format: MetricsFormat) -> &'static str {
 
 /// The figures of all jobs.
 ///
-/// # Errors Never: it writes to memory.
+/// # Errors
+///
+/// Never: it writes to memory.
 pub fn metrics_text(jobs: &[ExportedJob], format: MetricsFormat) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(ExportedJobs(jobs.to_vec())));
@@ -136,7 +138,6 @@ pub fn metrics_text(jobs: &[ExportedJob], format: MetricsFormat) -> Result<Strin
 
 type SeriesLabels = Vec<(&'static str, String)>;
 
-/// What is encoded.
 #[derive(Debug)]
 struct ExportedJobs(Vec<ExportedJob>);
 
@@ -167,7 +168,7 @@ impl ExportedJobs {
         self.0.iter().flat_map(|job| job.gpus.iter().map(move |gpu| (job, gpu)))
     }
 
-    /// Series by name; equal names are summed.
+    /// Equal names are summed.
     fn named(
         &self,
         key: &'static str,
@@ -213,7 +214,7 @@ fn gpu_labels(job: &ExportedJob, gpu: &ExportedGpu) -> SeriesLabels {
     labels
 }
 
-/// Text from a job as a label: one line without control characters, of bounded length.
+/// The job chooses the text: one line, no control characters, bounded length.
 fn label(text: &str) -> String {
     let text = one_line(text);
     match text.char_indices().nth(MAX_LABEL) {
@@ -222,7 +223,6 @@ fn label(text: &str) -> String {
     }
 }
 
-/// Writes the series of a family, if there are any.
 fn write(
     encoder: &mut DescriptorEncoder<'_>,
     family: &SeriesFamily,
@@ -246,8 +246,7 @@ fn write(
     Ok(())
 }
 
-/// OpenMetrics in Prometheus's older format: counters are named with `_total`, without units or end
-/// mark.
+/// Counters get `_total`; units and the end mark go.
 fn prometheus_text(text: &str) -> String {
     let counters: Vec<&str> = text
         .lines()

@@ -1,4 +1,4 @@
-//! Where all bytes of a device were when a job ran out of memory: rows that add up to the total.
+//! All bytes of a device when a job ran out of memory.
 
 use std::io::{self, Write};
 
@@ -7,19 +7,19 @@ use crate::model::{ProcessUsage, TensorCategory};
 use crate::render::owners::group_label;
 use crate::render::shared::{bytes, percent};
 
-/// PyTorch's allocated bytes at the moment whose allocation sites are known.
+/// PyTorch's allocated bytes when the allocation sites were known.
 pub(super) fn allocated(device: &OomDevice) -> Option<u64> {
     let counted = || Some(device.counters.as_ref()?.allocated().max(0) as u64);
     device.live.as_ref().map(|live| live.total + live.left_out).or_else(counted)
 }
 
-/// The rows, which add up to the device's memory; `None` where that is not known.
+/// They add up to the device's memory; `None` if that is unknown.
 fn rows(device: &OomDevice) -> Option<Vec<(u64, &'static str)>> {
     let total = device.total?;
     let allocated = allocated(device)?;
     let reserved = device.counters.as_ref().map_or(0, |c| c.reserved().max(0) as u64);
     let mut left = total;
-    // Figures read at other moments may add up to slightly more than the total.
+    // Figures of other moments may add up to more than the total.
     let mut take = |size: u64| {
         let taken = size.min(left);
         left -= taken;
@@ -54,7 +54,6 @@ fn rows(device: &OomDevice) -> Option<Vec<(u64, &'static str)>> {
     Some(rows)
 }
 
-/// Writes them.
 pub(super) fn write_accounting(out: &mut dyn Write, device: &OomDevice) -> io::Result<()> {
     let (Some(total), Some(rows)) = (device.total, rows(device)) else { return Ok(()) };
     writeln!(out, "  all {}:", bytes(total))?;
@@ -64,8 +63,7 @@ pub(super) fn write_accounting(out: &mut dyn Write, device: &OomDevice) -> io::R
     Ok(())
 }
 
-/// Whether the program could do without an owner's memory: not a model's parts or its training
-/// state.
+/// Whether the program could free it: no part of a model or its training state.
 fn can_be_given_up(group: &OwnerGroup) -> bool {
     match group.kind {
         OwnerKind::Model | OwnerKind::Optimizer | OwnerKind::NoTensor => false,
@@ -76,8 +74,7 @@ fn can_be_given_up(group: &OwnerGroup) -> bool {
     }
 }
 
-/// The largest owner that can be given up, in a sentence; `None` without a snapshot of owners or
-/// such an owner.
+/// The largest owner that can be freed, in a sentence.
 pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<String> {
     let look = report.owners.as_ref()?;
     let held = look.devices.iter().find(|held| held.device == device.device)?;
@@ -85,7 +82,7 @@ pub(super) fn largest_holder(report: &OomReport, device: &OomDevice) -> Option<S
     let largest =
         groups.iter().filter(|group| can_be_given_up(group)).max_by_key(|it| it.size.bytes)?;
     let since = allocated(device)?.saturating_sub(held.allocated);
-    // Later allocations may be the largest; then no owner is named.
+    // Later allocations may be larger.
     if since > largest.size.bytes {
         return None;
     }
@@ -147,7 +144,7 @@ mod tests {
         assert_eq!(mib(&known), [1700, 300, 400, 500, 40, 60]);
         let unknown = device(ProcessUsage::Unknown("no permission".into()));
         assert_eq!(mib(&unknown), [1700, 300, 40, 960]);
-        // The driver's figure was read when the job had less.
+        // The driver's figure is older: the job had less then.
         let older = device(ProcessUsage::Bytes(100 << 20));
         assert_eq!(mib(&older).iter().sum::<u64>(), 3000);
         let none = OomDevice { usage: None, counters: None, ..known };

@@ -1,5 +1,4 @@
-//! The conclusions of an OOM report: what failed, who holds the memory, why the cache did not help,
-//! what to do.
+//! The conclusions of an OOM report: the request, the holders, the cache, the remedy.
 
 use std::io::{self, Write};
 
@@ -20,12 +19,12 @@ pub(super) fn sees_refusals(profile: &Profile) -> bool {
     profile.exact().is_some_and(probed)
 }
 
-/// The errors raised, last first.
+/// Last first.
 fn errors(report: &OomReport) -> impl Iterator<Item = &RaisedError> {
     report.oom_exception.iter().rev().filter_map(|oom| oom.error.as_ref())
 }
 
-/// Bytes of the last request: refused by the driver, or from PyTorch's message.
+/// Refused by the driver, or in PyTorch's message.
 fn last_request(report: &OomReport) -> Option<u64> {
     let words = || errors(report).find_map(|error| requested_bytes(&error.text));
     match report.refused.first() {
@@ -38,8 +37,7 @@ fn last_request(report: &OomReport) -> Option<u64> {
     }
 }
 
-/// What the cache had for the request; `None` if the job did not run out of memory, or the request
-/// or the snapshot is unknown.
+/// How the cache fits the request; `None` without OOM, request or snapshot.
 pub(super) fn fit(report: &OomReport, device: &OomDevice) -> Option<FreeFit> {
     let asked = last_request(report).filter(|_| report.out_of_memory)?;
     let most = device.counters.as_ref().and_then(|counters| counters.max_split_size);
@@ -89,7 +87,7 @@ pub(super) fn free_fit_text(out: &mut dyn Write, fit: &FreeFit) -> io::Result<()
     }
 }
 
-/// What happened in a few sentences: what failed, what holds the memory, and what to do.
+/// A few sentences: what failed, who holds the memory, what to do.
 pub(super) fn conclusion(
     profile: &Profile,
     report: &OomReport,
@@ -101,8 +99,7 @@ pub(super) fn conclusion(
     }
     let asked = last_request(report);
     for device in &report.devices {
-        // The last allocation site need not be the largest: says so when no snapshot of owners
-        // shows it.
+        // The last allocation site need not be the largest holder.
         let holder = largest_holder(report, device);
         let has_owners = report.owners.is_some();
         sentences.extend(holder.or_else(|| growth(profile, device, labels, has_owners)));
@@ -111,7 +108,7 @@ pub(super) fn conclusion(
     sentences
 }
 
-/// The line that allocated most of the live bytes that are newer than the recording's start.
+/// The line with most live bytes allocated while recording.
 fn growth(
     profile: &Profile,
     device: &OomDevice,
@@ -133,7 +130,7 @@ fn growth(
     let on = format!("GPU {}", device.device.0);
     let held = format!("{about}{size}, {share:.0} % of the {} allocated", bytes(whole));
     let (grown, unknown) = grown(live);
-    // The largest known line need not be the largest of all.
+    // The largest known line need not be the largest.
     if unknown > most.bytes {
         let exact = match profile.exact() {
             Some(_) => String::new(),
@@ -153,7 +150,7 @@ fn growth(
     Some(format!("{on}: {part} of what grew {since} was allocated by {line}: {held}. {holder}"))
 }
 
-/// Live bytes allocated while recording, and how many of them have no known line.
+/// Live bytes allocated while recording, and those without a line.
 fn grown(live: &FoldedProfile) -> (u64, u64) {
     let (mut grown, mut unknown) = (0, 0);
     for stack in &live.stacks {
@@ -167,8 +164,7 @@ fn grown(live: &FoldedProfile) -> (u64, u64) {
     (grown, unknown)
 }
 
-/// What was free in the cache when the driver refused, after PyTorch had returned what it could;
-/// known for exact recordings.
+/// Free cache at the refusal, after PyTorch returned what it could; only in exact recordings.
 fn free_at_refusal(report: &OomReport, device: &OomDevice) -> Option<u64> {
     let live = device.live.as_ref().filter(|_| !report.refused.is_empty())?;
     let is_then = report.refused.iter().any(|refused| refused.time == live.snapshot.time);
@@ -199,7 +195,6 @@ fn other_processes(device: &OomDevice) -> Option<String> {
     is_much.then(|| format!("other processes use {} of the device.", bytes(usage.used - own)))
 }
 
-/// Why the cache had no block for the request.
 fn unfit_cache(
     report: &OomReport,
     device: &OomDevice,
@@ -247,7 +242,7 @@ fn emptying_is_useless(report: &OomReport, device: &OomDevice) -> Option<String>
     ))
 }
 
-/// The device had memory, so a limit of the job's own refused the request.
+/// The device had memory: a limit of the job refused the request.
 fn own_limit(profile: &Profile, report: &OomReport, device: &OomDevice) -> Option<String> {
     let usage = device.usage.as_ref().filter(|_| device.cache.is_some())?;
     // NVML's figure may be older; PyTorch asked when the request failed.

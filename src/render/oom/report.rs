@@ -1,4 +1,4 @@
-//! The OOM report as text: what happened, the request, what was live, its owners, what was free.
+//! The OOM report as text.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ use crate::render::shared::{
     optional_bytes, percent, time_range, utc, warnings,
 };
 
-/// Rows that the snapshot of owners does not cover.
+/// Bytes that the snapshot of owners does not cover.
 const UNKNOWN_OWNER: &str = "[unattributed]";
 const SINCE_THEN: &str = "[allocated since this snapshot of the owners: unattributed]";
 /// Stacks, owners and refusals listed.
@@ -88,11 +88,10 @@ impl OomReportText<'_> {
         Ok(())
     }
 
-    /// The errors as the program saw them.
     fn oom_exception(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut told: Vec<&RaisedError> = Vec::new();
         for error in self.errors() {
-            // The same error again: the program retried.
+            // The program retried.
             let same =
                 |other: &&RaisedError| (other.stack, &other.text) == (error.stack, &error.text);
             if !told.iter().any(same) {
@@ -128,12 +127,11 @@ impl OomReportText<'_> {
         Ok(())
     }
 
-    /// The errors found.
     fn errors(&self) -> impl Iterator<Item = &RaisedError> {
         self.report.oom_exception.iter().filter_map(|oom_exception| oom_exception.error.as_ref())
     }
 
-    /// Where an error was raised, and the program's own line where that is inside a library.
+    /// Where the error was raised, and the program's own line if that is in a library.
     fn raised(&self, out: &mut dyn Write, stack: StackId) -> io::Result<()> {
         writeln!(out, "    {}", self.stack(stack))?;
         let stacks = self.profile.stacks();
@@ -148,7 +146,6 @@ impl OomReportText<'_> {
         }
     }
 
-    /// What failed and where: exact, or as far as samples show.
     fn asked(&self, out: &mut dyn Write) -> io::Result<()> {
         let report = self.report;
         if !report.refused.is_empty() {
@@ -166,7 +163,7 @@ impl OomReportText<'_> {
             }
             return Ok(());
         }
-        // The thread that raised the error is better evidence than samples of the others.
+        // The thread of the error is better evidence than samples of others.
         if report.stood.is_empty() || self.errors().any(|error| error.stack.is_some()) {
             return Ok(());
         }
@@ -227,7 +224,7 @@ impl OomReportText<'_> {
         stack_text(self.labels, stack)
     }
 
-    /// When something happened, relative to the moment.
+    /// Relative to the moment.
     fn before(&self, time: Nanos) -> String {
         let now = self.report.time;
         let seconds = now.0.abs_diff(time.0) as f64 / 1e9;
@@ -303,8 +300,7 @@ impl OomReportText<'_> {
         )
     }
 
-    /// The peak of allocated bytes, as in all reports; the allocator's own mark if that is older
-    /// than the recording.
+    /// As in all reports; the allocator's mark if it is older than the recording.
     fn peak(&self, device: &OomDevice, mark: i64) -> i64 {
         let peak = self.profile.peak_allocated(device.device);
         peak.map_or(mark, |peak| peak.older().unwrap_or(peak.within))
@@ -369,7 +365,7 @@ impl OomReportText<'_> {
             Some(counted) if counted == whole => {
                 "; the counters say the same at the moment".to_owned()
             }
-            // Partial, where samples missed some or are of another moment.
+            // Partial: samples missed some or are of another moment.
             Some(counted) => format!("; the counters above say {}: another moment", bytes(counted)),
             None => String::new(),
         };
@@ -431,17 +427,17 @@ impl OomReportText<'_> {
     }
 }
 
-/// Live bytes of one line of the program.
+/// Live bytes of a line of the program.
 pub(super) struct LiveRow {
-    /// The largest of its stacks.
+    /// Its largest stack.
     pub(super) text: String,
-    /// The line of the program; `None` where no such line allocated it.
+    /// `None` if no line of the program allocated it.
     pub(super) own: Option<Frame>,
     pub(super) bytes: u64,
     pub(super) stacks: u64,
 }
 
-/// Live bytes by the program's own line, largest first.
+/// Largest first.
 pub(super) fn live_rows(labels: FrameLabels<'_>, live: &FoldedProfile) -> Vec<LiveRow> {
     let mut rows: Vec<LiveRow> = Vec::new();
     let mut by_own: BTreeMap<(FunctionId, u32), usize> = BTreeMap::new();
@@ -466,7 +462,7 @@ pub(super) fn live_rows(labels: FrameLabels<'_>, live: &FoldedProfile) -> Vec<Li
         rows[at].bytes += stack.bytes;
         rows[at].stacks += 1;
     }
-    // Memory older than the recording by category, where its owners are known.
+    // Memory older than the recording, by category.
     let mut older: BTreeMap<String, u64> = BTreeMap::new();
     for stack in &live.left_out_stacks {
         let texts = stack.path.iter().take(2).map(|label| labels.label(*label, true));

@@ -1,20 +1,17 @@
-//! Stacks of an OOM report in one line: the innermost frame, the program's own lines, and the
-//! number of library frames between.
+//! Stacks in one line: the innermost frame, the program's lines, the number of library frames
+//! between.
 
 use crate::analysis::StackLabel;
 use crate::model::{Frame, StackId};
 use crate::render::shared::{FrameLabels, one_line};
 
-/// The program's own frames shown of a stack.
+/// Frames of the program that are shown.
 const MAX_OWN: usize = 3;
-/// Stacks up to this many frames are shown whole; of a stack without a program frame, this many are
-/// shown.
+/// Stacks of this length are shown whole, and this many frames of a stack without the program.
 const MAX_WHOLE: usize = 6;
 
-/// A step of a stack, as text.
 struct StackEntry {
     text: String,
-    /// Whether it is a frame of a library.
     library: bool,
 }
 
@@ -25,7 +22,6 @@ pub(super) fn stack_text(labels: FrameLabels<'_>, stack: StackId) -> String {
     folded(&steps)
 }
 
-/// The same of a folded stack.
 pub(super) fn path_text(labels: FrameLabels<'_>, path: &[StackLabel]) -> String {
     let of = |label: &StackLabel| match *label {
         StackLabel::Frame(frame) => step(labels, frame),
@@ -35,8 +31,7 @@ pub(super) fn path_text(labels: FrameLabels<'_>, path: &[StackLabel]) -> String 
     folded(&steps)
 }
 
-/// The innermost program line on a folded stack: the thread's own, not that of the forward call
-/// behind it.
+/// The thread's own line, not that of the forward call.
 pub(super) fn own_frame(labels: FrameLabels<'_>, path: &[StackLabel]) -> Option<Frame> {
     let own = path.iter().take_while(|label| {
         !matches!(label, StackLabel::Pseudo(crate::analysis::PseudoFrame::BackwardOf))
@@ -87,7 +82,7 @@ fn folded(steps: &[StackEntry]) -> String {
     format!("{}{more}", parts.join(" ← "))
 }
 
-/// Writes library frames between two others: a single one by name, several as a number.
+/// One library frame by name, several as a number.
 fn flush(parts: &mut Vec<String>, hidden: &mut usize, last: &str) {
     match *hidden {
         0 => {}

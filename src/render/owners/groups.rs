@@ -1,4 +1,4 @@
-//! Groups of owners as rows of a table, and as JSON: the largest first, the rest summed in one row.
+//! Groups of owners as rows of a table and as JSON.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -62,23 +62,22 @@ pub struct OwnerPatternJson {
 
 /// Default number of rows.
 pub const DEFAULT_ROWS: usize = 25;
-/// Default number of patterns listed for a group.
+/// Patterns listed for a group.
 const MAX_PATTERNS: usize = 4;
-/// A pattern gets a row from one part in this many of the total.
+/// A pattern needs this part of the total for a row: 1/50.
 const MIN_PART: u64 = 50;
 
-/// A row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GroupRow {
     pub(crate) bytes: u64,
-    /// `None` for memory that is in no storage.
+    /// `None` for memory in no storage.
     pub(crate) size: Option<GroupSize>,
     pub(crate) text: String,
-    /// Whether it is a part of the row above.
+    /// A part of the row above.
     pub(crate) is_part: bool,
 }
 
-/// The label of a group: `parameters of main: model`, `server: sessions[*].keys`.
+/// `parameters of main: model`, `server: sessions[*].keys`.
 pub fn group_label(group: &OwnerGroup) -> String {
     let members = |what: &str| match group.members {
         0 | 1 => String::new(),
@@ -121,8 +120,7 @@ pub fn group_label(group: &OwnerGroup) -> String {
     one_line(&with_attributes(&label))
 }
 
-/// Writes submodules as a program does: `model.layers[1].act` for
-/// `model._modules["layers"]._modules["1"]._modules["act"]`.
+/// `model.layers[1].act` for `model._modules["layers"]._modules["1"]._modules["act"]`.
 fn with_attributes(name: &str) -> String {
     let mut text = String::with_capacity(name.len());
     let mut rest = name;
@@ -154,7 +152,7 @@ pub fn pattern_name(group: &OwnerGroup, pattern: &OwnerPattern) -> String {
     one_line(&with_attributes(&text))
 }
 
-/// The label of a pattern below its group.
+/// Below its group.
 fn pattern_label(group: &OwnerGroup, index: usize) -> String {
     let pattern = &group.patterns[index];
     one_line(&with_attributes(match group.kind {
@@ -169,7 +167,7 @@ enum GroupHead<'a> {
     Other(&'a str),
 }
 
-/// The rows of groups and of memory in no tensor, `most` at most.
+/// Rows of groups and of memory in no tensor, at most `most`.
 pub(crate) fn group_rows(
     groups: &[&OwnerGroup],
     others: &[(String, u64)],
@@ -181,7 +179,7 @@ pub(crate) fn group_rows(
     heads.extend(others.map(|(text, size)| (*size, GroupHead::Other(text))));
     heads.sort_by_key(|(size, _)| Reverse(*size));
     let all = heads.iter().fold(0u64, |all, (size, _)| all.saturating_add(*size));
-    // The parts of the largest groups deserve rows more than many small groups.
+    // Parts of the largest groups matter more than many small groups.
     let max_heads = if most == usize::MAX { most } else { (most * 3 / 5).max(1) };
     let left_out = heads.split_off(heads.len().min(max_heads));
     let room = most.saturating_sub(heads.len() + usize::from(!left_out.is_empty()));
@@ -216,8 +214,7 @@ pub(crate) fn group_rows(
     rows
 }
 
-/// The patterns that get a row, the largest `room` of them: size, index of the head, index in its
-/// group.
+/// The largest `room` patterns: size, index of the head, index in its group.
 fn listed_parts(
     heads: &[(u64, GroupHead<'_>)],
     most: usize,
@@ -242,7 +239,6 @@ fn listed_parts(
     parts
 }
 
-/// Memory of a device that is in no tensor.
 pub(crate) fn outside_tensors(sums: &DeviceOwnership) -> Vec<(String, u64)> {
     let without = match &sums.not_read {
         Some(not_read) => format!("[{not_read}]"),
@@ -255,7 +251,7 @@ pub(crate) fn outside_tensors(sums: &DeviceOwnership) -> Vec<(String, u64)> {
     ]
 }
 
-/// The same of a recorded snapshot.
+/// Of a recorded snapshot.
 pub(crate) fn outside_recorded(device: &OwnedOnDevice) -> Vec<(String, u64)> {
     vec![
         (NO_TENSOR.to_owned(), device.without_tensor),
@@ -263,7 +259,7 @@ pub(crate) fn outside_recorded(device: &OwnedOnDevice) -> Vec<(String, u64)> {
     ]
 }
 
-/// Writes rows under their heads; shares are of `all`.
+/// Shares are of `all`.
 pub(crate) fn write_rows(out: &mut dyn Write, rows: &[GroupRow], all: u64) -> std::io::Result<()> {
     writeln!(out, "{:>11}  {:>7}  {:>8}  {:>19}  owner", "bytes", "share", "storages", "each")?;
     for row in rows {
@@ -281,13 +277,12 @@ pub(crate) fn write_rows(out: &mut dyn Write, rows: &[GroupRow], all: u64) -> st
     Ok(())
 }
 
-/// The size of one storage, or of the smallest and the largest.
 fn each(size: GroupSize) -> String {
     match size.range {
         Some((least, most)) if least == most => bytes(least),
         Some((least, most)) => {
             let (least, most) = (bytes(least), bytes(most));
-            // One unit is enough where both have it.
+            // One unit if both have the same.
             match (least.split_once(' '), most.split_once(' ')) {
                 (Some((least, unit)), Some((_, same))) if unit == same => format!("{least}–{most}"),
                 _ => format!("{least}–{most}"),
@@ -297,7 +292,7 @@ fn each(size: GroupSize) -> String {
     }
 }
 
-/// Writes what changed between two snapshots, `most` rows of it.
+/// At most `most` rows.
 pub(super) fn write_changes(
     out: &mut dyn Write,
     changes: &[OwnerChange],
@@ -322,7 +317,6 @@ pub(super) fn write_changes(
     Ok(())
 }
 
-/// What changed.
 fn change_label(change: &OwnerChange) -> String {
     let group = &change.group;
     match (&group.kind, group.patterns.first()) {
@@ -332,7 +326,6 @@ fn change_label(change: &OwnerChange) -> String {
 }
 
 impl OwnerGroupJson {
-    /// A group as JSON has it.
     pub(crate) fn new(group: &OwnerGroup) -> OwnerGroupJson {
         let patterns = group.patterns.iter().map(|pattern| OwnerPatternJson {
             pattern: pattern.pattern.clone(),
@@ -370,7 +363,7 @@ fn kind(kind: &OwnerKind) -> &'static str {
     }
 }
 
-/// What a private pool belongs to: `runners[4096].graph`, `12 graphs from step: graphs[0]`.
+/// `runners[4096].graph`, `12 graphs from step: graphs[0]`.
 pub(crate) fn pool_users(users: &[PoolUser]) -> String {
     let name = |user: &PoolUser| match &user.name {
         Some(name) => name.to_string(),

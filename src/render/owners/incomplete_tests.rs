@@ -17,7 +17,7 @@ use crate::render::{
 
 const MIB: u64 = 1 << 20;
 
-/// A parameter, a loss whose graph saves 2 MiB, and a block in no tensor; `missing` was not read.
+/// A parameter, a loss whose graph saves 2 MiB, a block in no tensor; `missing` was not read.
 fn snapshot(missing: &[&'static str]) -> OwnershipSnapshot {
     let tensor = |at: u64, mib: u64| TensorInfo {
         storage: Some(Storage { at: at + 1, data: at << 24, bytes: Some(mib * MIB) }),
@@ -104,8 +104,7 @@ fn text(write: impl FnOnce(&mut Vec<u8>)) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Regression: tensors not read within 5 s were reported as "3.34 GiB [in no tensor: work spaces,
-/// C++]".
+/// Regression: unread tensors were reported as "3.34 GiB [in no tensor: work spaces, C++]".
 #[test]
 fn unread_tensors_are_not_memory_in_no_tensor() {
     let wanted = TensorsOptions { most: 25, ..TensorsOptions::default() };
@@ -123,8 +122,7 @@ fn unread_tensors_are_not_memory_in_no_tensor() {
     }
 }
 
-/// Regression: `graph --like modelsize --json` of an incomplete snapshot gave a wrong figure
-/// without `incomplete`.
+/// Regression: the JSON of an incomplete snapshot had a wrong figure without `incomplete`.
 #[test]
 fn figures_of_an_incomplete_graph_are_unknown() {
     let json = |missing: &[&'static str]| -> [Value; 2] {

@@ -1,5 +1,4 @@
-//! The JSON of `memspy tensors`, `graph` and `referrers`: one document for the three. Sizes in bytes;
-//! unknown is `null`.
+//! The JSON of `memspy tensors`, `graph` and `referrers`: one document. Bytes; unknown is `null`.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -219,7 +218,7 @@ pub struct PythonTensorsJson {
     pub of_unknown_size: u64,
 }
 
-/// Writes every tensor and node of a snapshot, and their sums.
+/// Writes every tensor and node of a snapshot, and the sums.
 pub fn ownership_json(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -227,7 +226,7 @@ pub fn ownership_json(
     JsonDocument::new(ownership(snapshot)).write(out, true)
 }
 
-/// The same in one line, for one snapshot of several, with its time and the program's line.
+/// One line for one of several snapshots, with its time and the program's line.
 pub fn ownership_json_line(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -261,7 +260,7 @@ fn ownership(snapshot: &OwnershipSnapshot) -> OwnershipJson {
     }
 }
 
-/// The tensors that a fork left behind.
+/// Tensors that a fork left behind.
 pub(crate) fn copied_json(snapshot: &OwnershipSnapshot) -> Option<CopiedTensorsJson> {
     let CopiedTensors { of, storages, bytes } = snapshot.copied?;
     Some(CopiedTensorsJson { of_process: of, storages, bytes })
@@ -287,7 +286,6 @@ fn owned_pool(pool: &PrivatePool) -> OwnedPoolJson {
     }
 }
 
-/// How often the process was stopped.
 fn stops(stops: StopTotals) -> StopsJson {
     StopsJson {
         count: stops.count,
@@ -296,7 +294,6 @@ fn stops(stops: StopTotals) -> StopsJson {
     }
 }
 
-/// Why a snapshot is incomplete.
 pub(crate) fn incomplete_json(incomplete: &IncompleteSnapshot) -> IncompleteJson {
     let seconds = |time: std::time::Duration| {
         // A duration is finite, so JSON has a number for it.
@@ -328,7 +325,6 @@ fn referrers(referrers: &TensorReferrers) -> TensorReferrersJson {
     }
 }
 
-/// What the memory of each device is for.
 pub(crate) fn owners_by_device(snapshot: &OwnershipSnapshot) -> BTreeMap<String, DeviceOwnersJson> {
     let devices = breakdown(snapshot);
     devices.iter().map(|(device, sums)| (device.to_string(), device_sums(sums))).collect()

@@ -1,4 +1,4 @@
-//! What older tools would report for the same job, by their own rules, as text and as JSON.
+//! The figures of older tools for the same job, by their rules, as text and JSON.
 
 use std::io::Write;
 
@@ -92,9 +92,9 @@ pub struct ModelSizeJson {
     pub why_unknown: Option<String>,
 }
 
-/// Most losses listed by default.
+/// Losses listed by default.
 const MAX_LISTED: usize = 40;
-/// Modelsize counts every element at this many bytes, and divides by a million.
+/// Modelsize counts 4 bytes an element, and divides by a million.
 const TYPE_SIZE: f64 = 4.0;
 
 /// Writes trumpy's `memory_for_backward` of these losses.
@@ -136,7 +136,7 @@ pub fn like_trumpy_text(
     graph_footer(out, snapshot)
 }
 
-/// Where the tool itself would report something else.
+/// Where the tool would report something else.
 fn notes(memory: &LossMemory) -> Vec<String> {
     let mut notes = Vec::new();
     if memory.nothing_saved {
@@ -159,7 +159,7 @@ fn notes(memory: &LossMemory) -> Vec<String> {
     notes
 }
 
-/// The same as JSON.
+/// Writes the losses as JSON.
 pub fn like_trumpy_json(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -185,7 +185,7 @@ pub fn like_trumpy_json(
     JsonDocument::new(TrumpyJson { like: "trumpy".to_owned(), incomplete, losses }).write(out, true)
 }
 
-/// A figure only of a completely read graph; a partial one would look like a total.
+/// A partial figure would look like a total.
 fn if_complete(snapshot: &OwnershipSnapshot, figure: u64) -> Option<u64> {
     snapshot.cut_graph().is_none().then_some(figure)
 }
@@ -229,7 +229,7 @@ pub fn like_modelsize_text(
     graph_footer(out, snapshot)
 }
 
-/// The same as JSON, in elements.
+/// Writes modelsize's figures as JSON, in elements.
 pub fn like_modelsize_json(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,

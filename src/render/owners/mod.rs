@@ -1,4 +1,4 @@
-//! `memspy tensors`, `graph` and `referrers`: who holds the memory.
+//! `memspy tensors`, `graph` and `referrers`.
 
 mod groups;
 #[cfg(test)]

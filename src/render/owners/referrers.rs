@@ -8,7 +8,7 @@ use crate::model::{OwnershipSnapshot, Referrer, SavedIn, TensorReferrers, Tensor
 use crate::ownership::storages;
 use crate::render::shared::{EscapeGuard, RenderError, bytes, one_line};
 
-/// Writes what refers to the requested tensors, which are these rows.
+/// Writes what refers to the requested tensors.
 pub fn referrers_text(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,

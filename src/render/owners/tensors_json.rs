@@ -1,4 +1,4 @@
-//! Tensors and autograd nodes in the JSON of owners, with the addresses that identify them.
+//! Tensors and autograd nodes in the JSON of owners.
 
 use serde::{Deserialize, Serialize};
 

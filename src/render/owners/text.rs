@@ -17,13 +17,13 @@ use crate::render::shared::{
     EscapeGuard, RenderError, bytes, count, in_sentence, number, one_line, short_file, suggestion,
 };
 
-/// Characters that most shapes need; longer ones shift the rest of their row.
+/// Fits most shapes; longer ones shift their row.
 const SHAPE: usize = 24;
 
 /// A requested device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// A GPU, by the job's number.
+    /// A GPU by the job's number.
     Gpu(u32),
     /// Host memory.
     Cpu,
@@ -32,18 +32,17 @@ pub enum DeviceChoice {
 /// Which tensors a table lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TensorsOptions {
-    /// Only those of this device.
+    /// Only this device.
     pub device: Option<DeviceChoice>,
     /// CPU tensors too.
     pub all_devices: bool,
-    /// At most this many rows.
+    /// Most rows.
     pub most: usize,
     /// Single storages instead of groups.
     pub each: bool,
 }
 
 impl TensorsOptions {
-    /// Whether a device is to be listed.
     fn takes(self, device: TensorDevice) -> bool {
         match self.device {
             Some(DeviceChoice::Gpu(gpu)) => {
@@ -54,7 +53,7 @@ impl TensorsOptions {
         }
     }
 
-    /// Fixes the choice for this snapshot and all later ones: all devices if no tensor is on a GPU.
+    /// Fixes the choice for later snapshots: all devices if no tensor is on a GPU.
     pub fn settled(self, snapshot: &OwnershipSnapshot) -> TensorsOptions {
         let mut devices = snapshot.tensors.iter().filter_map(|row| row.tensor.device);
         let any_cuda = devices.any(TensorDevice::is_cuda);
@@ -65,7 +64,7 @@ impl TensorsOptions {
     }
 }
 
-/// Writes the owners, largest first: in groups, or each storage with its tensors.
+/// Writes the owners, largest first: groups, or storages with their tensors.
 pub fn tensors_text(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -113,7 +112,7 @@ pub fn tensors_text(
     footer(out, snapshot)
 }
 
-/// Writes a table of storages with their tensors, the largest first.
+/// Largest first.
 pub(crate) fn write_storages(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -155,7 +154,7 @@ fn write_group(
     let Some(first) = tensors.next() else { return Ok(()) };
     let name = name(snapshot, first);
     row(out, &size, group.category.name(), first, &name)?;
-    // First other names of the tensor, then the tensors that share its memory.
+    // Other names of the tensor, then the tensors that share its memory.
     for other in first.names.iter().skip(1) {
         row(out, "", "", first, &format!("= {}", one_line(other)))?;
     }
@@ -189,12 +188,11 @@ fn row(
     Ok(())
 }
 
-/// The best available name of a tensor's owner.
 pub(super) fn name(snapshot: &OwnershipSnapshot, row: &TensorRow) -> String {
     one_line(&owner_label(snapshot, row))
 }
 
-/// One device: the owners' bytes add up to the allocated bytes.
+/// The bytes add up to the allocated bytes.
 fn device_sums(out: &mut dyn Write, sums: &DeviceOwnership) -> Result<(), RenderError> {
     categories(out, sums)?;
     let PythonTensors { tensors, elements, bytes: size, unknown } = sums.in_python;
@@ -213,7 +211,7 @@ fn device_sums(out: &mut dyn Write, sums: &DeviceOwnership) -> Result<(), Render
     Ok(())
 }
 
-/// The categories of a device, a line each, without empty ones.
+/// A line each, without empty ones.
 pub(crate) fn categories(out: &mut dyn Write, sums: &DeviceOwnership) -> std::io::Result<()> {
     let mut line = |name: &str, size: u64, what: String| {
         if size > 0 { writeln!(out, "    {name:<35} {}{what}", bytes(size)) } else { Ok(()) }
@@ -251,7 +249,7 @@ pub(crate) fn categories(out: &mut dyn Write, sums: &DeviceOwnership) -> std::io
     line("empty_cache() would return", sums.releasable, " of what is cached".to_owned())
 }
 
-/// Writes what was added and removed between two snapshots, `most` lines of it, grouped by device.
+/// Writes what came and went between two snapshots, at most `most` rows.
 pub fn changes_text(
     out: &mut dyn Write,
     before: &OwnershipSnapshot,
@@ -291,7 +289,7 @@ pub fn changes_text(
     Ok(())
 }
 
-/// The line that a program is at: the innermost non-library frame of its main thread.
+/// The line of a program: the innermost non-library frame of its main thread.
 pub fn place(stacks: &StackTable, samples: &[ThreadSample]) -> Option<String> {
     let main = samples.iter().find(|s| stacks.get_thread(s.thread).is_some_and(|t| t.main));
     let sample = main?;
@@ -349,7 +347,7 @@ pub fn graph_text(out: &mut dyn Write, snapshot: &OwnershipSnapshot) -> Result<(
     graph_footer(out, snapshot)
 }
 
-/// The end of the graph's report. The search for garbage and distant names does not affect it.
+/// The search for garbage and distant names does not affect the graph.
 pub(super) fn graph_footer(
     out: &mut dyn Write,
     snapshot: &OwnershipSnapshot,
@@ -389,7 +387,7 @@ fn write_footer(
     Ok(())
 }
 
-/// A note for a forked process that has only copies of another's tensors; `None` for any other.
+/// For a forked process with copies of another's tensors.
 pub(crate) fn copied(snapshot: &OwnershipSnapshot) -> Option<String> {
     let CopiedTensors { of, storages, bytes: size } = snapshot.copied?;
     let storages = number(storages, "storage");
@@ -409,7 +407,7 @@ pub(crate) fn copied(snapshot: &OwnershipSnapshot) -> Option<String> {
     })
 }
 
-/// What is missing in a snapshot and why, in a sentence; `None` if complete.
+/// What is missing in a snapshot and why; `None` if complete.
 pub fn incomplete(snapshot: &OwnershipSnapshot) -> Option<String> {
     snapshot.incomplete.as_ref().map(incomplete_text)
 }
@@ -433,7 +431,7 @@ fn incomplete_text(incomplete: &IncompleteSnapshot) -> String {
     )
 }
 
-/// How long the process was stopped for it, in a sentence.
+/// How long the process was stopped.
 pub fn pause(snapshot: &OwnershipSnapshot) -> String {
     let objects = count(snapshot.objects);
     match snapshot.pause {

@@ -1,4 +1,4 @@
-//! The figures of a page, as JSON: columns of numbers, which compress well and parse fast.
+//! The figures of a page as JSON: columns of numbers, which compress well and parse fast.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +14,11 @@ use crate::analysis::report::{
 use crate::model::{BlockState, CudaIndex, MemoryKind, Nanos, OwnedOnDevice, TensorCategory};
 use crate::render::shared::{visible, warnings};
 
-/// Most iterations listed singly, and most owners of a snapshot.
+/// Iterations and owners of a snapshot, at most.
 const MAX_ITERATIONS: usize = 3000;
 const MAX_OWNERS: usize = 40;
 
-/// All that a page shows. Times are microseconds since a recording began.
+/// Times are microseconds since a recording began.
 #[derive(Debug, Serialize)]
 pub(super) struct PageFigures {
     format: &'static str,
@@ -35,7 +35,7 @@ pub(super) struct PageFigures {
 struct PageRecording {
     label: String,
     sharpness: SummarySharpness,
-    /// Milliseconds since 1970 at its time 0.
+    /// Milliseconds since 1970 at time 0.
     began: u64,
     from: u64,
     to: u64,
@@ -44,7 +44,7 @@ struct PageRecording {
     /// Begin, end, number.
     iterations: Vec<(u64, u64, u64)>,
     iterations_left_out: u64,
-    /// Time, a description, bytes that the driver refused.
+    /// Time, description, bytes refused by the driver.
     ooms: Vec<(u64, String, Option<u64>)>,
     tracks: Vec<PageTrack>,
 }
@@ -53,21 +53,20 @@ struct PageRecording {
 struct PageTrack {
     name: String,
     kind: &'static str,
-    /// Bytes of the device.
     capacity: Option<u64>,
     certainty: Option<String>,
     counted_peak: Option<(u64, (u64, u64))>,
     levels: PageLevels,
-    /// Time, bytes used on the device, bytes used by the job.
+    /// Time, bytes used on the device, bytes of the job.
     usage: Vec<(u64, u64, Option<u64>)>,
     reserved_changes: Vec<(u64, i64)>,
     moments: PageMoments,
-    /// Stacks as a tree: for each node its parent, which precedes it, and its frame.
+    /// Each node's parent, which precedes it, and its frame.
     parents: Vec<i64>,
     nodes: Vec<u32>,
     /// The node of each stack.
     stacks: Vec<u32>,
-    /// Stacks whose bytes are an estimate, and stacks for bytes that no block shows.
+    /// Stacks with estimated bytes, and stacks for bytes in no block.
     estimates: Vec<u32>,
     remainders: Vec<u32>,
     spans: PageSpans,
@@ -95,7 +94,7 @@ struct PageMoments {
     peak: usize,
 }
 
-/// Columns. For churn, `from` is the time before which it was freed, and there is no `to`.
+/// Columns. For churn, `from` is the time before which it was freed; there is no `to`.
 #[derive(Debug, Default, Serialize)]
 struct PageSpans {
     stack: Vec<u32>,
@@ -109,8 +108,7 @@ struct PageSpans {
 struct PageSnapshot {
     time: u64,
     allocated: u64,
-    /// Names and bytes; they add up to the allocated bytes, except what was freed during the
-    /// snapshot.
+    /// They add up to the allocated bytes, except what was freed meanwhile.
     categories: Vec<(&'static str, u64)>,
     /// Category, owner, bytes, storages.
     owners: Vec<(&'static str, String, u64, u64)>,
@@ -160,7 +158,6 @@ impl PageFigures {
     }
 }
 
-/// The program's name, if known.
 fn default_title(recordings: &[ReportedRecording<'_>], redact: bool) -> String {
     let start = recordings.first().and_then(|recording| recording.profile.start());
     let program = start.and_then(|start| {
@@ -212,7 +209,6 @@ fn page_recording(
     }
 }
 
-/// A kind of memory, in words and in one word.
 fn kind_name(recording: &ReportedRecording<'_>, kind: MemoryKind) -> (String, &'static str) {
     match kind {
         MemoryKind::Torch(device) => {
@@ -338,7 +334,6 @@ fn spans(spans: &[BlockSpan]) -> PageSpans {
     columns
 }
 
-/// Stacks as a tree of frames.
 struct StackTree {
     parents: Vec<i64>,
     nodes: Vec<u32>,

@@ -1,4 +1,4 @@
-//! Fragmentation of PyTorch's cache, as text and as JSON.
+//! The allocator's cache, as text and JSON.
 
 use std::io::{self, Write};
 
@@ -99,8 +99,7 @@ impl From<&Fragmentation> for FragmentationJson {
     }
 }
 
-/// Writes the lines, each after `indent`; nothing for an empty cache. `users` names what a private
-/// pool belongs to.
+/// `users` names what a private pool belongs to.
 pub(crate) fn fragmentation_text(
     out: &mut dyn Write,
     sums: &Fragmentation,
@@ -151,7 +150,7 @@ pub(crate) fn fragmentation_text(
     Ok(())
 }
 
-/// Writes the free blocks of the cache by size, a line for each power of two.
+/// A line for each power of two.
 pub(crate) fn free_by_size_text(
     out: &mut dyn Write,
     sums: &Fragmentation,

@@ -1,5 +1,4 @@
-//! Splits the bytes of a moment into proven, probable and unattributed, in the same words
-//! everywhere.
+//! Bytes as proven, probable and unattributed, in the same words everywhere.
 
 use serde::{Deserialize, Serialize};
 
@@ -39,22 +38,21 @@ impl From<TimeResolution> for AttributionJson {
     }
 }
 
-/// The parts of the bytes at a device's peak, in a sentence; `None` where no allocation was seen.
+/// `None` if no allocation was seen.
 pub(crate) fn certainty_at_peak(profile: &Profile, device: CudaIndex) -> Option<String> {
     let told = evidence(profile.peak_resolution(device)?)?;
     Some(format!("Of the bytes allocated while recording, at the peak: {told}."))
 }
 
-/// The same for any moment, on one line of a terminal or a picture.
+/// The certainty of a moment, for one line of a terminal or a picture.
 pub fn certainty_in_short(resolution: TimeResolution) -> Option<String> {
     Some(format!("lines: {}", parts(resolution)?))
 }
 
-/// The three parts, and why all of it is unattributed if it is; `None` where no allocation was
-/// seen.
+/// `None` if no allocation was seen.
 pub(crate) fn evidence(resolution: TimeResolution) -> Option<String> {
     let told = parts(resolution)?;
-    // Sampled bytes have lines too, so the reader must know that they are guesses.
+    // Lines of sampled bytes are guesses.
     let is_guess = resolution.certain.is_none() && resolution.probable == 0;
     Some(match resolution.p95 {
         _ if !is_guess => told,
@@ -78,7 +76,7 @@ fn parts(resolution: TimeResolution) -> Option<String> {
     })
 }
 
-/// A part in per cent; 0 and 100 only where that is exact.
+/// 0 and 100 only where exact.
 fn share(part: u64, whole: u64) -> String {
     match percent(part, whole) {
         much if part < whole && much > 99.0 => format!("{:.1} %", (much * 10.0).floor() / 10.0),

@@ -23,8 +23,7 @@ pub enum RenderError {
 }
 
 impl RenderError {
-    /// The I/O error of the output, through whichever writer it came. A reader that closes a pipe
-    /// early is no failure.
+    /// The I/O error, whichever writer it came through. A closed pipe is no failure.
     pub fn into_io(self) -> std::io::Error {
         match self {
             RenderError::Write(error) => error,
@@ -44,7 +43,6 @@ mod tests {
 
     use super::RenderError;
 
-    /// A pipe whose reader has gone.
     struct ClosedPipe;
 
     impl io::Write for ClosedPipe {

@@ -1,32 +1,30 @@
-//! The one rule for text from a target or a file: invisible characters and terminal commands are
-//! escaped.
+//! Escapes text from a target or a file: invisible characters and terminal commands.
 //!
-//! Every name, path, command line, version and error text from outside goes through [`visible`]
-//! before it becomes part of a line. [`EscapeGuard`] is the second line of defence for all output:
-//! code that forgets the rule may misplace text, but cannot command a terminal.
+//! Every name, path, command line, version and error from outside goes through [`visible`].
+//! [`EscapeGuard`] is the second line of defence: code that forgets the rule may misplace text, but
+//! cannot command a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{self, Write};
 
-/// Whether a character commands a terminal, reorders the text around it, or is invisible.
+/// Commands a terminal, reorders text, or is invisible.
 pub(crate) fn is_hidden(c: char) -> bool {
     match c {
         // C0 with line ends and tabs, DEL, C1.
         _ if c.is_control() => true,
-        // Marks, embeddings, overrides and isolates of the direction of text.
+        // Direction marks, embeddings, overrides, isolates.
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
             true
         }
-        // Separators of lines and paragraphs.
+        // Line and paragraph separators.
         '\u{2028}' | '\u{2029}' => true,
-        // Zero width: joiners, invisible operators, fillers, the byte order mark, annotations,
-        // tags.
+        // Zero width: joiners, invisible operators, fillers, byte order mark, annotations, tags.
         '\u{ad}' | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' => true,
         '\u{180e}' | '\u{200b}'..='\u{200d}' | '\u{2060}'..='\u{2065}' => true,
         '\u{206a}'..='\u{206f}' | '\u{3164}' | '\u{ffa0}' | '\u{feff}' => true,
         '\u{fff0}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}' => true,
-        // Noncharacters, which XML does not allow.
+        // Noncharacters, which XML forbids.
         _ => u32::from(c) & 0xfffe == 0xfffe || ('\u{fdd0}'..='\u{fdef}').contains(&c),
     }
 }
@@ -42,15 +40,15 @@ fn spell(c: char, out: &mut String) {
     };
 }
 
-/// The JSON escape, which keeps the text the same.
+/// JSON keeps the text the same.
 fn spell_in_json(c: char, out: &mut String) {
     for unit in c.encode_utf16(&mut [0; 2]) {
         let _ = write!(out, "\\u{unit:04x}");
     }
 }
 
-/// `text` with terminal commands and deceptive characters escaped: control characters and line ends
-/// as `\x1b` and `\n`, direction marks and zero-width characters as `\u{202e}`.
+/// Escapes control characters and line ends as `\x1b` and `\n`, direction marks and zero-width
+/// characters as `\u{202e}`.
 pub fn visible(text: &str) -> Cow<'_, str> {
     if !text.contains(is_hidden) {
         return Cow::Borrowed(text);
@@ -65,14 +63,13 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The second line of defence behind [`visible`]: passes memspy's own output, and escapes what got
-/// past the rule.
+/// Passes memspy's own output, and escapes what got past [`visible`].
 pub struct EscapeGuard<W: Write> {
     out: W,
-    /// Characters that are memspy's own.
+    /// memspy's own characters.
     own: fn(char) -> bool,
     spell: fn(char, &mut String),
-    /// The start of a character whose end is not written yet.
+    /// The start of a character that is not complete yet.
     begun: Vec<u8>,
 }
 
@@ -82,7 +79,7 @@ impl<W: Write> EscapeGuard<W> {
         EscapeGuard { out, own: |c| c == '\n', spell, begun: Vec::new() }
     }
 
-    /// For JSON, where such characters occur only in strings: they become JSON escapes.
+    /// Such characters occur only in strings: they become JSON escapes.
     pub(crate) fn json(out: W) -> EscapeGuard<W> {
         EscapeGuard { out, own: |c| c == '\n', spell: spell_in_json, begun: Vec::new() }
     }

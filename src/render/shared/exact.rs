@@ -1,5 +1,4 @@
-//! What a report says about exact events: how they were recorded, what was lost, how they agree
-//! with the counters.
+//! The head of an exact recording: probes, losses, agreement with the counters.
 
 use super::header::time_range;
 use super::label::one_line;
@@ -7,7 +6,7 @@ use super::size::{bytes, count};
 use crate::analysis::{ExactProfile, MemoryGroup, Profile};
 use crate::model::{CudaIndex, EventTotals, FreeTracking, ProbeBackend, ReaderKind};
 
-/// How events are obtained, in a few words.
+/// How events are obtained.
 pub fn way(way: ProbeBackend) -> &'static str {
     match way {
         ProbeBackend::UprobeMulti => "uprobe_multi",
@@ -27,7 +26,7 @@ pub fn memory_name(kind: MemoryGroup) -> &'static str {
     }
 }
 
-/// The trailer counts allocations and frees separately; without it there are only events.
+/// Only the trailer counts allocations and frees separately.
 fn counts(profile: &Profile, exact: &ExactProfile) -> String {
     match profile.end().and_then(|end| end.totals.exact) {
         Some(totals) => {
@@ -42,7 +41,6 @@ fn counts(profile: &Profile, exact: &ExactProfile) -> String {
     }
 }
 
-/// The line in a report's head that replaces the one about samples.
 pub(crate) fn events_line(
     profile: &Profile,
     exact: &ExactProfile,
@@ -94,7 +92,7 @@ fn losses(profile: &Profile) -> String {
     text
 }
 
-/// Other notes: options that lower the detail, what is not covered, other memory.
+/// Options that lower the detail, what is not covered, other memory.
 pub(crate) fn exact_notes(exact: &ExactProfile) -> Vec<String> {
     let mut notes = Vec::new();
     let options = exact.exact();

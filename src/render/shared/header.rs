@@ -1,4 +1,4 @@
-//! The head of every report: what was recorded, its peak, what was missed, warnings.
+//! The head of every report.
 
 use super::clock::length;
 use super::exact;
@@ -8,11 +8,10 @@ use super::warnings::warnings;
 use crate::analysis::{HighWater, PeakTime, Profile};
 use crate::model::{CudaIndex, EndReason, FollowTotals, ReaderKind};
 
-/// From this share of memory older than the recording, in percent, the report says how to find its
-/// owners.
+/// From this percentage of memory older than the recording, reports say how to find its owners.
 pub(crate) const MUCH_BEFORE: f64 = 10.0;
 
-/// The head of a report on one device, line by line.
+/// The head of a report on one device.
 pub fn header(profile: &Profile, device: CudaIndex) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(start) = profile.start() {
@@ -77,7 +76,6 @@ fn mark_text(high: HighWater, before: &str) -> String {
     format!("{} ({when})", signed_bytes(high.within))
 }
 
-/// Time, samples, rate and what was missed.
 pub(crate) fn sampling_line(profile: &Profile) -> String {
     let seconds = covered(profile);
     let samples = profile.samples();
@@ -94,7 +92,7 @@ pub(crate) fn sampling_line(profile: &Profile) -> String {
     format!("{time}, {} samples{rate}{wanted}; {missed}", count(samples))
 }
 
-/// What following the allocator gave and cost.
+/// What following gave and cost.
 pub(crate) fn following_line(profile: &Profile, totals: &FollowTotals) -> String {
     if totals.polls == 0 {
         return "the allocator was not followed, for nothing used it: the lines are from samples"
@@ -128,7 +126,7 @@ fn covered(profile: &Profile) -> f64 {
     profile.duration().seconds() - profile.begins().unwrap_or_default().seconds()
 }
 
-/// The length of the recording, and how much of it is kept.
+/// The length of the recording, and what is kept.
 pub(crate) fn time_range(profile: &Profile) -> String {
     match profile.begins() {
         None => format!("{:.1} s", covered(profile)),
@@ -139,7 +137,7 @@ pub(crate) fn time_range(profile: &Profile) -> String {
     }
 }
 
-/// What was missed, in per cent.
+/// In per cent.
 fn missed(profile: &Profile) -> String {
     let losses = profile.losses();
     let totals = profile.end().map(|e| e.totals).filter(|t| t.ticks > 0);
@@ -170,7 +168,6 @@ fn missed(profile: &Profile) -> String {
     text
 }
 
-/// Why the recording ended, as text.
 pub(crate) fn end_text(profile: &Profile) -> String {
     match profile.end().map(|e| &e.reason) {
         None => "the recording ended abruptly".to_owned(),

@@ -1,4 +1,4 @@
-//! Machine-readable output: JSON that is safe on a terminal, CSV that is safe in a spreadsheet.
+//! JSON that is safe on a terminal, CSV that is safe in a spreadsheet.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -8,14 +8,12 @@ use serde::{Deserialize, Serialize};
 use super::error::RenderError;
 use super::escape::{EscapeGuard, visible};
 
-/// Writes `value` in many lines, and ends the last one.
 pub(crate) fn pretty_json(out: &mut dyn Write, value: &impl Serialize) -> Result<(), RenderError> {
     let mut out = EscapeGuard::json(out);
     serde_json::to_writer_pretty(&mut out, value)?;
     Ok(writeln!(out)?)
 }
 
-/// Writes `value` in one line.
 pub(crate) fn json_line(out: &mut dyn Write, value: &impl Serialize) -> Result<(), RenderError> {
     let mut out = EscapeGuard::json(out);
     serde_json::to_writer(&mut out, value)?;
@@ -24,50 +22,49 @@ pub(crate) fn json_line(out: &mut dyn Write, value: &impl Serialize) -> Result<(
 
 /// A document that a command prints.
 pub trait JsonFormat {
-    /// Its name, `memspy-…`; never another document's.
+    /// Its name, `memspy-…`, unique.
     const FORMAT: &'static str;
-    /// Raised when a field goes or changes its meaning; a new field does not raise it.
+    /// Rises when a field goes or changes its meaning, not for a new field.
     const VERSION: u32;
 }
 
-/// A whole document: what it is, and its content.
+/// A document: format, version, content.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JsonDocument<T> {
-    /// Which document it is.
+    /// Its name.
     pub format: String,
-    /// The version of that document.
+    /// Its version.
     pub version: u32,
-    /// Its fields, beside the two above.
+    /// Its other fields.
     #[serde(flatten)]
     pub content: T,
 }
 
 impl<T: JsonFormat + Serialize> JsonDocument<T> {
-    /// Wraps this content as a document.
+    /// Adds format and version.
     pub fn new(content: T) -> JsonDocument<T> {
         JsonDocument { format: T::FORMAT.to_owned(), version: T::VERSION, content }
     }
 
-    /// Writes it in many lines if `pretty`, else in one.
+    /// Writes it, in many lines if `pretty`.
     ///
     /// # Errors
+    ///
     /// It cannot be written.
     pub fn write(&self, out: &mut dyn Write, pretty: bool) -> Result<(), RenderError> {
         if pretty { pretty_json(out, self) } else { json_line(out, self) }
     }
 }
 
-/// A table as CSV. In every cell, invisible characters are escaped, and a start that a spreadsheet
-/// takes for a formula is disarmed (OWASP, CSV injection).
+/// A CSV table. Escapes invisible characters, and disarms what a spreadsheet takes for a formula
+/// (OWASP, CSV injection).
 pub(crate) struct CsvSheet<W: Write>(csv::Writer<W>);
 
 impl<W: Write> CsvSheet<W> {
-    /// A table that will be written to `out`.
     pub(crate) fn new(out: W) -> CsvSheet<W> {
         CsvSheet(csv::Writer::from_writer(out))
     }
 
-    /// Writes a row.
     pub(crate) fn write_record<C: AsRef<str>>(
         &mut self,
         cells: impl IntoIterator<Item = C>,
@@ -78,7 +75,6 @@ impl<W: Write> CsvSheet<W> {
         self.0.write_record(None::<&[u8]>)
     }
 
-    /// Writes what is buffered.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
@@ -94,7 +90,7 @@ fn disarmed(cell: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether it is a number as memspy writes it: `-12`, `-0.5`.
+/// As memspy writes numbers: `-12`, `-0.5`.
 fn is_number(cell: &str) -> bool {
     let digits = cell.strip_prefix('-').unwrap_or(cell);
     let (whole, part) = digits.split_once('.').unwrap_or((digits, "0"));

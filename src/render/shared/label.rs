@@ -5,11 +5,10 @@ use crate::analysis::{Profile, StackLabel};
 use crate::model::source_file::in_standard_library;
 use crate::model::{Frame, Function, OwnerId, SiteId, StackTable, ThreadId};
 
-/// Characters of the name of a function of compiled code.
 const MAX_NATIVE_NAME: usize = 100;
 
-/// A shortened file name: without the path up to `site-packages/`, `dist-packages/` or
-/// `lib/python3.N/`, else relative to the target's working directory, else unchanged.
+/// A file name without the path up to `site-packages/`, `dist-packages/` or `lib/python3.N/`, else
+/// relative to the job's directory, else unchanged.
 pub fn short_file<'a>(file: &'a str, directory: Option<&str>) -> &'a str {
     for root in ["/site-packages/", "/dist-packages/"] {
         if let Some(at) = file.rfind(root) {
@@ -26,19 +25,19 @@ pub fn short_file<'a>(file: &'a str, directory: Option<&str>) -> &'a str {
     relative.filter(|r| !r.is_empty()).unwrap_or(file)
 }
 
-/// How names are shown, and their lookup table.
+/// The names of frames.
 #[derive(Clone, Copy)]
 pub struct FrameLabels<'a> {
     /// The table.
     pub stacks: &'a StackTable,
-    /// The target's working directory, which file names are relative to.
+    /// The job's working directory.
     pub directory: Option<&'a str>,
-    /// Whether file names are shown with their full path.
+    /// Whether files are shown with their full path.
     pub full_filenames: bool,
 }
 
 impl<'a> FrameLabels<'a> {
-    /// The names of a profile's frames; file names are relative to its job's working directory.
+    /// The names of a profile's frames.
     pub fn new(profile: &'a Profile, full_filenames: bool) -> FrameLabels<'a> {
         FrameLabels {
             stacks: profile.stacks(),
@@ -47,7 +46,6 @@ impl<'a> FrameLabels<'a> {
         }
     }
 
-    /// The file of a function.
     pub(crate) fn file(&self, function: &'a Function) -> &'a str {
         if self.full_filenames {
             &function.file
@@ -56,7 +54,7 @@ impl<'a> FrameLabels<'a> {
         }
     }
 
-    /// One step of a folded stack; `with_line` as of [`FrameLabels::frame`].
+    /// A step of a folded stack.
     pub fn label(&self, label: StackLabel, with_line: bool) -> String {
         match label {
             StackLabel::Thread(thread) => self.thread(thread),
@@ -85,7 +83,7 @@ impl<'a> FrameLabels<'a> {
         one_line(&text)
     }
 
-    /// `at::native::add (libtorch_cpu.so)`; a very long function name is cut.
+    /// `at::native::add (libtorch_cpu.so)`
     pub(crate) fn native(&self, frame: Frame) -> String {
         match self.stacks.get_function(frame.function) {
             Some(function) if function.file.is_empty() => one_line(&function.name),
@@ -96,13 +94,11 @@ impl<'a> FrameLabels<'a> {
         }
     }
 
-    /// The class of the autograd node that a site allocates for.
     pub(crate) fn node(&self, id: SiteId) -> String {
         let node = self.stacks.get_site(id).and_then(|site| site.node.as_deref());
         one_line(node.unwrap_or("[unknown node]"))
     }
 
-    /// A step of the path to an owner.
     pub(crate) fn owner(&self, id: OwnerId) -> String {
         one_line(self.stacks.owners.text(id).unwrap_or("[unknown owner]"))
     }
@@ -128,7 +124,7 @@ pub(crate) fn short_native(function: &str) -> String {
     }
 }
 
-/// Text from a target or a file as a part of a line, escaped by [`visible`].
+/// Text from a target or a file, escaped by [`visible`].
 pub fn one_line(text: &str) -> String {
     visible(text).into_owned()
 }

@@ -1,11 +1,11 @@
-//! Explains why a line's figure is unknown or uncertain.
+//! Why a line's figure is unknown or uncertain.
 
 use std::fmt;
 
 use crate::analysis::{LineDoubt, UnknownReason};
 
 impl UnknownReason {
-    /// The word in place of a value.
+    /// In place of a value.
     pub(crate) fn word(self) -> &'static str {
         match self {
             UnknownReason::NotSeen => "not seen",
@@ -13,7 +13,6 @@ impl UnknownReason {
         }
     }
 
-    /// Why.
     pub(crate) fn why(self) -> &'static str {
         match self {
             UnknownReason::NotInEvents => {

@@ -1,4 +1,4 @@
-//! What the commands share: sizes, labels, escapes, headers, certainty, suggestions, JSON and CSV.
+//! What the commands share. Imports no other part of `render`.
 
 mod allocator;
 mod certainty;

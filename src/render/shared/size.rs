@@ -1,12 +1,12 @@
-//! Sizes and numbers as text; sizes are in binary units and say so.
+//! Sizes in binary units, and numbers, as text.
 
-/// A size in B, KiB, MiB, GiB or TiB: `1.50 GiB`.
+/// `1.50 GiB`
 pub fn bytes(value: u64) -> String {
     let (number, unit) = scaled(value);
     format!("{number} {unit}")
 }
 
-/// The number and the unit of a size, separately.
+/// Number and unit.
 pub(crate) fn scaled(value: u64) -> (String, &'static str) {
     let units = ["KiB", "MiB", "GiB", "TiB"];
     if value < 1024 {
@@ -22,7 +22,7 @@ pub(crate) fn scaled(value: u64) -> (String, &'static str) {
     (format!("{size:.2}"), units[unit])
 }
 
-/// A size in three figures, for narrow tables: `384 MiB`, `1.53 GiB`.
+/// Three figures, for narrow tables: `384 MiB`, `1.53 GiB`.
 pub(crate) fn short_bytes(value: u64) -> String {
     let (number, unit) = scaled(value);
     let decimals = match number.split_once('.').map_or(0, |(whole, _)| whole.len()) {
@@ -34,13 +34,12 @@ pub(crate) fn short_bytes(value: u64) -> String {
     format!("{rounded} {unit}")
 }
 
-/// The same of a counter's value.
 pub(crate) fn short_signed_bytes(value: i64) -> String {
     let sign = if value < 0 { "-" } else { "" };
     format!("{sign}{}", short_bytes(value.unsigned_abs()))
 }
 
-/// A counter's value; counters may fall below 0 after a reset by the job.
+/// A counter's value, below 0 after a reset by the job.
 pub fn signed_bytes(value: i64) -> String {
     let sign = if value < 0 { "-" } else { "" };
     format!("{sign}{}", bytes(value.unsigned_abs()))
@@ -69,7 +68,7 @@ pub fn number(value: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(value), if value == 1 { "" } else { "s" })
 }
 
-/// `part` of `whole` in per cent; 0 if `whole` is 0.
+/// 0 if `whole` is 0.
 pub(crate) fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }

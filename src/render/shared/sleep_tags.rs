@@ -1,4 +1,4 @@
-//! vLLM's memory by tag, as text: what is mapped and what is asleep.
+//! vLLM's memory by tag, as text and JSON: what is mapped and what is asleep.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,7 +25,7 @@ pub struct SleepTagJson {
 }
 
 impl SleepTagJson {
-    /// The tags of a device, or why they are not known.
+    /// The tags, or why they are unknown.
     pub(crate) fn list(
         tags: &Result<Vec<TagShare>, String>,
     ) -> (Option<Vec<SleepTagJson>>, Option<String>) {
@@ -49,7 +49,7 @@ impl SleepTagJson {
     }
 }
 
-/// A name and a value for each tag; nothing for a process without vLLM's allocator.
+/// Empty without vLLM's allocator.
 pub(crate) fn tag_rows(device: &DeviceSnapshot) -> Vec<(String, String)> {
     let row = |share: &TagShare| {
         let state = match &share.state {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::escape::is_hidden;
 
-/// `memspy WORDS`, for a line of its own.
+/// `memspy WORDS`
 pub fn suggestion<W: AsRef<str>>(words: impl IntoIterator<Item = W>) -> String {
     let mut text = "memspy".to_owned();
     for word in words {
@@ -21,7 +21,7 @@ pub fn suggestion_on(pid: u32, command: &str, more: &[&str]) -> String {
     suggestion([command, "-p", &pid].iter().chain(more))
 }
 
-/// A suggested command as part of a sentence, in a kind of quote that it does not contain.
+/// Quoted for a sentence, in quotes that it does not contain.
 pub fn in_sentence(command: &str) -> String {
     match command.contains('\'') {
         true => format!("`{command}`"),
@@ -29,7 +29,7 @@ pub fn in_sentence(command: &str) -> String {
     }
 }
 
-/// A file name as a word that cannot be read as an option.
+/// A word that cannot be read as an option.
 pub fn file_word(path: &str) -> Cow<'_, str> {
     match path.starts_with('-') && path != "-" {
         true => Cow::Owned(format!("./{path}")),
@@ -37,7 +37,6 @@ pub fn file_word(path: &str) -> Cow<'_, str> {
     }
 }
 
-/// A word quoted for a shell.
 fn shell_word(word: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_alphanumeric() || "_@%+=:,./-".contains(c);
     if word.contains(is_hidden) {
@@ -49,7 +48,7 @@ fn shell_word(word: &str) -> Cow<'_, str> {
     }
 }
 
-/// `$'a\x0ab'`: escapes characters that no line or terminal may contain, for bash, zsh and ksh.
+/// `$'a\x0ab'`: no character that a line or terminal may not contain; for bash, zsh and ksh.
 fn spelled(word: &str) -> String {
     let mut text = "$'".to_owned();
     for c in word.chars() {

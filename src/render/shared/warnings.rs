@@ -7,7 +7,7 @@ use super::size::number;
 use crate::analysis::{ByteBalance, Profile, RecordingWarning};
 use crate::model::{CudaIndex, RecordingGap};
 
-/// The warnings for the head of a report, each a sentence.
+/// A sentence each.
 pub fn warnings(profile: &Profile) -> Vec<String> {
     profile.warnings().iter().map(ToString::to_string).collect()
 }

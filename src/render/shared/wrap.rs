@@ -1,17 +1,17 @@
-//! Wraps text for a terminal: between words, never inside a command that someone may paste.
+//! Wraps text between words, never inside a command to paste.
 
 use std::io::{self, Write};
 
 use textwrap::core::{Word, display_width};
 use textwrap::{Options, WordSeparator, WordSplitter, WrapAlgorithm};
 
-/// What precedes and what ends a command in a sentence.
+/// Before and after a command in a sentence.
 const COMMANDS: [(&str, char); 3] = [("'memspy ", '\''), ("`memspy ", '`'), ("(memspy ", ')')];
-/// What separates a command on its own line from its description.
+/// Between a command and its description.
 pub(crate) const COMMENT: &str = "    # ";
 
-/// One line, wrapped to `width` columns; `None` leaves it whole. Further lines start at the table's
-/// last column, or slightly more indented than the first one.
+/// `None` keeps the line whole. Further lines start at the table's last column, or slightly
+/// indented.
 pub(crate) fn wrapped(line: &str, width: Option<usize>) -> Vec<String> {
     let Some(width) = width.filter(|width| display_width(line) > *width) else {
         return vec![line.to_owned()];
@@ -22,14 +22,13 @@ pub(crate) fn wrapped(line: &str, width: Option<usize>) -> Vec<String> {
     indented(line, width, &" ".repeat(hanging(line, width)))
 }
 
-/// The same, with `indent` before the further lines.
+/// `indent` goes before the further lines.
 pub(crate) fn indented(line: &str, width: usize, indent: &str) -> Vec<String> {
     let pieces = WordSeparator::Custom(|line| Box::new(Pieces { rest: line }));
     split(line, Options::new(width).subsequent_indent(indent).word_separator(pieces))
 }
 
-/// Lines of at most `width` columns, split between words, also within commands: for a screen of
-/// which nothing is pasted.
+/// Wraps inside commands too, for a screen that nobody pastes from.
 pub fn words_wrapped(line: &str, width: usize) -> Vec<String> {
     split(line, Options::new(width).word_separator(WordSeparator::AsciiSpace))
 }
@@ -43,7 +42,7 @@ fn split(line: &str, options: Options<'_>) -> Vec<String> {
     textwrap::wrap(line, options).into_iter().map(|line| line.into_owned()).collect()
 }
 
-/// A command stays on one line, after its description.
+/// Each command on its own line, after its description.
 fn command_lines(line: &str) -> Vec<String> {
     match line.split_once(COMMENT) {
         Some((command, comment)) => {
@@ -54,7 +53,7 @@ fn command_lines(line: &str) -> Vec<String> {
     }
 }
 
-/// Columns before the second line: where the last column of a table begins.
+/// Where the last column of a table begins.
 fn hanging(line: &str, width: usize) -> usize {
     let begin = line.len() - line.trim_start().len();
     let gaps = line.trim_start().match_indices("  ").map(|(at, _)| begin + at);
@@ -69,7 +68,7 @@ fn hanging(line: &str, width: usize) -> usize {
     column.map_or(least, |column| column.min(width.saturating_sub(longest)).max(least))
 }
 
-/// Words of a line; a command in a sentence is one word.
+/// A command in a sentence is one word.
 struct Pieces<'a> {
     rest: &'a str,
 }
@@ -92,7 +91,7 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// Wraps what is written to the width.
+/// Wraps its output to a width.
 pub struct FittingWriter<W: Write> {
     out: W,
     width: usize,
@@ -100,12 +99,12 @@ pub struct FittingWriter<W: Write> {
 }
 
 impl<W: Write> FittingWriter<W> {
-    /// Lines of `width` columns at most.
+    /// Lines of at most `width` columns.
     pub fn new(out: W, width: usize) -> FittingWriter<W> {
         FittingWriter { out, width, line: Vec::new() }
     }
 
-    /// Writes the last line, which has no line end.
+    /// Writes the last line if it has no line end.
     pub fn finish(mut self) -> io::Result<()> {
         let line = std::mem::take(&mut self.line);
         self.write_fitting(&line, "")

@@ -1,16 +1,13 @@
-//! The lines of a summary about a device: peak, failures, growth of reserved memory, and time until
-//! full.
+//! Lines of a summary about a device: peak, failures, growth of reserved memory, time until full.
 
 use super::text::{JobSummary, MIN_RATE};
 use crate::analysis::{FailureCount, GpuFacts, GrowthWatch, ObservedDevice, OddRank};
 use crate::render::shared::{bytes, count, percent};
 
-/// Devices that have lines of their own.
 const MAX_DEVICES: usize = 3;
-/// Growth that fills a device later than this, in seconds, is not reported: a month.
+/// Later than a month is not reported.
 const MAX_SECONDS: f64 = 30.0 * 86_400.0;
 
-/// Peak and failures of each device.
 pub(super) fn peaks(summary: &JobSummary<'_>) -> Vec<String> {
     let mut lines = Vec::new();
     for device in summary.devices.iter().take(MAX_DEVICES) {
@@ -21,7 +18,7 @@ pub(super) fn peaks(summary: &JobSummary<'_>) -> Vec<String> {
     lines
 }
 
-/// The most that PyTorch can have on a device: what it has plus what is free.
+/// What PyTorch has, and what is free.
 fn capacity(gpu: &GpuFacts) -> Option<u64> {
     Some(gpu.reserved? + gpu.free?)
 }
@@ -67,7 +64,6 @@ fn failures(device: &ObservedDevice) -> Option<String> {
     (!told.is_empty()).then(|| format!("GPU {}: {}", device.gpu, told.join(", ")))
 }
 
-/// Growing reserved memory, a row for each device.
 pub(super) fn reserved(summary: &JobSummary<'_>) -> Vec<String> {
     let row = |device: &ObservedDevice| {
         let growth = device.reserved?;
@@ -81,7 +77,7 @@ pub(super) fn reserved(summary: &JobSummary<'_>) -> Vec<String> {
     summary.devices.iter().filter_map(row).collect()
 }
 
-/// Seconds until a device is full at its owners' present growth; `None` without growth.
+/// At the owners' present growth; `None` without growth.
 pub(super) fn seconds_to_full(gpu: &GpuFacts, growth: &GrowthWatch) -> Option<f64> {
     let left = capacity(gpu)?.checked_sub(gpu.allocated?)?;
     let on_it = |device: crate::model::TensorDevice| {
@@ -93,7 +89,6 @@ pub(super) fn seconds_to_full(gpu: &GpuFacts, growth: &GrowthWatch) -> Option<f6
     (rate >= MIN_RATE).then(|| left as f64 / rate)
 }
 
-/// When the devices are full.
 pub(super) fn when_full(summary: &JobSummary<'_>) -> Vec<String> {
     let line = |gpu: &GpuFacts| {
         let seconds = seconds_to_full(gpu, summary.growth).filter(|time| *time <= MAX_SECONDS)?;
@@ -108,7 +103,6 @@ pub(super) fn when_full(summary: &JobSummary<'_>) -> Vec<String> {
     summary.gpus.iter().take(MAX_DEVICES).filter_map(line).collect()
 }
 
-/// A future duration, in the most readable unit.
 fn duration(seconds: f64) -> String {
     match seconds {
         few if few < 120.0 => format!("{few:.0} seconds"),
@@ -118,7 +112,7 @@ fn duration(seconds: f64) -> String {
     }
 }
 
-/// Names the rank that holds more than the others; `ranks` is the number of ranks.
+/// Names the rank that holds more than the other `ranks`.
 pub fn odd_rank_text(odd: &OddRank, ranks: usize) -> String {
     let than = if ranks == 2 { "the other" } else { "the others" };
     let what = match &odd.owner {

@@ -1,21 +1,20 @@
-//! Findings as sentences with their numbers, and the command that shows more.
+//! Findings as sentences, and the command that shows more.
 
 use crate::analysis::{Finding, HoldingCycle, OwnerGroup, OwnerGrowth, PrivatePool, ReservedIn};
 use crate::render::owners::{group_label, pool_users};
 use crate::render::shared::{bytes, count, number, one_line, suggestion, suggestion_on};
 
-/// Names listed for several models or optimizers.
+/// Names listed of models or optimizers.
 const MAX_NAMES: usize = 3;
-/// Most cycle classes and private pools listed.
 const MAX_CYCLES: usize = 3;
 const MAX_POOLS: usize = 6;
 
 /// A finding as text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FindingText {
-    /// What kind it is: `grows`, `graphs kept`, `garbage`, …
+    /// `grows`, `graphs kept`, `garbage`, …
     pub kind: &'static str,
-    /// Bytes concerned; for growth, the bytes per minute.
+    /// Bytes concerned; for growth, bytes a minute.
     pub bytes: u64,
     /// The sentence.
     pub text: String,
@@ -23,7 +22,7 @@ pub struct FindingText {
     pub command: String,
 }
 
-/// A finding about process `pid` in words.
+/// A finding about process `pid`.
 pub fn finding_text(finding: &Finding, pid: u32) -> FindingText {
     FindingText {
         kind: kind(finding),
@@ -51,7 +50,6 @@ fn kind(finding: &Finding) -> &'static str {
     }
 }
 
-/// The command that shows more.
 fn command(finding: &Finding, pid: u32) -> String {
     let (command, options): (&str, &[&str]) = match finding {
         Finding::Grows { growth } => return why(growth, pid),
@@ -174,7 +172,6 @@ fn large_storages(name: &str, storages: u64, size: u64) -> String {
     )
 }
 
-/// The cycles that hold the garbage: class and path.
 fn cycles_text(cycles: &[HoldingCycle]) -> String {
     let texts = cycles.iter().take(MAX_CYCLES).map(|cycle| {
         let number = match cycle.cycles {
@@ -190,7 +187,7 @@ fn cycles_text(cycles: &[HoldingCycle]) -> String {
     texts.chain([more]).collect()
 }
 
-/// The private pools of CUDA graphs: their size, their graphs, and what would shrink them.
+/// The pools, their graphs, and what would shrink them.
 fn pools_text(pools: &[PrivatePool]) -> String {
     let sum = |of: fn(&PrivatePool) -> u64| pools.iter().map(of).sum();
     let mut text = format!(
@@ -214,7 +211,6 @@ fn pools_text(pools: &[PrivatePool]) -> String {
     text
 }
 
-/// How reserved memory grew, and the lines responsible, if known.
 fn reserved_grew(grown: &ReservedIn) -> String {
     let lines: Vec<&str> = grown.taken_by.iter().take(MAX_NAMES).map(String::as_str).collect();
     let by = match lines[..] {
@@ -224,7 +220,7 @@ fn reserved_grew(grown: &ReservedIn) -> String {
     format!("reserved grew by {} in {:.1} s{by}", bytes(grown.bytes), grown.seconds)
 }
 
-/// The command that shows what keeps a growing owner alive.
+/// What keeps a growing owner alive.
 fn why(growth: &OwnerGrowth, pid: u32) -> String {
     match growth.group.example.as_ref().filter(|_| !growth.may_be_one_step()) {
         Some(name) => suggestion_on(pid, "referrers", &[name]),
@@ -232,7 +228,7 @@ fn why(growth: &OwnerGrowth, pid: u32) -> String {
     }
 }
 
-/// The fix, where the owner is a well-known one of a library.
+/// Where the owner is a well-known one of a library.
 fn known_remedy(growth: &OwnerGrowth) -> &'static str {
     match growth.group.owner.as_str() {
         // transformers/trainer.py, `EvalLoopContainer`.
@@ -244,7 +240,7 @@ fn known_remedy(growth: &OwnerGrowth) -> &'static str {
     }
 }
 
-/// `4.00 MiB a second (+12.00 MiB and +6 storages in 3.0 s)`.
+/// `4.00 MiB a second (+12.00 MiB in 3.0 s; +6 storages)`
 pub(super) fn rate(growth: &OwnerGrowth) -> String {
     let rise = &growth.rise;
     let sign = if growth.storages < 0 { "-" } else { "+" };

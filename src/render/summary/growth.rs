@@ -1,5 +1,4 @@
-//! Growth as text and JSON: owners and lines by the rate at which their floors rise, and what keeps
-//! the first of them.
+//! `memspy growth`: the owners and lines that grow fastest, and what keeps them.
 
 use std::io::Write;
 
@@ -12,16 +11,15 @@ use crate::render::shared::{
     EscapeGuard, JsonDocument, RenderError, bytes, count, one_line, suggestion_on,
 };
 
-/// Rows of owners, and of lines.
 const OWNERS: usize = 15;
 const LINES: usize = 10;
-/// References listed of one tensor.
+/// Of one tensor.
 const REFERRERS: usize = 5;
 
-/// What keeps a tensor of an owner that grows.
+/// What keeps a tensor of a growing owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrowthKeeper {
-    /// The tensor that was asked about.
+    /// The tensor.
     pub example: String,
     /// What refers to it.
     pub referrers: Vec<TensorReferrers>,
@@ -127,7 +125,7 @@ fn growing_lines(
     Ok(())
 }
 
-/// Writes the same as JSON.
+/// Writes what grew, as JSON.
 pub fn growth_json(
     out: &mut dyn Write,
     pid: u32,

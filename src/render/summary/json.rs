@@ -1,4 +1,4 @@
-//! A job on one screen as JSON.
+//! `memspy summary --json`.
 
 use std::io::Write;
 
@@ -235,7 +235,6 @@ pub struct SummaryFindingJson {
 }
 
 impl ObservedGrowthJson {
-    /// What grew, as JSON has it.
     pub(super) fn new(watch: &GrowthWatch) -> ObservedGrowthJson {
         let owners = watch.owners().into_iter().map(|growth| OwnerGrowthJson {
             owner: group_label(&growth.group),
@@ -288,7 +287,7 @@ impl From<&ObservedLines> for ObservedLinesJson {
     }
 }
 
-/// Writes a summary as JSON; sizes in bytes, unknown is `null`.
+/// Writes a summary as JSON; bytes, unknown is `null`.
 pub fn job_summary_json(out: &mut dyn Write, summary: &JobSummary<'_>) -> Result<(), RenderError> {
     let groups = summary.look.map(crate::analysis::owner_groups).unwrap_or_default();
     let gpu = |gpu: &GpuFacts| {

@@ -1,4 +1,4 @@
-//! `memspy summary` and `growth`: a job on one screen, its findings, what grows.
+//! `memspy summary` and `growth`.
 
 mod device_lines;
 mod findings;

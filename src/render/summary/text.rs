@@ -1,4 +1,4 @@
-//! A job on one screen: bars of the GPUs, owners, what grew, lines, findings.
+//! A job on one screen: GPUs, owners, growth, lines, findings.
 
 use std::io::Write;
 
@@ -15,30 +15,27 @@ use crate::render::shared::{
     suggestion_on, tag_rows, wrapped,
 };
 
-/// Lines of the screen.
 const MAX_LINES: usize = 40;
-/// Owners and lines listed.
 const OWNERS: usize = 10;
 const LINES: usize = 10;
-/// Rows of what grew, and findings.
 const GROWN: usize = 3;
 const FINDINGS: usize = 4;
-/// Growth below this many bytes per second is not worth reporting.
+/// Bytes a second; slower growth is not reported.
 pub(super) const MIN_RATE: f64 = 1024.0;
-/// vLLM's memory has two tags per device.
+/// vLLM has two tags a device.
 const MAX_TAG_ROWS: usize = 3;
-/// Most cells of a bar, and the text beside it.
+/// Most cells of a bar, and room for the text beside it.
 const BAR: usize = 80;
 const BESIDE_BAR: usize = 20;
-/// At least a hundredth of allocated memory must be attributed for a table of lines to be useful.
+/// A table of lines needs a hundredth of the allocated memory attributed.
 const MIN_ATTRIBUTED: u64 = 100;
 
-/// Certainty words for lines of exact events and of samples.
+/// For lines of exact events and of samples.
 pub(super) const PROVEN: &str = "proven";
 pub(super) const SAMPLED: &str =
     "unattributed: a guess from samples; exact as root where that costs little";
 
-/// How the lines' memory is known.
+/// The evidence for the lines.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum LinesSource {
     /// Not known.
@@ -46,14 +43,14 @@ pub enum LinesSource {
     None,
     /// Every allocation.
     Exact,
-    /// Stacks sampled now and then: a guess.
+    /// Sampled stacks: a guess.
     Sampled {
         /// Why it was not exact.
         why: String,
     },
 }
 
-/// Bytes that a line allocated and that are live.
+/// Live bytes of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LineBytes {
     /// Function, file and line.
@@ -62,42 +59,42 @@ pub struct LineBytes {
     pub bytes: u64,
 }
 
-/// What lines own, by device.
+/// Live bytes by line and device.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ObservedLines {
-    /// How it is known.
+    /// The evidence.
     pub source: LinesSource,
-    /// For how long it was recorded.
+    /// Length of the recording.
     pub seconds: f64,
-    /// By device: all allocated bytes, and its lines, largest first.
+    /// By device: allocated bytes, and the lines, largest first.
     pub gpus: Vec<(CudaIndex, u64, Vec<LineBytes>)>,
 }
 
-/// All that a summary shows.
+/// What a summary shows.
 #[derive(Debug)]
 pub struct JobSummary<'a> {
     /// The process.
     pub pid: u32,
-    /// Its command line and versions.
+    /// Its snapshot.
     pub process: &'a ProcessSnapshot,
     /// Its devices.
     pub gpus: &'a [GpuFacts],
-    /// The owners in all snapshots.
+    /// The owners over time.
     pub growth: &'a GrowthWatch,
     /// The last snapshot, or why there is none.
     pub look: Result<&'a OwnershipSnapshot, &'a str>,
     /// Stops of the job.
     pub stops: StopTotals,
-    /// What lines own.
+    /// Live bytes by line.
     pub lines: &'a ObservedLines,
-    /// What else was observed of the devices.
+    /// Peaks and failures.
     pub devices: &'a [ObservedDevice],
-    /// What follows.
+    /// The findings.
     pub findings: &'a [FindingText],
 }
 
-/// Writes a summary as text, in lines of `width` columns: some 40, or 16 for one rank of several.
-/// Without a width no line is broken.
+/// Writes a summary in some 40 lines, 16 for one rank of several. Without `width` no line is
+/// broken.
 pub fn job_summary_text(
     out: &mut dyn Write,
     summary: &JobSummary<'_>,
@@ -132,7 +129,6 @@ fn head(summary: &JobSummary<'_>) -> Vec<String> {
     vec![format!("Process {}: {}", summary.pid, one_line(&command))]
 }
 
-/// Where the memory of each device is.
 fn bars(gpus: &[GpuFacts], is_short: bool, width: Option<usize>) -> Vec<String> {
     let cells = width.map_or(BAR, |width| width.saturating_sub(BESIDE_BAR).clamp(10, BAR));
     let mut lines = Vec::new();
@@ -188,7 +184,6 @@ fn bars(gpus: &[GpuFacts], is_short: bool, width: Option<usize>) -> Vec<String> 
     lines
 }
 
-/// Memory unmapped under the allocator, and vLLM's memory by tag.
 fn asleep(process: &ProcessSnapshot) -> Vec<String> {
     let mut lines = Vec::new();
     for device in process.devices() {
@@ -202,7 +197,7 @@ fn asleep(process: &ProcessSnapshot) -> Vec<String> {
     lines
 }
 
-/// The largest owners over all devices in the last complete snapshot.
+/// Over all devices, in the last complete snapshot.
 fn owner_lines(summary: &JobSummary<'_>, most: usize) -> Vec<String> {
     let snapshot = match summary.look {
         Ok(snapshot) => snapshot,
@@ -267,7 +262,6 @@ fn owner_line(row: &GroupRow, all: u64) -> String {
     format!("{:>11}  {share:>7}  {storages:>8}  {indent}{}", bytes(row.bytes), row.text)
 }
 
-/// What grew between the snapshots.
 fn grown(summary: &JobSummary<'_>) -> Vec<String> {
     let (looks, seconds) = (summary.growth.looks(), summary.growth.seconds());
     if looks < 2 {
@@ -307,7 +301,7 @@ fn grown(summary: &JobSummary<'_>) -> Vec<String> {
     lines
 }
 
-/// The lines that allocated most live bytes, in `room` lines of text.
+/// Those with most live bytes, in `room` lines of text.
 fn line_lines(summary: &JobSummary<'_>, room: usize, width: Option<usize>) -> Vec<String> {
     let how = match &summary.lines.source {
         LinesSource::None => return Vec::new(),
@@ -387,7 +381,6 @@ fn foot(summary: &JobSummary<'_>) -> Vec<String> {
     lines
 }
 
-/// How often and how long the process was stopped.
 pub(super) fn stops_text(StopTotals { count: stops, total, longest }: StopTotals) -> String {
     let ms = |time: std::time::Duration| time.as_secs_f64() * 1e3;
     format!(
